@@ -1,0 +1,1 @@
+"""Fractional calculus for neural networks: operators, layers and solvers for PyTorch and JAX."""
