@@ -1,1 +1,50 @@
 """The checks behind every message: the rule, the value that broke it, the way out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Real
+from typing import Any
+
+
+def positive_step(owner: str, dt: Any) -> float:
+    """Return `dt` as a float, or raise: a step is a positive, finite number."""
+    if isinstance(dt, bool) or not isinstance(dt, Real):
+        raise TypeError(f"{owner}(dt={dt!r}): needs a real number; pass the spacing of the samples, such as dt=0.01.")
+    step = float(dt)
+    if not (math.isfinite(step) and step > 0):
+        raise ValueError(f"{owner}(dt={dt!r}): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01.")
+    return step
+
+
+def axis(owner: str, dim: Any, ndim: int) -> int:
+    """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise."""
+    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
+        raise TypeError(f"{owner}(dim={dim!r}): needs an integer; pass the index of the time axis, such as dim=-1.")
+    index = dim.__index__()
+    if ndim == 0:
+        raise ValueError(f"{owner}(x): needs at least one axis; x has shape (), pass a series of samples.")
+    if not -ndim <= index < ndim:
+        raise ValueError(
+            f"{owner}(dim={index}): needs {-ndim} <= dim < {ndim} for {ndim} axes; pass the index of the time axis, such as dim=-1."
+        )
+    return index % ndim
+
+
+def one_of(owner: str, argument: str, value: Any, allowed: Iterable[str]) -> str:
+    """Return `value`, or raise: it must be one of the allowed names."""
+    names = sorted(allowed)
+    if value not in names:
+        raise ValueError(f"{owner}({argument}={value!r}): needs one of {', '.join(map(repr, names))}; pass one of these names.")
+    return value
+
+
+def count(owner: str, argument: str, value: Any, least: int = 1) -> int:
+    """Return `value` as an int, or raise: it must be a whole number of at least `least`."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{owner}({argument}={value!r}): needs an integer; pass a whole number such as {least}.")
+    number = value.__index__()
+    if number < least:
+        raise ValueError(f"{owner}({argument}={number}): needs {argument} >= {least}; pass a whole number such as {least}.")
+    return number

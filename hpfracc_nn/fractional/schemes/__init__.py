@@ -1,0 +1,40 @@
+"""The schemes: each is one file with `left`, `start`, `start_index` and the declared `rate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from hpfracc_nn.fractional.schemes import bdf2, grunwald, l1, l1_2, trapezoid
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A discretisation.
+
+    Attributes:
+        name: Its name at the public door.
+        left: (alpha, taylor, differences, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
+        start: (alpha, taylor, differences, n, xp) -> the starting column [*c, n] or None.
+        start_index: (taylor) -> the entry of d that the starting column acts on.
+        rate: (alpha) -> the order of convergence on smooth data.
+    """
+
+    name: str
+    left: Callable
+    start: Callable
+    start_index: Callable[[int], int]
+    rate: Callable[[float], float]
+
+
+def _scheme(name: str, module) -> Scheme:  # type: ignore[no-untyped-def]
+    return Scheme(name, module.left, module.start, module.start_index, module.rate)
+
+
+SCHEMES = {
+    "l1": _scheme("l1", l1),
+    "l1_2": _scheme("l1_2", l1_2),
+    "grunwald": _scheme("grunwald", grunwald),
+    "bdf2": _scheme("bdf2", bdf2),
+    "trapezoid": _scheme("trapezoid", trapezoid),
+}

@@ -1,0 +1,34 @@
+"""Caputo's derivative."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from hpfracc_nn.fractional.definitions.definition import Definition
+
+
+@dataclass(frozen=True)
+class Caputo(Definition):
+    """Caputo's derivative D^alpha x = I^(c - alpha) x^(c), c = max(1, ceil(alpha)), for 0 <= alpha <= 2.
+
+    A constant has derivative zero; alpha = 0 gives x - x(0), alpha = 1 and 2 the scheme's ordinary differences. Above
+    alpha = 1 the first samples are read to estimate x'(0).
+
+    The default scheme `l1_2` has order 3 - alpha on smooth data for alpha <= 1 and 2 above, at the cost of `l1`. `bdf2` has
+    order 2 everywhere, `l1` order 2 - alpha and positive weights, `grunwald` order 1. On data like t**alpha, which are
+    not smooth at 0, every scheme is of first order.
+
+    Example:
+        >>> import numpy as np
+        >>> t = np.linspace(0, 1, 101)
+        >>> float(Caputo(0.5)(t**2, dt=0.01)[-1].round(4))
+        1.5045
+
+    Source: Diethelm, The Analysis of Fractional Differential Equations (2010), definition 3.2.
+    """
+
+    scheme: str = "l1_2"
+
+    schemes: ClassVar[tuple[str, ...]] = ("l1", "l1_2", "bdf2", "grunwald")
+    beyond: ClassVar[str] = "differentiate once with alpha=1, then use alpha={rest} on the result."

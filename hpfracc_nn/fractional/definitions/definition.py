@@ -1,0 +1,197 @@
+"""What every definition shares: how alpha is read and checked, and what follows from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
+from hpfracc_nn.fractional.stencil import Stencil
+
+Alpha = Any  # a float, a nested sequence or NumPy array of floats, or a tensor of a framework
+
+
+@dataclass(frozen=True)
+class Definition:
+    """A fractional operator as a value: its order, its scheme, and nothing about how it runs.
+
+    Attributes:
+        alpha: The order. A float or one value per channel (then it broadcasts over the data's axes other than time); or a
+            framework's tensor, whose values are never read, so that its gradient can be traced.
+        scheme: The discretisation, one of `schemes`.
+        bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
+            contain no whole number in its interior where a Taylor polynomial is subtracted.
+    """
+
+    alpha: Alpha
+    scheme: str
+    bounds: tuple[float, float] | None = None
+
+    lowest: ClassVar[float] = 0.0
+    highest: ClassVar[float] = 2.0
+    schemes: ClassVar[tuple[str, ...]] = ()
+    subtracts: ClassVar[bool] = True
+    beyond: ClassVar[str] = ""  # the way out when alpha is too large
+
+    def __post_init__(self) -> None:
+        errors.one_of(self._name, "scheme", self.scheme, self.schemes)
+        fixed = _read_fixed(self._name, self.alpha)
+        if fixed is not None:
+            object.__setattr__(self, "alpha", fixed)
+            for value in np.ravel(fixed):
+                self._check_range(float(value))
+        if self.bounds is not None:
+            object.__setattr__(self, "bounds", self._read_bounds(self.bounds))
+        if fixed is not None and self.subtracts:
+            intervals = {self._taylor(float(value)) for value in np.ravel(fixed)}
+            if len(intervals) > 1:
+                raise ValueError(
+                    f"{self._name}(alpha={fixed}): needs all orders on one side of 1; apply the operator once per side."
+                )
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether alpha is a number or numbers, and not a framework's tensor."""
+        return isinstance(self.alpha, float | tuple)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where alpha lies: its bounds, or its own smallest and largest value."""
+        if self.bounds is not None:
+            return self.bounds
+        if self.is_fixed:
+            values = np.ravel(self.alpha)
+            return float(values.min()), float(values.max())
+        return 0.0, 1.0
+
+    @property
+    def taylor(self) -> int:
+        """Terms of the Taylor polynomial at the first sample: 1, or 2 above alpha = 1."""
+        return self._taylor(self.interval[1])
+
+    @property
+    def differences(self) -> int:
+        """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
+
+        It never changes the result, only the rounding. A bound of (0, 1) gives 1 for every alpha in it.
+        """
+        return max(0, math.ceil(self.interval[1] - 0.25))
+
+    def at(self, alpha: float) -> Definition:
+        """The same operator with the number `alpha` in place of its order, the same bounds kept."""
+        return type(self)(alpha, self.scheme, self.bounds or self.interval)
+
+    def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        """Return the operator on `n` samples at spacing `dt`, in float64 arrays of `xp`.
+
+        Args:
+            n: Number of samples, at least 0.
+            dt: Spacing, in the caller's time unit; positive.
+            xp: The namespace that alpha belongs to.
+            differences: m, if it shall not be what the rule says.
+        """
+        m = self.differences if differences is None else differences
+        scheme: Scheme = SCHEMES[self.scheme]
+        alpha, taylor = xp.asarray(self.alpha), self.taylor
+        scale = xp.exp(self._dt_power * alpha * math.log(dt))[..., None]
+        start = scheme.start(alpha, taylor, m, n, xp) if self.subtracts and n else None
+        return Stencil(
+            n=n,
+            column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale,
+            differences=m,
+            subtract=self.subtracts,
+            taylor=taylor if self.subtracts else 1,
+            start=None if start is None else start * scale,
+            start_index=scheme.start_index(taylor),
+            analytic=self._analytic(alpha, n, scale, xp) if n else None,
+        )
+
+    _dt_power: ClassVar[float] = -1.0
+
+    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array | None:
+        """The columns [*c, terms, n] on x(0) and dt x'(0), or None."""
+        return None
+
+    def _taylor(self, alpha: float) -> int:
+        return max(1, math.ceil(alpha))
+
+    def _check_range(self, alpha: float) -> None:
+        if not math.isfinite(alpha):
+            raise ValueError(f"{self._name}(alpha={alpha}): needs a finite alpha; pass {self.lowest:g} <= alpha <= {self.highest:g}.")
+        if alpha < self.lowest:
+            raise ValueError(f"{self._name}(alpha={alpha:g}): needs {self.lowest:g} <= alpha <= {self.highest:g}; {self._below(alpha)}")
+        if alpha > self.highest:
+            out = self.beyond.format(rest=f"{alpha - 1:g}")
+            raise ValueError(f"{self._name}(alpha={alpha:g}): needs {self.lowest:g} <= alpha <= {self.highest:g}; {out}")
+
+    def _below(self, alpha: float) -> str:
+        return f"for an integral of order {-alpha:g} use RiemannLiouvilleIntegral({-alpha:g})."
+
+    def _read_bounds(self, bounds: Any) -> tuple[float, float]:
+        try:
+            low, high = (float(b) for b in bounds)
+        except (TypeError, ValueError):
+            raise TypeError(f"{self._name}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+        if not low < high:
+            raise ValueError(f"{self._name}(bounds=({low:g}, {high:g})): needs low < high; pass a pair such as (0, 1).")
+        if not (self.lowest <= low and high <= self.highest):
+            raise ValueError(
+                f"{self._name}(bounds=({low:g}, {high:g})): needs bounds within [{self.lowest:g}, {self.highest:g}]; "
+                "pass a pair such as (0, 1)."
+            )
+        if self.subtracts and low < self._taylor(high) - 1:
+            raise ValueError(
+                f"{self._name}(bounds=({low:g}, {high:g})): needs no whole number between the bounds, where the operator jumps; "
+                f"pass ({self._taylor(high) - 1:g}, {high:g})."
+            )
+        if self.is_fixed and not all(low <= a <= high for a in np.ravel(self.alpha)):
+            raise ValueError(
+                f"{self._name}(alpha={self.alpha}, bounds=({low:g}, {high:g})): needs alpha within its bounds; widen the bounds."
+            )
+        return low, high
+
+
+def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
+    """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
+    if isinstance(alpha, bool) or isinstance(alpha, str | bytes | complex) or alpha is None:
+        raise TypeError(f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5.")
+    if isinstance(alpha, Real):
+        return float(alpha)
+    if isinstance(alpha, Sequence | np.ndarray):
+        values = np.asarray(alpha)
+        if values.dtype.kind not in "fiu" or values.size == 0:
+            raise TypeError(f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7].")
+        return _nested(values.astype(np.float64).tolist())
+    if hasattr(alpha, "shape") and hasattr(alpha, "dtype"):
+        return None
+    raise TypeError(f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5.")
+
+
+def _nested(values: Any) -> Any:
+    return tuple(_nested(v) for v in values) if isinstance(values, list) else values
+
+
+def taylor_columns(alpha: Array, terms: int, n: int, xp: Namespace) -> Array:
+    """Return k**(j - alpha) / Gamma(j + 1 - alpha) for j < terms: shape [*c, terms, n], row 0 at k = 0 set to 1.
+
+    1 / Gamma(1 - alpha) is written as (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right sign on
+    [0, 2].
+    """
+    alpha = alpha[..., None]
+    log_k = xp.constant(np.log(np.arange(1.0, n)), alpha)
+    reciprocal = xp.exp(-xp.lgamma(3 - alpha)) * (2 - alpha)
+    columns = [xp.concat([0 * alpha + 1, (1 - alpha) * reciprocal * xp.exp(-alpha * log_k)])]
+    if terms == 2:
+        columns.append(xp.concat([0 * alpha, reciprocal * xp.exp((1 - alpha) * log_k)]))
+    return xp.stack(columns)

@@ -1,0 +1,67 @@
+"""The Riemann-Liouville derivative and integral."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hpfracc_nn.fractional.definitions.definition import Definition, taylor_columns
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+
+@dataclass(frozen=True)
+class RiemannLiouville(Definition):
+    """The Riemann-Liouville derivative D^alpha x = (d/dt)^c I^(c - alpha) x, for 0 <= alpha <= 2.
+
+    It is Caputo's plus t**(j - alpha) / Gamma(j + 1 - alpha) x^(j)(0) for j < c, taken in closed form: at t = 0 it is
+    infinite where x(0) != 0, and the first sample is dt**-alpha x(0). alpha = 0 is the identity.
+
+    The default scheme `bdf2` has order 2 for every alpha, which the analytic terms do not disturb.
+
+    Source: Diethelm (2010), definition 2.2 and lemma 3.4.
+    """
+
+    scheme: str = "bdf2"
+
+    schemes: ClassVar[tuple[str, ...]] = ("l1", "l1_2", "bdf2", "grunwald")
+    beyond: ClassVar[str] = "take alpha={rest} first, then differentiate the result once with alpha=1."
+
+    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
+        return taylor_columns(alpha, self.taylor, n, xp) * scale[..., None, :]
+
+
+@dataclass(frozen=True)
+class RiemannLiouvilleIntegral(Definition):
+    """The Riemann-Liouville integral I^alpha x = t**(alpha-1) / Gamma(alpha) * x, for 0 <= alpha <= 2.
+
+    alpha = 0 is the identity, alpha = 1 the trapezoid rule. Order 2 on smooth data.
+
+    Source: Diethelm (2010), definition 2.1.
+    """
+
+    scheme: str = "trapezoid"
+
+    schemes: ClassVar[tuple[str, ...]] = ("trapezoid",)
+    beyond: ClassVar[str] = "integrate once with alpha=1, then use alpha={rest} on the result."
+    _dt_power: ClassVar[float] = 1.0
+
+    @property
+    def taylor(self) -> int:
+        """One term: the constant."""
+        return 1
+
+    @property
+    def differences(self) -> int:
+        """0, or -1 above order 1, where the data are summed first and the weights differenced once more."""
+        return 0 if self.interval[1] <= 1 else -1
+
+    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
+        alpha = alpha[..., None]
+        first = xp.constant(np.equal(self.alpha, 0)[..., None] * 1.0, alpha) if self.is_fixed else 0 * alpha
+        log_k = xp.constant(np.log(np.arange(1.0, n)), alpha)
+        return xp.stack([xp.concat([first, xp.exp(alpha * log_k - xp.lgamma(1 + alpha))]) * scale])
+
+    def _below(self, alpha: float) -> str:
+        return f"for a derivative of order {-alpha:g} use RiemannLiouville({-alpha:g})."

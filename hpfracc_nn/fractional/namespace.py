@@ -1,0 +1,67 @@
+"""The dozen array functions that the formulas need, and their NumPy instance.
+
+A formula is written once over a namespace `xp`; torch and jax bring their own instance in their own folder.
+Every array that a namespace makes is float64.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+from scipy import special
+
+Array = Any  # an array of the namespace's framework
+
+
+class Namespace(Protocol):
+    """What a framework must offer to run the formulas of this package."""
+
+    def asarray(self, value: Any) -> Array: ...
+    def constant(self, values: np.ndarray, like: Array) -> Array: ...
+    def exp(self, x: Array) -> Array: ...
+    def log(self, x: Array) -> Array: ...
+    def log1p(self, x: Array) -> Array: ...
+    def expm1(self, x: Array) -> Array: ...
+    def lgamma(self, x: Array) -> Array: ...
+    def cumprod(self, x: Array) -> Array: ...
+    def matmul(self, a: Array, b: Array) -> Array: ...
+    def sum(self, x: Array) -> Array: ...
+    def take(self, x: Array, index: np.ndarray) -> Array: ...
+    def concat(self, arrays: list[Array]) -> Array: ...
+    def stack(self, rows: list[Array]) -> Array: ...
+
+
+class NumpyNamespace:
+    """NumPy's instance; `cumprod`, `sum`, `take` and `concat` act on the last axis, `stack` makes a new one before it."""
+
+    def asarray(self, value: Any) -> np.ndarray:
+        return np.asarray(value, dtype=np.float64)
+
+    def constant(self, values: np.ndarray, like: np.ndarray) -> np.ndarray:
+        return values
+
+    exp = staticmethod(np.exp)
+    log = staticmethod(np.log)
+    log1p = staticmethod(np.log1p)
+    expm1 = staticmethod(np.expm1)
+    lgamma = staticmethod(special.gammaln)
+    matmul = staticmethod(np.matmul)
+
+    def cumprod(self, x: np.ndarray) -> np.ndarray:
+        return np.cumprod(x, axis=-1)
+
+    def sum(self, x: np.ndarray) -> np.ndarray:
+        return np.sum(x, axis=-1)
+
+    def take(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
+        return x[..., index]
+
+    def concat(self, arrays: list[np.ndarray]) -> np.ndarray:
+        return np.concatenate(arrays, axis=-1)
+
+    def stack(self, rows: list[np.ndarray]) -> np.ndarray:
+        return np.stack(rows, axis=-2)
+
+
+NUMPY = NumpyNamespace()

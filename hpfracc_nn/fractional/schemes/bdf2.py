@@ -1,0 +1,76 @@
+"""Convolution quadrature by the two-step backward difference formula: ((3/2)(1 - z/3)(1 - z))**alpha.
+
+Lubich, SIAM J. Math. Anal. 17 (1986) 704. Second order; the starting column makes it exact for t (above alpha = 1 for
+t**2), without which the order falls to 1 near t = 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes.grunwald import binomial
+
+_HEAD = 128  # summed directly below; beyond, the poles at z = 3 are gone (3**-128)
+_DIRECT = 60  # coefficients of (1 - z/3)**alpha: 3**-60 < 1e-28
+_TERMS = 14  # i! / (2 * 128)**i < 1e-23
+_LOG_1_5 = float(np.log(1.5))
+
+
+def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - order) at the given lags; arguments as in `l1.left`."""
+    alpha = xp.asarray(alpha)
+    beta = alpha - order
+    near, far = lags[lags < _HEAD], lags[lags >= _HEAD]
+    parts = []
+    if near.size:
+        parts.append(_direct(alpha, binomial(beta, np.arange(near[-1] + 1), xp), near, xp))
+    if far.size:
+        parts.append(binomial(beta, far, xp) * _tail(alpha[..., None, None], beta[..., None, None], far, xp))
+    return xp.concat(parts)
+
+
+def start_index(taylor: int) -> int:
+    """The column acts on the first difference that does not vanish for t**taylor."""
+    return taylor
+
+
+def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> Array:
+    """Return the column [*c, n] on d[taylor] that makes the scheme exact for t**taylor; zero below row `taylor`."""
+    alpha = xp.asarray(alpha)
+    zero = 0 * alpha[..., None]
+    if n <= taylor:
+        return xp.concat([zero] * n)
+    k = np.arange(taylor, n)
+    power = taylor - alpha[..., None]
+    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), zero) - xp.lgamma(1 + power))
+    if taylor == 1:  # k = z / (1-z)**2
+        return xp.concat([zero, exact - left(alpha, taylor, 2, k - 1, xp)])
+    # k**2 = z (1 + z) / (1-z)**3; its `order`-th difference is 4, 3, 2 at sample 2
+    reached = left(alpha, taylor, 3, np.arange(n - 1), xp)
+    quadratic = xp.take(reached, k - 1) + xp.take(reached, k - 2)
+    return xp.concat([zero, zero, (exact - quadratic) / (4.0 - order)])
+
+
+def rate(alpha: float) -> float:
+    """Order of convergence on smooth data."""
+    return 2.0
+
+
+def _direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:
+    """The Cauchy product with the series of (1 - z/3)**alpha, summed term by term (an FFT would lose the tail)."""
+    j = np.arange(1.0, _DIRECT)
+    alpha = alpha[..., None]
+    series = xp.concat([0 * alpha + 1, xp.cumprod((xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha))])
+    index = lags[:, None] - np.arange(_DIRECT)
+    inside = xp.constant((index >= 0).astype(np.float64), alpha)
+    terms = xp.take(grunwald, np.maximum(index, 0)) * inside * series[..., None, :]
+    return xp.sum(terms) * xp.exp(alpha * _LOG_1_5)
+
+
+def _tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
+    """(1 + (1-z)/2)**alpha on the Grunwald weights at large lags, where each (1-z) costs a factor about 1 / lag."""
+    i = np.arange(1.0, _TERMS + 1)
+    factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
+    distance = xp.constant(lags[:, None] - i, alpha) - beta
+    return 1 + xp.sum(xp.cumprod(factors / distance))

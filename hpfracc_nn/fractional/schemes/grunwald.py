@@ -1,0 +1,75 @@
+"""Grunwald's weights: the binomial series of (1 - z)**beta.
+
+Oldham & Spanier (1974), section 3.4. The recurrence g_k = g_(k-1) (k - 1 - beta) / k up to lag 64, then the asymptotic
+series of the Gamma ratio in g_k / g_64, which stays accurate at any lag and costs the same at scattered ones.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+_HEAD = 64
+_TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
+
+
+def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return (1-z)**(alpha - order) at the given lags; arguments as in `l1.left`."""
+    return binomial(xp.asarray(alpha) - order, lags, xp)
+
+
+def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> None:
+    """No starting column."""
+    return None
+
+
+def start_index(taylor: int) -> int:
+    """Unused: there is no column."""
+    return 1
+
+
+def rate(alpha: float) -> float:
+    """Order of convergence on smooth data that vanish at the start."""
+    return 1.0
+
+
+def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return the coefficients of (1-z)**beta, -3 <= beta <= 3: shape [*c, k]."""
+    beta = beta[..., None]
+    j = np.arange(1.0, _HEAD + 1)
+    table = xp.concat([0 * beta + 1, xp.cumprod((xp.constant(j - 1, beta) - beta) / xp.constant(j, beta))])
+    near, far = lags[lags < _HEAD], lags[lags >= _HEAD].astype(np.float64)
+    parts = [xp.take(table, near)] if near.size else []
+    if far.size:
+        inverse, bernoulli = _gamma_ratio()
+        steps = far ** -inverse[:, None] - _HEAD ** -inverse[:, None]
+        # log Gamma(k - beta) - log Gamma(k + 1), less its value at 64
+        powers = [0 * beta + 1]
+        for _ in range(_TERMS + 1):
+            powers.append(powers[-1] * -beta)
+        series = xp.matmul(xp.concat(powers), xp.constant(bernoulli @ steps, beta))
+        ratio = xp.exp(series - (beta + 1) * xp.constant(np.log(far / _HEAD), beta))
+        parts.append(xp.take(table, np.array([_HEAD])) * ratio)
+    return xp.concat(parts)
+
+
+@lru_cache(maxsize=1)
+def _gamma_ratio() -> tuple[np.ndarray, np.ndarray]:
+    """Exponents r and the matrix [power of a, r] of (-1)**(r+1) (B_(r+1)(a) - B_(r+1)(1)) / (r (r+1)).
+
+    These are the coefficients of k**-r in log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k (DLMF 5.11.8).
+    """
+    numbers = [Fraction(1)]
+    for m in range(1, _TERMS + 2):
+        numbers.append(-sum((comb(m + 1, i) * numbers[i] for i in range(m)), Fraction(0)) / (m + 1))
+    matrix = np.zeros((_TERMS + 2, _TERMS))
+    for r in range(1, _TERMS + 1):
+        coefficients = [comb(r + 1, p) * numbers[r + 1 - p] for p in range(r + 2)]  # of a**p in B_(r+1)(a)
+        coefficients[0] -= sum(coefficients, Fraction(0))
+        matrix[: r + 2, r - 1] = [float(c * (-1) ** (r + 1) / (r * (r + 1))) for c in coefficients]
+    return np.arange(1.0, _TERMS + 1), matrix

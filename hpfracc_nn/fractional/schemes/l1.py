@@ -1,0 +1,53 @@
+"""The L1 scheme: interpolate x linearly on each cell, integrate the memory function exactly.
+
+Oldham & Spanier, The Fractional Calculus (1974), section 8.2. Above alpha = 1 it is the scheme of order alpha - 1 on the
+backward difference formula of x' with two steps.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes.powers import Polynomial, differences, multiply, power_weights
+
+bdf2_slope = (1.5, -0.5)  # (3/2 - z/2)(1 - z) x / dt is the two-step backward difference of x'
+
+
+def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return b(z) (1-z)**(1 - order), above alpha = 1 b(z) (3/2 - z/2) (1-z)**(2 - order), at the given lags.
+
+    b_k is the mean of the memory function t**(p - 1) / Gamma(p) over cell k, p = `taylor` - alpha.
+
+    Args:
+        alpha: Shape [*c], inside (`taylor` - 1, `taylor`].
+        taylor: Terms of the Taylor polynomial that are subtracted first: 1, or 2 above alpha = 1.
+        order: Differences that the data have already seen, 0 to 2.
+        lags: Increasing, shape [k].
+        xp: The namespace of alpha.
+
+    Returns:
+        Shape [*c, k], for dt = 1.
+    """
+    return power_weights(taylor - xp.asarray(alpha), lags, xp, cells(taylor, order))
+
+
+def cells(taylor: int, order: int) -> Polynomial:
+    """The polynomial that makes `left` of F; b is (1 - z) F."""
+    slope = bdf2_slope if taylor == 2 else (1,)
+    return multiply(differences(taylor + 1 - order), slope)
+
+
+def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> None:
+    """No starting column: the scheme is exact for constants and straight lines as it is."""
+    return None
+
+
+def start_index(taylor: int) -> int:
+    """Unused: there is no column."""
+    return 1
+
+
+def rate(alpha: float) -> float:
+    """Order of convergence on smooth data."""
+    return 2 - alpha if alpha <= 1 else 3 - alpha

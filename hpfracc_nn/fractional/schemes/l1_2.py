@@ -1,0 +1,40 @@
+"""The L1-2 scheme: a quadratic through the last three samples on every cell but the first.
+
+Gao, Sun & Zhang, J. Comput. Phys. 259 (2014) 33. Order 3 - alpha; above alpha = 1 order 2. The quadratic correction of cell
+k has weight q_k; the first cell has no third sample, so its correction is taken back by the starting column.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes import l1
+from hpfracc_nn.fractional.schemes.powers import differences, multiply, power_weights
+
+
+def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return `l1.left` with b + q (1-z) in place of b; arguments as there."""
+    slope = l1.bdf2_slope if taylor == 2 else (1,)
+    moments = multiply(differences(taylor + 1 - order), slope)
+    return power_weights(taylor - xp.asarray(alpha), lags, xp, l1.cells(taylor, order), moments)
+
+
+def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> Array:
+    """Return the column [*c, n] that acts on d[1]: -q_(k-1) at sample k, 3/2 of it above alpha = 1."""
+    factor = -1.5 if taylor == 2 else -1.0
+    exponent = taylor - xp.asarray(alpha)
+    zero = 0 * exponent[..., None]
+    if n < 2:
+        return zero
+    return xp.concat([zero, power_weights(exponent, np.arange(n - 1), xp, (0,), (factor,))])
+
+
+def start_index(taylor: int) -> int:
+    """The column acts on d[1]."""
+    return 1
+
+
+def rate(alpha: float) -> float:
+    """Order of convergence on smooth data."""
+    return 3 - alpha if alpha <= 1 else 2.0

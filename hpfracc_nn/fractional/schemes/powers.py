@@ -1,0 +1,144 @@
+"""Short polynomials in the delay z applied to the powers F_k = (k + 1)**P and to the cell moments Q_k.
+
+F_k (1 - z) is the integral of P t**(P - 1) over cell k; Q_k is the error of the trapezoid rule for t**P on it:
+
+    Q_k = [(k + 1)**(1 + P) - k**(1 + P)] / (1 + P) - [(k + 1)**P + k**P] / 2.
+
+Every scheme that integrates the memory function exactly (l1, l1_2, trapezoid) is such a polynomial, divided by
+Gamma(1 + P). Subtracting powers loses every digit at large lags, so beyond lag 16 the polynomial is applied to the
+binomial series of (k + s)**P in 1/k, term by term and exactly; the terms that cancel are then absent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fractions import Fraction
+from functools import lru_cache
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+_HEAD = 16  # lags below it are summed directly
+_SEGMENTS = ((_HEAD, 1024, 28), (1024, None, 10))  # (from lag, to lag, terms): (4 / 16)**28 and (4 / 1024)**10
+_CELL_POINTS = 12  # Gauss-Legendre; t**P on [1, 2] has its singularity at distance 1: error 5.8**-24
+
+Polynomial = Sequence[float | Fraction]
+
+
+def power_weights(exponent: Array, lags: np.ndarray, xp: Namespace, powers: Polynomial, moments: Polynomial = ()) -> Array:
+    """Return (powers(z) F + moments(z) Q)_k / Gamma(1 + P) at the given lags, P = exponent in [0, 3].
+
+    Args:
+        exponent: P, float64, shape [*c].
+        lags: Non-negative integers, increasing, shape [k].
+        xp: The namespace of `exponent`.
+        powers: Coefficients of 1, z, z**2, ... applied to F; at most six.
+        moments: The same for Q.
+
+    Returns:
+        Shape [*c, k]; relative error about 1e-14 unless the weight itself crosses zero.
+    """
+    powers = tuple(Fraction(a) for a in powers)
+    moments = tuple(Fraction(a) for a in moments)
+    exponent = xp.asarray(exponent)[..., None]
+    parts = []
+    near = lags[lags < _HEAD]
+    if near.size:
+        parts.append(xp.take(_head(exponent, xp, powers, moments), near))
+    binomials = _binomials(exponent, xp, _SEGMENTS[0][2])
+    for first, last, terms in _SEGMENTS:
+        k = lags[(lags >= first) & (lags < last)] if last else lags[lags >= first]
+        if k.size:
+            k = k.astype(np.float64)
+            series = _series(powers, moments, terms)
+            used = np.flatnonzero(series)
+            inverse = series[used][:, None] * k[None, :] ** -used[:, None].astype(np.float64)
+            scale = xp.exp(exponent * xp.constant(np.log(k), exponent))
+            parts.append(scale * xp.matmul(xp.take(binomials, used), xp.constant(inverse, exponent)))
+    return xp.concat(parts) * xp.exp(-xp.lgamma(1 + exponent))
+
+
+def multiply(*factors: Polynomial) -> tuple[Fraction, ...]:
+    """Return the product of polynomials given by their coefficients of 1, z, z**2, ..."""
+    product: tuple[Fraction, ...] = (Fraction(1),)
+    for factor in factors:
+        out = [Fraction(0)] * (len(product) + len(factor) - 1)
+        for i, a in enumerate(product):
+            for j, b in enumerate(factor):
+                out[i + j] += a * Fraction(b)
+        product = tuple(out)
+    return product
+
+
+def differences(order: int) -> tuple[Fraction, ...]:
+    """Return (1 - z)**order, order >= 0."""
+    return multiply(*[(1, -1)] * order)
+
+
+@lru_cache(maxsize=256)
+def _series(powers: tuple[Fraction, ...], moments: tuple[Fraction, ...], terms: int) -> np.ndarray:
+    """Coefficients of C(P, r) k**(P - r), r = 0, 1, ...: the functional applied to s**r, exactly."""
+    out = []
+    for r in range(terms):
+        total = sum((a * (1 - i) ** r for i, a in enumerate(powers)), Fraction(0))
+        for i, a in enumerate(moments):
+            mean = Fraction((1 - i) ** (r + 1) - (-i) ** (r + 1), r + 1)
+            total += a * (mean - Fraction((1 - i) ** r + (-i) ** r, 2))
+        out.append(float(total))
+    return np.array(out)
+
+
+def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
+    r = np.arange(1, terms, dtype=np.float64)
+    return xp.concat([0 * exponent + 1, xp.cumprod((exponent + xp.constant(1 - r, exponent)) / xp.constant(r, exponent))])
+
+
+def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
+    """The first lags, with F_k = (k+1)**j (1 + expm1((P - j) log(k+1))): the polynomial meets (k+1)**j exactly.
+
+    j is one less than the number of differences in the polynomial, which is where P ends when the weights get small.
+    """
+    j = max(0, _zeros_at_one(powers) - 1)
+    k = np.arange(1.0, _HEAD + 1)
+    exact = [float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0))) for lag in range(_HEAD)]
+    grown = xp.expm1((exponent - j) * xp.constant(np.log(k), exponent)) * xp.constant(k**j, exponent)
+    head = xp.matmul(grown, xp.constant(_toeplitz(powers), exponent)) + xp.constant(np.array(exact), exponent)
+    if not moments:
+        return head
+    return head + xp.matmul(_cell_moments(exponent, xp), xp.constant(_toeplitz(moments), exponent))
+
+
+def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
+    """How often (1 - z) divides the polynomial."""
+    count, rest = 0, list(polynomial)
+    while len(rest) > 1 and sum(rest) == 0:
+        rest = [sum(rest[: i + 1], Fraction(0)) for i in range(len(rest) - 1)]
+        count += 1
+    return count
+
+
+def _cell_moments(exponent: Array, xp: Namespace) -> Array:
+    """Q_k for k < 16: exact for k = 0, Gauss-Legendre on expm1(P log1p(s / k)) for the others."""
+    nodes, rule, log_k = _cell_quadrature()
+    means = xp.matmul(xp.expm1(exponent * xp.constant(nodes, exponent)), xp.constant(rule, exponent))
+    later = means * xp.exp(exponent * xp.constant(log_k, exponent))
+    return xp.concat([1 / (1 + exponent) - 0.5, later])
+
+
+@lru_cache(maxsize=1)
+def _cell_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """log1p(s / k) at every point of every cell 1..15, the rule that sums them per cell, and log k."""
+    points, weights = np.polynomial.legendre.leggauss(_CELL_POINTS)
+    points, weights = np.append((points + 1) / 2, 1.0), np.append(weights / 2, -0.5)
+    k = np.arange(1.0, _HEAD)
+    return np.log1p(points / k[:, None]).ravel(), np.kron(np.eye(k.size), weights[:, None]), np.log(k)
+
+
+@lru_cache(maxsize=256)
+def _toeplitz(polynomial: tuple[Fraction, ...]) -> np.ndarray:
+    """M with head @ M = polynomial(z) head."""
+    matrix = np.zeros((_HEAD, _HEAD))
+    for i, a in enumerate(polynomial):
+        matrix += float(a) * np.eye(_HEAD, k=i)
+    return matrix

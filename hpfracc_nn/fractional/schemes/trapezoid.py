@@ -1,0 +1,34 @@
+"""Product trapezoid rule for the Riemann-Liouville integral: interpolate x linearly, integrate the memory function exactly.
+
+Diethelm, Ford & Freed, Numer. Algorithms 36 (2004) 31, for x - x(0); the constant is integrated in closed form.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes.powers import differences, power_weights
+
+
+def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return a(z) (1-z)**-order at the given lags, a_k the second difference of k**(1 + alpha) / Gamma(2 + alpha).
+
+    `order` is 0, or -1 when the data are cumulative sums. Other arguments as in `l1.left`.
+    """
+    return power_weights(1 + xp.asarray(alpha), lags, xp, differences(2 - order))
+
+
+def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> None:
+    """No starting column: the rule is exact for straight lines as it is."""
+    return None
+
+
+def start_index(taylor: int) -> int:
+    """Unused: there is no column."""
+    return 1
+
+
+def rate(alpha: float) -> float:
+    """Order of convergence on smooth data."""
+    return 2.0

@@ -1,0 +1,86 @@
+"""The operator on a uniform grid: a few float64 arrays, and the same thing as a dense matrix.
+
+With u = x - x[0] - k S (nothing is subtracted when `subtract` is false; S = 0 unless `taylor` is 2) and d the m-th backward
+difference of u,
+
+    y = T(left) d + start * d[start_index] + analytic @ (x[0], S),
+
+where T(w) is the lower triangular Toeplitz matrix with first column w, and S = dt x'(0) by a third order one-sided formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array
+
+
+@dataclass(frozen=True)
+class Stencil:
+    """An operator on `n` samples.
+
+    Attributes:
+        n: Number of samples.
+        column: The weights at increasing lags: [k] -> [*c, k].
+        differences: m, the backward differences taken before the product, -1 (a cumulative sum) to 2.
+        subtract: Whether the Taylor polynomial at the first sample is subtracted.
+        taylor: Its number of terms, 1 or 2.
+        start: The starting column [*c, n], or None.
+        start_index: The entry of d that the starting column acts on.
+        analytic: The columns [*c, terms, n] that multiply x[0] and S, or None.
+    """
+
+    n: int
+    column: Callable[[np.ndarray], Array]
+    differences: int
+    subtract: bool
+    taylor: int = 1
+    start: Array | None = None
+    start_index: int = 1
+    analytic: Array | None = None
+
+    @cached_property
+    def left(self) -> Array:
+        """The whole column, [*c, n]."""
+        return self.column(np.arange(self.n))
+
+    @property
+    def looks_ahead(self) -> int:
+        """How many samples after the first the operator reads before it answers the first: 3 if it estimates x'(0)."""
+        return min(3, self.n - 1) if self.subtract and self.taylor == 2 else 0
+
+    def as_matrix(self) -> np.ndarray:
+        """Return the dense float64 matrix M with y = M x, shape [*c, n, n]; for NumPy stencils."""
+        n, column = self.n, np.asarray(self.left)
+        lag = np.subtract.outer(np.arange(n), np.arange(n))
+        toeplitz = np.where(lag >= 0, column[..., np.maximum(lag, 0)], 0.0)
+        first, slope = np.zeros(n), slope_row(n) if self.taylor == 2 else np.zeros(n)
+        first[:1] = 1
+        u = np.eye(n)
+        if self.subtract:
+            u = u - first - np.arange(n)[:, None] * slope
+        backward = np.eye(n) - np.eye(n, k=-1)
+        d = np.linalg.matrix_power(backward, self.differences) @ u if self.differences >= 0 else np.tril(np.ones((n, n))) @ u
+        matrix = toeplitz @ d
+        if self.start is not None and n > self.start_index:
+            matrix = matrix + np.asarray(self.start)[..., :, None] * d[self.start_index]
+        if self.analytic is not None:
+            rows = np.stack([first, slope])[: self.analytic.shape[-2]]
+            matrix = matrix + np.swapaxes(np.asarray(self.analytic), -1, -2) @ rows
+        return matrix
+
+
+def slope_row(n: int) -> np.ndarray:
+    """Return the row [n] that estimates S = dt x'(0) from the first samples, third order where there are four."""
+    row = np.zeros(n)
+    if n >= 4:
+        row[:4] = np.array([-11, 18, -9, 2]) / 6
+    elif n == 3:
+        row[:3] = np.array([-3, 4, -1]) / 2
+    elif n == 2:
+        row[:2] = [-1, 1]
+    return row
