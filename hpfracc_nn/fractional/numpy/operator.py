@@ -1,0 +1,80 @@
+"""The operators on NumPy arrays."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.layout import layout_of
+from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
+from hpfracc_nn.fractional.numpy.differences import difference, slope
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.weights import fixed_stencil
+from hpfracc_nn.selection import BackendManager, Site, Workload, default_manager
+from hpfracc_nn.selection.manager import running
+
+_COMPUTED_IN = {np.dtype(np.float16): np.float32, np.dtype(np.float32): np.float32, np.dtype(np.float64): np.float64}
+
+
+def apply(owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> np.ndarray:
+    """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"{owner}(x of dtype {x.dtype}): needs float16, float32 or float64; convert with x.astype(numpy.float64)"
+            + (", real and imaginary part apart." if x.dtype.kind == "c" else ".")
+        )
+    if not definition.is_fixed:
+        raise TypeError(
+            f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats for a NumPy x; "
+            "pass x as a tensor of the same framework as alpha."
+        )
+    dt, axis = errors.positive_step(owner, dt), errors.axis(owner, dim, x.ndim)
+    alpha = np.asarray(definition.alpha)
+    layout = layout_of(owner, x.shape, axis, alpha.shape)
+    if x.size == 0:
+        return np.zeros_like(x)
+    ordered = x if layout.order is None else x.transpose(layout.order)
+    data = ordered.reshape(layout.canonical).astype(dtype, copy=False)
+    stencil = fixed_stencil(definition, layout.n, dt)
+    y = _product(stencil, layout.channels, data, manager)
+    y = y.reshape(layout.permuted)
+    if layout.inverse is not None:
+        y = y.transpose(layout.inverse)
+    return np.ascontiguousarray(y, dtype=x.dtype)
+
+
+def _product(stencil: Stencil, channels: int, x: np.ndarray, manager: BackendManager | None) -> np.ndarray:
+    batch, _, n, width = x.shape
+    site = _site(manager)
+    plan = site.pick(
+        (x.shape, x.dtype, channels),
+        lambda: Workload(
+            op="toeplitz", framework="numpy", dtype=x.dtype.name, rows=batch * channels, n=n, width=width, channels=channels
+        ),
+    )
+    with running(plan):
+        d = difference(x, stencil)
+        plan.kernel.calls["run"] += 1
+        y = plan.kernel.run(np.asarray(stencil.left).reshape(channels, n).astype(x.dtype), d)
+    if stencil.start is not None and n > stencil.start_index:
+        column = stencil.start.reshape(channels, n, 1).astype(x.dtype)
+        y += column * d[:, :, stencil.start_index, None]
+    if stencil.analytic is not None:
+        columns = stencil.analytic.reshape(channels, -1, n, 1)
+        y += (columns[:, 0] * x[:, :, :1].astype(np.float64)).astype(x.dtype)
+        if columns.shape[1] == 2:
+            y += (columns[:, 1] * slope(x)).astype(x.dtype)
+    return y
+
+
+_SITES: dict[BackendManager, Site] = {}
+
+
+def _site(manager: BackendManager | None) -> Site:
+    manager = manager or default_manager()
+    site = _SITES.get(manager)
+    if site is None:
+        site = _SITES[manager] = manager.site("toeplitz", "numpy", "numpy")
+    return site

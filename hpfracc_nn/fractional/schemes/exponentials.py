@@ -1,0 +1,125 @@
+"""The memory function as a sum of decaying exponentials, for every scheme and every alpha from one set of nodes.
+
+    w[lag] = sum_q c_q exp(-s_q (lag - 8)),   lag >= 8,
+
+with s = 0 and s geometric from 0.4 / n to 2: the node 0 is what integrals and learned orders need in float32. Lags below 8
+stay exact. The coefficients are a weighted least-squares fit, linear in the weights: one factorisation serves every scheme
+and alpha, and alpha's gradient flows through it. The rows are scaled by the lag and not by the weights, so that the
+factorisation does not depend on them; the factors stay factored, because multiplied out they lose digits.
+
+Beylkin & Monzon, Appl. Comput. Harmon. Anal. 28 (2010) 131, for why few are enough.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+
+FIRST_LAG = 8  # the seven lags before it are exact; from lag 1 on no single node set serves all schemes
+_GRID = 9  # orders at which a learned alpha's bounds are certified
+
+
+@dataclass(frozen=True)
+class Precision:
+    """What a dtype asks of the fit."""
+
+    fastest: float  # largest node
+    nodes: tuple[float, float]  # Q = a + b log2(n)
+    cutoff: float  # singular values below it are dropped
+    tolerance: float  # relative error per weight up to n = 65536, growing with n beyond
+
+
+PRECISIONS = {
+    "float32": Precision(1.5, (6, 1.4), 1e-9, 1e-7),
+    "float64": Precision(2.0, (18, 2.2), 1e-16, 1e-11),
+}
+
+
+@dataclass(frozen=True)
+class Nodes:
+    """A node set and its factorised fit.
+
+    Attributes:
+        rates: s, increasing from 0, per sample; [Q].
+        lags: Where weights are fitted; [K].
+        certified_lags: Where the error is measured; denser, [P].
+    """
+
+    rates: np.ndarray
+    lags: np.ndarray
+    certified_lags: np.ndarray
+    _into: np.ndarray
+    _out: np.ndarray
+
+    def fit(self, weights: Array, xp: Namespace) -> Array:
+        """Return the coefficients [*c, Q] for weights [*c, K] at `lags`."""
+        return xp.matmul(xp.matmul(weights, xp.constant(self._into, weights)), xp.constant(self._out, weights))
+
+    def error(self, definition: Definition, n: int) -> float:
+        """Return the largest relative error per weight over the certified lags, for a fixed alpha."""
+        stencil = definition.stencil(n, 1.0, NUMPY)
+        exact = np.atleast_2d(stencil.column(self.certified_lags))
+        fitted = np.atleast_2d(self.fit(stencil.column(self.lags), NUMPY)) @ np.exp(
+            -np.outer(self.rates, self.certified_lags - FIRST_LAG)
+        )
+        wrong, size = np.abs(fitted - exact), np.abs(exact)
+        # A weight below 1e-15 of the first, such as at a whole alpha, contributes nothing that could be seen.
+        floor = 1e-15 * np.abs(stencil.column(np.arange(1)))
+        return float(np.max(wrong / np.maximum(size, np.maximum(floor.reshape(-1, 1), 1e-300))))
+
+
+@lru_cache(maxsize=32)
+def nodes(n: int, precision: str) -> Nodes:
+    """Return the node set for up to `n` samples, n a power of two; precision is "float32" or "float64"."""
+    wanted = PRECISIONS[precision]
+    count = round(wanted.nodes[0] + wanted.nodes[1] * math.log2(n))
+    rates = np.concatenate([[0.0], np.geomspace(0.4 / n, wanted.fastest, count - 1)])
+    lags = _lags(n, 128, 500)
+    rows = np.exp(-np.outer(lags - FIRST_LAG, rates)) * lags[:, None]
+    norms = np.linalg.norm(rows, axis=0)
+    u, s, vt = np.linalg.svd(rows / norms, full_matrices=False)
+    keep = s > wanted.cutoff * s[0]
+    return Nodes(rates, lags, _lags(n, 400, 1500), lags[:, None] * u[:, keep] / s[keep], vt[keep] / norms)
+
+
+def node_length(n: int) -> int:
+    """Return the power of two, at least 128, whose node set serves `n` samples."""
+    return max(128, 1 << (n - 1).bit_length())
+
+
+def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None:
+    """Return the node set for a definition on `n` samples, or None where its error is above the dtype's tolerance.
+
+    The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
+    """
+    length = node_length(n)
+    key = definition if definition.is_fixed else definition.at(definition.interval[1])
+    error = _certified(key, definition.is_fixed, length, precision)
+    return nodes(length, precision) if error <= tolerance(length, precision) else None
+
+
+def tolerance(n: int, precision: str) -> float:
+    """Return the relative error per weight that is accepted on `n` samples."""
+    return PRECISIONS[precision].tolerance * max(1.0, n / 65536)
+
+
+@lru_cache(maxsize=1024)
+def _certified(definition: Definition, fixed: bool, n: int, precision: str) -> float:
+    found = nodes(n, precision)
+    if fixed:
+        return found.error(definition, n)
+    low, high = definition.interval
+    return max(found.error(definition.at(float(alpha)), n) for alpha in np.linspace(low, high, _GRID))
+
+
+def _lags(n: int, dense: int, scattered: int) -> np.ndarray:
+    """Every lag from 8 up to `dense`, then geometric ones up to n - 1."""
+    near = np.arange(FIRST_LAG, min(dense, n))
+    far = np.geomspace(min(dense, n - 1), n - 1, scattered).round().astype(np.int64)
+    return np.unique(np.concatenate([near, far]))

@@ -1,0 +1,47 @@
+"""PyTorch's instance of the namespace: the formulas' gradient in alpha comes from tracing them here, in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class TorchNamespace:
+    """See `fractional.namespace.Namespace`."""
+
+    exp = staticmethod(torch.exp)
+    log = staticmethod(torch.log)
+    log1p = staticmethod(torch.log1p)
+    expm1 = staticmethod(torch.expm1)
+    lgamma = staticmethod(torch.lgamma)
+    matmul = staticmethod(torch.matmul)
+
+    def asarray(self, value: Any) -> Tensor:
+        return torch.as_tensor(value).to(torch.float64)
+
+    def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
+        return torch.as_tensor(np.asarray(values, dtype=np.float64), device=like.device)
+
+    def cumprod(self, x: Tensor) -> Tensor:
+        return torch.cumprod(x, dim=-1)
+
+    def sum(self, x: Tensor) -> Tensor:
+        return torch.sum(x, dim=-1)
+
+    def take(self, x: Tensor, index: np.ndarray) -> Tensor:
+        first, last = int(index.flat[0]), int(index.flat[-1])
+        if index.ndim == 1 and last - first + 1 == index.size:
+            return x.narrow(-1, first, index.size)
+        return x[..., torch.as_tensor(index, device=x.device)]
+
+    def concat(self, arrays: list[Tensor]) -> Tensor:
+        return torch.cat(arrays, dim=-1)
+
+    def stack(self, rows: list[Tensor]) -> Tensor:
+        return torch.stack(rows, dim=-2)
+
+
+TORCH = TorchNamespace()
