@@ -2,9 +2,9 @@
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import Settings, from_environment
-from hpfracc_nn.selection.failure import failure_note, running
 from hpfracc_nn.selection.machine import Machine, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager
+from hpfracc_nn.selection.plan import Plan, running
 from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
 from hpfracc_nn.selection.process import choose, configure, report
 from hpfracc_nn.selection.registry import (
@@ -19,7 +19,7 @@ from hpfracc_nn.selection.registry import (
 )
 from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.workload import Cost, Measurement, Plan, Workload
+from hpfracc_nn.selection.workload import Cost, Measurement, Workload
 
 __all__ = [
     "ALGORITHMS",
@@ -42,7 +42,6 @@ __all__ = [
     "choose",
     "configure",
     "default_manager",
-    "failure_note",
     "from_environment",
     "kernels",
     "probe",

@@ -14,11 +14,12 @@ from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import Settings, from_environment, names
 from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.machine import Machine, this_machine
+from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import kernels, watch
 from hpfracc_nn.selection.reporting import ReportRow, rows
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.verdict import Verdict, choose_plan, judge
-from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Plan, Workload
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
 
 MOST_PLANS = 4096
 MOST_MEASUREMENTS = 4096

@@ -5,10 +5,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpfracc_nn.selection.manager import BackendManager, default_manager
+from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.probe import probe
 from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.workload import Plan, Workload
+from hpfracc_nn.selection.workload import Workload
 
 
 def configure(**settings: Any) -> None:

@@ -3,8 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.workload import Plan, Workload
+from hpfracc_nn.selection.workload import Workload
 
 
 @dataclass(frozen=True)

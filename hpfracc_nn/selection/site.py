@@ -5,7 +5,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from hpfracc_nn.selection.workload import Plan, Workload
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.workload import Workload
 
 if TYPE_CHECKING:
     from hpfracc_nn.selection.manager import BackendManager

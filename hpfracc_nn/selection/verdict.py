@@ -6,8 +6,9 @@ from dataclasses import dataclass
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import Settings
+from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.workload import Plan, Workload
+from hpfracc_nn.selection.workload import Workload
 
 DISABLED = "disabled by configure() or the environment"
 
