@@ -1,0 +1,55 @@
+"""Which kernel runs: workloads in, plans out. Knows the kernels only by what they register."""
+
+from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.environment import Settings, from_environment
+from hpfracc_nn.selection.machine import Machine, Rates, this_machine
+from hpfracc_nn.selection.manager import BackendManager, default_manager
+from hpfracc_nn.selection.plan import Plan, running
+from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
+from hpfracc_nn.selection.process import choose, configure, report
+from hpfracc_nn.selection.registry import (
+    ALGORITHMS,
+    BACKENDS,
+    Kernel,
+    algorithms,
+    backends,
+    kernels,
+    register,
+    unregister,
+)
+from hpfracc_nn.selection.reporting import ReportRow
+from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.workload import Cost, Measurement, Workload
+
+__all__ = [
+    "ALGORITHMS",
+    "BACKENDS",
+    "BackendManager",
+    "Cost",
+    "CostModel",
+    "Kernel",
+    "Machine",
+    "Measurement",
+    "Plan",
+    "Probe",
+    "Rates",
+    "ReportRow",
+    "Settings",
+    "Site",
+    "Workload",
+    "algorithms",
+    "backends",
+    "choose",
+    "configure",
+    "default_manager",
+    "from_environment",
+    "kernels",
+    "probe",
+    "register",
+    "register_probe",
+    "report",
+    "running",
+    "this_machine",
+    "unregister",
+    "unregister_probe",
+]

@@ -1,0 +1,35 @@
+"""The estimate before any measurement: a roofline over calibrated rates.
+
+Williams, Waterman & Patterson, Roofline (2009), with a launch cost added.
+"""
+
+from hpfracc_nn.selection.machine import Calibration, Machine, Rates
+from hpfracc_nn.selection.workload import Cost, Workload
+
+# A factor either way. Rates measured here are off by caches and by contention; those of
+# another machine by its clock and its memory as well.
+UNCERTAINTY: dict[Calibration, float] = {"measured": 2.0, "shipped": 4.0}
+
+
+class CostModel:
+    """Cost times rates gives seconds."""
+
+    def __init__(self, machine: Machine, calibration: Calibration = "measured"):
+        self.machine = machine
+        self.calibration = calibration
+
+    @property
+    def uncertainty(self) -> float:
+        return UNCERTAINTY[self.calibration]
+
+    def rates(self, workload: Workload) -> Rates:
+        """Return the rates of the place where `workload` lies."""
+        return self.machine.rates(
+            workload.framework, workload.device, workload.dtype, calibration=self.calibration
+        )
+
+    @staticmethod
+    def seconds(cost: Cost, rates: Rates) -> float:
+        """Return launches * launch + max(sum(flops / rate), bytes / bandwidth)."""
+        computing = sum(flops / rates.flops[unit] for unit, flops in cost.flops.items())
+        return cost.launches * rates.launch + max(computing, cost.bytes / rates.bandwidth)

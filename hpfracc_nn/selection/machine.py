@@ -1,0 +1,138 @@
+"""How fast this machine is: rates measured once through a framework's probe, and a fingerprint."""
+
+import functools
+import hashlib
+import json
+import math
+import os
+import platform
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from hpfracc_nn.selection.probe import probe, probes
+from hpfracc_nn.selection.workload import UNITS
+
+Calibration = Literal["measured", "shipped"]
+
+
+@dataclass(frozen=True)
+class Rates:
+    """The slopes of a roofline, for one framework, device and dtype.
+
+    Args:
+        flops: Operations per second for each unit of work.
+        bandwidth: Bytes per second through memory.
+        launch: Seconds that one library call costs before it computes.
+    """
+
+    flops: Mapping[str, float]
+    bandwidth: float
+    launch: float
+
+    def __post_init__(self) -> None:
+        missing = [unit for unit in UNITS if unit not in self.flops]
+        if missing:
+            raise ValueError(f"Rates(flops=...): needs a rate for {', '.join(missing)} too.")
+        if not all(0 < number < math.inf for number in (*self.flops.values(), self.bandwidth, self.launch)):
+            raise ValueError(f"{self!r}: needs every number finite and positive.")
+
+
+# One core of a 2.5 GHz AVX-512 Xeon. Wrong elsewhere, but wrong alike for all kernels, and the
+# same on every machine: the plans that follow from them do not depend on where they are made.
+SHIPPED = {
+    ("cpu", "float32"): Rates(
+        {"matmul": 50e9, "fft": 3e9, "scan": 1.5e9, "elementwise": 2e9}, bandwidth=4e9, launch=4e-6
+    ),
+    ("cpu", "float64"): Rates(
+        {"matmul": 22e9, "fft": 2e9, "scan": 1.2e9, "elementwise": 2e9}, bandwidth=4e9, launch=4e-6
+    ),
+}
+
+
+class Machine:
+    """Rates by framework, device, dtype and threads, each calibrated when first asked for."""
+
+    def __init__(self) -> None:
+        self._rates: dict[tuple[str, str, str, int], Rates] = {}
+        self._lock = threading.Lock()
+
+    def rates(
+        self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured"
+    ) -> Rates:
+        """Return the rates for what `dtype` is computed in: half precision runs in float32.
+
+        The first question about a framework, device and number of threads takes the
+        milliseconds of its calibration; the answer is kept as long as the process lives.
+
+        Raises:
+            LookupError: The framework has no probe, or nothing is shipped for the device.
+        """
+        computed = _computed_in(dtype)
+        if calibration == "shipped":
+            return _shipped(device, computed)
+        asked = probe(framework)
+        key = (framework, device, computed, asked.threads())
+        with self._lock:  # two calibrations at once would measure each other
+            if key not in self._rates:
+                self._rates[key] = asked.calibrate(device, computed)
+            return self._rates[key]
+
+    def facts(self) -> dict[str, object]:
+        """Return what the fingerprint is made of."""
+        return {
+            "cpu": _cpu_model(),
+            "cores": _cores(),
+            "architecture": platform.machine(),
+            "system": platform.system(),
+            "versions": {asked.framework: dict(asked.versions()) for asked in probes()},
+        }
+
+    def fingerprint(self) -> str:
+        """Return 16 hexadecimal digits that differ where times would."""
+        text = json.dumps(self.facts(), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@functools.cache
+def this_machine() -> Machine:
+    """Return the one Machine that the managers of this process share."""
+    return Machine()
+
+
+def _computed_in(dtype: str) -> str:
+    if dtype == "bfloat16":
+        return "float32"
+    kind = np.dtype(dtype)
+    return "float64" if kind.itemsize >= (16 if kind.kind == "c" else 8) else "float32"
+
+
+def _shipped(device: str, dtype: str) -> Rates:
+    kind = device.partition(":")[0]
+    if (kind, dtype) not in SHIPPED:
+        devices = ", ".join(sorted({device for device, _ in SHIPPED}))
+        raise LookupError(
+            f"no shipped rates for device {kind!r}: needs one of {devices}; "
+            "call configure(calibration='measured') or unset HPFRACC_NN_CALIBRATION."
+        )
+    return SHIPPED[kind, dtype]
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            for line in lines:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor()
+
+
+def _cores() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()

@@ -1,0 +1,232 @@
+"""The BackendManager: turns workloads into plans, and remembers how they fared."""
+
+import itertools
+import math
+import threading
+import weakref
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from enum import Enum
+from typing import Any, Literal, TypedDict
+
+from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.environment import Settings, from_environment, names
+from hpfracc_nn.selection.explain import table
+from hpfracc_nn.selection.machine import Machine, this_machine
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.registry import kernels, watch
+from hpfracc_nn.selection.reporting import ReportRow, rows
+from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.verdict import Verdict, choose_plan, judge
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
+
+MOST_PLANS = 4096
+MOST_MEASUREMENTS = 4096
+
+
+class Unchanged(Enum):
+    """What an argument of `configure` is when it was not given: None clears."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Literal[Unchanged.UNCHANGED] = Unchanged.UNCHANGED
+
+
+class Counters(TypedDict):
+    """Consultations so far, by direction, and forward ones by the name of the kernel picked."""
+
+    forward: int
+    backward: int
+    picks: dict[str, int]
+
+
+class BackendManager:
+    """Chooses the kernel for each workload: the forced one, else the lowest estimate.
+
+    Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
+
+    Args:
+        settings: None reads the environment.
+        machine: Whose rates to estimate with; None is the one that this process shares.
+    """
+
+    def __init__(self, settings: Settings | None = None, *, machine: Machine | None = None):
+        self.settings = from_environment() if settings is None else settings
+        self.epoch = 0  # sites compare it on each pick, and ask again when it moved
+        self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
+        self._machine = machine
+        self._epochs = itertools.count(1)
+        self._plans: dict[tuple[int, Workload], Plan] = {}
+        self._sites: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
+        self._site_numbers = itertools.count()
+        self._retired: deque[tuple[Plan, ...]] = deque()
+        self._past = Counter[str]()
+        self._past_backward = 0
+        self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
+        watch(self)
+
+    def configure(
+        self,
+        *,
+        force_backend: str | Unchanged | None = UNCHANGED,
+        force_algorithm: str | Unchanged | None = UNCHANGED,
+        disable: str | Iterable[str] | Unchanged | None = UNCHANGED,
+        calibration: Literal["measured", "shipped"] | Unchanged | None = UNCHANGED,
+        sample: bool | Unchanged | None = UNCHANGED,
+    ) -> None:
+        """Change the settings that are given; None restores the default of one.
+
+        Args:
+            force_backend: The only backend that may run.
+            force_algorithm: The only algorithm that may run.
+            disable: All that may not run: backends or "backend/algorithm", a comma list or an
+                iterable; it replaces what was disabled before.
+            calibration: "measured" (default) or "shipped".
+            sample: Whether live calls are timed now and then (default True).
+
+        Raises:
+            ValueError: A name is not known; nothing is changed then.
+        """
+        given: dict[str, Any] = {
+            "force_backend": force_backend,
+            "force_algorithm": force_algorithm,
+            "disabled": disable if isinstance(disable, Unchanged) else names(disable),
+            "calibration": "measured" if calibration is None else calibration,
+            "sample": True if sample is None else sample,
+        }
+        changes = {name: value for name, value in given.items() if not isinstance(value, Unchanged)}
+        with self.lock:
+            self._adopt(replace(self.settings, **changes))
+
+    def reload_env(self) -> None:
+        """Read the environment again; it replaces whatever `configure` had set."""
+        with self.lock:
+            self._adopt(from_environment())
+
+    def plan(self, workload: Workload) -> Plan:
+        """Return the plan for `workload`, the same one until something is configured.
+
+        Raises:
+            LookupError: No kernel accepts it, or none of those that are forced.
+        """
+        with self.lock:
+            key = (self.epoch, workload)
+            plan = self._plans.get(key)
+            if plan is None:
+                settings, model = self.settings, self._model()
+                plan = choose_plan(self._judge(workload), workload, settings, model)
+                if len(self._plans) >= MOST_PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
+            return plan
+
+    def site(self, op: str, framework: str, label: str = "") -> Site:
+        """Return a site for one caller to keep; it is reported for as long as it lives."""
+        made = Site(self, op, framework, label, self._retired)
+        with self.lock:
+            self._sites[next(self._site_numbers)] = made
+        return made
+
+    @staticmethod
+    def process_site(op: str, framework: str, label: str) -> Site:
+        """Return a site of the process-wide manager: what an unpickled site becomes."""
+        return default_manager().site(op, framework, label)
+
+    def record(self, plan: Plan, seconds: float, direction: Direction = "forward") -> None:
+        """Remember that `plan` took `seconds`; a plan's first sample in each direction is dropped.
+
+        Raises:
+            ValueError: `seconds` is negative or not finite, or there is no such direction.
+        """
+        if direction not in DIRECTIONS:
+            raise ValueError(f"record(direction={direction!r}): needs one of {', '.join(DIRECTIONS)}.")
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"record(seconds={seconds}): needs a finite time, not negative.")
+        if plan.samples(direction).add(seconds):
+            self._history.append(Measurement(plan.workload, plan.kernel.name, seconds, direction))
+
+    def history(self) -> list[Measurement]:
+        """Return the last measurements, oldest first."""
+        return list(self._history)
+
+    def sites(self) -> list[Site]:
+        """Return the sites that are alive, oldest first."""
+        with self.lock:
+            return list(self._sites.values())
+
+    def counters(self) -> Counters:
+        """Return how often sites, also those that are gone, were consulted."""
+        with self.lock:
+            self._fold()
+            picks, backward = self._past.copy(), self._past_backward
+            for site in self.sites():
+                for plan in site.plans():
+                    picks[plan.kernel.name] += plan.forwards
+                    backward += plan.backwards
+        return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
+
+    def explain(self, workload: Workload) -> str:
+        """Return a table of every kernel: estimate, memory, measured times, why or why not."""
+        with self.lock:
+            return table(self._judge(workload), workload, self.settings, self.history())
+
+    def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
+        """Return one row per site and plan, of all its sites unless some are given."""
+        return rows(self.sites() if sites is None else sites)
+
+    def kernels_changed(self) -> None:
+        """Ask again from now on; the registry calls this when a kernel comes or goes."""
+        self._plans.clear()
+        self.epoch = next(self._epochs)
+
+    def retire(self, plans: tuple[Plan, ...]) -> None:
+        """Keep the counts of plans that their site lets go."""
+        self._retired.append(plans)
+        self._fold()
+
+    def _adopt(self, settings: Settings) -> None:
+        self.settings = settings
+        self.kernels_changed()
+
+    def _judge(self, workload: Workload) -> list[Verdict]:
+        return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model())
+
+    def _model(self) -> CostModel:
+        return CostModel(self._machine or this_machine(), self.settings.calibration)
+
+    def _fold(self) -> None:
+        with self.lock:
+            for plan in itertools.chain.from_iterable(_drain(self._retired)):
+                self._past[plan.kernel.name] += plan.forwards
+                self._past_backward += plan.backwards
+
+    def __copy__(self) -> "BackendManager":
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BackendManager":
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self is _process_wide:
+            return default_manager, ()
+        return BackendManager, (self.settings,)
+
+
+_process_wide: BackendManager | None = None
+_making = threading.Lock()
+
+
+def default_manager() -> BackendManager:
+    """Return the process-wide manager, made from the environment when first asked for."""
+    global _process_wide
+    with _making:
+        if _process_wide is None:
+            _process_wide = BackendManager()
+        return _process_wide
+
+
+def _drain(queue: deque[tuple[Plan, ...]]) -> Iterator[tuple[Plan, ...]]:
+    while queue:
+        yield queue.popleft()

@@ -1,0 +1,109 @@
+"""How a workload is run: a decision that stays, with counters that move."""
+
+from dataclasses import dataclass, field
+
+from hpfracc_nn.selection.registry import Kernel
+from hpfracc_nn.selection.sampling import Samples, quantile
+from hpfracc_nn.selection.workload import Direction, Workload
+
+
+@dataclass(slots=True, eq=False)
+class Plan:
+    """How a workload is run: chosen once, for forward and backward together, then counted.
+
+    The decision does not change; the counters do. They are bumped without a lock, where an
+    update lost between threads does no harm.
+
+    Args:
+        kernel: What runs.
+        workload: What it was chosen for.
+        seconds: Predicted time, forward plus the backward that the workload asks for.
+        uncertainty: Factor u >= 1: the time is believed to lie in [seconds / u, seconds * u].
+        workspace: Bytes held beyond input and output.
+        reason: "forced", "only" (nothing else accepts the workload) or "prior" (the estimate).
+        alternatives: The other kernels that accept it, with predicted seconds, fastest first.
+        sample: Whether live calls are to be timed at all.
+    """
+
+    kernel: Kernel
+    workload: Workload
+    seconds: float
+    uncertainty: float
+    workspace: float
+    reason: str
+    alternatives: tuple[tuple[str, float], ...] = ()
+    sample: bool = True
+    forwards: int = field(default=0, init=False)
+    backwards: int = field(default=0, init=False)
+    forward: Samples = field(init=False, repr=False)
+    backward: Samples = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self.forward = Samples(self.sample)
+        self.backward = Samples(self.sample)
+
+    def twin(self) -> "Plan":
+        """Return the same decision with counters of its own."""
+        return Plan(
+            self.kernel,
+            self.workload,
+            self.seconds,
+            self.uncertainty,
+            self.workspace,
+            self.reason,
+            self.alternatives,
+            self.sample,
+        )
+
+    def samples(self, direction: Direction) -> Samples:
+        return self.forward if direction == "forward" else self.backward
+
+    def due(self, direction: Direction = "forward") -> bool:
+        """Return whether this call shall be timed and given to `BackendManager.record`."""
+        return (self.forward if direction == "forward" else self.backward).due()
+
+    def quantile(self, direction: Direction = "forward") -> float | None:
+        """Return the 20 % quantile of the sampled seconds, or None before the second sample."""
+        return quantile(self.samples(direction).seconds)
+
+    def failure_note(self) -> str:
+        """Return the line that says what was running, and how to do without it."""
+        work = self.workload
+        return (
+            f"while running {work.op} by {self.kernel.name} on {work.place}, rows={work.rows} n={work.n} "
+            f"width={work.width}; to do without it: configure(disable={self.kernel.name!r})"
+        )
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            error.add_note(self.failure_note())
+
+    @property
+    def countdown(self) -> int:
+        """Forward calls until the next is timed."""
+        return self.forward.countdown
+
+    @property
+    def period(self) -> int:
+        return self.forward.period
+
+    @property
+    def backend(self) -> str:
+        return self.kernel.backend
+
+    @property
+    def algorithm(self) -> str:
+        return self.kernel.algorithm
+
+
+def running(plan: Plan) -> Plan:
+    """Name `plan` in a note on whatever is raised inside; nothing is swallowed.
+
+    Example:
+        >>> with running(plan):
+        ...     y = plan.kernel.run(weights, x, layout)
+    """
+    return plan  # a plan is its own context: making a second object would double the cost

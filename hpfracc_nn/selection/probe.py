@@ -1,0 +1,59 @@
+"""What a framework must be able to tell: selection itself imports none."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from hpfracc_nn.selection.machine import Rates
+
+
+class Probe(Protocol):
+    """Answers for one framework; registered by its room, like the kernels."""
+
+    framework: str
+
+    def threads(self) -> int:
+        """Return how many threads one of its calls may use."""
+
+    def free_memory(self, device: str) -> int | None:
+        """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
+
+    def calibrate(self, device: str, dtype: str) -> "Rates":
+        """Measure the rates of `device` in a few milliseconds, with the threads set now."""
+
+    def versions(self) -> Mapping[str, str]:
+        """Return name and version of each package and driver that a time depends on."""
+
+
+_probes: dict[str, Probe] = {}
+
+
+def register_probe(probe: Probe) -> Probe:
+    """Let `probe` answer for its framework from now on, and return it."""
+    _probes[probe.framework] = probe
+    return probe
+
+
+def unregister_probe(framework: str) -> None:
+    """Forget the probe of `framework`."""
+    del _probes[framework]
+
+
+def probe(framework: str) -> Probe:
+    """Return the probe of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+    """
+    if framework not in _probes:
+        known = ", ".join(sorted(_probes)) or "none"
+        raise LookupError(
+            f"no probe for framework {framework!r}: registered are {known}; "
+            "import the package that registers it, or call configure(calibration='shipped')."
+        )
+    return _probes[framework]
+
+
+def probes() -> tuple[Probe, ...]:
+    """Return every probe, in order of framework."""
+    return tuple(_probes[framework] for framework in sorted(_probes))

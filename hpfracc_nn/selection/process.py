@@ -1,0 +1,81 @@
+"""Short forms that speak to the process-wide manager."""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hpfracc_nn.selection.manager import BackendManager, default_manager
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.probe import probe
+from hpfracc_nn.selection.reporting import ReportRow
+from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.workload import Workload
+
+
+def configure(**settings: Any) -> None:
+    """Change the settings of the process-wide manager; see `BackendManager.configure`."""
+    default_manager().configure(**settings)
+
+
+def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:
+    """Return one row per site and plan; of every site of the process-wide manager by default."""
+    return default_manager().report(sites)
+
+
+def choose(
+    op: str,
+    shape: Sequence[int],
+    *,
+    framework: str,
+    dim: int = -1,
+    dtype: str = "float32",
+    device: str = "cpu",
+    channels: int = 1,
+    exponentials: int = 0,
+    needs_gradient: bool = False,
+    learns_weights: bool = False,
+    threads: int | None = None,
+    manager: BackendManager | None = None,
+) -> Plan:
+    """Return the plan for data of this shape, without the data.
+
+    Args:
+        op: The operation.
+        shape: Of the input; the axes before `dim` are rows, those after it are width.
+        framework: Whose arrays.
+        dim: The time axis.
+        dtype: Of the samples.
+        device: Where they lie.
+        channels: Distinct weight columns.
+        exponentials: How many stand for the weights.
+        needs_gradient: A gradient in the input is wanted.
+        learns_weights: A gradient in the weights is wanted.
+        threads: None asks the framework.
+        manager: None is the process-wide one.
+
+    Raises:
+        LookupError: No kernel accepts it.
+        ValueError: `dim` is not an axis of `shape`.
+
+    Example:
+        >>> choose("toeplitz", (32, 8, 1024), framework="torch").algorithm
+        'chunked_scan'
+    """
+    if not -len(shape) <= dim < len(shape):
+        raise ValueError(f"choose(dim={dim}): needs an axis of shape {tuple(shape)}.")
+    axis = dim % len(shape)
+    workload = Workload(
+        op,
+        framework,
+        device=device,
+        dtype=dtype,
+        rows=math.prod(shape[:axis]),
+        n=shape[axis],
+        width=math.prod(shape[axis + 1 :]),
+        channels=channels,
+        exponentials=exponentials,
+        needs_gradient=needs_gradient,
+        learns_weights=learns_weights,
+        threads=probe(framework).threads() if threads is None else threads,
+    )
+    return (manager or default_manager()).plan(workload)

@@ -1,0 +1,158 @@
+"""The kernels that there are: each registers itself into here from its own room."""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from weakref import WeakSet
+
+from hpfracc_nn.selection.workload import Cost, Workload
+
+BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
+ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft")
+
+
+@dataclass(eq=False)
+class Kernel:
+    """One backend times one algorithm: a routine that computes `op` for a framework's arrays.
+
+    Selection calls `cost`, `refuses` and `saves` only, and never on the hot path; the rest is
+    for the operation that owns the kernel.
+
+    Args:
+        op: The operation it computes.
+        framework: Whose arrays it takes.
+        backend: What computes.
+        algorithm: How.
+        run: The operation.
+        adjoint: Its transpose.
+        gram: The gradient of the weights' form.
+        prepare: Brings the weights into the form that `run` takes.
+        cost: Facts of the algorithm: forward, plus the backward work that the workload implies.
+        refuses: Why it cannot take a workload, or None; never an exception. It is not asked
+            while the kernel is disabled, so a disabled backend is never imported.
+        saves: Bytes that the backward pass will hold.
+        calls: How often run, adjoint and gram ran; counted by the one who runs them.
+    """
+
+    op: str
+    framework: str
+    backend: str
+    algorithm: str
+    run: Callable[..., Any]
+    adjoint: Callable[..., Any]
+    gram: Callable[..., Any]
+    prepare: Callable[..., Any]
+    cost: Callable[[Workload], Cost]
+    refuses: Callable[[Workload], str | None]
+    saves: Callable[[Workload], float]
+    calls: Counter[str] = field(default_factory=Counter, repr=False)
+
+    @property
+    def name(self) -> str:
+        return f"{self.backend}/{self.algorithm}"
+
+
+class Watcher(Protocol):
+    """Someone whose plans grow stale when a kernel comes or goes."""
+
+    def kernels_changed(self) -> None: ...
+
+
+_kernels: dict[str, dict[str, tuple[Kernel, ...]]] = {}
+_watchers: WeakSet[Any] = WeakSet()
+_lock = threading.Lock()
+
+
+def register(kernel: Kernel) -> Kernel:
+    """Add `kernel` to those that its op and framework choose from, and return it.
+
+    Raises:
+        ValueError: That op and framework have a kernel of this name.
+    """
+    with _lock:
+        frameworks = _kernels.setdefault(kernel.op, {})
+        present = frameworks.get(kernel.framework, ())
+        if any(other.name == kernel.name for other in present):
+            raise ValueError(
+                f"register({kernel.name!r}): {kernel.op} on {kernel.framework} has a kernel of that name; "
+                "unregister it first or choose another algorithm's name."
+            )
+        frameworks[kernel.framework] = (*present, kernel)
+    _tell_watchers()
+    return kernel
+
+
+def unregister(kernel: Kernel) -> None:
+    """Remove `kernel`.
+
+    Raises:
+        LookupError: It is not registered.
+    """
+    with _lock:
+        present = _kernels.get(kernel.op, {}).get(kernel.framework, ())
+        if kernel not in present:
+            raise LookupError(
+                f"unregister({kernel.name!r}): it is not registered for {kernel.op} on {kernel.framework}."
+            )
+        left = tuple(other for other in present if other is not kernel)
+        if left:
+            _kernels[kernel.op][kernel.framework] = left
+        else:
+            del _kernels[kernel.op][kernel.framework]
+            if not _kernels[kernel.op]:
+                del _kernels[kernel.op]
+    _tell_watchers()
+
+
+def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
+    """Return the kernels of `op` for the arrays of `framework`, in order of registration.
+
+    Raises:
+        LookupError: No kernel is registered for that op, or for that framework of it.
+    """
+    frameworks = _kernels.get(op)
+    if frameworks is None:
+        raise LookupError(f"no kernels for op {op!r}: needs one of {_listed(_kernels)}.")
+    if framework not in frameworks:
+        raise LookupError(
+            f"no kernels for {op} on framework {framework!r}: needs one of {_listed(frameworks)}."
+        )
+    return frameworks[framework]
+
+
+def backends() -> tuple[str, ...]:
+    """Return the names of backends that may be forced or disabled."""
+    return _known(BACKENDS, (kernel.backend for kernel in _all()))
+
+
+def algorithms() -> tuple[str, ...]:
+    """Return the names of algorithms that may be forced or disabled."""
+    return _known(ALGORITHMS, (kernel.algorithm for kernel in _all()))
+
+
+def watch(watcher: Watcher) -> None:
+    """Call `watcher.kernels_changed()` after each change, for as long as it lives."""
+    with _lock:
+        _watchers.add(watcher)
+
+
+def _tell_watchers() -> None:
+    with _lock:
+        watchers = list(_watchers)
+    for watcher in watchers:  # outside the lock: a watcher may hold one of its own while it registers
+        watcher.kernels_changed()
+
+
+def _all() -> list[Kernel]:
+    with _lock:
+        return [kernel for held in _kernels.values() for some in held.values() for kernel in some]
+
+
+def _known(names: Iterable[str], registered: Iterable[str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*names, *registered)))
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "none (nothing is registered; import the package that registers it)"

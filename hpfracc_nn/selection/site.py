@@ -1,0 +1,110 @@
+"""What a call site keeps: the plans it was given, found again in a fraction of a microsecond."""
+
+import weakref
+from collections import deque
+from collections.abc import Callable, Hashable
+from typing import TYPE_CHECKING, Any
+
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.workload import Workload
+
+if TYPE_CHECKING:
+    from hpfracc_nn.selection.manager import BackendManager
+
+MOST_PLANS = 4096
+
+
+class Site:
+    """One place that asks for plans, such as a layer; made by `BackendManager.site`.
+
+    Its plans are its own: their counters say what happened here. A copy is a fresh site with
+    the same manager; an unpickled one belongs to the process-wide manager.
+    """
+
+    __slots__ = ("__weakref__", "_epoch", "_plans", "framework", "label", "manager", "op")
+
+    def __init__(
+        self,
+        manager: "BackendManager",
+        op: str,
+        framework: str,
+        label: str,
+        retired: deque[tuple[Plan, ...]],
+    ):
+        self.manager = manager
+        self.op = op
+        self.framework = framework
+        self.label = label
+        self._plans: dict[Hashable, Plan] = {}
+        self._epoch = manager.epoch
+        weakref.finalize(self, _retire, retired, self._plans).atexit = False
+
+    def pick(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
+        """Return the plan for `key` and count one forward consultation.
+
+        Costs one dict lookup while nothing changes, without a lock. `key` must hold all that
+        the workload depends on: shape, dtype, device, which gradients are wanted, threads.
+
+        Args:
+            key: Compared by value; never an address.
+            describe: Makes the workload; called only for a key that is new here, or when the
+                manager was configured since.
+
+        Raises:
+            LookupError: No kernel accepts the workload.
+            ValueError: `describe` answers for another op or framework than this site's.
+        """
+        plan = self._plans.get(key)
+        if plan is None or self._epoch != self.manager.epoch:
+            plan = self._ask(key, describe)
+        plan.forwards += 1
+        return plan
+
+    def again(self, plan: Plan) -> Plan:
+        """Return `plan`, picked in the forward pass, and count one backward consultation."""
+        plan.backwards += 1
+        return plan
+
+    def plans(self) -> tuple[Plan, ...]:
+        """Return the plans since the last change of settings, in the order they were first asked for."""
+        with self.manager.lock:
+            return tuple(self._plans.values())
+
+    def _ask(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
+        manager = self.manager
+        with manager.lock:
+            epoch = manager.epoch  # read before planning: a change meanwhile makes the next pick ask again
+            if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
+                manager.retire(tuple(self._plans.values()))
+                self._plans.clear()  # the same dict for ever: the finalizer holds it
+                self._epoch = epoch
+            plan = self._plans.get(key)  # another thread may have asked while this one waited
+            if plan is None:
+                plan = manager.plan(self._described(describe)).twin()
+                self._plans[key] = plan
+            return plan
+
+    def _described(self, describe: Callable[[], Workload]) -> Workload:
+        workload = describe()
+        if (workload.op, workload.framework) != (self.op, self.framework):
+            raise ValueError(
+                f"Site.pick(describe=...): needs a workload of {self.op} on {self.framework}; "
+                f"it describes {workload.op} on {workload.framework}."
+            )
+        return workload
+
+    def __copy__(self) -> "Site":
+        return self.manager.site(self.op, self.framework, self.label)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Site":
+        return self.__copy__()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self.manager).process_site, (self.op, self.framework, self.label)
+
+    def __repr__(self) -> str:
+        return f"Site({self.label or self.op!r}, {self.op} on {self.framework}, {len(self._plans)} plans)"
+
+
+def _retire(retired: deque[tuple[Plan, ...]], plans: dict[Hashable, Plan]) -> None:
+    retired.append(tuple(plans.values()))  # runs in the garbage collector, which must not wait for a lock
