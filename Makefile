@@ -6,6 +6,7 @@ INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --co
 ARGS ?=
 
 .DELETE_ON_ERROR:
+.NOTPARALLEL:
 .PHONY: help demo test test-all lint format types bench docs examples gpu clean
 
 help:
