@@ -46,7 +46,7 @@ bench: $(VENV)/.demo
 	$(BIN)/python benchmarks/product.py $(ARGS)
 
 docs: $(VENV)/.docs
-	$(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 examples: $(VENV)/.demo
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do \
