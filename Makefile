@@ -54,7 +54,7 @@ examples: $(VENV)/.demo
 	done
 
 clean:
-	rm -rf $(VENV) build dist site demo-output lightning_logs *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
