@@ -1,0 +1,88 @@
+# Every target makes .venv and installs what it needs, once.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt
+ARGS ?=
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: help demo test test-all lint format types bench docs examples gpu clean
+
+help:
+	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
+	@echo "make test       the fast tests; make test-all adds the slow ones, make gpu runs those for a CUDA device"
+	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
+	@echo "make bench      measure the Toeplitz product against FFT"
+	@echo "make docs       build the documentation into site/"
+	@echo "make examples   run every example in its quick form"
+	@echo "make clean      remove .venv and everything that was built"
+
+demo: $(VENV)/.demo
+	$(BIN)/hpfracc-nn demo $(ARGS)
+
+# Two workers, so one thread each.
+test: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+test-all: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -m gpu $(ARGS)
+
+lint: $(VENV)/.ruff
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(VENV)/.ruff
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+bench: $(VENV)/.demo
+	$(BIN)/python benchmarks/product.py $(ARGS)
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+examples: $(VENV)/.demo
+	@set -e; for example in $(sort $(wildcard examples/*.py)); do \
+		echo "$$example --quick"; $(BIN)/python $$example --quick; \
+	done
+
+clean:
+	rm -rf $(VENV) build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.made:
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@touch $@
+
+# Torch first and by its constraint: a later package that asks for any torch then finds this one.
+$(VENV)/.torch: $(VENV)/.made constraints.txt
+	@echo "Installing torch (some minutes the first time)"
+	@$(INSTALL) torch
+	@touch $@
+
+$(VENV)/.demo: $(VENV)/.torch pyproject.toml
+	@echo "Installing hpfracc-nn[demo]"
+	@$(INSTALL) --editable '.[demo]'
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	@echo "Installing hpfracc-nn[demo,dev]"
+	@$(INSTALL) --editable '.[demo,dev]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.made constraints.txt pyproject.toml
+	@echo "Installing hpfracc-nn[docs]"
+	@$(INSTALL) --editable '.[docs]'
+	@touch $@
+
+$(VENV)/.ruff: $(VENV)/.made constraints.txt
+	@$(INSTALL) ruff
+	@touch $@
