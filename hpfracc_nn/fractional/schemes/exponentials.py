@@ -80,6 +80,7 @@ def nodes(n: int, precision: str) -> Nodes:
     """Return the node set for up to `n` samples, n a power of two; precision is "float32" or "float64"."""
     wanted = PRECISIONS[precision]
     count = round(wanted.nodes[0] + wanted.nodes[1] * math.log2(n))
+    count += -(count + FIRST_LAG - 1) % 4  # with the seven exact lags a whole number of vector registers
     rates = np.concatenate([[0.0], np.geomspace(0.4 / n, wanted.fastest, count - 1)])
     lags = _lags(n, 128, 500)
     scale = lags[:, None] ** 0.75

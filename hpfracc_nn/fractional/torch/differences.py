@@ -79,24 +79,31 @@ def difference_adjoint(g: Tensor, stencil: Stencil) -> Tensor:
 def difference_into(d: Tensor, x: Tensor, stencil: Stencil) -> None:
     """Write d into the first n samples of a buffer at least as long as x."""
     m, n = stencil.differences, x.shape[2]
-    d = d[:, :, :n]
     if m <= 0:
-        d.copy_(difference(x, stencil)) if m < 0 or two_terms(stencil) else torch.sub(x, x[:, :, :1], out=d)
+        d = d.narrow(2, 0, n)
+        d.copy_(difference(x, stencil)) if m < 0 or two_terms(stencil) else torch.sub(x, _head(x, 1), out=d)
         return
-    first = 0 if stencil.subtract else x[:, :, :1]
+    first = 0 if stencil.subtract else _head(x, 1)
     if m == 1:
-        torch.sub(x[:, :, 1:], x[:, :, :-1], out=d[:, :, 1:])
-        d[:, :, :1] = first
+        _backward_difference(x, first, d)
         if two_terms(stencil):
-            d[:, :, 1:] -= slope(x).to(x.dtype)
+            d[:, :, 1:n] -= slope(x).to(x.dtype)
         return
-    e = torch.empty_like(x)
-    torch.sub(x[:, :, 1:], x[:, :, :-1], out=e[:, :, 1:])
-    e[:, :, :1] = first
-    torch.sub(e[:, :, 1:], e[:, :, :-1], out=d[:, :, 1:])
-    d[:, :, :1] = first
+    e = _backward_difference(x, first, torch.empty_like(x))
+    _backward_difference(e, first, d)
     if two_terms(stencil) and n > 1:
-        d[:, :, 1:2] = _second_sample(d[:, :, 2:4])
+        d[:, :, 1:2] = _second_sample(d[:, :, 2 : min(4, n)])
+
+
+def _backward_difference(x: Tensor, first: Tensor | int, out: Tensor) -> Tensor:
+    """Write x[k] - x[k - 1] into out, `first` at k = 0. Where nothing is padded all signals are one vectorised pass."""
+    if out.shape == x.shape and x.shape[3] == 1:
+        flat, result = x.view(-1), out.view(-1)
+        torch.sub(flat[1:], flat[:-1], out=result[1:])
+    else:
+        torch.sub(x[:, :, 1:], x[:, :, :-1], out=out[:, :, 1 : x.shape[2]])
+    out[:, :, :1] = first
+    return out
 
 
 def difference_adjoint_into(x: Tensor, g: Tensor, stencil: Stencil) -> None:

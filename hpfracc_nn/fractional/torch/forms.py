@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -89,8 +90,9 @@ class ChunkForm:
     far: Tensor
     into: Tensor
     decay: Tensor
+    _operands: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
-    @property
+    @cached_property
     def multiple(self) -> int:
         """L."""
         return self.near.shape[-1]
@@ -99,6 +101,13 @@ class ChunkForm:
     def tensors(self) -> tuple[Tensor, ...]:
         """What a gradient in the weights flows into."""
         return self.near, self.far
+
+    def cached(self, arrangement: Any) -> Any:
+        """Return arrangement.operands(self), made once per form."""
+        found = self._operands.get(arrangement)
+        if found is None:
+            found = self._operands[arrangement] = arrangement.operands(self)
+        return found
 
     def rebuilt(self, tensors: tuple[Tensor, ...]) -> ChunkForm:
         """Return the same form made of other tensors."""

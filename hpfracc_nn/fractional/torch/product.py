@@ -10,7 +10,7 @@ tile's buffers stay in the cache, and save nothing of the data's size unless the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from hpfracc_nn.fractional.torch.probe import is_batched, is_traced
 from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.selection.workload import Direction
 
-_TILE_BYTES = 256 * 1024  # of data: with its difference, states and result it fits a second-level cache
+_TILE_BYTES = 1 << 20  # of data: large enough that a tile's dozen calls do not count, small enough for the last-level cache
 
 
 @dataclass(eq=False)
@@ -59,16 +59,17 @@ class Product:
             y = torch.empty_like(x)
             seen, result = self._seen(x), self._buffer(x) if self._padded(n) > n else None
             for rows in self._tiles(x):
-                d = seen(rows)
-                values = diff.boundary_values(x[rows], d, self.stencil) if self.columns is not None else ()
+                part, done = (x, y) if rows is None else (x[rows], y[rows])
+                d = seen(part)
+                values = diff.boundary_values(part, d, self.stencil) if self.columns is not None else ()
                 if result is None:
-                    run(self.form, d, y[rows])
+                    run(self.form, d, done)
                 else:
                     out = result[: d.shape[0]]
                     run(self.form, d, out)
-                    y[rows] = out[:, :, :n]
+                    done.copy_(out[:, :, :n])
                 for column, value in zip(self._each_column(), values, strict=True):
-                    y[rows].addcmul_(column, value)
+                    done.addcmul_(column, value)
             return y
 
     def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
@@ -84,14 +85,16 @@ class Product:
             back = self._buffer(g) if needs_x else None
             sums: list[Tensor] = []
             for rows in self._tiles(g):
-                grad = padded(rows)
+                part = g if rows is None else g[rows]
+                grad = padded(part)
                 if x is not None and seen is not None:
-                    parts = self._gram(x[rows], seen(rows), grad, g[rows])
+                    data = x if rows is None else x[rows]
+                    parts = self._gram(data, seen(data), grad, part)
                     sums = [a.add_(b) for a, b in zip(sums, parts, strict=True)] if sums else parts
                 if gx is not None and back is not None:
                     out = back[: grad.shape[0]]
                     kernel.adjoint(self.form, grad, out)
-                    self._difference_backward(gx[rows], out[:, :, :n], g[rows])
+                    self._difference_backward(gx if rows is None else gx[rows], out.narrow(2, 0, n), part)
             return gx, tuple(sums)
 
     def _gram(self, x: Tensor, d: Tensor, padded: Tensor, g: Tensor) -> list[Tensor]:
@@ -159,9 +162,12 @@ class Product:
             return batch
         return max(1, _TILE_BYTES * torch.get_num_threads() // max(1, n * width * x.element_size()))
 
-    def _tiles(self, x: Tensor) -> Iterator[slice]:
+    def _tiles(self, x: Tensor) -> list[slice | None]:
+        """The tiles, or [None] where one holds everything."""
         tile = self._tile(x)
-        return (slice(first, min(first + tile, x.shape[0])) for first in range(0, x.shape[0], tile))
+        if tile >= x.shape[0]:
+            return [None]
+        return [slice(first, min(first + tile, x.shape[0])) for first in range(0, x.shape[0], tile)]
 
     def _buffer(self, x: Tensor) -> Tensor:
         """One tile of padded data; what lies behind the samples is zero."""
@@ -172,31 +178,31 @@ class Product:
             buffer[:, :, n:] = 0
         return buffer
 
-    def _seen(self, x: Tensor) -> Callable[[slice], Tensor]:
-        """Return what gives a tile as the kernel sees it: differenced and padded, in one buffer for all tiles."""
+    def _seen(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what makes a tile what the kernel sees: differenced and padded, in one buffer for all tiles."""
         if not (self.stencil.differences or self.stencil.subtract):
             return self._padder(x)
         buffer = self._buffer(x)
 
-        def tile(rows: slice) -> Tensor:
-            d = buffer[: rows.stop - rows.start]
-            diff.difference_into(d, x[rows], self.stencil)
+        def seen(tile: Tensor) -> Tensor:
+            d = buffer if tile.shape[0] == buffer.shape[0] else buffer[: tile.shape[0]]
+            diff.difference_into(d, tile, self.stencil)
             return d
 
-        return tile
+        return seen
 
-    def _padder(self, x: Tensor) -> Callable[[slice], Tensor]:
-        """Return what gives a tile padded to whole chunks: the tile itself where nothing is missing."""
+    def _padder(self, x: Tensor) -> Callable[[Tensor], Tensor]:
+        """Return what pads a tile to whole chunks: nothing where nothing is missing."""
         n = x.shape[2]
         if self._padded(n) == n:
-            return x.__getitem__
+            return lambda tile: tile
         buffer = self._buffer(x)
 
-        def tile(rows: slice) -> Tensor:
-            buffer[: rows.stop - rows.start, :, :n] = x[rows]
-            return buffer[: rows.stop - rows.start]
+        def padded(tile: Tensor) -> Tensor:
+            buffer[: tile.shape[0], :, :n] = tile
+            return buffer[: tile.shape[0]]
 
-        return tile
+        return padded
 
 
 class _ProductFunction(torch.autograd.Function):

@@ -15,13 +15,12 @@ _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned bl
 
 
 def scan(states: Tensor, decay: Tensor, reverse: bool) -> None:
-    """Replace states [rows, chunks, k, ...] in place by the state before each chunk; float64 inside."""
-    added = states.to(torch.float64)
-    added = added.reshape(*added.shape[:3], -1)
+    """Replace states [rows, chunks, k * width] in place by the state before each chunk; float64 inside."""
+    added = states.to(torch.float64).unflatten(2, (decay.shape[0], -1))
     if reverse:
         added = added.flip(1)
     before = _blocked(added, decay)
-    states.copy_((before.flip(1) if reverse else before).reshape(states.shape))
+    states.copy_((before.flip(1) if reverse else before).flatten(2))
 
 
 def _blocked(added: Tensor, decay: Tensor) -> Tensor:

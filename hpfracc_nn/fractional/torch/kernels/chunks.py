@@ -2,12 +2,14 @@
 
 Matrix products inside the chunks, a small sequential scan between them (state space duality; Dao & Gu, arXiv 2405.21060).
 A scan is called as scan(states, decay, reverse): it replaces states [rows, chunks, k] in place by the state before each
-chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0, in float64; with `reverse`, from the last chunk to the first.
+chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0, in float64; with `reverse`, from the last chunk to the first. With
+time in the middle k counts every state `width` times, states first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -31,110 +33,150 @@ def prepare(weights: Weights, workload: Workload) -> ChunkForm:
 
 def run(form: ChunkForm, x: Tensor, out: Tensor, scan: Scan) -> None:
     """Write the product with x [batch, channels, chunks * L, width] into out."""
-    data, result = _Chunks(x, form), _Chunks(out, form, fill=False)
-    data.multiply(form.near, result)
-    if data.count > 1:
-        states = data.into(form.into)
-        scan(states, form.decay, False)
-        result.add_states(states, form.far)
-    result.put_back(out)
+    _apply(form.cached(_arranged(x)).forward, form, x, out, scan, reverse=False)
 
 
 def adjoint(form: ChunkForm, g: Tensor, out: Tensor, scan: Scan) -> None:
     """Write the transpose applied to g into out."""
-    data, result = _Chunks(g, form), _Chunks(out, form, fill=False)
-    data.multiply(form.near.transpose(1, 2), result)
-    if data.count > 1:
-        states = data.into(form.far.transpose(1, 2))
-        scan(states, form.decay, True)
-        result.add_states(states, form.into.t()[None])
-    result.put_back(out)
+    _apply(form.cached(_arranged(g)).backward, form, g, out, scan, reverse=True)
 
 
 def gram(form: ChunkForm, x: Tensor, g: Tensor, scan: Scan) -> tuple[Tensor, ...]:
     """Return the gradients in `near` and `far`."""
-    data, grads = _Chunks(x, form), _Chunks(g, form)
-    if data.count == 1:
-        return data.correlate(grads), torch.zeros_like(form.far)
-    states = data.into(form.into)
-    scan(states, form.decay, False)
-    return data.correlate(grads), grads.correlate_states(states)
+    kind = _arranged(x)
+    data, grads = kind.take(x, form.multiple), kind.take(g, form.multiple)
+    near = kind.correlate(data, grads)
+    if x.shape[2] == form.multiple:
+        return near, torch.zeros_like(form.far)
+    states = kind.multiply(data, form.cached(kind).forward.into)
+    scan(kind.signals(states, x, form.multiple), form.decay, False)
+    return near, kind.correlate(states, grads)
 
 
-class _Chunks:
-    """An array as chunks: [channels, rows, L] with time last, [rows, L, width] with time in the middle."""
+class Operands(NamedTuple):
+    """What one direction multiplies with, laid out for an arrangement."""
 
-    def __init__(self, x: Tensor, form: ChunkForm, fill: bool = True):
-        self.batch, self.channels, n, self.width = x.shape
-        self.length = form.multiple
-        self.count = n // self.length
-        self.rows = self.batch * self.count
-        if self.width > 1:
-            self.data = x.view(self.rows, self.length, self.width)
-        elif self.channels == 1:
-            self.data = x.view(1, self.rows, self.length)
-        else:
-            shape = self.channels, self.batch, self.count, self.length
-            if self.batch == 1:
-                self.data = x.view(self.channels, self.rows, self.length)
-            elif fill:
-                ordered = x.view(self.batch, self.channels, self.count, self.length).transpose(0, 1)
-                self.data = ordered.reshape(self.channels, self.rows, self.length)
-            else:
-                self.data = x.new_empty(shape).view(self.channels, self.rows, self.length)
+    near: Tensor
+    into: Tensor
+    out_of: Tensor
 
-    def multiply(self, matrix: Tensor, result: _Chunks) -> None:
-        """result = data @ matrix, chunk by chunk; matrix [channels, L, L]."""
-        if self.width > 1:
-            torch.bmm(matrix.transpose(1, 2).expand(self.rows, -1, -1), self.data, out=result.data)
-        elif self.channels == 1:
-            torch.mm(self.data[0], matrix[0], out=result.data[0])
-        else:
-            torch.bmm(self.data, matrix, out=result.data)
 
-    def into(self, matrix: Tensor) -> Tensor:
-        """The states that each chunk adds, [signals, chunks, k] (time last) or [batch, chunks, k, width]."""
-        k = matrix.shape[-1]
-        if self.width > 1:
-            states = torch.bmm(matrix.transpose(-1, -2).expand(self.rows, -1, -1), self.data)
-            return states.view(self.batch, self.count, k, self.width)
-        if matrix.ndim == 2 or self.channels == 1:
-            states = torch.mm(self.data.view(-1, self.length), matrix.view(self.length, k) if matrix.ndim == 2 else matrix[0])
-        else:
-            states = torch.bmm(self.data, matrix)
-        return states.view(self.channels * self.batch, self.count, k)
+class Both(NamedTuple):
+    """The operands of the product and of its adjoint."""
 
-    def add_states(self, states: Tensor, matrix: Tensor) -> None:
-        """data += states @ matrix; matrix [channels or 1, k, L]."""
-        k = matrix.shape[1]
-        if self.width > 1:
-            flat = states.view(self.rows, k, self.width)
-            self.data.baddbmm_(matrix.transpose(1, 2).expand(self.rows, -1, -1), flat)
-        elif matrix.shape[0] == 1:
-            self.data.view(-1, self.length).addmm_(states.view(-1, k), matrix[0])
-        else:
-            self.data.baddbmm_(states.view(self.channels, self.rows, k), matrix)
+    forward: Operands
+    backward: Operands
 
-    def correlate(self, grads: _Chunks) -> Tensor:
-        """Sum over chunks of x^T g, [channels, L, L]."""
-        if self.width > 1:
-            x, g = (t.data.permute(1, 0, 2).reshape(self.length, -1) for t in (self, grads))
-            return torch.mm(x, g.t())[None]
-        return torch.bmm(self.data.transpose(1, 2), grads.data)
 
-    def correlate_states(self, states: Tensor) -> Tensor:
-        """Sum over chunks of states^T g, [channels, k, L], called on g."""
-        k = states.shape[2]
-        if self.width > 1:
-            flat = states.view(self.rows, k, self.width).permute(1, 0, 2).reshape(k, -1)
-            return torch.mm(flat, self.data.permute(1, 0, 2).reshape(self.length, -1).t())[None]
-        return torch.bmm(states.view(self.channels, self.rows, k).transpose(1, 2), self.data)
+def _apply(operands: Operands, form: ChunkForm, x: Tensor, out: Tensor, scan: Scan, reverse: bool) -> None:
+    kind, length = _arranged(x), form.multiple
+    data, result = kind.take(x, length), kind.room(out, length)
+    kind.multiply(data, operands.near, result)
+    if x.shape[2] > length:
+        states = kind.multiply(data, operands.into)
+        scan(kind.signals(states, x, length), form.decay, reverse)
+        kind.accumulate(result, states, operands.out_of)
+    kind.give(result, out)
 
-    def put_back(self, out: Tensor) -> None:
-        """Copy into `out` what was regrouped by channel; elsewhere the data are views of it already."""
-        if self.channels > 1 and self.batch > 1:
-            ordered = self.data.view(self.channels, self.batch, self.count, self.length).transpose(0, 1)
-            out.view(self.batch, self.channels, self.count, self.length).copy_(ordered)
+
+class _Shared:
+    """Time last, one set of weights: chunks are the rows of one matrix [rows, L]."""
+
+    multiply = staticmethod(lambda data, matrix, out=None: torch.mm(data, matrix, out=out))
+    accumulate = staticmethod(lambda result, states, matrix: result.addmm_(states, matrix))
+
+    @staticmethod
+    def operands(form: ChunkForm) -> Both:
+        near, far, into = form.near[0], form.far[0], form.into
+        return Both(Operands(near, into, far), Operands(near.t(), far.t(), into.t()))
+
+    @staticmethod
+    def take(x: Tensor, length: int) -> Tensor:
+        return x.view(-1, length)
+
+    room = take
+
+    @staticmethod
+    def signals(states: Tensor, x: Tensor, length: int) -> Tensor:
+        return states.view(x.shape[0], x.shape[2] // length, -1)
+
+    @staticmethod
+    def correlate(a: Tensor, b: Tensor) -> Tensor:
+        return torch.mm(a.t(), b)[None]
+
+    @staticmethod
+    def give(result: Tensor, out: Tensor) -> None:
+        pass  # a view of it
+
+
+class _PerChannel(_Shared):
+    """Time last, weights per channel: chunks grouped by channel, [channels, rows, L]."""
+
+    multiply = staticmethod(lambda data, matrix, out=None: torch.bmm(data, matrix, out=out))
+    accumulate = staticmethod(lambda result, states, matrix: result.baddbmm_(states, matrix))
+
+    @staticmethod
+    def operands(form: ChunkForm) -> Both:
+        near, far = form.near, form.far
+        into = form.into.expand(near.shape[0], -1, -1)
+        return Both(Operands(near, into, far), Operands(near.mT, far.mT, into.mT))
+
+    @staticmethod
+    def take(x: Tensor, length: int) -> Tensor:
+        batch, channels, n, _ = x.shape
+        return x.view(batch, channels, n).transpose(0, 1).reshape(channels, -1, length)
+
+    @staticmethod
+    def room(out: Tensor, length: int) -> Tensor:
+        batch, channels, n, _ = out.shape
+        return out.view(channels, -1, length) if batch == 1 else out.new_empty(channels, batch * n // length, length)
+
+    @staticmethod
+    def signals(states: Tensor, x: Tensor, length: int) -> Tensor:
+        return states.view(x.shape[0] * x.shape[1], x.shape[2] // length, -1)
+
+    @staticmethod
+    def correlate(a: Tensor, b: Tensor) -> Tensor:
+        return torch.bmm(a.mT, b)
+
+    @staticmethod
+    def give(result: Tensor, out: Tensor) -> None:
+        batch, channels, n, _ = out.shape
+        if batch > 1:
+            out.view(batch, channels, n).copy_(result.view(channels, batch, n).transpose(0, 1))
+
+
+class _Middle(_Shared):
+    """Time in the middle: a chunk is [L, width], multiplied from the left; [rows, L, width]."""
+
+    multiply = staticmethod(lambda data, m, out=None: torch.bmm(m.expand(data.shape[0], -1, -1), data, out=out))
+    accumulate = staticmethod(lambda result, states, m: result.baddbmm_(m.expand(result.shape[0], -1, -1), states))
+
+    @staticmethod
+    def operands(form: ChunkForm) -> Both:
+        near, far, into = form.near, form.far, form.into[None]
+        return Both(Operands(near.mT, into.mT, far.mT), Operands(near, far, into))
+
+    @staticmethod
+    def take(x: Tensor, length: int) -> Tensor:
+        return x.view(-1, length, x.shape[3])
+
+    room = take
+
+    @staticmethod
+    def signals(states: Tensor, x: Tensor, length: int) -> Tensor:
+        return states.view(x.shape[0], x.shape[2] // length, states.shape[1] * x.shape[3])
+
+    @staticmethod
+    def correlate(a: Tensor, b: Tensor) -> Tensor:
+        a, b = (t.transpose(0, 1).reshape(t.shape[1], -1) for t in (a, b))
+        return torch.mm(a, b.t())[None]
+
+
+def _arranged(x: Tensor) -> type[_Shared]:
+    if x.shape[3] > 1:
+        return _Middle
+    return _Shared if x.shape[1] == 1 else _PerChannel
 
 
 def cost(workload: Workload) -> Cost:

@@ -15,11 +15,10 @@ from hpfracc_nn.selection import Kernel, Workload, register
 
 
 def scan(states: Tensor, decay: Tensor, reverse: bool) -> None:
-    """Replace states [rows, chunks, k, ...] in place by the state before each chunk; the running state is float64."""
-    rows, count, k = states.shape[:3]
-    width = states[0, 0, 0].numel()
+    """Replace states [rows, chunks, k * width] in place by the state before each chunk; the running state is float64."""
+    width = states.shape[2] // decay.shape[0]
     per_state = decay if width == 1 else decay.repeat_interleave(width)
-    _compiled()(states.view(rows, count, k * width).numpy(), per_state.numpy(), reverse)
+    _compiled()(states.numpy(), per_state.numpy(), reverse)
 
 
 @cache
@@ -31,15 +30,16 @@ def _compiled() -> Callable[[np.ndarray, np.ndarray, bool], None]:
 
 def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
     rows, count, k = states.shape
-    before = np.empty(k)
+    before, factor = np.empty(k), decay.copy()  # arrays of its own let the compiler see that nothing overlaps
     for row in range(rows):
         before[:] = 0.0
         for step in range(count):
-            chunk = states[row, count - 1 - step if reverse else step]
+            chunk = count - 1 - step if reverse else step
             for q in range(k):
-                added = chunk[q]
-                chunk[q] = before[q]
-                before[q] = decay[q] * before[q] + added
+                added = np.float64(states[row, chunk, q])
+                state = before[q]
+                states[row, chunk, q] = state
+                before[q] = factor[q] * state + added
 
 
 def refuses(workload: Workload) -> str | None:
