@@ -14,6 +14,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.selection import BackendManager
 
 Alpha = Any  # a float, a nested sequence or NumPy array of floats, or a tensor of a framework
 
@@ -91,6 +92,14 @@ class Definition:
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""
         return type(self)(alpha, self.scheme, self.bounds or self.interval)
+
+    def __call__(
+        self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None
+    ) -> Any:
+        """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
+        from hpfracc_nn.fractional import operator  # it knows the definitions: at the top this would be a cycle
+
+        return operator.apply(self._name, x, self, dt, dim, manager)
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the operator on `n` samples at spacing `dt`, in float64 arrays of `xp`.
