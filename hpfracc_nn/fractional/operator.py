@@ -42,8 +42,8 @@ def derivative(
     other rows stay exact.
 
     Args:
-        x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy makes
-            one of, or a torch tensor. It is never written to.
+        x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
+            makes one of, or a torch tensor. It is never written to.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
         dt: Spacing of the samples, in the caller's time unit; positive.
         dim: The time axis.

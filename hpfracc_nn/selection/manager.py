@@ -131,7 +131,7 @@ class BackendManager:
         return made
 
     def shared_site(self, op: str, framework: str, label: str) -> Site:
-        """Return the one site of that label, kept by the manager itself: for functions, which keep nothing."""
+        """Return the one site of that label, kept by the manager: for functions, which keep nothing."""
         key = (op, framework, label)
         with self.lock:
             if key not in self._shared_sites:

@@ -34,8 +34,8 @@ def apply(
         )
     if not definition.is_fixed:
         raise TypeError(
-            f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats for a "
-            "NumPy x; pass x as a tensor of the same framework as alpha."
+            f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats "
+            "for a NumPy x; pass x as a tensor of the same framework as alpha."
         )
     dt, axis = errors.positive_step(owner, dt), errors.axis(owner, dim, x.ndim)
     alpha = np.asarray(definition.alpha)

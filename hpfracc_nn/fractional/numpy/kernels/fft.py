@@ -1,7 +1,7 @@
 """Causal Toeplitz product by zero-padded real FFT: O(n log n) time, O(n) memory, any weights.
 
-An FFT's rounding is relative to the largest weight and the largest sample of a row. It is computed in float64, so
-that float32 keeps its digits where weights or samples differ by orders of magnitude.
+An FFT's rounding is relative to the largest weight and the largest sample of a row. It is computed in
+float64, so that float32 keeps its digits where weights or samples differ by orders of magnitude.
 """
 
 from __future__ import annotations
