@@ -32,7 +32,7 @@ class Definition:
     """
 
     alpha: Alpha
-    scheme: str
+    scheme: str = ""  # each definition has its own default
     bounds: tuple[float, float] | None = None
 
     lowest: ClassVar[float] = 0.0
