@@ -114,17 +114,18 @@ def test_alpha_zero_is_the_identity_and_for_caputo_less_the_first_sample(kind, s
 
 
 # What the scheme takes for 1 - z.
+ONE_STEP, TWO_STEPS = (1, -1), (1.5, -2, 0.5)
 DIFFERENCE: dict[str, tuple[float, ...]] = {
-    "l1": (1, -1),
-    "grunwald": (1, -1),
-    "l1_2": (1.5, -2, 0.5),
-    "bdf2": (1.5, -2, 0.5),
+    "l1": ONE_STEP,
+    "grunwald": ONE_STEP,
+    "l1_2": TWO_STEPS,
+    "bdf2": TWO_STEPS,
 }
 SECOND = {
-    "l1": np.convolve(DIFFERENCE["l1_2"], DIFFERENCE["l1"]),
-    "grunwald": np.convolve(DIFFERENCE["l1"], DIFFERENCE["l1"]),
-    "l1_2": np.convolve(DIFFERENCE["l1_2"], DIFFERENCE["l1_2"]),
-    "bdf2": np.convolve(DIFFERENCE["bdf2"], DIFFERENCE["bdf2"]),
+    "l1": np.convolve(TWO_STEPS, ONE_STEP),
+    "grunwald": np.convolve(ONE_STEP, ONE_STEP),
+    "l1_2": np.convolve(TWO_STEPS, TWO_STEPS),
+    "bdf2": np.convolve(TWO_STEPS, TWO_STEPS),
 }
 DERIVATIVES = [pair for pair in REGISTERED if pair[0] is not RiemannLiouvilleIntegral]
 
@@ -175,6 +176,15 @@ def test_grunwald_letnikov_is_continuous_from_both_sides(limit):
         limit = 1.999  # there is no order above 2
     below, above = (GrunwaldLetnikov(limit + gap).stencil(N, 1.0, NUMPY).as_matrix() for gap in (-1e-7, 1e-7))
     np.testing.assert_allclose(below, above, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(("kind", "scheme"), [pair for pair in DERIVATIVES if pair[0].subtracts])
+def test_an_order_on_its_lower_bound_is_the_limit_from_above(kind, scheme):
+    orders = (1.0, 1 + 1e-8)
+    at, above = (kind(a, scheme, bounds=(1, 2)).stencil(N, 1.0, NUMPY).as_matrix() for a in orders)
+    np.testing.assert_allclose(at, above, rtol=0, atol=1e-5)
+    bank = kind(list(orders), scheme, bounds=(1, 2)).stencil(N, 1.0, NUMPY).as_matrix()
+    np.testing.assert_allclose(bank, [at, above], rtol=0, atol=1e-13)  # entries up to 3 N, rounded
 
 
 # Identities

@@ -1,4 +1,4 @@
-"""The weights of every scheme against mpmath, at any lag; the number of differences, which changes nothing."""
+"""The weights of every scheme against mpmath at any lag; the number of differences, which changes nothing."""
 
 import functools
 
@@ -93,8 +93,8 @@ def test_weights_are_exact_to_rounding_at_every_lag(kind, scheme, alpha):
     definition = kind(alpha, scheme)
     got = definition.stencil(1, 1.0, NUMPY).column(np.array(LAGS))
     wanted = exact_weights(scheme, alpha, definition.taylor, definition.differences, LAGS)
-    # For the integral third differences, coefficients of sum 8, of powers up to 16**2.5 leave weights above 0.15:
-    # one rounding of the largest term is 16**2.5 * EPS / 0.15 = 1.5e-12.
+    # For the integral third differences of powers up to 16**2.5 leave weights above 0.15: one rounding of the
+    # largest term is 16**2.5 * EPS / 0.15 = 1.5e-12.
     rtol = 2e-12 if kind is RiemannLiouvilleIntegral else 1e-12
     # Where a weight crosses zero, and at whole orders, where it is zero, the first weight is the measure.
     np.testing.assert_allclose(got, wanted, rtol=rtol, atol=4 * EPS * abs(wanted[0]))
@@ -141,12 +141,13 @@ def test_the_number_of_differences_changes_only_the_rounding(kind, scheme, alpha
     definition = kind(alpha, scheme)
     if scheme == "bdf2" and definition.subtracts and alpha > 1:
         return  # its starting column acts on d[2]: see the next test
-    orders, roundings = (0, 1, 2), 64
+    orders: tuple[int, ...] = (0, 1, 2)
+    roundings = 64
     if kind is RiemannLiouvilleIntegral:
         orders = (0, -1)
     if kind is RiemannLiouvilleIntegral or (definition.subtracts and alpha > 1):
-        # Third differences of squares up to 16**2 below lag 16, coefficients of sum 16, and entries of d up to
-        # 3 n where k S is subtracted: what the rule for m avoids.
+        # Third differences (coefficients of sum 16) of squares up to 16**2 below lag 16, and entries of d up
+        # to 3 n where k S is subtracted: what the rule for m avoids.
         roundings = 16 * 16**2 * 3
     first, *others = (definition.stencil(n, 0.1, NUMPY, differences=m).as_matrix() for m in orders)
     for other in others:
