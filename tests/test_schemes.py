@@ -157,7 +157,7 @@ def test_the_number_of_differences_changes_only_the_rounding(kind, scheme, alpha
 @pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
 def test_the_number_of_differences_changes_bdf2_above_one_by_its_error(alpha):
     definition, gaps = DEFINITIONS["caputo"](alpha, "bdf2"), []
-    for n_steps in (100, 200, 400):
+    for n_steps in (50, 100, 200):  # more, and the rounding of m = 0 shows at alpha = 1.9
         x = np.exp(np.linspace(0, 1, n_steps + 1))
         values = [
             definition.stencil(n_steps + 1, 1 / n_steps, NUMPY, differences=m).as_matrix() @ x

@@ -39,7 +39,7 @@ def power_weights(exponent: Array, lags: np.ndarray, xp: Namespace, powers: Poly
     Returns:
         Shape [*c, k]; relative error about 1e-14 unless the weight itself crosses zero.
     """
-    on_powers, on_moments = tuple(map(Fraction, powers)), tuple(map(Fraction, moments))
+    on_powers, on_moments = (tuple(Fraction(a) for a in some) for some in (powers, moments))
     exponent = xp.asarray(exponent)[..., None]
     parts = []
     near = lags[lags < _HEAD]
