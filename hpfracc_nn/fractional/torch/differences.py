@@ -1,0 +1,186 @@
+"""What the data see before the product, its transpose, and the boundary values: for tensors [batch, channels, n, width].
+
+Differencing first keeps float32 right (see `stencil.py`). Each map is here twice: in plain aten, which autograd and tracing can
+follow, and written into a buffer, one vectorised pass per difference, for the eager path.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hpfracc_nn.fractional.stencil import Stencil, slope_row
+
+
+def two_terms(stencil: Stencil) -> bool:
+    """Whether the slope at the first sample is subtracted too."""
+    return stencil.subtract and stencil.taylor == 2
+
+
+def slope(x: Tensor) -> Tensor:
+    """Return S = dt x'(0) from the first samples, float64, [batch, channels, 1, width]."""
+    head = _head(x, 4).to(torch.float64)
+    return (head * _slope_row(x)).sum(dim=2, keepdim=True)
+
+
+def difference(x: Tensor, stencil: Stencil) -> Tensor:
+    """Return d in plain aten."""
+    m, n = stencil.differences, x.shape[2]
+    if m <= 0:
+        u = x - _head(x, 1) if stencil.subtract else x
+        if two_terms(stencil):
+            u = (u - _ramp(x) * slope(x)).to(x.dtype)
+        return u if m == 0 else torch.cumsum(u, dim=2, dtype=torch.float64).to(x.dtype)
+    first = torch.zeros_like(_head(x, 1)) if stencil.subtract else _head(x, 1)
+    d = torch.cat([first, x[:, :, 1:] - x[:, :, :-1]], dim=2)
+    if m == 1:
+        if two_terms(stencil):
+            d = torch.cat([first, (d[:, :, 1:] - slope(x)).to(x.dtype)], dim=2)
+        return d
+    d = torch.cat([first, d[:, :, 1:] - d[:, :, :-1]], dim=2)
+    if two_terms(stencil) and n > 1:
+        following = d.narrow(2, 2, min(2, n - 2))
+        d = torch.cat([first, _second_sample(following), d.narrow(2, 2, n - 2)], dim=2)
+    return d
+
+
+def difference_adjoint(g: Tensor, stencil: Stencil) -> Tensor:
+    """Return the transpose of `difference` applied to g, in plain aten."""
+    m, n = stencil.differences, g.shape[2]
+    if m <= 0:
+        if m < 0:
+            g = torch.cumsum(g.flip(2), dim=2, dtype=torch.float64).flip(2).to(g.dtype)
+        if not stencil.subtract:
+            return g
+        x = add_at(g, 0, -g.sum(dim=2, keepdim=True))
+        if two_terms(stencil):
+            x = add_at(x, 0, -(g * _ramp(g)).sum(dim=2, keepdim=True) * _slope_row(g))
+        return x
+    head = torch.zeros_like(_head(g, 1)) if stencil.subtract else _head(g, 1)
+    if m == 1:
+        x = _transposed_difference(torch.cat([head, g[:, :, 1:]], dim=2))
+        if two_terms(stencil):
+            x = add_at(x, 0, -g[:, :, 1:].sum(dim=2, keepdim=True, dtype=torch.float64) * _slope_row(g))
+        return x
+    if two_terms(stencil) and n > 1:
+        weights = _second_sample_weights(n, g)
+        rest = add_at(g[:, :, 2:], 0, g[:, :, 1:2] * weights) if n > 2 else g[:, :, 2:]
+        g = torch.cat([head, torch.zeros_like(head), rest], dim=2)
+    else:
+        g = torch.cat([head, g[:, :, 1:]], dim=2)
+    e = _transposed_difference(g)
+    if stencil.subtract:
+        e = torch.cat([torch.zeros_like(head), e[:, :, 1:]], dim=2)
+    return _transposed_difference(e)
+
+
+def difference_into(d: Tensor, x: Tensor, stencil: Stencil) -> None:
+    """Write d into the first n samples of a buffer at least as long as x."""
+    m, n = stencil.differences, x.shape[2]
+    d = d[:, :, :n]
+    if m <= 0:
+        d.copy_(difference(x, stencil)) if m < 0 or two_terms(stencil) else torch.sub(x, x[:, :, :1], out=d)
+        return
+    first = 0 if stencil.subtract else x[:, :, :1]
+    if m == 1:
+        torch.sub(x[:, :, 1:], x[:, :, :-1], out=d[:, :, 1:])
+        d[:, :, :1] = first
+        if two_terms(stencil):
+            d[:, :, 1:] -= slope(x).to(x.dtype)
+        return
+    e = torch.empty_like(x)
+    torch.sub(x[:, :, 1:], x[:, :, :-1], out=e[:, :, 1:])
+    e[:, :, :1] = first
+    torch.sub(e[:, :, 1:], e[:, :, :-1], out=d[:, :, 1:])
+    d[:, :, :1] = first
+    if two_terms(stencil) and n > 1:
+        d[:, :, 1:2] = _second_sample(d[:, :, 2:4])
+
+
+def difference_adjoint_into(x: Tensor, g: Tensor, stencil: Stencil) -> None:
+    """Write the transpose applied to g into x; g is overwritten."""
+    m, n = stencil.differences, x.shape[2]
+    if m <= 0:
+        x.copy_(difference_adjoint(g, stencil))
+        return
+    total = g[:, :, 1:].sum(dim=2, keepdim=True, dtype=torch.float64) if m == 1 and two_terms(stencil) else None
+    if stencil.subtract:
+        if m == 2 and two_terms(stencil) and n > 1:
+            if n > 2:
+                g[:, :, 2:4] += g[:, :, 1:2] * _second_sample_weights(n, g)
+            g[:, :, 1:2] = 0
+        g[:, :, :1] = 0
+    if m == 2:
+        e = torch.empty_like(x)
+        torch.sub(g[:, :, :-1], g[:, :, 1:], out=e[:, :, :-1])
+        e[:, :, -1:] = g[:, :, -1:]
+        if stencil.subtract:
+            e[:, :, :1] = 0
+        g = e
+    torch.sub(g[:, :, :-1], g[:, :, 1:], out=x[:, :, :-1])
+    x[:, :, -1:] = g[:, :, -1:]
+    if total is not None:
+        x[:, :, :4] -= (total * _slope_row(x)).to(x.dtype)
+
+
+def boundary_values(x: Tensor, d: Tensor, stencil: Stencil) -> list[Tensor]:
+    """Return what the boundary columns multiply, [batch, channels, 1, width] each: d[start_index], then x(0) and dt x'(0)."""
+    values = []
+    if stencil.start is not None and stencil.n > stencil.start_index:
+        values.append(d[:, :, stencil.start_index : stencil.start_index + 1])
+    if stencil.analytic is not None:
+        values.append(_head(x, 1))
+        if stencil.analytic.shape[-2] == 2:
+            values.append(slope(x).to(x.dtype))
+    return values
+
+
+def split_boundary(values: list[Tensor], stencil: Stencil) -> tuple[Tensor | None, list[Tensor]]:
+    """Return what belongs to the starting column, or None, and what belongs to the analytic columns."""
+    if stencil.start is not None and stencil.n > stencil.start_index:
+        return values[0], values[1:]
+    return None, values
+
+
+def head_gradient(analytic: list[Tensor], like: Tensor) -> Tensor:
+    """Return the gradients of x(0) and dt x'(0) as additions to the first samples of x."""
+    row = torch.eye(1, min(4, like.shape[2]), dtype=like.dtype, device=like.device).reshape(1, 1, -1, 1)
+    head = analytic[0] * row
+    return head if len(analytic) == 1 else head + (analytic[1] * _slope_row(like)).to(like.dtype)
+
+
+def add_at(x: Tensor, index: int, values: Tensor) -> Tensor:
+    """Return x with `values` added from sample `index` on."""
+    return x + F.pad(values, (0, 0, index, x.shape[2] - index - values.shape[2])).to(x.dtype)
+
+
+def _transposed_difference(g: Tensor) -> Tensor:
+    return g - F.pad(g[:, :, 1:], (0, 0, 0, 1))
+
+
+def _second_sample(following: Tensor) -> Tensor:
+    """d[1] from d[2] and d[3]: x'(0) is subtracted, but the difference is taken where no digits are lost."""
+    if following.shape[2] == 0:
+        return torch.zeros_like(following.sum(dim=2, keepdim=True))
+    return (following * _second_sample_weights(2 + following.shape[2], following)).sum(dim=2, keepdim=True)
+
+
+def _second_sample_weights(n: int, like: Tensor) -> Tensor:
+    weights = [1 / 2] if n == 3 else [5 / 6, -1 / 3]
+    return torch.tensor(weights, dtype=like.dtype, device=like.device).reshape(1, 1, -1, 1)
+
+
+def _slope_row(like: Tensor) -> Tensor:
+    row = slope_row(like.shape[2])[:4]
+    return torch.as_tensor(row, device=like.device).reshape(1, 1, -1, 1)
+
+
+def _ramp(like: Tensor) -> Tensor:
+    return torch.as_tensor(np.arange(like.shape[2], dtype=np.float64), device=like.device).reshape(1, 1, -1, 1)
+
+
+def _head(x: Tensor, count: int) -> Tensor:
+    """The first samples. A slice that takes all would be an alias, which batched gradients cannot follow; narrow is none."""
+    return x.narrow(2, 0, min(count, x.shape[2]))

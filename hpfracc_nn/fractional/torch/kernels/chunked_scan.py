@@ -1,0 +1,59 @@
+"""Causal Toeplitz product by chunks, all in torch: the scan between chunks is blocked, so few calls do it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.kernels import chunks
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+_BLOCK = 16  # chunks that are summed by one product; longer runs are scanned block by block
+
+
+def scan(states: Tensor, decay: Tensor, reverse: bool) -> None:
+    """Replace states [rows, chunks, k, ...] in place by the state before each chunk; float64 inside."""
+    added = states.to(torch.float64)
+    added = added.reshape(*added.shape[:3], -1)
+    if reverse:
+        added = added.flip(1)
+    before = _blocked(added, decay)
+    states.copy_((before.flip(1) if reverse else before).reshape(states.shape))
+
+
+def _blocked(added: Tensor, decay: Tensor) -> Tensor:
+    """Exclusive scan along axis 1 of [rows, chunks, k, width]: by a product inside blocks, by itself between them."""
+    rows, count, k, width = added.shape
+    length = min(count, _BLOCK)
+    blocks = -(-count // length)
+    if blocks * length > count:
+        added = torch.nn.functional.pad(added, (0, 0, 0, 0, 0, blocks * length - count))
+    power = torch.arange(length + 1, dtype=torch.float64, device=decay.device)
+    # decay**0 is 1 also where decay is 0
+    powers = torch.where(power == 0, 1.0, decay[:, None] ** power)
+    lag = power[:, None] - power[None, :] - 1
+    weights = torch.where(lag >= 0, powers[:, lag.clamp(min=0).long()], 0.0)  # [k, length + 1, length + 1]
+    grouped = added.reshape(rows, blocks, length, k, width).permute(3, 2, 0, 1, 4).reshape(k, length, -1)
+    summed = torch.bmm(weights[:, :, :length], grouped).reshape(k, length + 1, rows, blocks, width).permute(2, 3, 1, 0, 4)
+    local = summed[:, :, :length]
+    if blocks > 1:
+        carried = _blocked(summed[:, :, length], powers[:, length])
+        local = local + powers[:, :length].t()[None, None, :, :, None] * carried[:, :, None]
+    return local.reshape(rows, blocks * length, k, width)[:, :count]
+
+
+def cost(workload: Workload) -> Cost:
+    found = chunks.cost(workload)
+    # float64 products over the blocks, and copies into and out of them
+    scans = {"matmul": found.flops["matmul"] + 2 * _BLOCK * found.flops["scan"], "scan": 6 * found.flops["scan"]}
+    return replace(found, flops=scans, launches=found.launches * (6 if workload.n > chunks.chunk_length(workload) else 1))
+
+
+run, adjoint, gram = (partial(step, scan=scan) for step in (chunks.run, chunks.adjoint, chunks.gram))
+
+register(
+    Kernel("toeplitz", "torch", "torch", "chunked_scan", run, adjoint, gram, chunks.prepare, cost, chunks.refuses, chunks.saves)
+)

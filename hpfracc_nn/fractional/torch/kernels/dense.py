@@ -1,0 +1,74 @@
+"""Causal Toeplitz product by one matrix product with the triangular matrix: short series, any weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hpfracc_nn.fractional.torch.forms import ColumnForm
+from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+_LARGEST = 1 << 30  # bytes of all matrices
+
+
+def prepare(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column()
+
+
+def run(form: ColumnForm, x: Tensor, out: Tensor) -> None:
+    _multiply(form.matrix, x, out)
+
+
+def adjoint(form: ColumnForm, g: Tensor, out: Tensor) -> None:
+    _multiply(form.matrix.transpose(1, 2), g, out)
+
+
+def gram(form: ColumnForm, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    batch, channels, n, width = x.shape
+    if width > 1:
+        x, g = (t.permute(1, 2, 0, 3).reshape(1, n, batch * width) for t in (x, g))
+        products = torch.bmm(x, g.transpose(1, 2))
+    else:
+        x, g = (t.reshape(batch, channels, n).transpose(0, 1) for t in (x, g))
+        products = torch.bmm(x.transpose(1, 2), g)
+    # Entry [j, l] belongs to lag l - j: skew the rows so that a lag is a column.
+    skewed = F.pad(products.flip(1), (0, n)).reshape(channels, 2 * n * n)[:, : n * (2 * n - 1)]
+    return (skewed.reshape(channels, n, 2 * n - 1)[:, :, n - 1 :].sum(dim=1),)
+
+
+def cost(workload: Workload) -> Cost:
+    n, samples, size = workload.n, workload.samples, workload.itemsize
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    matrix = workload.channels * n * n * size
+    return Cost(
+        flops={"matmul": 2.0 * samples * n * passes},
+        bytes=passes * (2.0 * samples * size + matrix),
+        launches=passes + 6 * workload.learns_weights,
+        workspace=matrix,
+    )
+
+
+def refuses(workload: Workload) -> str | None:
+    size = workload.channels * workload.n**2 * workload.itemsize
+    if size > _LARGEST:
+        return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices"
+    return None
+
+
+def saves(workload: Workload) -> float:
+    return float(workload.bytes if workload.learns_weights else 0)
+
+
+def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
+    batch, channels, n, width = x.shape
+    if width > 1:
+        torch.bmm(matrix.transpose(1, 2).expand(batch, n, n), x.view(batch, n, width), out=out.view(batch, n, width))
+    elif channels == 1:
+        torch.mm(x.view(batch, n), matrix[0], out=out.view(batch, n))
+    else:
+        out.view(batch, channels, n).copy_(torch.bmm(x.view(batch, channels, n).transpose(0, 1), matrix).transpose(0, 1))
+
+
+register(Kernel("toeplitz", "torch", "torch", "dense", run, adjoint, gram, prepare, cost, refuses, saves))

@@ -1,0 +1,62 @@
+"""Causal Toeplitz product by zero-padded real FFT: O(n log n) time, any weights."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.forms import ColumnForm, padded_length
+from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+# A transform of a short signal pays for its plan anew at each call: about this many small calls' worth.
+_PLANNING = 10
+
+
+def prepare(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column()
+
+
+def run(form: ColumnForm, x: Tensor, out: Tensor) -> None:
+    _filter(x, form.spectrum, out)
+
+
+def adjoint(form: ColumnForm, g: Tensor, out: Tensor) -> None:
+    _filter(g, form.spectrum.conj(), out)
+
+
+def gram(form: ColumnForm, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    return form.gram(x, g)
+
+
+def cost(workload: Workload) -> Cost:
+    size = padded_length(workload.n)
+    transforms = 2 + 2 * workload.needs_gradient + 2 * workload.learns_weights
+    signals = workload.rows * workload.width
+    flops = 2.5 * signals * size * math.log2(max(2, size)) * transforms
+    return Cost(
+        flops={"fft": flops, "elementwise": 2.0 * signals * size * transforms / 2},
+        bytes=2.0 * signals * size * workload.itemsize * transforms,
+        launches=(2 + _PLANNING) * transforms,
+        workspace=2.0 * signals * size * workload.itemsize,
+    )
+
+
+def refuses(workload: Workload) -> str | None:
+    return None
+
+
+def saves(workload: Workload) -> float:
+    return float(workload.bytes if workload.learns_weights else 0)
+
+
+def _filter(x: Tensor, spectrum: Tensor, out: Tensor) -> None:
+    n, size = x.shape[2], padded_length(x.shape[2])
+    transformed = torch.fft.rfft(x, size, dim=2)
+    transformed *= spectrum[..., None]
+    out.copy_(torch.fft.irfft(transformed, size, dim=2)[:, :, :n])
+
+
+register(Kernel("toeplitz", "torch", "torch", "fft", run, adjoint, gram, prepare, cost, refuses, saves))

@@ -1,0 +1,57 @@
+"""Causal Toeplitz product by chunks: products in torch, the scan between chunks compiled by Numba."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, partial
+from importlib.util import find_spec
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.kernels import chunks
+from hpfracc_nn.selection import Kernel, Workload, register
+
+
+def scan(states: Tensor, decay: Tensor, reverse: bool) -> None:
+    """Replace states [rows, chunks, k, ...] in place by the state before each chunk; the running state is float64."""
+    rows, count, k = states.shape[:3]
+    width = states[0, 0, 0].numel()
+    per_state = decay if width == 1 else decay.repeat_interleave(width)
+    _compiled()(states.view(rows, count, k * width).numpy(), per_state.numpy(), reverse)
+
+
+@cache
+def _compiled() -> Callable[[np.ndarray, np.ndarray, bool], None]:
+    from numba import njit
+
+    return njit(nogil=True, cache=True)(_scan)
+
+
+def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
+    rows, count, k = states.shape
+    before = np.empty(k)
+    for row in range(rows):
+        before[:] = 0.0
+        for step in range(count):
+            chunk = states[row, count - 1 - step if reverse else step]
+            for q in range(k):
+                added = chunk[q]
+                chunk[q] = before[q]
+                before[q] = decay[q] * before[q] + added
+
+
+def refuses(workload: Workload) -> str | None:
+    if workload.device != "cpu":
+        return f"it computes on the CPU and the data lie on {workload.device}"
+    if find_spec("numba") is None:
+        return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
+    return chunks.refuses(workload)
+
+
+run, adjoint, gram = (partial(step, scan=scan) for step in (chunks.run, chunks.adjoint, chunks.gram))
+
+register(
+    Kernel("toeplitz", "torch", "numba", "chunked_scan", run, adjoint, gram, chunks.prepare, chunks.cost, refuses, chunks.saves)
+)

@@ -1,0 +1,123 @@
+"""The operators on PyTorch tensors: checks at the door, then the product."""
+
+from __future__ import annotations
+
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch.product import Product
+from hpfracc_nn.fractional.torch.weights import Weights, weights_of
+from hpfracc_nn.selection import BackendManager, Site, Workload, default_manager
+
+_COMPUTED_IN = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+}
+_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Tensor:
+    """Return the operator applied to `x` along `dim`; same shape, dtype and device. See `fractional.derivative`."""
+    dt = errors.positive_step(owner, dt)
+    if not definition.is_fixed:
+        check_alpha(owner, definition)
+    return apply_at(owner, x, definition, dt, dim, _site(manager))
+
+
+def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+    """Return the same for arguments that were checked before, with the plans of `site`."""
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None:
+        raise TypeError(
+            f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
+            + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
+        )
+    axis = errors.axis(owner, dim, x.ndim)
+    layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
+    if x.numel() == 0:
+        return x.clone()
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return _ordered(x, definition, dt, layout, dtype, site)
+    return _ordered(x, definition, dt, layout, dtype, site)
+
+
+def alpha_shape(definition: Definition) -> tuple[int, ...]:
+    """Return the shape of a definition's alpha."""
+    alpha = definition.alpha
+    if isinstance(alpha, float):
+        return ()
+    if isinstance(alpha, Tensor):
+        return tuple(alpha.shape)
+    shape = []
+    while isinstance(alpha, tuple):
+        shape.append(len(alpha))
+        alpha = alpha[0]
+    return tuple(shape)
+
+
+def check_alpha(owner: str, definition: Definition) -> None:
+    """Raise unless a tensor alpha is a real floating tensor; its values are read only where nothing is traced."""
+    alpha = definition.alpha
+    if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
+        kind = f"{alpha.dtype} tensor" if isinstance(alpha, Tensor) else type(alpha).__name__
+        raise TypeError(f"{owner}(alpha: {kind}): needs a float or a floating torch tensor; pass for example torch.tensor(0.5).")
+
+
+def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
+    """Bring the axes into the kernels' order, compute, and bring them back."""
+    data = x if x.dtype == dtype else x.to(dtype)
+    if layout.order is not None:
+        data = data.permute(layout.order)
+    weights = weights_of(definition, layout.n, dt, dtype, x.device)
+    y = _product(data.reshape(layout.canonical), weights, layout, site).reshape(layout.permuted)
+    if layout.inverse is not None:
+        y = y.permute(layout.inverse).contiguous()
+    return y if y.dtype == x.dtype else y.to(x.dtype)
+
+
+def _product(x: Tensor, weights: Weights, layout: Layout, site: Site) -> Tensor:
+    tracks = torch.is_grad_enabled()
+    needs, learns = tracks and x.requires_grad, tracks and not weights.is_fixed and weights.definition.alpha.requires_grad
+    count = 0 if weights.nodes is None else weights.nodes.rates.size
+    threads = torch.get_num_threads()
+
+    def describe() -> Workload:
+        return Workload(
+            op="toeplitz",
+            framework="torch",
+            device=str(x.device),
+            dtype=_NAMES[x.dtype],
+            rows=layout.batch * layout.channels,
+            n=layout.n,
+            width=layout.width,
+            channels=layout.channels,
+            exponentials=count,
+            needs_gradient=needs,
+            learns_weights=learns,
+            threads=threads,
+        )
+
+    plan = site.pick((x.shape, x.dtype, x.device, needs, learns, count, threads), describe)
+    form = plan.kernel.prepare(weights, plan.workload)
+    return Product(site, plan, form, weights.stencil, weights.columns())(x)
+
+
+_SITES: WeakKeyDictionary[BackendManager, Site] = WeakKeyDictionary()
+
+
+def _site(manager: BackendManager | None) -> Site:
+    """The site that direct calls share, one per manager."""
+    manager = manager or default_manager()
+    site = _SITES.get(manager)
+    if site is None:
+        site = _SITES[manager] = manager.site("toeplitz", "torch", "functions")
+    return site

@@ -1,0 +1,97 @@
+"""What only PyTorch can tell: threads, memory, rates, and whether a call is being traced."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hpfracc_nn.selection import Rates, register_probe
+
+
+def is_traced(*tensors: Tensor) -> bool:
+    """Whether torch.compile, a functorch transform or forward mode looks at this call."""
+    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+        return True
+    if forward_ad._current_level < 0:
+        return False
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+
+
+def is_batched(tensor: Tensor) -> bool:
+    """Whether `tensor` stands for a batch of gradients (is_grads_batched) or lives inside a functorch transform."""
+    return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+
+
+class TorchProbe:
+    """See `selection.probe.Probe`."""
+
+    framework = "torch"
+
+    def threads(self) -> int:
+        return torch.get_num_threads()
+
+    def free_memory(self, device: str) -> int | None:
+        where = torch.device(device)
+        if where.type == "cuda":
+            free, _ = torch.cuda.mem_get_info(where)
+            pool = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
+            return free + pool
+        return None
+
+    def versions(self) -> Mapping[str, str]:
+        found = {"torch": torch.__version__, "blas": torch.__config__.parallel_info().split("\n")[0]}
+        if torch.version.cuda:
+            found["cuda"] = torch.version.cuda
+        return found
+
+    def calibrate(self, device: str, dtype: str) -> Rates:
+        """Time a matrix product, a transform, two element-wise passes and a small call; about 20 ms on a CPU."""
+        place = {"device": device, "dtype": getattr(torch, dtype)}
+        size = 256
+        a = torch.ones(4 * size, size, **place)
+        b = torch.ones(size, size, **place)
+        out = torch.empty(4 * size, size, **place)
+        signal = torch.ones(64, 2048, **place)
+        large, result = torch.ones(1 << 20, **place), torch.empty(1 << 20, **place)
+        small, smaller = torch.ones(64, 64, **place), torch.empty(64, 64, **place)
+        with torch.no_grad():
+            product = _seconds(lambda: torch.mm(a, b, out=out), device)
+            transform = _seconds(lambda: torch.fft.rfft(signal), device)
+            elementwise = _seconds(lambda: torch.mul(signal, 2.0, out=signal), device)
+            passed = _seconds(lambda: torch.add(large, 1.0, out=result), device)
+            launch = _seconds(lambda: torch.add(small[0], 1.0, out=smaller[0]), device)
+        transforms = 2.5 * signal.numel() * 11
+        return Rates(
+            flops={
+                "matmul": 2 * a.shape[0] * size * size / product,
+                "fft": transforms / transform,
+                "scan": signal.numel() / elementwise,
+                "elementwise": signal.numel() / elementwise,
+            },
+            bandwidth=2 * large.numel() * large.element_size() / passed,
+            launch=launch,
+        )
+
+
+def _seconds(call: Callable[[], object], device: str, repeats: int = 5) -> float:
+    """The least of a few runs; the device is waited for, so never call this from a layer."""
+    best = float("inf")
+    for _ in range(repeats):
+        _wait(device)
+        start = time.perf_counter()
+        call()
+        _wait(device)
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+def _wait(device: str) -> None:
+    if device.startswith("cuda"):
+        torch.cuda.synchronize(device)
+
+
+register_probe(TorchProbe())
