@@ -1,1 +1,88 @@
-"""Fractional calculus for neural networks: operators, layers and solvers for PyTorch and JAX."""
+"""Fractional calculus for neural networks: operators, layers and solvers.
+
+The names below are loaded when they are first asked for; importing the package loads no framework.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpfracc_nn import fractional, layers, selection, training
+    from hpfracc_nn.fractional import (
+        DEFINITIONS,
+        SCHEMES,
+        Caputo,
+        Definition,
+        GrunwaldLetnikov,
+        RiemannLiouville,
+        RiemannLiouvilleIntegral,
+        Stencil,
+        caputo,
+        derivative,
+        grunwald_letnikov,
+        integral,
+        riemann_liouville,
+    )
+    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+    from hpfracc_nn.selection import BackendManager, choose, configure
+
+    __version__: str
+
+__all__ = [
+    "DEFINITIONS",
+    "SCHEMES",
+    "BackendManager",
+    "Caputo",
+    "Definition",
+    "FractionalDifference",
+    "FractionalLayer",
+    "GrunwaldLetnikov",
+    "RiemannLiouville",
+    "RiemannLiouvilleIntegral",
+    "Stencil",
+    "__version__",
+    "caputo",
+    "choose",
+    "configure",
+    "derivative",
+    "fractional",
+    "grunwald_letnikov",
+    "integral",
+    "layers",
+    "riemann_liouville",
+    "selection",
+    "training",
+]
+
+_ROOMS = ("fractional", "layers", "selection", "training")
+_HOMES = {
+    **dict.fromkeys(("BackendManager", "choose", "configure"), "hpfracc_nn.selection"),
+    **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "__version__":
+        value: Any = _version()
+    elif name in _ROOMS:
+        value = importlib.import_module(f"hpfracc_nn.{name}")
+    else:
+        value = getattr(importlib.import_module(_HOMES.get(name, "hpfracc_nn.fractional")), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _version() -> str:
+    """Return the installed version, or "0+unknown" where the sources are used without an installation."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("hpfracc-nn")
+    except metadata.PackageNotFoundError:
+        return "0+unknown"

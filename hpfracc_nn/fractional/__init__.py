@@ -1,0 +1,72 @@
+"""What an operator is: definitions, schemes, stencils, and the functions that apply them.
+
+The names below are loaded when they are first asked for: importing the package loads neither SciPy nor a
+framework.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpfracc_nn.fractional.definitions import (
+        DEFINITIONS,
+        Caputo,
+        Definition,
+        GrunwaldLetnikov,
+        RiemannLiouville,
+        RiemannLiouvilleIntegral,
+    )
+    from hpfracc_nn.fractional.operator import (
+        caputo,
+        derivative,
+        grunwald_letnikov,
+        integral,
+        riemann_liouville,
+    )
+    from hpfracc_nn.fractional.schemes import SCHEMES
+    from hpfracc_nn.fractional.stencil import Stencil
+
+__all__ = [
+    "DEFINITIONS",
+    "SCHEMES",
+    "Caputo",
+    "Definition",
+    "GrunwaldLetnikov",
+    "RiemannLiouville",
+    "RiemannLiouvilleIntegral",
+    "Stencil",
+    "caputo",
+    "derivative",
+    "grunwald_letnikov",
+    "integral",
+    "riemann_liouville",
+]
+
+_DEFINITIONS = "hpfracc_nn.fractional.definitions"
+_OPERATOR = "hpfracc_nn.fractional.operator"
+_HOMES = {
+    "DEFINITIONS": _DEFINITIONS,
+    "SCHEMES": "hpfracc_nn.fractional.schemes",
+    "Caputo": _DEFINITIONS,
+    "Definition": _DEFINITIONS,
+    "GrunwaldLetnikov": _DEFINITIONS,
+    "RiemannLiouville": _DEFINITIONS,
+    "RiemannLiouvilleIntegral": _DEFINITIONS,
+    "Stencil": "hpfracc_nn.fractional.stencil",
+    "caputo": _OPERATOR,
+    "derivative": _OPERATOR,
+    "grunwald_letnikov": _OPERATOR,
+    "integral": _OPERATOR,
+    "riemann_liouville": _OPERATOR,
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(importlib.import_module(_HOMES[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -60,6 +60,7 @@ class BackendManager:
         self._epochs = itertools.count(1)
         self._plans: dict[tuple[int, Workload], Plan] = {}
         self._sites: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
+        self._shared_sites: dict[tuple[str, str, str], Site] = {}
         self._site_numbers = itertools.count()
         self._retired: deque[tuple[Plan, ...]] = deque()
         self._past = Counter[str]()
@@ -128,6 +129,14 @@ class BackendManager:
         with self.lock:
             self._sites[next(self._site_numbers)] = made
         return made
+
+    def shared_site(self, op: str, framework: str, label: str) -> Site:
+        """Return the one site of that label, kept by the manager: for functions, which keep nothing."""
+        key = (op, framework, label)
+        with self.lock:
+            if key not in self._shared_sites:
+                self._shared_sites[key] = self.site(op, framework, label)
+            return self._shared_sites[key]
 
     @staticmethod
     def process_site(op: str, framework: str, label: str) -> Site:

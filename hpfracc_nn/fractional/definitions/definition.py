@@ -14,6 +14,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.selection import BackendManager
 
 Alpha = Any  # a float, a nested sequence or NumPy array of floats, or a tensor of a framework
 
@@ -27,11 +28,12 @@ class Definition:
             framework's tensor, whose values are never read, so that its gradient can be traced.
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
-            contain no whole number in its interior where a Taylor polynomial is subtracted.
+            contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
+            bound is the limit from above.
     """
 
     alpha: Alpha
-    scheme: str
+    scheme: str = ""  # each definition has its own default
     bounds: tuple[float, float] | None = None
 
     lowest: ClassVar[float] = 0.0
@@ -49,7 +51,7 @@ class Definition:
                 self._check_range(float(value))
         if self.bounds is not None:
             object.__setattr__(self, "bounds", self._read_bounds(self.bounds))
-        if fixed is not None and self.subtracts:
+        if fixed is not None and self.subtracts and self.bounds is None:
             intervals = {self._taylor(float(value)) for value in np.ravel(fixed)}
             if len(intervals) > 1:
                 raise ValueError(
@@ -91,6 +93,14 @@ class Definition:
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""
         return type(self)(alpha, self.scheme, self.bounds or self.interval)
+
+    def __call__(
+        self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None
+    ) -> Any:
+        """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
+        from hpfracc_nn.fractional import operator  # it knows the definitions: at the top this would be a cycle
+
+        return operator.apply(self._name, x, self, dt, dim, manager)
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the operator on `n` samples at spacing `dt`, in float64 arrays of `xp`.
@@ -164,12 +174,16 @@ class Definition:
 
 def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
     """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
-    if isinstance(alpha, bool) or isinstance(alpha, str | bytes | complex) or alpha is None:
+    is_other_scalar = isinstance(alpha, np.generic) and not isinstance(alpha, Real)
+    if isinstance(alpha, bool | str | bytes | complex) or is_other_scalar or alpha is None:
         raise TypeError(f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5.")
     if isinstance(alpha, Real):
         return float(alpha)
     if isinstance(alpha, Sequence | np.ndarray):
-        values = np.asarray(alpha)
+        try:
+            values = np.asarray(alpha)
+        except ValueError:  # lists of different lengths
+            values = np.empty(0)
         if values.dtype.kind not in "fiu" or values.size == 0:
             raise TypeError(f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7].")
         return _nested(values.astype(np.float64).tolist())

@@ -27,4 +27,4 @@ class GrunwaldLetnikov(Definition):
     beyond: ClassVar[str] = "difference once with alpha=1, then use alpha={rest} on the result."
 
     def _below(self, alpha: float) -> str:
-        return "sum once with alpha=-1, then use the rest on the result."
+        return f"sum once with alpha=-1, then use alpha={alpha + 1:g} on the result."

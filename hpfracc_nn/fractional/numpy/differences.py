@@ -15,7 +15,7 @@ def slope(x: np.ndarray) -> np.ndarray:
 
 
 def difference(x: np.ndarray, stencil: Stencil) -> np.ndarray:
-    """Return d, the m-th backward difference of x less its Taylor polynomial at the first sample (see `stencil.py`)."""
+    """Return d, the m-th backward difference of x less its Taylor polynomial at 0 (see `stencil.py`)."""
     m, subtract, two = stencil.differences, stencil.subtract, stencil.subtract and stencil.taylor == 2
     if m <= 0:
         u = x - x[:, :, :1] if subtract else x
@@ -35,6 +35,6 @@ def difference(x: np.ndarray, stencil: Stencil) -> np.ndarray:
     second[:, :, :1] = d[:, :, :1]
     if two and x.shape[2] > 1:
         head = second[:, :, 2:4].astype(np.float64)
-        weights = {0: (), 1: (1 / 2,)}.get(head.shape[2], (5 / 6, -1 / 3))
-        second[:, :, 1] = sum((w * head[:, :, i] for i, w in enumerate(weights)), np.zeros_like(x[:, :, 0], dtype=np.float64))
+        weights = ((), (1 / 2,), (5 / 6, -1 / 3))[head.shape[2]]
+        second[:, :, 1] = np.einsum("k,bckw->bcw", np.array(weights), head)
     return second

@@ -39,19 +39,18 @@ def power_weights(exponent: Array, lags: np.ndarray, xp: Namespace, powers: Poly
     Returns:
         Shape [*c, k]; relative error about 1e-14 unless the weight itself crosses zero.
     """
-    powers = tuple(Fraction(a) for a in powers)
-    moments = tuple(Fraction(a) for a in moments)
+    on_powers, on_moments = (tuple(Fraction(a) for a in some) for some in (powers, moments))
     exponent = xp.asarray(exponent)[..., None]
     parts = []
     near = lags[lags < _HEAD]
     if near.size:
-        parts.append(xp.take(_head(exponent, xp, powers, moments), near))
+        parts.append(xp.take(_head(exponent, xp, on_powers, on_moments), near))
     binomials = _binomials(exponent, xp, _SEGMENTS[0][2])
     for first, last, terms in _SEGMENTS:
         k = lags[(lags >= first) & (lags < last)] if last else lags[lags >= first]
         if k.size:
             k = k.astype(np.float64)
-            series = _series(powers, moments, terms)
+            series = _series(on_powers, on_moments, terms)
             used = np.flatnonzero(series)
             inverse = series[used][:, None] * k[None, :] ** -used[:, None].astype(np.float64)
             scale = xp.exp(exponent * xp.constant(np.log(k), exponent))

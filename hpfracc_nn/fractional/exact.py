@@ -1,0 +1,101 @@
+"""Closed forms: what the operators give for powers, exponentials and sinusoids.
+
+With E the two-parameter Mittag-Leffler function, order = alpha for a derivative and -alpha for an integral,
+
+    D^order t**b          = Gamma(b + 1) / Gamma(b + 1 - order) t**(b - order)
+    D^order exp(rate t)   = t**-order E_(1, 1 - order)(rate t)
+
+and a sinusoid is the real or imaginary part of an exponential with an imaginary rate. Caputo's derivative is
+that of what remains after the Taylor polynomial at 0. Grunwald-Letnikov's equals Riemann-Liouville's here.
+
+Podlubny, Fractional Differential Equations (1999), sections 1.2 and 2.3; Diethelm (2010), appendix B.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import gamma, rgamma, roots_jacobi
+
+from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
+
+
+def power(t: np.ndarray, exponent: float, definition: Definition) -> np.ndarray:
+    """Return the operator's value on t**exponent at the times `t`.
+
+    Args:
+        t: Times, not negative; infinite values at t = 0 are returned as such.
+        exponent: Above -1; for Caputo, unless it is whole, above the degree of the Taylor polynomial.
+        definition: Which operator; its alpha must be one number.
+
+    Returns:
+        float64, the shape of `t`.
+
+    Raises:
+        ValueError: The operator does not exist for this power.
+    """
+    order, terms = _order(definition)
+    is_whole = exponent == int(exponent)
+    least = -1 if is_whole else terms - 1
+    if exponent <= least:
+        raise ValueError(
+            f"power(exponent={exponent:g}, {definition}): needs exponent > {least}, or the integral "
+            "diverges; pass a larger exponent."
+        )
+    t = np.asarray(t, dtype=np.float64)
+    if is_whole and exponent < terms:
+        return np.zeros_like(t)
+    return _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
+
+
+def exponential(t: np.ndarray, rate: float, definition: Definition) -> np.ndarray:
+    """Return the operator's value on exp(rate t), to about 1e-13 of the largest term; see `power`."""
+    return _exponential(t, complex(rate), definition).real
+
+
+def sine(t: np.ndarray, frequency: float, definition: Definition) -> np.ndarray:
+    """Return the operator's value on sin(frequency t); see `power`."""
+    return _exponential(t, 1j * frequency, definition).imag
+
+
+def cosine(t: np.ndarray, frequency: float, definition: Definition) -> np.ndarray:
+    """Return the operator's value on cos(frequency t); see `power`."""
+    return _exponential(t, 1j * frequency, definition).real
+
+
+def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.ndarray:
+    """Sum the first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then add the rest."""
+    order, first = _order(definition)
+    t = np.asarray(t, dtype=np.float64)
+    rest = max(first, math.ceil(1 + order))  # then the integral's weight is bounded
+    y = np.zeros(t.shape, dtype=np.complex128)
+    for j in range(first, rest):
+        y += rate**j * _times_power(rgamma(j + 1 - order), t, j - order)
+    return y + rate**rest * t ** (rest - order) * _mittag_leffler(rest + 1 - order, rate * t)
+
+
+def _mittag_leffler(beta: float, z: np.ndarray) -> np.ndarray:
+    """Return E_(1, beta)(z) = int_0^1 (1 - s)**(beta - 2) exp(z s) ds / Gamma(beta - 1) for beta >= 2.
+
+    Gauss-Jacobi: the error is about (|z| / 4)**(2 k) / (2 k)! at k nodes.
+    """
+    nodes, weights = roots_jacobi(32 + math.ceil(np.max(np.abs(z), initial=0.0) / 2), beta - 2, 0.0)
+    return np.exp(z[..., None] * (1 + nodes) / 2) @ weights * 0.5 ** (beta - 1) * rgamma(beta - 1)
+
+
+def _times_power(factor: float, t: np.ndarray, exponent: float) -> np.ndarray:
+    """Return factor t**exponent, infinite at 0 below exponent 0 unless the factor is zero."""
+    if factor == 0:
+        return np.zeros_like(t)
+    with np.errstate(divide="ignore"):
+        return factor * t**exponent
+
+
+def _order(definition: Definition) -> tuple[float, int]:
+    """Return the order, negative for integrals, and how many terms of the Taylor polynomial are left out."""
+    if not isinstance(definition.alpha, float):
+        raise ValueError(f"{definition}: needs one alpha for a closed form; pass one definition per channel.")
+    if isinstance(definition, RiemannLiouvilleIntegral):
+        return -definition.alpha, 0
+    return definition.alpha, definition.taylor if isinstance(definition, Caputo) else 0

@@ -1,0 +1,72 @@
+"""What selection asks about NumPy: rates of this machine, memory, versions."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import scipy
+import scipy.fft
+
+from hpfracc_nn.selection import Rates, register_probe
+
+_REPEATS = 3  # the fastest counts: a busy machine only ever adds time
+_MATMUL = 256
+_FFT = (16, 4096)
+_STREAM = 1 << 23  # bytes; beyond a core's own caches
+
+
+class NumpyProbe:
+    """Answers for NumPy and SciPy."""
+
+    framework = "numpy"
+
+    def threads(self) -> int:
+        """One: `scipy.fft` runs on one unless told otherwise, and what BLAS uses cannot be asked of NumPy."""
+        return 1
+
+    def free_memory(self, device: str) -> int | None:
+        """Return what the system can still give out, None where it does not say (not Linux)."""
+        try:
+            with open("/proc/meminfo", encoding="ascii") as lines:
+                for line in lines:
+                    if line.startswith("MemAvailable:"):
+                        return 1024 * int(line.split()[1])
+        except OSError:
+            pass
+        return None
+
+    def calibrate(self, device: str, dtype: str) -> Rates:
+        """Measure the rates in about ten milliseconds."""
+        rng = np.random.default_rng(0)
+        square = rng.standard_normal((_MATMUL, _MATMUL)).astype(dtype)
+        rows = rng.standard_normal(_FFT).astype(dtype)
+        stream = np.ones(_STREAM // np.dtype(dtype).itemsize, dtype)
+        target = np.empty_like(stream)
+        flops = {
+            "matmul": 2 * _MATMUL**3 / _seconds(lambda: square @ square),
+            "fft": 2.5 * rows.size * np.log2(_FFT[1]) / _seconds(lambda: scipy.fft.rfft(rows)),
+            "scan": rows.size / _seconds(lambda: np.cumsum(rows, axis=-1)),
+            "elementwise": rows.size / _seconds(lambda: rows * rows),
+        }
+        copying = _seconds(lambda: np.copyto(target, stream))
+        launch = _seconds(lambda: [scipy.fft.rfft(rows[0, :8]) for _ in range(20)]) / 20
+        return Rates(flops, bandwidth=2 * stream.nbytes / copying, launch=launch)
+
+    def versions(self) -> Mapping[str, str]:
+        """Return the versions that times depend on."""
+        return {"numpy": np.__version__, "scipy": scipy.__version__}
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    call()  # page faults and FFT plans
+    best = float("inf")
+    for _ in range(_REPEATS):
+        begin = time.perf_counter()
+        call()
+        best = min(best, time.perf_counter() - begin)
+    return max(best, 1e-9)  # a coarse clock may show nothing
+
+
+register_probe(NumpyProbe())

@@ -1,0 +1,198 @@
+"""Derivatives and integrals of any order, for the arrays of any framework that has a room here."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn.fractional.definitions import (
+    Alpha,
+    Caputo,
+    Definition,
+    GrunwaldLetnikov,
+    RiemannLiouville,
+    RiemannLiouvilleIntegral,
+)
+from hpfracc_nn.selection import BackendManager
+
+Samples = Any  # an array of any framework, or what NumPy makes one of
+
+# Framework -> the module whose `apply` takes its arrays; imported when the first array comes, never before.
+_ROOMS = {
+    "numpy": "hpfracc_nn.fractional.numpy.operator",
+    "torch": "hpfracc_nn.fractional.torch.operator",
+}
+_PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
+
+
+def derivative(
+    x: Samples,
+    definition: Definition,
+    *,
+    dt: float = 1.0,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Samples:
+    """Return the fractional derivative of `x` along `dim`.
+
+    How accurate it is, on smooth samples and on others, depends on the definition's scheme and is said there.
+    A sample that is not finite makes the result of its own row unspecified, before it as well as after it;
+    other rows stay exact.
+
+    Args:
+        x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
+            makes one of, or a torch tensor. It is never written to.
+        definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
+        dt: Spacing of the samples, in the caller's time unit; positive.
+        dim: The time axis.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
+
+    Raises:
+        TypeError: `x` is not real and floating, or its framework is not supported; `definition` is none.
+        ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others.
+        LookupError: No registered kernel accepts this dtype and device.
+
+    Example:
+        >>> import numpy as np
+        >>> t = np.linspace(0, 1, 101)
+        >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))
+        1.5045
+    """
+    return apply("derivative", x, definition, dt, dim, manager)
+
+
+def integral(
+    x: Samples,
+    alpha: Alpha | RiemannLiouvilleIntegral,
+    *,
+    dt: float = 1.0,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Samples:
+    """Return the Riemann-Liouville integral of order `alpha` of `x` along `dim`, from the first sample on.
+
+    Of order 2 on smooth samples; alpha = 0 is the identity, alpha = 1 the trapezoid rule.
+
+    Args:
+        x: As in `derivative`.
+        alpha: The order, in [0, 2], or a RiemannLiouvilleIntegral.
+        dt: As in `derivative`.
+        dim: As in `derivative`.
+        manager: As in `derivative`.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x * time**alpha.
+
+    Raises:
+        TypeError: As in `derivative`; or `alpha` is a definition that is no integral.
+        ValueError: As in `derivative`; or alpha is outside [0, 2].
+        LookupError: As in `derivative`.
+    """
+    if isinstance(alpha, Definition) and not isinstance(alpha, RiemannLiouvilleIntegral):
+        raise TypeError(
+            f"integral(alpha={alpha!r}): needs an order or a RiemannLiouvilleIntegral; "
+            "pass a derivative to derivative(x, definition)."
+        )
+    definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
+    return apply("integral", x, definition, dt, dim, manager)
+
+
+def caputo(
+    x: Samples,
+    alpha: Alpha,
+    *,
+    scheme: str = Caputo.scheme,
+    bounds: tuple[float, float] | None = None,
+    dt: float = 1.0,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Samples:
+    """Return `derivative(x, Caputo(alpha, scheme, bounds))`; see there."""
+    return apply("caputo", x, Caputo(alpha, scheme, bounds), dt, dim, manager)
+
+
+def riemann_liouville(
+    x: Samples,
+    alpha: Alpha,
+    *,
+    scheme: str = RiemannLiouville.scheme,
+    bounds: tuple[float, float] | None = None,
+    dt: float = 1.0,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Samples:
+    """Return `derivative(x, RiemannLiouville(alpha, scheme, bounds))`; see there."""
+    return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager)
+
+
+def grunwald_letnikov(
+    x: Samples,
+    alpha: Alpha,
+    *,
+    scheme: str = GrunwaldLetnikov.scheme,
+    bounds: tuple[float, float] | None = None,
+    dt: float = 1.0,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Samples:
+    """Return `derivative(x, GrunwaldLetnikov(alpha, scheme, bounds))`; see there."""
+    return apply("grunwald_letnikov", x, GrunwaldLetnikov(alpha, scheme, bounds), dt, dim, manager)
+
+
+def apply(
+    owner: str, x: Samples, definition: Definition, dt: float, dim: int, manager: BackendManager | None
+) -> Samples:
+    """Return the operator applied to `x` by the room of its framework; `owner` is named in messages."""
+    if not isinstance(definition, Definition):
+        given = repr(definition) if not isinstance(definition, type) else definition.__name__
+        raise TypeError(
+            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
+        )
+    framework = _framework_of(x)
+    if framework not in _ROOMS:
+        raise TypeError(
+            f"{owner}(x of type {_type_name(x)}): needs a NumPy array or a torch tensor; "
+            "pass numpy.asarray(x) where no gradient is needed."
+        )
+    if framework == "numpy":
+        x = _as_array(owner, x)
+    return importlib.import_module(_ROOMS[framework]).apply(owner, x, definition, dt, dim, manager)
+
+
+def _framework_of(x: Samples) -> str:
+    """Return whose array it is: the package of its class, or of one that it derives from."""
+    for cls in type(x).__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in _PACKAGES:
+            return _PACKAGES[package]
+    return "numpy"
+
+
+def _as_array(owner: str, x: Samples) -> np.ndarray:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{owner}(x of type {_type_name(x)}): needs a sample at every step; "
+            "pass x.filled(value) with a value for the gaps."
+        )
+    if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
+        raise TypeError(
+            f"{owner}(x of type {_type_name(x)}): needs samples in an array; "
+            "pass a NumPy array, a list or a torch tensor."
+        )
+    try:
+        return np.asarray(x)
+    except ValueError:
+        raise ValueError(
+            f"{owner}(x of type {_type_name(x)}): needs rows of one length; "
+            "pass an array, or a list of equal lists."
+        ) from None
+
+
+def _type_name(x: Samples) -> str:
+    cls = type(x)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"

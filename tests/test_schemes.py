@@ -1,0 +1,180 @@
+"""The weights of every scheme against mpmath at any lag; the number of differences, which changes nothing."""
+
+import functools
+
+import numpy as np
+import pytest
+from mpmath import binomial, gamma, mpf, workdps
+
+from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, GrunwaldLetnikov, RiemannLiouvilleIntegral, exact
+from hpfracc_nn.fractional.namespace import NUMPY
+
+LAGS = (*range(18), 31, 32, 63, 64, 65, 127, 128, 129, 1000, 1023, 1024, 10**4, 10**5, 10**6)
+ALPHAS = (0.001, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0)
+EPS = np.finfo(float).eps
+DIGITS = 50  # 18 are lost to third differences at lag 1e6
+
+REGISTERED = [(definition, scheme) for definition in DEFINITIONS.values() for scheme in definition.schemes]
+
+# The definitions of the schemes, summed as they stand.
+
+
+def power(base, exponent):
+    return mpf(base) ** exponent if base > 0 else mpf(0)  # also for exponent 0: the limit from above
+
+
+def integral_of_powers(p, k):
+    """(k + 1)**p, whose backward difference is the integral of p t**(p - 1) over cell k."""
+    return power(k + 1, p)
+
+
+def trapezoid_error(p, k):
+    """What the trapezoid rule for t**p misses on cell k."""
+    return (power(k + 1, 1 + p) - power(k, 1 + p)) / (1 + p) - (power(k + 1, p) + power(k, p)) / 2
+
+
+def convolved(polynomial, sequence, p, k):
+    return sum(a * sequence(p, k - i) for i, a in enumerate(polynomial) if k >= i)
+
+
+def product(*factors):
+    out = np.array([mpf(1)], dtype=object)
+    for factor in factors:
+        out = np.convolve(out, np.array([mpf(a) for a in factor], dtype=object))
+    return out
+
+
+def cells(alpha, taylor, m, *sequences):
+    slope = (1.5, -0.5) if taylor == 2 else (1,)
+    polynomial, p = product(slope, *[(1, -1)] * (taylor + 1 - m)), taylor - alpha
+    return lambda k: sum(convolved(polynomial, sequence, p, k) for sequence in sequences) / gamma(1 + p)
+
+
+def l1(alpha, taylor, m):
+    return cells(alpha, taylor, m, integral_of_powers)
+
+
+def l1_2(alpha, taylor, m):
+    return cells(alpha, taylor, m, integral_of_powers, trapezoid_error)
+
+
+def grunwald(alpha, taylor, m):
+    return lambda k: (-1) ** k * binomial(alpha - m, k)
+
+
+def bdf2(alpha, taylor, m):
+    inner = grunwald(alpha, taylor, m)
+    third = [(-1) ** j * binomial(alpha, j) / mpf(3) ** j for j in range(50)]  # 3**-50 < 2e-24
+    return lambda k: mpf(1.5) ** alpha * sum(c * inner(k - j) for j, c in enumerate(third) if k >= j)
+
+
+def trapezoid(alpha, taylor, m):
+    polynomial = product(*[(1, -1)] * (2 - m))
+    return lambda k: convolved(polynomial, integral_of_powers, 1 + alpha, k) / gamma(2 + alpha)
+
+
+ORACLES = {"l1": l1, "l1_2": l1_2, "grunwald": grunwald, "bdf2": bdf2, "trapezoid": trapezoid}
+
+
+def test_every_scheme_has_its_definition_here():
+    assert set(ORACLES) == set(SCHEMES)
+
+
+@functools.cache
+def exact_weights(scheme, alpha, taylor, m, lags):
+    with workdps(DIGITS):
+        weight = ORACLES[scheme](mpf(alpha), taylor, m)
+        return np.array([float(weight(k)) for k in lags])
+
+
+@pytest.mark.parametrize("alpha", ALPHAS)
+@pytest.mark.parametrize(("kind", "scheme"), REGISTERED)
+def test_weights_are_exact_to_rounding_at_every_lag(kind, scheme, alpha):
+    definition = kind(alpha, scheme)
+    got = definition.stencil(1, 1.0, NUMPY).column(np.array(LAGS))
+    wanted = exact_weights(scheme, alpha, definition.taylor, definition.differences, LAGS)
+    # For the integral third differences of powers up to 16**2.5 leave weights above 0.15: one rounding of the
+    # largest term is 16**2.5 * EPS / 0.15 = 1.5e-12.
+    rtol = 2e-12 if kind is RiemannLiouvilleIntegral else 1e-12
+    # Where a weight crosses zero, and at whole orders, where it is zero, the first weight is the measure.
+    np.testing.assert_allclose(got, wanted, rtol=rtol, atol=4 * EPS * abs(wanted[0]))
+
+
+@pytest.mark.parametrize("alpha", [-0.999, -0.5, -0.1])
+@pytest.mark.parametrize("scheme", GrunwaldLetnikov.schemes)
+def test_weights_of_sums_are_exact_to_rounding(scheme, alpha):
+    definition = GrunwaldLetnikov(alpha, scheme)
+    got = definition.stencil(1, 1.0, NUMPY).column(np.array(LAGS))
+    np.testing.assert_allclose(got, exact_weights(scheme, alpha, 1, 0, LAGS), rtol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 1.1, 1.5, 1.9])
+def test_the_starting_column_of_l1_2_takes_the_first_correction_back(alpha):
+    definition = DEFINITIONS["caputo"](alpha, "l1_2")
+    n, factor = 2000, -1.5 if alpha > 1 else -1
+    got = np.asarray(definition.stencil(n, 1.0, NUMPY).start)
+    rows = np.array([1, 2, 3, 16, 17, 18, 100, 1999])
+    with workdps(DIGITS):
+        p = definition.taylor - mpf(alpha)
+        wanted = np.array([float(factor * trapezoid_error(p, int(k) - 1) / gamma(1 + p)) for k in rows])
+    assert got[0] == 0
+    np.testing.assert_allclose(got[rows], wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9, 1.1, 1.5, 1.9])
+@pytest.mark.parametrize("kind", [DEFINITIONS["caputo"], DEFINITIONS["riemann_liouville"]])
+def test_bdf2_is_exact_for_the_power_that_its_starting_column_is_made_for(kind, alpha):
+    n, definition = 300, kind(alpha, "bdf2")
+    t, c = np.arange(n, dtype=float), definition.taylor
+    got = (definition.stencil(n, 1.0, NUMPY).as_matrix() @ t**c)[c:]
+    # samples of size n**c, rounded, and weights of sum below 4
+    np.testing.assert_allclose(got, exact.power(t[c:], c, definition), rtol=1e-12, atol=8 * EPS * n**c)
+
+
+# m
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 4, 5, 64])
+@pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0])
+@pytest.mark.parametrize(("kind", "scheme"), REGISTERED)
+def test_the_number_of_differences_changes_only_the_rounding(kind, scheme, alpha, n):
+    definition = kind(alpha, scheme)
+    if scheme == "bdf2" and definition.subtracts and alpha > 1:
+        return  # its starting column acts on d[2]: see the next test
+    orders: tuple[int, ...] = (0, 1, 2)
+    roundings = 64
+    if kind is RiemannLiouvilleIntegral:
+        orders = (0, -1)
+    if kind is RiemannLiouvilleIntegral or (definition.subtracts and alpha > 1):
+        # Third differences (coefficients of sum 16) of squares up to 16**2 below lag 16, and entries of d up
+        # to 3 n where k S is subtracted: what the rule for m avoids.
+        roundings = 16 * 16**2 * 3
+    first, *others = (definition.stencil(n, 0.1, NUMPY, differences=m).as_matrix() for m in orders)
+    for other in others:
+        np.testing.assert_allclose(other, first, rtol=0, atol=roundings * n * EPS * np.abs(first).max())
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.5, 1.9])
+def test_the_number_of_differences_changes_bdf2_above_one_by_its_error(alpha):
+    definition, gaps = DEFINITIONS["caputo"](alpha, "bdf2"), []
+    for n_steps in (50, 100, 200):  # more, and the rounding of m = 0 shows at alpha = 1.9
+        x = np.exp(np.linspace(0, 1, n_steps + 1))
+        values = [
+            definition.stencil(n_steps + 1, 1 / n_steps, NUMPY, differences=m).as_matrix() @ x
+            for m in (0, 1, 2)
+        ]
+        gaps.append(max(np.abs(value - values[0])[n_steps // 10 :].max() for value in values[1:]))
+    assert np.log2(gaps[0] / gaps[1]) > 1.9
+    assert np.log2(gaps[1] / gaps[2]) > 1.9
+
+
+@pytest.mark.parametrize(
+    ("alpha", "m"), [(0.0, 0), (0.25, 0), (0.26, 1), (1.0, 1), (1.25, 1), (1.3, 2), (2.0, 2)]
+)
+def test_the_rule_for_the_number_of_differences(alpha, m):
+    assert {
+        kind(alpha).differences for kind in DEFINITIONS.values() if kind is not RiemannLiouvilleIntegral
+    } == {m}
+    assert DEFINITIONS["caputo"](0.1, bounds=(0, 1)).differences == 1
+    assert RiemannLiouvilleIntegral(1.0).differences == 0
+    assert RiemannLiouvilleIntegral(1.1).differences == -1
