@@ -7,6 +7,7 @@ per channel needs the channels just before time and nothing after it; other orde
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from math import prod
 
 
@@ -34,17 +35,17 @@ class Layout:
     order: tuple[int, ...] | None
     alpha_shape: tuple[int, ...]
 
-    @property
+    @cached_property
     def canonical(self) -> tuple[int, int, int, int]:
         """(batch, channels, n, width)."""
         return self.batch, self.channels, self.n, self.width
 
-    @property
+    @cached_property
     def permuted(self) -> tuple[int, ...]:
         """The caller's shape after the permutation."""
         return self.shape if self.order is None else tuple(self.shape[i] for i in self.order)
 
-    @property
+    @cached_property
     def inverse(self) -> tuple[int, ...] | None:
         """The permutation that undoes `order`."""
         if self.order is None:
@@ -52,6 +53,7 @@ class Layout:
         return tuple(self.order.index(i) for i in range(len(self.order)))
 
 
+@lru_cache(maxsize=4096)
 def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[int, ...]) -> Layout:
     """Return the canonical view of an array of `shape` with time on `axis`, or raise if alpha does not fit it.
 

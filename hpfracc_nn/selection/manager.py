@@ -133,10 +133,13 @@ class BackendManager:
     def shared_site(self, op: str, framework: str, label: str) -> Site:
         """Return the one site of that label, kept by the manager: for functions, which keep nothing."""
         key = (op, framework, label)
-        with self.lock:
-            if key not in self._shared_sites:
-                self._shared_sites[key] = self.site(op, framework, label)
-            return self._shared_sites[key]
+        found = self._shared_sites.get(key)
+        if found is None:
+            with self.lock:
+                found = self._shared_sites.get(key)
+                if found is None:
+                    found = self._shared_sites[key] = self.site(op, framework, label)
+        return found
 
     @staticmethod
     def process_site(op: str, framework: str, label: str) -> Site:

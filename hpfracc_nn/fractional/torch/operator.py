@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from weakref import WeakKeyDictionary
-
 import torch
 from torch import Tensor
 
@@ -29,7 +27,8 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
     dt = errors.positive_step(owner, dt)
     if not definition.is_fixed:
         check_alpha(owner, definition)
-    return apply_at(owner, x, definition, dt, dim, _site(manager))
+    site = (default_manager() if manager is None else manager).shared_site("toeplitz", "torch", "functions")
+    return apply_at(owner, x, definition, dt, dim, site)
 
 
 def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
@@ -109,15 +108,3 @@ def _product(x: Tensor, weights: Weights, layout: Layout, site: Site) -> Tensor:
     plan = site.pick((x.shape, x.dtype, x.device, needs, learns, count, threads), describe)
     form = plan.kernel.prepare(weights, plan.workload)
     return Product(site, plan, form, weights.stencil, weights.columns())(x)
-
-
-_SITES: WeakKeyDictionary[BackendManager, Site] = WeakKeyDictionary()
-
-
-def _site(manager: BackendManager | None) -> Site:
-    """The site that direct calls share, one per manager."""
-    manager = manager or default_manager()
-    site = _SITES.get(manager)
-    if site is None:
-        site = _SITES[manager] = manager.site("toeplitz", "torch", "functions")
-    return site
