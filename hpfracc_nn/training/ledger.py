@@ -68,10 +68,15 @@ class Ledger:
         return [(watched.name, watched.plan, *watched.calls()) for watched in self._watched.values()]
 
     def rows(self) -> list[ReportRow]:
-        """Return one row per site and workload; a row's share is its part of all calls."""
-        found = [row for row in self._collected().values() if row.forwards + row.backwards]
-        total = sum(row.forwards + row.backwards for row in found)
-        return [replace(row, share=(row.forwards + row.backwards) / total) for row in found]
+        """Return one row per site and workload that was consulted, the most consulted first within a site.
+
+        A row's share is its part of all calls.
+        """
+        found = [row for row in self._collected().values() if _calls(row)]
+        total = sum(map(_calls, found))
+        places = {name: place for place, name in enumerate(dict.fromkeys(row.label for row in found))}
+        found.sort(key=lambda row: (places[row.label], -_calls(row)))
+        return [replace(row, share=_calls(row) / total) for row in found]
 
     def state(self) -> dict[str, Any]:
         """Return the counts in numbers, strings, lists and dicts only."""
@@ -131,6 +136,10 @@ def _row(name: str, plan: Plan, forwards: int, backwards: int) -> ReportRow:
         speed_up=second / plan.seconds if second is not None and plan.seconds else None,
         reason=plan.reason,
     )
+
+
+def _calls(row: ReportRow) -> int:
+    return row.forwards + row.backwards
 
 
 def milliseconds(seconds: float | None) -> float | None:

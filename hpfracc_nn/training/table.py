@@ -54,12 +54,13 @@ def plain(rows: Sequence[ReportRow], width: int | None = None) -> str:
     """Return the table as text, in two parts if it is wider than `width`."""
     text = _aligned(_cells(rows, {**WHAT, **HOW}))
     if width is not None and max(map(len, text)) > width:
-        text = [*_aligned(_numbered(rows, WHAT)), "", *_aligned(_numbered(rows, HOW))]
+        parts = [_headed(_numbered(rows, part)) for part in (WHAT, HOW)]
+        text = [*_aligned(parts[0]), "", *_aligned(parts[1])]
     return "\n".join([TITLE, *text, CAPTION, ""])
 
 
 def _rich(rows: Sequence[ReportRow]) -> str:
-    console = importlib.import_module("rich.console").Console()
+    console = importlib.import_module("rich.console").Console(markup=False, highlight=False)
     parts = [_cells(rows, {**WHAT, **HOW})]
     if _rich_width(parts[0]) > console.width:
         parts = [_numbered(rows, WHAT), _numbered(rows, HOW)]
@@ -76,7 +77,7 @@ def _rich(rows: Sequence[ReportRow]) -> str:
             for line in lines:
                 table.add_row(*line)
             console.print(table)
-        console.print(CAPTION, style="dim", highlight=False)
+        console.print(CAPTION, style="dim")
     return str(captured.get())
 
 
@@ -89,6 +90,15 @@ def _rich_width(cells: Sequence[Sequence[str]]) -> int:
 
 def _folded(name: str) -> str:
     return textwrap.fill(name, 9)
+
+
+def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the cells with the header folded into lines."""
+    header, *lines = cells
+    folded = [_folded(name).split("\n") for name in header]
+    height = max(map(len, folded))
+    padded = [[""] * (height - len(part)) + part for part in folded]
+    return [*zip(*padded, strict=True), *lines]
 
 
 def _cells(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
