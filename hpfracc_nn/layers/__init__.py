@@ -1,0 +1,20 @@
+"""The layers. PyTorch's are reached from here and from the package; the framework is loaded when one is asked for."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_TORCH = ("Alpha", "FractionalDifference", "FractionalLayer")
+
+__all__ = ["Alpha", "FractionalDifference", "FractionalLayer"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _TORCH:
+        return getattr(import_module("hpfracc_nn.layers.torch"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -44,27 +44,27 @@ class ColumnForm:
         return torch.fft.rfft(self.column, padded_length(self.column.shape[-1]))
 
     def product(self, x: Tensor) -> Tensor:
-        if x.shape[2] <= _DENSE_UP_TO:
-            return torch.einsum("bcjw,cjl->bclw", x, self.matrix)
-        return self._filter(x, self.spectrum)
+        if x.shape[2] > _DENSE_UP_TO:
+            return self._filter(x, self.spectrum)
+        return _samples(torch.bmm(_rows(x, x.shape[2]), self.matrix), x.shape)
 
     def adjoint(self, g: Tensor) -> Tensor:
-        if g.shape[2] <= _DENSE_UP_TO:
-            return torch.einsum("bclw,cjl->bcjw", g, self.matrix)
-        return self._filter(g, self.spectrum.conj())
+        if g.shape[2] > _DENSE_UP_TO:
+            return self._filter(g, self.spectrum.conj())
+        return _samples(torch.bmm(_rows(g, g.shape[2]), self.matrix.transpose(1, 2)), g.shape)
 
     def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient of <product(x), g> in the column: the correlation of g with x, [channels, n]."""
         n, size = x.shape[2], padded_length(x.shape[2])
         spectrum = torch.fft.rfft(g, size, dim=2) * torch.fft.rfft(x, size, dim=2).conj()
-        return (torch.fft.irfft(spectrum.sum(dim=(0, 3)), size, dim=-1)[..., :n],)
+        return (torch.fft.irfft(spectrum.sum(dim=(0, 3)), size, dim=-1).narrow(-1, 0, n),)
 
     @staticmethod
     def _filter(x: Tensor, spectrum: Tensor) -> Tensor:
         n = x.shape[2]
         size = padded_length(n)
         y = torch.fft.irfft(torch.fft.rfft(x, size, dim=2) * spectrum[..., None], size, dim=2)
-        return y[:, :, :n].contiguous()
+        return y.narrow(2, 0, n).contiguous()
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,65 +105,77 @@ class ChunkForm:
         return ChunkForm(*tensors, self.into, self.decay)
 
     def product(self, x: Tensor) -> Tensor:
-        chunks = self._chunks(x)
-        y = torch.einsum("bcmjw,cjl->bcmlw", chunks, self.near)
-        if chunks.shape[2] > 1:
-            y = y + torch.einsum("bcmqw,cql->bcmlw", self._states(chunks), self.far)
-        return self._samples(y, x.shape[2])
+        rows = _rows(x, self.multiple)
+        y = torch.bmm(rows, self.near)
+        if x.shape[2] > self.multiple:
+            y = y + torch.bmm(self._states(rows, x.shape), self.far)
+        return _samples(y, x.shape)
 
     def adjoint(self, g: Tensor) -> Tensor:
-        chunks = self._chunks(g)
-        x = torch.einsum("bcmlw,cjl->bcmjw", chunks, self.near)
-        if chunks.shape[2] > 1:
-            states = torch.einsum("bcmlw,cql->bcmqw", chunks, self.far).to(torch.float64)
-            later = _scan(states.flip(2), self.decay).flip(2).to(g.dtype)
-            x = x + torch.einsum("bcmqw,jq->bcmjw", later, self.into)
-        return self._samples(x, g.shape[2])
+        rows = _rows(g, self.multiple)
+        x = torch.bmm(rows, self.near.transpose(1, 2))
+        if g.shape[2] > self.multiple:
+            added = torch.bmm(rows, self.far.transpose(1, 2))
+            x = x + torch.matmul(self._scan(added, g.shape, reverse=True), self.into.t())
+        return _samples(x, g.shape)
 
     def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         """Return the gradient of <product(x), g> in `near` and `far`."""
-        chunks, grads = self._chunks(x), self._chunks(g)
-        near = torch.einsum("bcmjw,bcmlw->cjl", chunks, grads)
-        if chunks.shape[2] == 1:
+        rows, grads = _rows(x, self.multiple), _rows(g, self.multiple)
+        near = torch.bmm(rows.transpose(1, 2), grads)
+        if x.shape[2] <= self.multiple:
             return near, torch.zeros_like(self.far)
-        return near, torch.einsum("bcmqw,bcmlw->cql", self._states(chunks), grads)
+        return near, torch.bmm(self._states(rows, x.shape).transpose(1, 2), grads)
 
-    def _states(self, chunks: Tensor) -> Tensor:
-        added = torch.einsum("bcmjw,jq->bcmqw", chunks, self.into).to(torch.float64)
-        return _scan(added, self.decay).to(chunks.dtype)
+    def _states(self, rows: Tensor, shape: torch.Size) -> Tensor:
+        return self._scan(torch.matmul(rows, self.into), shape)
 
-    def _chunks(self, x: Tensor) -> Tensor:
-        batch, channels, n, width = x.shape
-        length = self.multiple
-        count = -(-n // length)
-        if count * length != n:
-            x = F.pad(x, (0, 0, 0, count * length - n))
-        return x.reshape(batch, channels, count, length, width)
-
-    def _samples(self, chunks: Tensor, n: int) -> Tensor:
-        batch, channels, count, length, width = chunks.shape
-        y = chunks.reshape(batch, channels, count * length, width)
-        return y if count * length == n else y[:, :, :n].contiguous()
+    def _scan(self, added: Tensor, shape: torch.Size, reverse: bool = False) -> Tensor:
+        """Return the state before each chunk, S[m] = sum over i < m of decay**(m-1-i) added[i], by doubling."""
+        batch, channels, n, width = shape
+        count = -(-n // self.multiple)
+        k = added.shape[-1]
+        states = added.reshape(channels, batch, count, width, k).to(torch.float64)
+        states = _later(states.flip(2) if reverse else states, 1)
+        step = 1
+        while step < count:
+            states = states + self.decay**step * _later(states, step)
+            step *= 2
+        states = states.flip(2) if reverse else states
+        return states.reshape(channels, batch * count * width, k).to(added.dtype)
 
 
 Form = ColumnForm | ChunkForm
 
 
-def _scan(added: Tensor, decay: Tensor) -> Tensor:
-    """Return S[m] = sum over i < m of decay**(m - 1 - i) added[i] along axis 2, by doubling."""
-    count = added.shape[2]
-    states = F.pad(added, (0, 0, 0, 0, 1, 0))[:, :, :count]
-    step = 1
-    while step < count:
-        moved = F.pad(states, (0, 0, 0, 0, step, 0))[:, :, :count]
-        states = states + (decay**step)[:, None] * moved
-        step *= 2
-    return states
+def _later(states: Tensor, step: int) -> Tensor:
+    """Move states [channels, batch, chunks, width, k] by `step` chunks, zeros first."""
+    count = states.shape[2]
+    return F.pad(states[:, :, : count - step], (0, 0, 0, 0, step, 0))
+
+
+def _rows(x: Tensor, length: int) -> Tensor:
+    """Return x [batch, channels, n, width] as pieces of `length` samples: [channels, batch * pieces * width, length]."""
+    batch, channels, n, width = x.shape
+    pieces = -(-n // length)
+    if pieces * length != n:
+        x = F.pad(x, (0, 0, 0, pieces * length - n))
+    return x.reshape(batch, channels, pieces, length, width).permute(1, 0, 2, 4, 3).reshape(channels, -1, length)
+
+
+def _samples(rows: Tensor, shape: torch.Size) -> Tensor:
+    """Undo `_rows`."""
+    batch, channels, n, width = shape
+    length = rows.shape[-1]
+    pieces = -(-n // length)
+    x = rows.reshape(channels, batch, pieces, width, length).permute(1, 0, 2, 4, 3)
+    x = x.reshape(batch, channels, pieces * length, width)
+    return x if pieces * length == n else x.narrow(2, 0, n).contiguous()
 
 
 def toeplitz(column: Tensor, length: int) -> Tensor:
     """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j."""
-    padded = F.pad(column[..., :length], (length - 1, 0))
+    padded = F.pad(column.narrow(-1, 0, length), (length - 1, 0))
     return padded.unfold(-1, length, 1).flip(-2)
 
 
