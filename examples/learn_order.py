@@ -20,7 +20,7 @@ def sum_of_squares(layer, series):
 
 def learn(series):
     """Return alpha and its standard error, by least squares from the Hessian at the minimum."""
-    layer = FractionalDifference(1, init=0.1).double()
+    layer = FractionalDifference(1, init=0.1, dtype=torch.float64)
     optimizer = torch.optim.LBFGS(
         layer.parameters(), max_iter=50, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
     )
@@ -46,14 +46,12 @@ def main():
     parser.add_argument("--quick", action="store_true", help="shorter and fewer series")
     quick = parser.parse_args().quick
     n, repeats = (500, 3) if quick else (4000, 20)
-    print(
-        f"{repeats} series of {n} samples for each order; the theory's standard error is {math.sqrt(6 / n) / math.pi:.4f}"
-    )
+    rng = np.random.default_rng(0)
+    theory = math.sqrt(6 / n) / math.pi
+    print(f"{repeats} series of {n} samples for each order; in theory the standard error is {theory:.4f}")
     print("true    mean of estimates    their spread    standard error said    inside 2 of them")
     for alpha in (0.1, 0.25, 0.4):
-        found = [
-            learn(torch.from_numpy(arfima(n, alpha, np.random.default_rng(seed)))) for seed in range(repeats)
-        ]
+        found = [learn(torch.from_numpy(arfima(n, alpha, rng))) for _ in range(repeats)]
         estimates, said = np.array(found).T
         inside = np.sum(np.abs(estimates - alpha) < 2 * said)
         print(

@@ -1,6 +1,7 @@
 """The forecasts that a model is compared with."""
 
 import functools
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from hpfracc_nn.training import baselines
 
 N, START = 160, 110
-BASELINES = {
+BASELINES: dict[str, Callable[..., np.ndarray]] = {
     "random walk": baselines.random_walk,
     "AR(3)": functools.partial(baselines.autoregression, lags=3),
     "HAR": baselines.har,

@@ -9,13 +9,14 @@ import pytest
 from hpfracc_nn import data
 
 
-class Fixed:
+class Fixed(np.random.Generator):
     """A generator whose normal numbers are given."""
 
     def __init__(self, numbers):
+        super().__init__(np.random.PCG64(0))
         self.numbers = numbers
 
-    def standard_normal(self, size):
+    def standard_normal(self, size):  # type: ignore[override]
         assert size == len(self.numbers)
         return self.numbers
 
@@ -144,14 +145,18 @@ def test_the_same_generator_gives_the_same_samples():
     assert (first == second).all()
 
 
-@pytest.mark.parametrize(
-    ("n", "alpha", "message"),
-    [
-        (0, 0.1, r"arfima\(n=0\): needs n >= 1; pass the number of samples\."),
-        (5, 0.5, r"arfima\(alpha=0\.5\): needs -1/2 < alpha < 1/2 to be stationary; generate alpha - 1 and take "
-         r"numpy\.cumsum of it\."),
-    ],
-)  # fmt: skip
+ARFIMA_FAULTS = [
+    (0, 0.1, r"arfima\(n=0\): needs n >= 1; pass the number of samples\."),
+    (
+        5,
+        0.5,
+        r"arfima\(alpha=0\.5\): needs -1/2 < alpha < 1/2 to be stationary; "
+        r"generate alpha - 1 and take numpy\.cumsum of it\.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("n", "alpha", "message"), ARFIMA_FAULTS)
 def test_what_cannot_be_generated_is_an_error(n, alpha, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         data.arfima(n, alpha, np.random.default_rng(0))

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from hpfracc_nn import errors
-from hpfracc_nn.layers.torch.difference import FractionalDifference
+from hpfracc_nn.layers.torch import FractionalDifference
 from hpfracc_nn.selection import BackendManager
 
 
@@ -49,11 +49,10 @@ class Arfima(pl.LightningModule):
     ):
         super().__init__()
         self.difference = FractionalDifference(
-            1, bounds=bounds, init=alpha, learn_alpha=learn_alpha, manager=manager
+            1, bounds=bounds, init=alpha, learn_alpha=learn_alpha, manager=manager, dtype=torch.float64
         )
         self.phi = nn.Parameter(torch.tensor(phi, dtype=torch.float64))
         self.mu = nn.Parameter(torch.tensor(mu, dtype=torch.float64))
-        self.double()
 
     @property
     def alpha(self) -> Tensor:
