@@ -53,7 +53,7 @@ def test_info_names_versions_settings_and_kernels(monkeypatch):
 def test_info_says_why_a_kernel_is_left_out(monkeypatch):
     manager = BackendManager(Settings(disabled=frozenset({"torch/dense"}), force_algorithm="dense"))
     monkeypatch.setattr(cli, "default_manager", lambda: manager)
-    lines = [line.split(maxsplit=1) for line in run("info").output.splitlines() if "/" in line]
+    lines = [line.split(maxsplit=1) for line in run("info").output.splitlines() if line[:2] == "  "]
     said = {line[0]: line[1] for line in lines}
     assert said["torch/dense"] == "disabled"
     assert said["torch/fft"] == "left out: force_algorithm='dense'"

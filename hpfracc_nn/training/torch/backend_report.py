@@ -186,7 +186,7 @@ class BackendReport(Callback):
     def _bar_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         bar = trainer.progress_bar_callback
         rows = self.rows()
-        metrics: dict[str, Any] = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore[arg-type, union-attr]
+        metrics: dict[str, Any] = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
         if rows:
             most = max(rows, key=lambda row: row.share)
             metrics["backend"] = f"{most.backend}/{most.algorithm}"
