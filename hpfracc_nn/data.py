@@ -1,0 +1,147 @@
+"""Series for the examples: loaded from packages that ship them, or generated; nothing is downloaded."""
+
+import csv
+import importlib
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+
+def log_parkinson(high: Any, low: Any) -> np.ndarray:
+    """Return the logarithm of Parkinson's variance of each day, log(log(high / low)**2 / (4 log 2)).
+
+    Args:
+        high: Highest price of each day, shape [days].
+        low: Lowest price of each day, shape [days].
+
+    Raises:
+        ValueError: Some day does not have high > low > 0.
+
+    Source: Parkinson, The Extreme Value Method for Estimating the Variance of the Rate of Return,
+    Journal of Business 53 (1980).
+    """
+    high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)
+    wrong = np.flatnonzero(~((high > low) & (low > 0)))
+    if wrong.size:
+        day = wrong[0]
+        raise ValueError(
+            f"log_parkinson(high, low): needs high > low > 0 on every day; day {day} has high={high[day]}, "
+            f"low={low[day]}; leave such days out."
+        )
+    return np.log(np.log(high / low) ** 2 / (4 * math.log(2)))
+
+
+def sp500_volatility(days: int = 2000) -> tuple[np.ndarray, np.ndarray]:
+    """Return the last `days` dates and log Parkinson ranges of the S&P 500 up to the end of 2018.
+
+    The prices are those that the `arch` package ships (1999 to 2018, 5031 days).
+
+    Returns:
+        Dates, datetime64[D] of shape [days], and `log_parkinson` of them, float64 of shape [days].
+
+    Raises:
+        ModuleNotFoundError: `arch` is not installed.
+        ValueError: `days` is not positive, or more than there are.
+    """
+    prices = _shipped_prices()
+    if not 0 < days <= len(prices):
+        raise ValueError(f"sp500_volatility(days={days}): needs 0 < days <= {len(prices)}; pass fewer days.")
+    prices = prices.iloc[-days:]
+    dates = prices.index.to_numpy().astype("datetime64[D]")
+    return dates, log_parkinson(prices["High"].to_numpy(), prices["Low"].to_numpy())
+
+
+def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
+    """Return one column of a comma separated file with a header, in the order of its lines.
+
+    Returns:
+        float64, shape [lines].
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It has no such column, or a line holds no finite number there.
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(
+            f"no file {str(path)!r}; pass the path of a comma separated file with a header."
+        )
+    values = []
+    with open(path, newline="", encoding="utf-8-sig") as file:
+        reader = csv.DictReader(file, skipinitialspace=True)
+        if column not in (reader.fieldnames or []):
+            known = ", ".join(map(repr, reader.fieldnames or [])) or "none"
+            raise ValueError(f"{path}: no column {column!r}; pass one of the columns there are: {known}.")
+        for line in reader:
+            values.append(_finite(line[column], f"{path}, line {reader.line_num}, column {column!r}"))
+    return np.array(values)
+
+
+def arfima(n: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
+    """Return `n` samples of Gaussian ARFIMA(0, alpha, 0) with innovations of variance 1.
+
+    Exact: the samples have the stationary autocovariance to rounding, with no burn-in. The circulant that
+    embeds it is nonnegative for each alpha here, so the method never fails. O(n log n).
+
+    Args:
+        n: Number of samples.
+        alpha: Order of integration, usually called d; -1/2 < alpha < 1/2.
+        rng: Where the randomness comes from.
+
+    Raises:
+        ValueError: `n` is not positive, or `alpha` is outside its range.
+
+    Source: Davies & Harte, Tests for Hurst Effect, Biometrika 74 (1987); nonnegative by Craigmile,
+    Journal of Time Series Analysis 24 (2003).
+    """
+    if n < 1:
+        raise ValueError(f"arfima(n={n}): needs n >= 1; pass the number of samples.")
+    if not -0.5 < alpha < 0.5:
+        raise ValueError(
+            f"arfima(alpha={alpha}): needs -1/2 < alpha < 1/2 to be stationary; "
+            "generate alpha - 1 and take numpy.cumsum of it."
+        )
+    covariance = arfima_covariance(n + 1, alpha)
+    spectrum = np.fft.rfft(np.concatenate([covariance, covariance[-2:0:-1]])).real
+    spectrum = np.maximum(spectrum, 0)  # rounding may leave -1e-16 where it is 0
+    noise = np.fft.rfft(rng.standard_normal(2 * n))
+    return np.fft.irfft(np.sqrt(spectrum) * noise, 2 * n)[:n]
+
+
+def arfima_covariance(n: int, alpha: float) -> np.ndarray:
+    """Return the autocovariance of ARFIMA(0, alpha, 0) at lags 0 to n - 1, for innovations of variance 1.
+
+    Source: Hosking, Fractional Differencing, Biometrika 68 (1981), theorem 1.
+    """
+    variance = math.exp(math.lgamma(1 - 2 * alpha) - 2 * math.lgamma(1 - alpha))
+    lag = np.arange(1, n)
+    ratios = (lag - 1 + alpha) / (lag - alpha)
+    return variance * np.concatenate([[1.0], np.cumprod(ratios)])
+
+
+def _shipped_prices() -> Any:
+    try:
+        sp500 = importlib.import_module("arch.data.sp500")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] not in {"arch", "pandas"}:
+            raise
+        raise ModuleNotFoundError(
+            f"sp500_volatility(): needs the package {error.name.split('.')[0]!r} for the prices; "
+            "pip install 'hpfracc-nn[data]', or use a series of your own.",
+            name=error.name,
+        ) from None
+    return sp500.load()
+
+
+def _finite(text: str | None, place: str) -> float:
+    try:
+        value = float(text or "nan")
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise ValueError(
+            f"{place}: needs a finite number, holds {text!r}; fill the gap or leave the line out."
+        )
+    return value

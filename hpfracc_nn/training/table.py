@@ -1,0 +1,120 @@
+"""The rows of a report as a table: plain text, or rich where it is wanted."""
+
+import importlib
+import importlib.util
+import shutil
+import sys
+import textwrap
+from collections.abc import Callable, Sequence
+
+from hpfracc_nn.selection import ReportRow
+
+WHAT: dict[str, Callable[[ReportRow], str]] = {
+    "Module": lambda row: row.label,
+    "Op": lambda row: row.op,
+    "Input": lambda row: row.workload,
+    "dtype": lambda row: row.dtype,
+    "Device": lambda row: row.device,
+    "Backend": lambda row: row.backend,
+    "Algorithm": lambda row: row.algorithm,
+}
+HOW: dict[str, Callable[[ReportRow], str]] = {
+    "Forward calls": lambda row: str(row.forwards),
+    "Backward calls": lambda row: str(row.backwards),
+    "Share %": lambda row: f"{100 * row.share:.1f}",
+    "Forward ms": lambda row: _number(row.forward_ms, ".3g"),
+    "Backward ms": lambda row: _number(row.backward_ms, ".3g"),
+    "Predicted ms": lambda row: _number(row.predicted_ms, ".3g"),
+    "x vs 2nd best": lambda row: _number(row.speed_up, ".3g"),
+    "Reason": lambda row: row.reason,
+}
+TITLE = "Which kernel ran"
+CAPTION = (
+    "Input: rows x n x width. Forward and backward ms: 20 % quantiles of sampled calls; "
+    "predicted: both together. x vs 2nd best: predicted."
+)
+
+
+def has_rich() -> bool:
+    """Return whether rich is there; loads nothing."""
+    try:
+        return importlib.util.find_spec("rich") is not None
+    except ValueError:  # sys.modules["rich"] is None: someone blocks it
+        return False
+
+
+def render(rows: Sequence[ReportRow], form: str) -> str:
+    """Return the table as `form`, "rich" or "plain", no wider than the terminal where it goes to one."""
+    if form == "rich":
+        return _rich(rows)
+    return plain(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+
+
+def plain(rows: Sequence[ReportRow], width: int | None = None) -> str:
+    """Return the table as text, in two parts if it is wider than `width`."""
+    text = _aligned(_cells(rows, {**WHAT, **HOW}))
+    if width is not None and max(map(len, text)) > width:
+        parts = [_headed(_numbered(rows, part)) for part in (WHAT, HOW)]
+        text = [*_aligned(parts[0]), "", *_aligned(parts[1])]
+    return "\n".join([TITLE, *text, CAPTION, ""])
+
+
+def _rich(rows: Sequence[ReportRow]) -> str:
+    console = importlib.import_module("rich.console").Console(markup=False, highlight=False)
+    parts = [_cells(rows, {**WHAT, **HOW})]
+    if _rich_width(parts[0]) > console.width:
+        parts = [_numbered(rows, WHAT), _numbered(rows, HOW)]
+    with console.capture() as captured:
+        console.print(TITLE, style="bold")
+        for header, *lines in parts:
+            table = importlib.import_module("rich.table").Table(
+                box=importlib.import_module("rich.box").SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
+            )
+            for name in header:
+                table.add_column(
+                    _folded(name), justify="right" if name in HOW and name != "Reason" else "left"
+                )
+            for line in lines:
+                table.add_row(*line)
+            console.print(table)
+        console.print(CAPTION, style="dim")
+    return str(captured.get())
+
+
+def _rich_width(cells: Sequence[Sequence[str]]) -> int:
+    """Return the width of a table with folded headers."""
+    header, *lines = cells
+    longest = [max(_folded(name).split("\n"), key=len) for name in header]
+    return sum(max(map(len, column)) + 2 for column in zip(longest, *lines, strict=True))
+
+
+def _folded(name: str) -> str:
+    return textwrap.fill(name, 9)
+
+
+def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """Return the cells with the header folded into lines."""
+    header, *lines = cells
+    folded = [_folded(name).split("\n") for name in header]
+    height = max(map(len, folded))
+    padded = [[""] * (height - len(part)) + part for part in folded]
+    return [*zip(*padded, strict=True), *lines]
+
+
+def _cells(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
+    return [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
+
+
+def _numbered(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
+    """Return the cells with a number before each row, so that the parts of a table can be read together."""
+    header, *lines = _cells(rows, columns)
+    return [["#", *header], *([str(number), *line] for number, line in enumerate(lines, 1))]
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

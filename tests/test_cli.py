@@ -1,0 +1,155 @@
+"""The command line: what it prints, and what it says when something is missing."""
+
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from hpfracc_nn import cli, data
+from hpfracc_nn.selection import BackendManager, Settings
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+testing = pytest.importorskip("typer.testing")
+pytest.importorskip("rich")
+needs_torch = pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="needs torch")
+
+
+def run(*arguments):
+    return testing.CliRunner().invoke(cli.app(), [str(argument) for argument in arguments])
+
+
+def process(source, *arguments):
+    command = [sys.executable, "-c", source, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+
+
+def needs_demo():
+    for package in ("arch", "lightning.pytorch", "matplotlib"):
+        pytest.importorskip(package)
+
+
+def test_help_names_the_commands():
+    result = run("--help")
+    assert result.exit_code == 0
+    for command in ("demo", "info", "explain"):
+        assert command in result.output
+
+
+def test_info_names_versions_settings_and_kernels(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    result = run("info")
+    assert result.exit_code == 0, result.output
+    assert f"numpy       {np.__version__}\n" in result.output
+    assert "jax         not installed\n" in result.output
+    assert "force_backend=None\n" in result.output
+
+
+@needs_torch
+def test_info_says_why_a_kernel_is_left_out(monkeypatch):
+    manager = BackendManager(Settings(disabled=frozenset({"torch/dense"}), force_algorithm="dense"))
+    monkeypatch.setattr(cli, "default_manager", lambda: manager)
+    lines = [line.split(maxsplit=1) for line in run("info").output.splitlines() if line[:2] == "  "]
+    said = {line[0]: line[1] for line in lines}
+    assert said["torch/dense"] == "disabled"
+    assert said["torch/fft"] == "left out: force_algorithm='dense'"
+
+
+@needs_torch
+def test_explain_names_every_kernel():
+    result = run("explain", "--rows", 2, "--n", 300, "--width", 3, "--dtype", "float64", "--gradient")
+    assert result.exit_code == 0, result.output
+    first = result.output.splitlines()[0]
+    assert first.startswith("toeplitz on torch/cpu/float64: rows=2 n=300 width=3 channels=1 exponentials=")
+    assert "exponentials=0" not in first
+    assert first.endswith("gradient in the input")
+    for kernel in ("torch/dense", "torch/fft", "torch/chunked_scan", "numba/chunked_scan"):
+        assert kernel in result.output
+    assert sum(line.startswith("*") for line in result.output.splitlines()) == 1
+
+
+@needs_torch
+def test_explain_refuses_a_negative_length():
+    result = run("explain", "--n", -1)
+    assert result.exit_code == 1
+    assert result.stderr == "hpfracc-nn explain: Workload(n=-1): needs n >= 0.\n"
+
+
+def test_the_demo_prints_errors_order_and_table(tmp_path):
+    needs_demo()
+    result = run("demo", "--quick", "--output", tmp_path / "new" / "folder")
+    assert result.exit_code == 0, result.output
+    for word in ("ARFIMA(1, d, 0)", "random walk", "AR(5)", "AR(22)", "HAR", "Order alpha", "standard error"):
+        assert word in result.output
+    assert "Which kernel ran" in result.output
+    assert result.output.splitlines()[-2].startswith("Next: ")
+    assert (tmp_path / "new" / "folder" / "forecast.png").is_file()
+
+
+def test_the_demo_takes_a_series_of_the_users_own(tmp_path):
+    needs_demo()
+    file = tmp_path / "own.csv"
+    series = data.arfima(200, 0.3, np.random.default_rng(0))
+    file.write_text("\n".join(["day,flow", *(f"{day},{value}" for day, value in enumerate(series))]))
+    result = run(
+        "demo", "--csv", file, "--column", "flow", "--output", tmp_path, "--alpha", 0.3, "--no-learn"
+    )
+    assert result.exit_code == 0, result.output
+    assert "Fitting ARFIMA(1, d, 0) to flow of own.csv\n" in result.output
+    assert "over the last 60 of 200 samples" in result.output
+    assert "Order alpha 0.3000, phi" in result.output
+
+
+FAULTS = [
+    (["--csv", "none.csv", "--column", "a"], "no file 'none.csv'; pass the path of a comma separated file"),
+    (["--csv", "none.csv"], "--csv and --column: needs both or neither; pass the file and the name of its"),
+    (["--csv", "{file}", "--column", "b"], "{file}: no column 'b'; pass one of the columns there are: 'a'."),
+    (["--csv", "{file}", "--column", "a"], "forecast(series): needs at least 100 samples on one axis"),
+    (["--output", "{file}"], "{file}"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), FAULTS)
+def test_what_is_wrong_is_said_in_one_line(tmp_path, arguments, message):
+    needs_demo()
+    file = tmp_path / "short.csv"
+    file.write_text("a\n1\n2\n3\n")
+    arguments = [argument.format(file=file) for argument in arguments]
+    if "--output" not in arguments:
+        arguments += ["--output", str(tmp_path / "output")]
+    result = run("demo", *arguments)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("hpfracc-nn demo: ")
+    assert message.format(file=file) in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+BLOCKED = "import sys; sys.modules[sys.argv.pop(1)] = None; from hpfracc_nn.cli import main; main()"
+
+
+@pytest.mark.parametrize(
+    ("package", "message"),
+    [
+        ("typer", "needs the package 'typer'; pip install 'hpfracc-nn[cli]'.\n"),
+        ("rich", "needs the package 'rich'; pip install 'hpfracc-nn[cli]'.\n"),
+        (
+            "arch",
+            "sp500_volatility(): needs the package 'arch' for the prices; pip install 'hpfracc-nn[data]', "
+            "or use a series of your own.\n",
+        ),
+    ],
+)
+def test_a_missing_package_is_named_in_one_line(tmp_path, package, message):
+    done = process(BLOCKED, package, "demo", "--quick", "--output", tmp_path)
+    assert done.returncode == 1
+    assert done.stderr == message
+
+
+def test_the_module_loads_no_optional_package():
+    packages = ("typer", "rich", "torch", "lightning", "matplotlib", "pandas", "arch")
+    done = process(f"import sys, hpfracc_nn.cli; print([name for name in {packages} if name in sys.modules])")
+    assert done.stdout == "[]\n"
