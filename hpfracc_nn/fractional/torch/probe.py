@@ -12,13 +12,13 @@ from torch.autograd import forward_ad
 from hpfracc_nn.selection import Rates, register_probe
 
 
-def is_traced(*tensors: Tensor) -> bool:
+def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     """Whether torch.compile, a functorch transform or forward mode looks at this call."""
     if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
         return True
     if forward_ad._current_level < 0:
         return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in (x, *weights))
 
 
 def is_batched(tensor: Tensor) -> bool:

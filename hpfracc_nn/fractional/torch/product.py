@@ -10,7 +10,7 @@ tile's buffers stay in the cache, and save nothing of the data's size unless the
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,13 +19,12 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch import differences as diff
+from hpfracc_nn.fractional.torch import tiles
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.probe import is_batched, is_traced
+from hpfracc_nn.fractional.torch.tiles import cut
 from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.selection.workload import Direction
-
-_TILE_BYTES = 1 << 20  # of data: large enough that a tile's dozen calls do not count, small enough for the last-level cache
-
 
 @dataclass(eq=False)
 class Product:
@@ -40,77 +39,85 @@ class Product:
     def __call__(self, x: Tensor) -> Tensor:
         """Return y for x [batch, channels, n, width]."""
         tensors = self.form.tensors if self.columns is None else (*self.form.tensors, self.columns)
-        if is_traced(x, *tensors):
+        if is_traced(x, tensors):
             return self._formula(x, self.form, self.columns)
-        learned = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        if learned:
-            return _ProductFunction.apply(x, self, True, *tensors)
-        if torch.is_grad_enabled() and x.requires_grad:
-            return _ProductFunction.apply(x, self, False)
-        with torch.no_grad():
-            return self.forward(x)
+        if torch.is_grad_enabled():
+            if any([t.requires_grad for t in tensors]):
+                return _ProductFunction.apply(x, self, True, *tensors)
+            if x.requires_grad:
+                return _ProductFunction.apply(x, self, False)
+        return self.forward(x)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
-        run, n = self.plan.kernel.run, x.shape[2]
+        kernel = self.plan.kernel
         with self.plan, _Timer(self, "forward", x):
-            self.plan.kernel.calls["run"] += 1
+            kernel.calls["run"] += 1
             x = x.contiguous()
             y = torch.empty_like(x)
-            seen, result = self._seen(x), self._buffer(x) if self._padded(n) > n else None
-            for rows in self._tiles(x):
-                part, done = (x, y) if rows is None else (x[rows], y[rows])
-                d = seen(part)
-                values = diff.boundary_values(part, d, self.stencil) if self.columns is not None else ()
-                if result is None:
-                    run(self.form, d, done)
-                else:
-                    out = result[: d.shape[0]]
-                    run(self.form, d, out)
-                    done.copy_(out[:, :, :n])
-                for column, value in zip(self._each_column(), values, strict=True):
-                    done.addcmul_(column, value)
+            kernel.run(self.form, self._forward_tiles(x, y))
             return y
 
     def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Run the kernel's adjoint, and its Gram map where x is given."""
-        kernel, n = self.plan.kernel, g.shape[2]
+        kernel = self.plan.kernel
         with self.plan, _Timer(self, "backward", g):
-            kernel.calls["adjoint"] += needs_x
-            kernel.calls["gram"] += x is not None
             g = g.contiguous()
-            gx = torch.empty_like(g) if needs_x else None
-            x = x if x is None else x.contiguous()
-            seen, padded = None if x is None else self._seen(x), self._padder(g)
-            back = self._buffer(g) if needs_x else None
-            sums: list[Tensor] = []
-            for rows in self._tiles(g):
-                part = g if rows is None else g[rows]
-                grad = padded(part)
-                if x is not None and seen is not None:
-                    data = x if rows is None else x[rows]
-                    parts = self._gram(data, seen(data), grad, part)
-                    sums = [a.add_(b) for a, b in zip(sums, parts, strict=True)] if sums else parts
-                if gx is not None and back is not None:
-                    out = back[: grad.shape[0]]
-                    kernel.adjoint(self.form, grad, out)
-                    self._difference_backward(gx if rows is None else gx[rows], out.narrow(2, 0, n), part)
-            return gx, tuple(sums)
+            gx = None
+            if needs_x:
+                kernel.calls["adjoint"] += 1
+                gx = torch.empty_like(g)
+                kernel.adjoint(self.form, self._backward_tiles(g, gx))
+            if x is None:
+                return gx, ()
+            kernel.calls["gram"] += 1
+            columns: list[Tensor] = []
+            parts = kernel.gram(self.form, self._gram_tiles(x.contiguous(), g, columns))
+            return gx, (*parts, *columns)
 
-    def _gram(self, x: Tensor, d: Tensor, padded: Tensor, g: Tensor) -> list[Tensor]:
-        parts = list(self.plan.kernel.gram(self.form, d, padded))
-        if self.columns is not None:
-            parts.append(torch.stack([(g * v).sum(dim=(0, 3)) for v in diff.boundary_values(x, d, self.stencil)]))
-        return parts
+    def _forward_tiles(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (differenced data, room for the result); what belongs to the boundary is added when a tile is done."""
+        stencil, n = self.stencil, x.shape[2]
+        rows, length = tiles.tile_rows(x), self._padded(n)
+        work = tiles.buffer("result", x, rows, length) if length > n else None
+        columns = self._each_column()
+        for part, done, d in zip(cut(x, rows), cut(y, rows), tiles.differenced(x, rows, length, stencil), strict=True):
+            values = diff.boundary_values(part, d, stencil) if columns else ()
+            yield d, done if work is None else work[: d.shape[0]]
+            if work is not None:
+                done.copy_(work[: d.shape[0], :, :n])
+            for column, value in zip(columns, values, strict=True):
+                done.addcmul_(column, value)
 
-    def _difference_backward(self, gx: Tensor, gd: Tensor, g: Tensor) -> None:
-        values = [(g * column).sum(dim=2, keepdim=True) for column in self._each_column()]
-        start, analytic = diff.split_boundary(values, self.stencil)
-        if start is not None:
-            gd[:, :, self.stencil.start_index : self.stencil.start_index + 1] += start
-        diff.difference_adjoint_into(gx, gd, self.stencil)
-        if analytic:
-            gx[:, :, :4] += diff.head_gradient(analytic, gx)
+    def _backward_tiles(self, g: Tensor, gx: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (gradient, room for the adjoint); when a tile is done it goes back through the differences."""
+        stencil, n = self.stencil, g.shape[2]
+        rows, length = tiles.tile_rows(g), self._padded(n)
+        back = tiles.buffer("result", g, rows, length)
+        columns = self._each_column()
+        for part, found, padded in zip(cut(g, rows), cut(gx, rows), tiles.padded(g, rows, length), strict=True):
+            out = back if part.shape[0] == rows else back[: part.shape[0]]
+            yield padded, out
+            values = [(part * column).sum(dim=2, keepdim=True) for column in columns]
+            start, analytic = diff.split_boundary(values, stencil)
+            gd = out.narrow(2, 0, n)
+            if start is not None:
+                gd[:, :, stencil.start_index : stencil.start_index + 1] += start
+            diff.difference_adjoint_into(found, gd, stencil)
+            if analytic:
+                found[:, :, :4] += diff.head_gradient(analytic, found)
+
+    def _gram_tiles(self, x: Tensor, g: Tensor, columns: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (differenced data, gradient); the gradient of the boundary columns is summed into the list."""
+        stencil = self.stencil
+        rows, length = tiles.tile_rows(x), self._padded(x.shape[2])
+        data = tiles.differenced(x, rows, length, stencil)
+        for part, d, grad, padded in zip(cut(x, rows), data, cut(g, rows), tiles.padded(g, rows, length), strict=True):
+            if self.columns is not None:
+                values = diff.boundary_values(part, d, stencil)
+                found = torch.stack([(grad * value).sum(dim=(0, 3)) for value in values])
+                columns[:] = [columns[0] + found] if columns else [found]
+            yield d, padded
 
     def _formula(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
         """The whole map in plain aten."""
@@ -154,55 +161,6 @@ class Product:
     def _padded(self, n: int) -> int:
         """The length of whole chunks that holds n samples."""
         return -(-n // self.form.multiple) * self.form.multiple
-
-    def _tile(self, x: Tensor) -> int:
-        """Signals per tile: on a CPU as many as a cache holds; all where they are regrouped by channel."""
-        batch, channels, n, width = x.shape
-        if x.device.type != "cpu" or channels > 1:
-            return batch
-        return max(1, _TILE_BYTES * torch.get_num_threads() // max(1, n * width * x.element_size()))
-
-    def _tiles(self, x: Tensor) -> list[slice | None]:
-        """The tiles, or [None] where one holds everything."""
-        tile = self._tile(x)
-        if tile >= x.shape[0]:
-            return [None]
-        return [slice(first, min(first + tile, x.shape[0])) for first in range(0, x.shape[0], tile)]
-
-    def _buffer(self, x: Tensor) -> Tensor:
-        """One tile of padded data; what lies behind the samples is zero."""
-        batch, channels, n, width = x.shape
-        padded = self._padded(n)
-        buffer = x.new_empty(min(self._tile(x), batch), channels, padded, width)
-        if padded > n:
-            buffer[:, :, n:] = 0
-        return buffer
-
-    def _seen(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return what makes a tile what the kernel sees: differenced and padded, in one buffer for all tiles."""
-        if not (self.stencil.differences or self.stencil.subtract):
-            return self._padder(x)
-        buffer = self._buffer(x)
-
-        def seen(tile: Tensor) -> Tensor:
-            d = buffer if tile.shape[0] == buffer.shape[0] else buffer[: tile.shape[0]]
-            diff.difference_into(d, tile, self.stencil)
-            return d
-
-        return seen
-
-    def _padder(self, x: Tensor) -> Callable[[Tensor], Tensor]:
-        """Return what pads a tile to whole chunks: nothing where nothing is missing."""
-        n = x.shape[2]
-        if self._padded(n) == n:
-            return lambda tile: tile
-        buffer = self._buffer(x)
-
-        def padded(tile: Tensor) -> Tensor:
-            buffer[: tile.shape[0], :, :n] = tile
-            return buffer[: tile.shape[0]]
-
-        return padded
 
 
 class _ProductFunction(torch.autograd.Function):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -14,13 +15,16 @@ from hpfracc_nn.selection import Cost, Kernel, Workload, register
 _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned block by block
 
 
-def scan(states: Tensor, decay: Tensor, reverse: bool) -> None:
-    """Replace states [rows, chunks, k * width] in place by the state before each chunk; float64 inside."""
-    added = states.to(torch.float64).unflatten(2, (decay.shape[0], -1))
-    if reverse:
-        added = added.flip(1)
-    before = _blocked(added, decay)
-    states.copy_((before.flip(1) if reverse else before).flatten(2))
+def scan(states: Tensor, rows: int, count: int, decay: Tensor, reverse: bool) -> Callable[[], None]:
+    """Return what replaces the states in place by the state before each chunk; float64 inside."""
+    view = states.view(rows, count, decay.shape[0], -1)
+
+    def step() -> None:
+        added = view.to(torch.float64)
+        before = _blocked(added.flip(1) if reverse else added, decay)
+        view.copy_(before.flip(1) if reverse else before)
+
+    return step
 
 
 def _blocked(added: Tensor, decay: Tensor) -> Tensor:

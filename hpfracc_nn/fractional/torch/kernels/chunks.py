@@ -1,14 +1,14 @@
 """The steps of the chunked scan, for kernels that bring their own scan between chunks.
 
 Matrix products inside the chunks, a small sequential scan between them (state space duality; Dao & Gu, arXiv 2405.21060).
-A scan is called as scan(states, decay, reverse): it replaces states [rows, chunks, k] in place by the state before each
-chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0, in float64; with `reverse`, from the last chunk to the first. With
-time in the middle k counts every state `width` times, states first.
+A scan is bound once to its arrays: scan(states, rows, chunks, decay, reverse) returns a function that replaces the states, seen
+as [rows, chunks, k], in place by the state before each chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0, in float64;
+with `reverse`, from the last chunk to the first. With time in the middle k counts every state `width` times, states first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -16,41 +16,45 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.schemes.exponentials import FIRST_LAG
 from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.scratch import scratch
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 
-Scan = Callable[[Tensor, Tensor, bool], None]
+Pairs = Iterable[tuple[Tensor, Tensor]]
+Scan = Callable[[Tensor, int, int, Tensor, bool], Callable[[], None]]
 
 
 def chunk_length(workload: Workload) -> int:
-    """Samples per chunk: short where the products are large anyway, longer where the number of chunks counts."""
-    return 32 if workload.samples >= 32768 or workload.n <= 64 else 64
+    """Samples per chunk. Measured from 16 to 128 on a CPU: 32 is the fastest from 16 x 1024 to 1 x 65536 samples."""
+    return 32
 
 
 def prepare(weights: Weights, workload: Workload) -> ChunkForm:
     return weights.chunks(chunk_length(workload))
 
 
-def run(form: ChunkForm, x: Tensor, out: Tensor, scan: Scan) -> None:
-    """Write the product with x [batch, channels, chunks * L, width] into out."""
-    _apply(form.cached(_arranged(x)).forward, form, x, out, scan, reverse=False)
+def run(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
+    """Write the product into the second of each pair; the first is [batch, channels, chunks * L, width]."""
+    _apply(form, pairs, scan, reverse=False)
 
 
-def adjoint(form: ChunkForm, g: Tensor, out: Tensor, scan: Scan) -> None:
-    """Write the transpose applied to g into out."""
-    _apply(form.cached(_arranged(g)).backward, form, g, out, scan, reverse=True)
+def adjoint(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
+    """Write the transpose into the second of each pair."""
+    _apply(form, pairs, scan, reverse=True)
 
 
-def gram(form: ChunkForm, x: Tensor, g: Tensor, scan: Scan) -> tuple[Tensor, ...]:
-    """Return the gradients in `near` and `far`."""
-    kind = _arranged(x)
-    data, grads = kind.take(x, form.multiple), kind.take(g, form.multiple)
-    near = kind.correlate(data, grads)
-    if x.shape[2] == form.multiple:
-        return near, torch.zeros_like(form.far)
-    states = kind.multiply(data, form.cached(kind).forward.into)
-    scan(kind.signals(states, x, form.multiple), form.decay, False)
-    return near, kind.correlate(states, grads)
+def gram(form: ChunkForm, pairs: Pairs, scan: Scan) -> tuple[Tensor, ...]:
+    """Return the gradients in `near` and `far`, summed over the pairs (x, g)."""
+    near, far = torch.zeros_like(form.near), torch.zeros_like(form.far)
+    for x, g in pairs:
+        kind = _arranged(x)
+        data, grads = kind.take(x, form.multiple), kind.take(g, form.multiple)
+        near += kind.correlate(data, grads)
+        if x.shape[2] > form.multiple:
+            states = kind.multiply(data, form.cached(kind).forward.into, kind.states(data, form))
+            scan(states, x.shape[0] * x.shape[1], x.shape[2] // form.multiple, form.decay, False)()
+            far += kind.correlate(states, grads)
+    return near, far
 
 
 class Operands(NamedTuple):
@@ -68,20 +72,31 @@ class Both(NamedTuple):
     backward: Operands
 
 
-def _apply(operands: Operands, form: ChunkForm, x: Tensor, out: Tensor, scan: Scan, reverse: bool) -> None:
-    kind, length = _arranged(x), form.multiple
-    data, result = kind.take(x, length), kind.room(out, length)
-    kind.multiply(data, operands.near, result)
-    if x.shape[2] > length:
-        states = kind.multiply(data, operands.into)
-        scan(kind.signals(states, x, length), form.decay, reverse)
-        kind.accumulate(result, states, operands.out_of)
-    kind.give(result, out)
+def _apply(form: ChunkForm, pairs: Pairs, scan: Scan, reverse: bool) -> None:
+    length, previous = form.multiple, None
+    for x, out in pairs:
+        if x is not previous:  # most tiles come in the same buffer: what does not change is bound once
+            kind = _arranged(x)
+            both = form.cached(kind)
+            near, into, out_of = both.backward if reverse else both.forward
+            data = kind.take(x, length)
+            if x.shape[2] > length:
+                states = kind.states(data, form)
+                step = scan(states, x.shape[0] * x.shape[1], x.shape[2] // length, form.decay, reverse)
+            previous = x if kind.is_view else None
+        result = kind.room(out, length)
+        kind.multiply(data, near, result)
+        if x.shape[2] > length:
+            kind.multiply(data, into, states)
+            step()
+            kind.accumulate(result, states, out_of)
+        kind.give(result, out)
 
 
 class _Shared:
     """Time last, one set of weights: chunks are the rows of one matrix [rows, L]."""
 
+    is_view = True  # what `take` returns follows the array it was taken from
     multiply = staticmethod(lambda data, matrix, out=None: torch.mm(data, matrix, out=out))
     accumulate = staticmethod(lambda result, states, matrix: result.addmm_(states, matrix))
 
@@ -97,8 +112,8 @@ class _Shared:
     room = take
 
     @staticmethod
-    def signals(states: Tensor, x: Tensor, length: int) -> Tensor:
-        return states.view(x.shape[0], x.shape[2] // length, -1)
+    def states(data: Tensor, form: ChunkForm) -> Tensor:
+        return scratch("states", (*data.shape[:-1], form.decay.shape[0]), data)
 
     @staticmethod
     def correlate(a: Tensor, b: Tensor) -> Tensor:
@@ -112,6 +127,7 @@ class _Shared:
 class _PerChannel(_Shared):
     """Time last, weights per channel: chunks grouped by channel, [channels, rows, L]."""
 
+    is_view = False
     multiply = staticmethod(lambda data, matrix, out=None: torch.bmm(data, matrix, out=out))
     accumulate = staticmethod(lambda result, states, matrix: result.baddbmm_(states, matrix))
 
@@ -132,10 +148,6 @@ class _PerChannel(_Shared):
         return out.view(channels, -1, length) if batch == 1 else out.new_empty(channels, batch * n // length, length)
 
     @staticmethod
-    def signals(states: Tensor, x: Tensor, length: int) -> Tensor:
-        return states.view(x.shape[0] * x.shape[1], x.shape[2] // length, -1)
-
-    @staticmethod
     def correlate(a: Tensor, b: Tensor) -> Tensor:
         return torch.bmm(a.mT, b)
 
@@ -149,6 +161,7 @@ class _PerChannel(_Shared):
 class _Middle(_Shared):
     """Time in the middle: a chunk is [L, width], multiplied from the left; [rows, L, width]."""
 
+    is_view = True
     multiply = staticmethod(lambda data, m, out=None: torch.bmm(m.expand(data.shape[0], -1, -1), data, out=out))
     accumulate = staticmethod(lambda result, states, m: result.baddbmm_(m.expand(result.shape[0], -1, -1), states))
 
@@ -164,8 +177,8 @@ class _Middle(_Shared):
     room = take
 
     @staticmethod
-    def signals(states: Tensor, x: Tensor, length: int) -> Tensor:
-        return states.view(x.shape[0], x.shape[2] // length, states.shape[1] * x.shape[3])
+    def states(data: Tensor, form: ChunkForm) -> Tensor:
+        return scratch("states", (data.shape[0], form.decay.shape[0], data.shape[2]), data)
 
     @staticmethod
     def correlate(a: Tensor, b: Tensor) -> Tensor:

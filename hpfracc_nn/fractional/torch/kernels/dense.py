@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -17,22 +19,27 @@ def prepare(weights: Weights, workload: Workload) -> ColumnForm:
     return weights.column()
 
 
-def run(form: ColumnForm, x: Tensor, out: Tensor) -> None:
-    _multiply(form.matrix, x, out)
+def run(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for x, out in pairs:
+        _multiply(form.matrix, x, out)
 
 
-def adjoint(form: ColumnForm, g: Tensor, out: Tensor) -> None:
-    _multiply(form.matrix.transpose(1, 2), g, out)
+def adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for g, out in pairs:
+        _multiply(form.matrix.mT, g, out)
 
 
-def gram(form: ColumnForm, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    batch, channels, n, width = x.shape
-    if width > 1:
-        x, g = (t.permute(1, 2, 0, 3).reshape(1, n, batch * width) for t in (x, g))
-        products = torch.bmm(x, g.transpose(1, 2))
-    else:
-        x, g = (t.reshape(batch, channels, n).transpose(0, 1) for t in (x, g))
-        products = torch.bmm(x.transpose(1, 2), g)
+def gram(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    channels, n = form.column.shape
+    products = torch.zeros_like(form.matrix)
+    for x, g in pairs:
+        batch, _, _, width = x.shape
+        if width > 1:
+            rows, grads = (t.squeeze(1).transpose(0, 1).reshape(1, n, batch * width) for t in (x, g))
+            products += torch.bmm(rows, grads.mT)
+        else:
+            rows, grads = (t.view(batch, channels, n).transpose(0, 1) for t in (x, g))
+            products += torch.bmm(rows.mT, grads)
     # Entry [j, l] belongs to lag l - j: skew the rows so that a lag is a column.
     skewed = F.pad(products.flip(1), (0, n)).reshape(channels, 2 * n * n)[:, : n * (2 * n - 1)]
     return (skewed.reshape(channels, n, 2 * n - 1)[:, :, n - 1 :].sum(dim=1),)

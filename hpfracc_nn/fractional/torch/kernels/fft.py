@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor
@@ -19,16 +20,22 @@ def prepare(weights: Weights, workload: Workload) -> ColumnForm:
     return weights.column()
 
 
-def run(form: ColumnForm, x: Tensor, out: Tensor) -> None:
-    _filter(x, form.spectrum, out)
+def run(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for x, out in pairs:
+        _filter(x, form.spectrum, out)
 
 
-def adjoint(form: ColumnForm, g: Tensor, out: Tensor) -> None:
-    _filter(g, form.spectrum.conj(), out)
+def adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    spectrum = form.spectrum.conj()
+    for g, out in pairs:
+        _filter(g, spectrum, out)
 
 
-def gram(form: ColumnForm, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    return form.gram(x, g)
+def gram(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
+    total = torch.zeros_like(form.column)
+    for x, g in pairs:
+        total += form.gram(x, g)[0]
+    return (total,)
 
 
 def cost(workload: Workload) -> Cost:

@@ -14,11 +14,13 @@ from hpfracc_nn.fractional.torch.kernels import chunks
 from hpfracc_nn.selection import Kernel, Workload, register
 
 
-def scan(states: Tensor, decay: Tensor, reverse: bool) -> None:
-    """Replace states [rows, chunks, k * width] in place by the state before each chunk; the running state is float64."""
-    width = states.shape[2] // decay.shape[0]
-    per_state = decay if width == 1 else decay.repeat_interleave(width)
-    _compiled()(states.numpy(), per_state.numpy(), reverse)
+def scan(states: Tensor, rows: int, count: int, decay: Tensor, reverse: bool) -> Callable[[], None]:
+    """Return what replaces the states in place by the state before each chunk; the running state is float64."""
+    view, factor = states.numpy().reshape(rows, count, -1), decay.numpy()
+    if view.shape[2] != factor.size:
+        factor = np.repeat(factor, view.shape[2] // factor.size)
+    compiled = _compiled()
+    return lambda: compiled(view, factor, reverse)
 
 
 @cache
@@ -30,7 +32,7 @@ def _compiled() -> Callable[[np.ndarray, np.ndarray, bool], None]:
 
 def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
     rows, count, k = states.shape
-    before, factor = np.empty(k), decay.copy()  # arrays of its own let the compiler see that nothing overlaps
+    before = np.empty(k)
     for row in range(rows):
         before[:] = 0.0
         for step in range(count):
@@ -39,7 +41,7 @@ def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
                 added = np.float64(states[row, chunk, q])
                 state = before[q]
                 states[row, chunk, q] = state
-                before[q] = factor[q] * state + added
+                before[q] = decay[q] * state + added
 
 
 def refuses(workload: Workload) -> str | None:

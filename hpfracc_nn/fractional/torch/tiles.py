@@ -1,0 +1,86 @@
+"""An array cut into tiles of whole signals, as the kernels see it: differenced, and padded to whole chunks.
+
+On a CPU a tile's differences, states and result stay in a cache. Everything that can be is prepared once for
+all tiles: a tile costs a handful of calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.torch import differences as diff
+from hpfracc_nn.fractional.torch.scratch import scratch
+
+_BYTES = 1 << 21  # of one tile's data: below it a tile's dozen calls cost more than the cache gives
+
+
+def tile_rows(x: Tensor) -> int:
+    """Return how many signals of the batch make a tile of x [batch, channels, n, width]."""
+    batch, channels, n, width = x.shape
+    if x.device.type != "cpu" or channels > 1:  # regrouped by channel anyway
+        return batch
+    return min(batch, max(1, _BYTES * torch.get_num_threads() // max(1, n * width * x.element_size())))
+
+
+def cut(x: Tensor, rows: int) -> tuple[Tensor, ...]:
+    """Return the tiles of x; one tile is x itself, without the cost of a view."""
+    return (x,) if rows >= x.shape[0] else x.split(rows)
+
+
+def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
+    """Return room for one tile of padded data; what lies behind the samples is zero."""
+    _, channels, n, width = x.shape
+    room = scratch(use, (rows, channels, length, width), x)
+    if length > n:
+        room[:, :, n:] = 0
+    return room
+
+
+def padded(x: Tensor, rows: int, length: int) -> Iterator[Tensor]:
+    """Yield x tile by tile, padded with zeros to `length` samples; a tile is overwritten by the next."""
+    n = x.shape[2]
+    if length == n:
+        yield from cut(x, rows)
+        return
+    room = buffer("padded", x, rows, length)
+    for tile in cut(x, rows):
+        data = room if tile.shape[0] == rows else room[: tile.shape[0]]
+        data.narrow(2, 0, n).copy_(tile)
+        yield data
+
+
+def differenced(x: Tensor, rows: int, length: int, stencil: Stencil) -> Iterator[Tensor]:
+    """Yield d tile by tile, padded with zeros; a tile is overwritten by the next."""
+    if not (stencil.differences or stencil.subtract):
+        yield from padded(x, rows, length)
+        return
+    if stencil.differences == 1 and length == x.shape[2] and x.shape[3] == 1 and rows < x.shape[0]:
+        if not diff.two_terms(stencil):
+            yield from _first_differences(x, rows, stencil.subtract)
+            return
+    room = buffer("difference", x, rows, length)
+    for tile in cut(x, rows):
+        d = room if tile.shape[0] == rows else room[: tile.shape[0]]
+        diff.difference_into(d, tile, stencil)
+        yield d
+
+
+def _first_differences(x: Tensor, rows: int, subtract: bool) -> Iterator[Tensor]:
+    """All signals of a tile are differenced in one pass; then each gets its first sample."""
+    _, channels, n, _ = x.shape
+    size = rows * channels * n
+    room = scratch("difference", (size + 1,), x)
+    d, inside = room[:size].view(rows, channels, n, 1), room[1:]
+    first, flat = d.narrow(2, 0, 1), x.view(-1)
+    for tile, later, earlier in zip(x.split(rows), flat[1:].split(size), flat[:-1].split(size), strict=True):
+        count = tile.shape[0]
+        torch.sub(later, earlier, out=inside if later.numel() == size else inside[: later.numel()])
+        if subtract:
+            first.zero_()
+        else:
+            first[:count] = tile[:, :, :1]
+        yield d if count == rows else d[:count]
