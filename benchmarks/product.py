@@ -2,10 +2,11 @@
 
     python benchmarks/product.py [--quick] [--output DIR]
 
-One thread, float32, Grunwald-Letnikov and Caputo (l1_2) of order 0.5 through the public call, the difference pass and all checks
-included. The baseline keeps the spectrum of its weights and is the better of two paddings, the next power of two and the next
-fast length; it neither differences nor copies its result. Medians of interleaved rounds in one process. The allocator is warm
-(it keeps freed memory) or cold (every large array is fresh pages); glibc only, elsewhere one row.
+One thread, float32, Grunwald-Letnikov and Caputo (l1_2) of order 0.5 through the public call, the difference pass and
+all checks included. The baseline keeps the spectrum of its weights and is the better of two paddings, the next power
+of two and the next fast length; it neither differences nor copies its result. Medians of interleaved rounds in one
+process. The allocator is warm (it keeps freed memory) or cold (every large array is fresh pages); glibc only,
+elsewhere one row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,17 @@ from scipy.fft import next_fast_len
 from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, derivative
 from hpfracc_nn.fractional.namespace import NUMPY
 
-SIZES = [(16, 1024), (256, 512), (256, 1024), (1024, 1024), (256, 4096), (16, 16384), (1, 4096), (1, 16384), (1, 65536)]
+SIZES = [
+    (16, 1024),
+    (256, 512),
+    (256, 1024),
+    (1024, 1024),
+    (256, 4096),
+    (16, 16384),
+    (1, 4096),
+    (1, 16384),
+    (1, 65536),
+]
 QUICK = [(256, 1024), (1, 65536)]
 DEFINITIONS: dict[str, Definition] = {"grunwald_letnikov": GrunwaldLetnikov(0.5), "caputo l1_2": Caputo(0.5)}
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3

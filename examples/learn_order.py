@@ -21,9 +21,7 @@ def sum_of_squares(layer, series):
 def learn(series):
     """Return alpha and its standard error, by least squares from the Hessian at the minimum."""
     layer = FractionalDifference(1, init=0.1, dtype=torch.float64)
-    optimizer = torch.optim.LBFGS(
-        layer.parameters(), max_iter=50, tolerance_grad=1e-9, line_search_fn="strong_wolfe"
-    )
+    optimizer = torch.optim.LBFGS(layer.parameters(), max_iter=50, tolerance_grad=1e-9, line_search_fn="strong_wolfe")
 
     def closure():
         optimizer.zero_grad()

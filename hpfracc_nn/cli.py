@@ -56,11 +56,7 @@ def main() -> None:
         if name not in EXTRAS:
             raise
         says_how = "pip install" in str(error)
-        sys.exit(
-            str(error)
-            if says_how
-            else f"needs the package {name!r}; pip install 'hpfracc-nn[{EXTRAS[name]}]'."
-        )
+        sys.exit(str(error) if says_how else f"needs the package {name!r}; pip install 'hpfracc-nn[{EXTRAS[name]}]'.")
 
 
 def app() -> Any:
@@ -71,9 +67,7 @@ def app() -> Any:
     """
     typer = importlib.import_module("typer")
     importlib.import_module("rich")
-    made = typer.Typer(
-        add_completion=False, no_args_is_help=True, help="Fractional calculus for neural networks."
-    )
+    made = typer.Typer(add_completion=False, no_args_is_help=True, help="Fractional calculus for neural networks.")
     for make in (_demo, _info, _explain):
         made.command()(make(typer))
     return made
@@ -144,9 +138,7 @@ def _series(csv: Path | None, column: str | None) -> tuple[str, Any, Any]:
     if csv is None and column is None:
         return "the log Parkinson range of the S&P 500", *data.sp500_volatility()
     if csv is None or column is None:
-        raise ValueError(
-            "--csv and --column: needs both or neither; pass the file and the name of its column."
-        )
+        raise ValueError("--csv and --column: needs both or neither; pass the file and the name of its column.")
     return f"{column} of {csv.name}", None, data.read_column(csv, column)
 
 

@@ -65,9 +65,7 @@ def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
         ValueError: It has no such column, or a line holds no finite number there.
     """
     if not Path(path).is_file():
-        raise FileNotFoundError(
-            f"no file {str(path)!r}; pass the path of a comma separated file with a header."
-        )
+        raise FileNotFoundError(f"no file {str(path)!r}; pass the path of a comma separated file with a header.")
     values = []
     with open(path, newline="", encoding="utf-8-sig") as file:
         reader = csv.DictReader(file, skipinitialspace=True)
@@ -141,7 +139,5 @@ def _finite(text: str | None, place: str) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(
-            f"{place}: needs a finite number, holds {text!r}; fill the gap or leave the line out."
-        )
+        raise ValueError(f"{place}: needs a finite number, holds {text!r}; fill the gap or leave the line out.")
     return value

@@ -14,7 +14,9 @@ def positive_step(owner: str, dt: Any) -> float:
         raise TypeError(f"{owner}(dt={dt!r}): needs a real number; pass the spacing of the samples, such as dt=0.01.")
     step = float(dt)
     if not (math.isfinite(step) and step > 0):
-        raise ValueError(f"{owner}(dt={dt!r}): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01.")
+        raise ValueError(
+            f"{owner}(dt={dt!r}): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01."
+        )
     return step
 
 
@@ -27,7 +29,8 @@ def axis(owner: str, dim: Any, ndim: int) -> int:
         raise ValueError(f"{owner}(x): needs at least one axis; x has shape (), pass a series of samples.")
     if not -ndim <= index < ndim:
         raise ValueError(
-            f"{owner}(dim={index}): needs {-ndim} <= dim < {ndim} for {ndim} axes; pass the index of the time axis, such as dim=-1."
+            f"{owner}(dim={index}): needs {-ndim} <= dim < {ndim} for {ndim} axes; "
+            "pass the index of the time axis, such as dim=-1."
         )
     return index % ndim
 
@@ -36,7 +39,9 @@ def one_of(owner: str, argument: str, value: Any, allowed: Iterable[str]) -> str
     """Return `value`, or raise: it must be one of the allowed names."""
     names = sorted(allowed)
     if value not in names:
-        raise ValueError(f"{owner}({argument}={value!r}): needs one of {', '.join(map(repr, names))}; pass one of these names.")
+        raise ValueError(
+            f"{owner}({argument}={value!r}): needs one of {', '.join(map(repr, names))}; pass one of these names."
+        )
     return value
 
 
@@ -46,5 +51,7 @@ def count(owner: str, argument: str, value: Any, least: int = 1) -> int:
         raise TypeError(f"{owner}({argument}={value!r}): needs an integer; pass a whole number such as {least}.")
     number = value.__index__()
     if number < least:
-        raise ValueError(f"{owner}({argument}={number}): needs {argument} >= {least}; pass a whole number such as {least}.")
+        raise ValueError(
+            f"{owner}({argument}={number}): needs {argument} >= {least}; pass a whole number such as {least}."
+        )
     return number

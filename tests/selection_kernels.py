@@ -43,9 +43,7 @@ def nothing(*_):
     raise AssertionError("selection runs no kernel, and asks none that is disabled")
 
 
-def fake(
-    name, flops=lambda w: w.samples, *, launches=1, refuses=lambda w: None, op="test_op", framework="torch"
-):
+def fake(name, flops=lambda w: w.samples, *, launches=1, refuses=lambda w: None, op="test_op", framework="torch"):
     """Return a kernel that takes flops(workload) at RATES, and no traffic."""
     backend, algorithm = name.split("/")
     return Kernel(

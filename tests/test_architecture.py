@@ -122,9 +122,7 @@ def forbidden_imports(path: str, source: str) -> list[str]:
         elif top not in sys.stdlib_module_names:
             allowed = THIRD_PARTY.get(top, ())
             if not any(fnmatch.fnmatchcase(path, pattern) for pattern in allowed):
-                faults.append(
-                    f"{path}:{line}: {top} may be imported only by {', '.join(allowed) or 'nobody'}"
-                )
+                faults.append(f"{path}:{line}: {top} may be imported only by {', '.join(allowed) or 'nobody'}")
     return faults
 
 

@@ -201,9 +201,7 @@ def logged(folder):
 
 def test_scalars_reach_the_csv_logger_at_its_steps(tmp_path, manager):
     logger = pl.loggers.CSVLogger(tmp_path, flush_logs_every_n_steps=1)
-    trainer(tmp_path, BackendReport(table=None), logger=logger, log_every_n_steps=2).fit(
-        Net(manager), loader()
-    )
+    trainer(tmp_path, BackendReport(table=None), logger=logger, log_every_n_steps=2).fit(Net(manager), loader())
     lines = logged(tmp_path / "lightning_logs" / "version_0")
     assert [line["step"] for line in lines] == ["1", "3"]
     for line in lines:
@@ -234,9 +232,7 @@ def test_scalars_reach_tensorboard(tmp_path, manager):
     pytest.importorskip("tensorboard")
     events = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     logger = pl.loggers.TensorBoardLogger(tmp_path)
-    trainer(tmp_path, BackendReport(table=None), logger=logger, log_every_n_steps=1).fit(
-        Net(manager), loader()
-    )
+    trainer(tmp_path, BackendReport(table=None), logger=logger, log_every_n_steps=1).fit(Net(manager), loader())
     found = events.EventAccumulator(logger.log_dir)
     found.Reload()
     scalars = [(event.step, event.value) for event in found.Scalars("BackendReport/share/torch")]
@@ -330,9 +326,7 @@ def test_the_progress_bar_names_the_kernel(tmp_path, manager, capsys, bar):
 
     runner = trainer(tmp_path, BackendReport(table=None, prog_bar=True), enable_progress_bar=True)
     runner.callbacks += [Look(), made]
-    runner.callbacks = [
-        callback for callback in runner.callbacks if not isinstance(callback, pl.callbacks.ProgressBar)
-    ]
+    runner.callbacks = [callback for callback in runner.callbacks if not isinstance(callback, pl.callbacks.ProgressBar)]
     runner.callbacks.append(made)
     runner.fit(Net(manager), loader())
     assert seen == ["torch/dense"] * STEPS
@@ -343,8 +337,6 @@ def test_a_narrow_table_comes_in_two_parts(tmp_path, manager):
     report = BackendReport(table=None)
     trainer(tmp_path, report).fit(Net(manager), loader())
     wide, narrow = tables.plain(report.rows(), 300), tables.plain(report.rows(), 80)
-    assert wide.count("\n") + 5 == narrow.count(
-        "\n"
-    )  # a blank, and again two rows under a header of two lines
+    assert wide.count("\n") + 5 == narrow.count("\n")  # a blank, and again two rows under a header of two lines
     assert set(narrow.split()) - set(wide.split()) == {"#"}
     assert max(map(len, narrow.splitlines()[:-1])) <= 80

@@ -62,9 +62,7 @@ def test_the_coefficients_are_those_of_the_days_before_the_start():
     series = noise()
     short = baselines.autoregression(series[: START + 1], START, 3)
     assert baselines.autoregression(series, START, 3)[0] == pytest.approx(short[0], rel=1e-12)
-    past = np.column_stack(
-        [np.ones(START - 3), series[2 : START - 1], series[1 : START - 2], series[: START - 3]]
-    )
+    past = np.column_stack([np.ones(START - 3), series[2 : START - 1], series[1 : START - 2], series[: START - 3]])
     coefficients = np.linalg.solve(past.T @ past, past.T @ series[3:START])
     expected = coefficients @ [1, series[START - 1], series[START - 2], series[START - 3]]
     assert short[0] == pytest.approx(expected, rel=1e-9)

@@ -95,9 +95,7 @@ def test_the_demo_takes_a_series_of_the_users_own(tmp_path):
     file = tmp_path / "own.csv"
     series = data.arfima(200, 0.3, np.random.default_rng(0))
     file.write_text("\n".join(["day,flow", *(f"{day},{value}" for day, value in enumerate(series))]))
-    result = run(
-        "demo", "--csv", file, "--column", "flow", "--output", tmp_path, "--alpha", 0.3, "--no-learn"
-    )
+    result = run("demo", "--csv", file, "--column", "flow", "--output", tmp_path, "--alpha", 0.3, "--no-learn")
     assert result.exit_code == 0, result.output
     assert "Fitting ARFIMA(1, d, 0) to flow of own.csv\n" in result.output
     assert "over the last 60 of 200 samples" in result.output

@@ -110,9 +110,7 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, column,
 
 
 def test_a_missing_file_is_named():
-    with pytest.raises(
-        FileNotFoundError, match=r"^no file 'none\.csv'; pass the path of a comma separated file"
-    ):
+    with pytest.raises(FileNotFoundError, match=r"^no file 'none\.csv'; pass the path of a comma separated file"):
         data.read_column("none.csv", "a")
 
 
@@ -121,9 +119,7 @@ def test_the_covariance_is_hoskings(alpha):
     # Hosking (1981), theorem 1, in Gamma functions; the code uses the recurrence.
     def gamma(k):
         signed = math.gamma(1 - alpha) * math.gamma(alpha) if alpha else math.inf
-        return (
-            math.gamma(1 - 2 * alpha) * math.exp(math.lgamma(k + alpha) - math.lgamma(k + 1 - alpha)) / signed
-        )
+        return math.gamma(1 - 2 * alpha) * math.exp(math.lgamma(k + alpha) - math.lgamma(k + 1 - alpha)) / signed
 
     found = data.arfima_covariance(50, alpha)
     assert found[0] == pytest.approx(math.gamma(1 - 2 * alpha) / math.gamma(1 - alpha) ** 2, rel=1e-13)

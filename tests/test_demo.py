@@ -111,10 +111,7 @@ def test_a_price_after_a_day_does_not_change_the_forecast_made_on_it(algorithm):
         scaled = torch.from_numpy((data.log_parkinson(high, low) - level) / scale)
         with torch.no_grad():
             return torch.cat(
-                [
-                    model(*batch)
-                    for batch in torch.utils.data.DataLoader(Pasts(scaled, start), batch_size=ROWS)
-                ]
+                [model(*batch) for batch in torch.utils.data.DataLoader(Pasts(scaled, start), batch_size=ROWS)]
             )
 
     before = forecasts()
@@ -201,7 +198,5 @@ def test_the_figure_is_written(learned, tmp_path):
     held_out = learned.series[learned.start :]
     path = tmp_path / "figure.png"
     days = range(len(held_out))
-    draw_forecast(
-        path, days, held_out, learned.forecasts, learned.weights, alpha=learned.alpha, title="title"
-    )
+    draw_forecast(path, days, held_out, learned.forecasts, learned.weights, alpha=learned.alpha, title="title")
     assert path.read_bytes().startswith(b"\x89PNG")

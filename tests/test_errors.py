@@ -18,8 +18,7 @@ def says(error, message):
 ALPHAS = [
     (
         lambda: fnn.Caputo(2.3),
-        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; "
-        "differentiate once with alpha=1, then use alpha=1.3 on the result.",
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use alpha=1.3 on the result.",
     ),
     (
         lambda: fnn.RiemannLiouville(2.5),
@@ -43,8 +42,7 @@ ALPHAS = [
     ),
     (
         lambda: fnn.Caputo(-0.5),
-        "Caputo(alpha=-0.5): needs 0 <= alpha <= 2; "
-        "for an integral of order 0.5 use RiemannLiouvilleIntegral(0.5).",
+        "Caputo(alpha=-0.5): needs 0 <= alpha <= 2; for an integral of order 0.5 use RiemannLiouvilleIntegral(0.5).",
     ),
     (
         lambda: fnn.integral(X, -0.5),
@@ -53,8 +51,7 @@ ALPHAS = [
     ),
     (
         lambda: fnn.Caputo([0.5, 2.3, 0.2]),
-        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; "
-        "differentiate once with alpha=1, then use alpha=1.3 on the result.",
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use alpha=1.3 on the result.",
     ),
     (lambda: fnn.Caputo(NAN), "Caputo(alpha=nan): needs a finite alpha; pass 0 <= alpha <= 2."),
     (lambda: fnn.Caputo(INF), "Caputo(alpha=inf): needs a finite alpha; pass 0 <= alpha <= 2."),
@@ -78,8 +75,7 @@ def test_an_order_out_of_range(call, message):
 @pytest.mark.parametrize("alpha", [True, np.True_, "0.5", b"0.5", 0.5j, np.complex64(1), None, object, {0.5}])
 def test_an_order_that_is_no_number(alpha):
     message = (
-        f"Caputo(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; "
-        f"pass for example alpha=0.5."
+        f"Caputo(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
     )
     with says(TypeError, message):
         fnn.Caputo(alpha)
@@ -87,17 +83,14 @@ def test_an_order_that_is_no_number(alpha):
 
 @pytest.mark.parametrize("alpha", [[], ["a"], [0.5, True, None], np.array([True, False]), np.array([0.5j])])
 def test_orders_that_are_no_numbers(alpha):
-    message = (
-        f"Caputo(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
-    )
+    message = f"Caputo(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
     with says(TypeError, message):
         fnn.Caputo(alpha)
 
 
 def test_orders_in_ragged_lists():
     message = (
-        "Caputo(alpha=[[0.5], [0.5, 0.6]]): needs real numbers, one per channel; "
-        "pass for example alpha=[0.3, 0.7]."
+        "Caputo(alpha=[[0.5], [0.5, 0.6]]): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
     )
     with says(TypeError, message):
         fnn.Caputo([[0.5], [0.5, 0.6]])
@@ -126,9 +119,7 @@ def test_a_step_that_is_no_number(dt):
 @pytest.mark.parametrize("dtype", ["int64", "int8", "bool", "uint8", "object", "longdouble"])
 def test_samples_that_are_not_floating(dtype):
     name = np.dtype(dtype)
-    message = (
-        f"derivative(x of dtype {name}): needs float16, float32 or float64; pass x.astype(numpy.float64)."
-    )
+    message = f"derivative(x of dtype {name}): needs float16, float32 or float64; pass x.astype(numpy.float64)."
     with says(TypeError, message):
         fnn.derivative(X.astype(dtype), fnn.Caputo(0.5))
 
@@ -146,9 +137,7 @@ def test_samples_in_a_list_of_integers_or_in_a_string():
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])
 def test_complex_samples(dtype):
-    message = (
-        f"derivative(x of dtype {dtype}): needs float16, float32 or float64; pass x.real and x.imag apart."
-    )
+    message = f"derivative(x of dtype {dtype}): needs float16, float32 or float64; pass x.real and x.imag apart."
     with says(TypeError, message):
         fnn.derivative(X.astype(dtype), fnn.Caputo(0.5))
 
@@ -173,10 +162,7 @@ def test_orders_that_do_not_fit_the_channels(alpha, shape, dim, rest):
 
 @pytest.mark.parametrize("dim", [3, -4, 100])
 def test_a_time_axis_that_is_not_there(dim):
-    message = (
-        f"derivative(dim={dim}): needs -3 <= dim < 3 for 3 axes; "
-        f"pass the index of the time axis, such as dim=-1."
-    )
+    message = f"derivative(dim={dim}): needs -3 <= dim < 3 for 3 axes; pass the index of the time axis, such as dim=-1."
     with says(ValueError, message):
         fnn.derivative(X, fnn.Caputo(0.5), dim=dim)
 
@@ -201,9 +187,7 @@ def test_a_scheme_that_the_definition_has_not():
         "Caputo(scheme='l2'): needs one of 'bdf2', 'grunwald', 'l1', 'l1_2'; pass one of these names.",
     ):
         fnn.Caputo(0.5, "l2")
-    with says(
-        ValueError, "GrunwaldLetnikov(scheme='l1'): needs one of 'bdf2', 'grunwald'; pass one of these names."
-    ):
+    with says(ValueError, "GrunwaldLetnikov(scheme='l1'): needs one of 'bdf2', 'grunwald'; pass one of these names."):
         fnn.grunwald_letnikov(X, 0.5, scheme="l1")
     with says(
         ValueError,
@@ -222,8 +206,7 @@ BOUNDS = [
     (
         ValueError,
         (0.2, 1.5),
-        "Caputo(bounds=(0.2, 1.5)): needs no whole number between the bounds, where the operator jumps; "
-        "pass (1, 1.5).",
+        "Caputo(bounds=(0.2, 1.5)): needs no whole number between the bounds, where the operator jumps; pass (1, 1.5).",
     ),
     (
         ValueError,
@@ -243,9 +226,7 @@ def test_bad_bounds(error, bounds, message):
     ("definition", "named"), [("caputo", "'caputo'"), (0.5, "0.5"), (None, "None"), (fnn.Caputo, "Caputo")]
 )
 def test_an_operator_that_is_no_definition(definition, named):
-    message = (
-        f"derivative(definition={named}): needs a definition with its alpha; pass for example Caputo(0.5)."
-    )
+    message = f"derivative(definition={named}): needs a definition with its alpha; pass for example Caputo(0.5)."
     with says(TypeError, message):
         fnn.derivative(X, definition)
 

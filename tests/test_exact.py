@@ -45,9 +45,7 @@ def series(order, terms, rate, t):
     """The operator on exp(rate t), term by term."""
     with mpmath.workdps(40):
         z, order = mpmath.mpc(rate), mpmath.mpf(order)
-        terms = (
-            z**j * mpmath.mpf(t) ** (j - order) * mpmath.rgamma(j + 1 - order) for j in range(terms, 120)
-        )
+        terms = (z**j * mpmath.mpf(t) ** (j - order) * mpmath.rgamma(j + 1 - order) for j in range(terms, 120))
         return complex(mpmath.fsum(terms))
 
 
@@ -74,15 +72,9 @@ def test_at_the_first_moment_a_riemann_liouville_derivative_may_be_infinite():
 
 
 def test_powers_without_a_derivative_are_refused():
-    with pytest.raises(
-        ValueError, match=r"needs exponent > 1, or the integral diverges; pass a larger exponent\.$"
-    ):
+    with pytest.raises(ValueError, match=r"needs exponent > 1, or the integral diverges; pass a larger exponent\.$"):
         exact.power(np.ones(1), 0.7, Caputo(1.5))
-    with pytest.raises(
-        ValueError, match=r"needs exponent > -1, or the integral diverges; pass a larger exponent\.$"
-    ):
+    with pytest.raises(ValueError, match=r"needs exponent > -1, or the integral diverges; pass a larger exponent\.$"):
         exact.power(np.ones(1), -1, RiemannLiouvilleIntegral(0.5))
-    with pytest.raises(
-        ValueError, match=r"needs one alpha for a closed form; pass one definition per channel\.$"
-    ):
+    with pytest.raises(ValueError, match=r"needs one alpha for a closed form; pass one definition per channel\.$"):
         exact.sine(np.ones(1), 1, Caputo([0.3, 0.4]))

@@ -74,9 +74,7 @@ def test_every_layout_gives_what_its_rows_give(kind, problem):
     generator = rng()
     x = generator.standard_normal(shape)
     if is_strided:
-        x = generator.standard_normal(tuple(2 * size for size in shape))[
-            tuple(slice(None, None, -2) for _ in shape)
-        ]
+        x = generator.standard_normal(tuple(2 * size for size in shape))[tuple(slice(None, None, -2) for _ in shape)]
     alpha = generator.uniform(0.1, 0.9, alpha_shape)
     before = x.copy()
     y = kind(alpha)(x, dt=DT, dim=dim)
@@ -285,9 +283,7 @@ def test_each_call_is_a_consultation_and_runs_in_the_kernel(manager):
 def test_a_manager_that_nobody_holds_goes_away():
     manager = BackendManager(Settings(calibration="shipped"), machine=Machine())
     fnn.caputo(np.ones(8), 0.5, manager=manager)
-    assert manager.shared_site("toeplitz", "numpy", "numpy") is manager.shared_site(
-        "toeplitz", "numpy", "numpy"
-    )
+    assert manager.shared_site("toeplitz", "numpy", "numpy") is manager.shared_site("toeplitz", "numpy", "numpy")
     gone = weakref.ref(manager)
     del manager
     gc.collect()

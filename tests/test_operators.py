@@ -45,9 +45,7 @@ def least_rate(case, scheme):
     return SCHEMES[scheme].rate(case["alpha"]) - SLOWER.get((case["id"], scheme), 0.1)
 
 
-@pytest.mark.parametrize(
-    ("case", "scheme"), [pytest.param(*pair, id=f"{pair[0]['id']}-{pair[1]}") for pair in cases()]
-)
+@pytest.mark.parametrize(("case", "scheme"), [pytest.param(*pair, id=f"{pair[0]['id']}-{pair[1]}") for pair in cases()])
 def test_the_error_falls_at_the_declared_rate(case, scheme):
     definition = definition_of(case)(case["alpha"], scheme)
     wanted = dict(zip(case["points"], map(float, case["values"]), strict=True))
@@ -163,9 +161,7 @@ def test_operators_are_continuous_towards_whole_orders(kind, scheme, limit, side
     gaps = []
     for distance in (1e-4, 1e-6):
         near = kind(limit + side * distance, scheme).stencil(N, 1.0, NUMPY).as_matrix()
-        rows = (
-            slice(1, None) if kind is RiemannLiouvilleIntegral else slice(None)
-        )  # an integral is 0 at t = 0
+        rows = slice(1, None) if kind is RiemannLiouvilleIntegral else slice(None)  # an integral is 0 at t = 0
         gaps.append(np.abs(near - at_limit)[rows].max())
     assert gaps[1] < 2e-2 * gaps[0] + 1e-11  # linear in the distance; 1e-11 is rounding over the distance
 
@@ -218,9 +214,7 @@ def test_operators_are_linear(kind, scheme, alpha):
 @pytest.mark.parametrize(("a", "b"), [(0.3, 0.6), (0.5, 0.5), (0.9, 1.1), (-0.4, 0.4), (-1.0, 1.7)])
 @pytest.mark.parametrize("scheme", GrunwaldLetnikov.schemes)
 def test_grunwald_letnikov_orders_add(scheme, a, b):
-    one, other, both = (
-        GrunwaldLetnikov(order, scheme).stencil(N, DT, NUMPY).as_matrix() for order in (a, b, a + b)
-    )
+    one, other, both = (GrunwaldLetnikov(order, scheme).stencil(N, DT, NUMPY).as_matrix() for order in (a, b, a + b))
     np.testing.assert_allclose(one @ other, both, rtol=0, atol=1e-12 * np.abs(both).max())
 
 

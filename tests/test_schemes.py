@@ -159,22 +159,15 @@ def test_the_number_of_differences_changes_bdf2_above_one_by_its_error(alpha):
     definition, gaps = DEFINITIONS["caputo"](alpha, "bdf2"), []
     for n_steps in (50, 100, 200):  # more, and the rounding of m = 0 shows at alpha = 1.9
         x = np.exp(np.linspace(0, 1, n_steps + 1))
-        values = [
-            definition.stencil(n_steps + 1, 1 / n_steps, NUMPY, differences=m).as_matrix() @ x
-            for m in (0, 1, 2)
-        ]
+        values = [definition.stencil(n_steps + 1, 1 / n_steps, NUMPY, differences=m).as_matrix() @ x for m in (0, 1, 2)]
         gaps.append(max(np.abs(value - values[0])[n_steps // 10 :].max() for value in values[1:]))
     assert np.log2(gaps[0] / gaps[1]) > 1.9
     assert np.log2(gaps[1] / gaps[2]) > 1.9
 
 
-@pytest.mark.parametrize(
-    ("alpha", "m"), [(0.0, 0), (0.25, 0), (0.26, 1), (1.0, 1), (1.25, 1), (1.3, 2), (2.0, 2)]
-)
+@pytest.mark.parametrize(("alpha", "m"), [(0.0, 0), (0.25, 0), (0.26, 1), (1.0, 1), (1.25, 1), (1.3, 2), (2.0, 2)])
 def test_the_rule_for_the_number_of_differences(alpha, m):
-    assert {
-        kind(alpha).differences for kind in DEFINITIONS.values() if kind is not RiemannLiouvilleIntegral
-    } == {m}
+    assert {kind(alpha).differences for kind in DEFINITIONS.values() if kind is not RiemannLiouvilleIntegral} == {m}
     assert DEFINITIONS["caputo"](0.1, bounds=(0, 1)).differences == 1
     assert RiemannLiouvilleIntegral(1.0).differences == 0
     assert RiemannLiouvilleIntegral(1.1).differences == -1

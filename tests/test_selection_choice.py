@@ -239,9 +239,7 @@ def test_an_unknown_op_or_framework_names_the_known_ones(add):
     add(fake("torch/fft"))
     with pytest.raises(LookupError, match=r"^no kernels for op 'test_oops': needs one of .*test_op.*\.$"):
         kernels("test_oops", "torch")
-    with pytest.raises(
-        LookupError, match=r"^no kernels for test_op on framework 'jax': needs one of torch\.$"
-    ):
+    with pytest.raises(LookupError, match=r"^no kernels for test_op on framework 'jax': needs one of torch\.$"):
         kernels("test_op", "jax")
     gone = fake("torch/dense")
     with pytest.raises(LookupError, match=r"^unregister\('torch/dense'\): it is not registered"):
@@ -250,9 +248,7 @@ def test_an_unknown_op_or_framework_names_the_known_ones(add):
 
 def test_choose_reads_rows_n_and_width_from_the_shape(add):
     add(fake("torch/fft"))
-    plan = choose(
-        "test_op", (2, 3, 50, 7), framework="torch", dim=2, needs_gradient=True, manager=fake_manager()
-    )
+    plan = choose("test_op", (2, 3, 50, 7), framework="torch", dim=2, needs_gradient=True, manager=fake_manager())
     assert plan.workload == Workload("test_op", "torch", rows=6, n=50, width=7, needs_gradient=True)
     with pytest.raises(ValueError, match=r"^choose\(dim=2\): needs an axis of shape \(3, 4\)\.$"):
         choose("test_op", (3, 4), framework="torch", dim=2, manager=fake_manager())
@@ -307,9 +303,7 @@ def test_bad_facts_are_refused_at_the_door():
         Cost({"gemm": 1.0}, 0.0, 1)
     with pytest.raises(ValueError, match=r"needs every number finite and not negative\.$"):
         Cost({"fft": float("nan")}, 0.0, 1)
-    with pytest.raises(
-        ValueError, match=r"^Rates\(flops=\.\.\.\): needs a rate for scan, elementwise too\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^Rates\(flops=\.\.\.\): needs a rate for scan, elementwise too\.$"):
         Rates({"matmul": 1.0, "fft": 1.0}, 1.0, 1.0)
 
 

@@ -141,9 +141,7 @@ def test_calls_are_timed_ever_more_rarely():
 
 def test_directions_are_timed_apart():
     plan = fake_manager().plan(WORK)
-    alternating = [
-        direction for _ in range(4) for direction in ("forward", "backward") if plan.due(direction)
-    ]
+    alternating = [direction for _ in range(4) for direction in ("forward", "backward") if plan.due(direction)]
     assert alternating == ["forward", "backward", "forward", "backward"]
 
 
@@ -169,9 +167,7 @@ def test_a_measurement_must_make_sense():
     plan = manager.plan(WORK)
     with pytest.raises(ValueError, match=r"^record\(seconds=-1\.0\): needs a finite time, not negative\.$"):
         manager.record(plan, -1.0)
-    with pytest.raises(
-        ValueError, match=r"^record\(direction='sideways'\): needs one of forward, backward\.$"
-    ):
+    with pytest.raises(ValueError, match=r"^record\(direction='sideways'\): needs one of forward, backward\.$"):
         manager.record(plan, 1.0, "sideways")  # type: ignore[arg-type]
 
 

@@ -1,7 +1,8 @@
 """How an array of any shape is seen by the kernels: [batch, channels, n, width], without a copy where possible.
 
-A shared alpha keeps the caller's order of axes: everything before time is the batch, everything after it the width. One alpha
-per channel needs the channels just before time and nothing after it; other orders are permuted into that one.
+A shared alpha keeps the caller's order of axes: everything before time is the batch, everything after it the width.
+One alpha per channel needs the channels just before time and nothing after it; other orders are permuted into that
+one.
 """
 
 from __future__ import annotations
@@ -68,8 +69,8 @@ def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[
     if len(alpha_shape) > len(others) or any(a not in (1, shape[i]) for a, i in zip(padded, others, strict=True)):
         rest = tuple(shape[i] for i in others)
         raise ValueError(
-            f"{owner}(alpha of shape {tuple(alpha_shape)}, x of shape {tuple(shape)}): needs alpha to broadcast to the axes other "
-            f"than time, {rest}; pass one alpha, or one per channel shaped to fit."
+            f"{owner}(alpha of shape {tuple(alpha_shape)}, x of shape {tuple(shape)}): needs alpha to broadcast to "
+            f"the axes other than time, {rest}; pass one alpha, or one per channel shaped to fit."
         )
     n = shape[axis]
     varying = [i for a, i in zip(padded, others, strict=True) if a > 1]

@@ -33,7 +33,7 @@ class Namespace(Protocol):
 
 
 class NumpyNamespace:
-    """NumPy's instance; `cumprod`, `sum`, `take` and `concat` act on the last axis, `stack` makes a new one before it."""
+    """NumPy's instance; what reduces or joins acts on the last axis, `stack` makes one before it."""
 
     def asarray(self, value: Any) -> np.ndarray:
         return np.asarray(value, dtype=np.float64)

@@ -188,8 +188,7 @@ def _as_array(owner: str, x: Samples) -> np.ndarray:
         return np.asarray(x)
     except ValueError:
         raise ValueError(
-            f"{owner}(x of type {_type_name(x)}): needs rows of one length; "
-            "pass an array, or a list of equal lists."
+            f"{owner}(x of type {_type_name(x)}): needs rows of one length; pass an array, or a list of equal lists."
         ) from None
 
 

@@ -1,11 +1,12 @@
 """The operator on a uniform grid: a few float64 arrays, and the same thing as a dense matrix.
 
-With u = x - x[0] - k S (nothing is subtracted when `subtract` is false; S = 0 unless `taylor` is 2) and d the m-th backward
-difference of u,
+With u = x - x[0] - k S (nothing is subtracted when `subtract` is false; S = 0 unless `taylor` is 2) and d the m-th
+backward difference of u,
 
     y = T(left) d + start * d[start_index] + analytic @ (x[0], S),
 
-where T(w) is the lower triangular Toeplitz matrix with first column w, and S = dt x'(0) by a third order one-sided formula.
+where T(w) is the lower triangular Toeplitz matrix with first column w, and S = dt x'(0) by a one-sided
+formula of third order.
 """
 
 from __future__ import annotations
@@ -64,7 +65,11 @@ class Stencil:
         if self.subtract:
             u = u - first - np.arange(n)[:, None] * slope
         backward = np.eye(n) - np.eye(n, k=-1)
-        d = np.linalg.matrix_power(backward, self.differences) @ u if self.differences >= 0 else np.tril(np.ones((n, n))) @ u
+        d = (
+            np.linalg.matrix_power(backward, self.differences) @ u
+            if self.differences >= 0
+            else np.tril(np.ones((n, n))) @ u
+        )
         matrix = toeplitz @ d
         if self.start is not None and n > self.start_index:
             matrix = matrix + np.asarray(self.start)[..., :, None] * d[self.start_index]

@@ -24,9 +24,7 @@ class CostModel:
 
     def rates(self, workload: Workload) -> Rates:
         """Return the rates of the place where `workload` lies."""
-        return self.machine.rates(
-            workload.framework, workload.device, workload.dtype, calibration=self.calibration
-        )
+        return self.machine.rates(workload.framework, workload.device, workload.dtype, calibration=self.calibration)
 
     @staticmethod
     def seconds(cost: Cost, rates: Rates) -> float:

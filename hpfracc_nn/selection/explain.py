@@ -25,9 +25,7 @@ def table(
     ranked = accepted(verdicts)
     lines: list[tuple[str, ...]] = [HEADER]
     for place, verdict in enumerate(ranked):
-        lines.append(
-            _accepted_line(verdict, place == 0, _reason(place, ranked, settings), workload, measured)
-        )
+        lines.append(_accepted_line(verdict, place == 0, _reason(place, ranked, settings), workload, measured))
     for verdict in verdicts:
         if verdict.refusal is not None:
             lines.append(("", verdict.kernel.name, "-", "-", "-", "-", "-", f"refused: {verdict.refusal}"))
@@ -63,9 +61,7 @@ def _accepted_line(
 
 def _reason(place: int, ranked: Sequence[Verdict], settings: Settings) -> str:
     if place:
-        return (
-            f"{ranked[place].seconds / ranked[0].seconds:.3g} times the lowest" if ranked[0].seconds else ""
-        )
+        return f"{ranked[place].seconds / ranked[0].seconds:.3g} times the lowest" if ranked[0].seconds else ""
     if settings.forced:
         return f"chosen: {settings.forced}"
     return "chosen: lowest estimate" if len(ranked) > 1 else "chosen: the only one that accepts"

@@ -60,9 +60,7 @@ class Machine:
         self._rates: dict[tuple[str, str, str, int], Rates] = {}
         self._lock = threading.Lock()
 
-    def rates(
-        self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured"
-    ) -> Rates:
+    def rates(self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured") -> Rates:
         """Return the rates for what `dtype` is computed in: half precision runs in float32.
 
         The first question about a framework, device and number of threads takes the

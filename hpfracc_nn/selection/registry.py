@@ -116,9 +116,7 @@ def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
     if frameworks is None:
         raise LookupError(f"no kernels for op {op!r}: needs one of {_listed(_kernels)}.")
     if framework not in frameworks:
-        raise LookupError(
-            f"no kernels for {op} on framework {framework!r}: needs one of {_listed(frameworks)}."
-        )
+        raise LookupError(f"no kernels for {op} on framework {framework!r}: needs one of {_listed(frameworks)}.")
     return frameworks[framework]
 
 

@@ -23,9 +23,7 @@ class Verdict:
     workspace: float = 0.0
 
 
-def judge(
-    kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel
-) -> list[Verdict]:
+def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel) -> list[Verdict]:
     """Return one verdict per kernel, in their order.
 
     A kernel that is disabled or not forced is not asked, so its package is not imported.

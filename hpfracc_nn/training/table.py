@@ -71,9 +71,7 @@ def _rich(rows: Sequence[ReportRow]) -> str:
                 box=importlib.import_module("rich.box").SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
             )
             for name in header:
-                table.add_column(
-                    _folded(name), justify="right" if name in HOW and name != "Reason" else "left"
-                )
+                table.add_column(_folded(name), justify="right" if name in HOW and name != "Reason" else "left")
             for line in lines:
                 table.add_row(*line)
             console.print(table)

@@ -12,4 +12,12 @@ DEFINITIONS: dict[str, type[Definition]] = {
     "riemann_liouville_integral": RiemannLiouvilleIntegral,
 }
 
-__all__ = ["DEFINITIONS", "Alpha", "Caputo", "Definition", "GrunwaldLetnikov", "RiemannLiouville", "RiemannLiouvilleIntegral"]
+__all__ = [
+    "DEFINITIONS",
+    "Alpha",
+    "Caputo",
+    "Definition",
+    "GrunwaldLetnikov",
+    "RiemannLiouville",
+    "RiemannLiouvilleIntegral",
+]

@@ -15,9 +15,9 @@ class Caputo(Definition):
     A constant has derivative zero; alpha = 0 gives x - x(0), alpha = 1 and 2 the scheme's ordinary differences. Above
     alpha = 1 the first samples are read to estimate x'(0).
 
-    The default scheme `l1_2` has order 3 - alpha on smooth data for alpha <= 1 and 2 above, at the cost of `l1`. `bdf2` has
-    order 2 everywhere, `l1` order 2 - alpha and positive weights, `grunwald` order 1. On data like t**alpha, which are
-    not smooth at 0, every scheme is of first order.
+    The default scheme `l1_2` has order 3 - alpha on smooth data for alpha <= 1 and 2 above, at the cost of `l1`.
+    `bdf2` has order 2 everywhere, `l1` order 2 - alpha and positive weights, `grunwald` order 1. On data like
+    t**alpha, which are not smooth at 0, every scheme is of first order.
 
     Example:
         >>> import numpy as np

@@ -24,7 +24,8 @@ class Definition:
     """A fractional operator as a value: its order, its scheme, and nothing about how it runs.
 
     Attributes:
-        alpha: The order. A float or one value per channel (then it broadcasts over the data's axes other than time); or a
+        alpha: The order. A float or one value per channel (then it broadcasts over the data's axes other than time);
+        or a
             framework's tensor, whose values are never read, so that its gradient can be traced.
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
@@ -94,11 +95,11 @@ class Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""
         return type(self)(alpha, self.scheme, self.bounds or self.interval)
 
-    def __call__(
-        self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None
-    ) -> Any:
+    def __call__(self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
-        from hpfracc_nn.fractional import operator  # it knows the definitions: at the top this would be a cycle
+        from hpfracc_nn.fractional import (
+            operator,  # it knows the definitions: at the top this would be a cycle
+        )
 
         return operator.apply(self._name, x, self, dt, dim, manager)
 
@@ -138,12 +139,19 @@ class Definition:
 
     def _check_range(self, alpha: float) -> None:
         if not math.isfinite(alpha):
-            raise ValueError(f"{self._name}(alpha={alpha}): needs a finite alpha; pass {self.lowest:g} <= alpha <= {self.highest:g}.")
+            raise ValueError(
+                f"{self._name}(alpha={alpha}): needs a finite alpha; pass {self.lowest:g} <= alpha <= {self.highest:g}."
+            )
         if alpha < self.lowest:
-            raise ValueError(f"{self._name}(alpha={alpha:g}): needs {self.lowest:g} <= alpha <= {self.highest:g}; {self._below(alpha)}")
+            raise ValueError(
+                f"{self._name}(alpha={alpha:g}): needs {self.lowest:g} <= alpha <= {self.highest:g}; "
+                f"{self._below(alpha)}"
+            )
         if alpha > self.highest:
             out = self.beyond.format(rest=f"{alpha - 1:g}")
-            raise ValueError(f"{self._name}(alpha={alpha:g}): needs {self.lowest:g} <= alpha <= {self.highest:g}; {out}")
+            raise ValueError(
+                f"{self._name}(alpha={alpha:g}): needs {self.lowest:g} <= alpha <= {self.highest:g}; {out}"
+            )
 
     def _below(self, alpha: float) -> str:
         return f"for an integral of order {-alpha:g} use RiemannLiouvilleIntegral({-alpha:g})."
@@ -152,7 +160,9 @@ class Definition:
         try:
             low, high = (float(b) for b in bounds)
         except (TypeError, ValueError):
-            raise TypeError(f"{self._name}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+            raise TypeError(
+                f"{self._name}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1)."
+            ) from None
         if not low < high:
             raise ValueError(f"{self._name}(bounds=({low:g}, {high:g})): needs low < high; pass a pair such as (0, 1).")
         if not (self.lowest <= low and high <= self.highest):
@@ -162,12 +172,13 @@ class Definition:
             )
         if self.subtracts and low < self._taylor(high) - 1:
             raise ValueError(
-                f"{self._name}(bounds=({low:g}, {high:g})): needs no whole number between the bounds, where the operator jumps; "
-                f"pass ({self._taylor(high) - 1:g}, {high:g})."
+                f"{self._name}(bounds=({low:g}, {high:g})): needs no whole number between the bounds, where the "
+                f"operator jumps; pass ({self._taylor(high) - 1:g}, {high:g})."
             )
         if self.is_fixed and not all(low <= a <= high for a in np.ravel(self.alpha)):
             raise ValueError(
-                f"{self._name}(alpha={self.alpha}, bounds=({low:g}, {high:g})): needs alpha within its bounds; widen the bounds."
+                f"{self._name}(alpha={self.alpha}, bounds=({low:g}, {high:g})): needs alpha within its bounds; "
+                "widen the bounds."
             )
         return low, high
 
@@ -176,7 +187,10 @@ def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
     """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
     is_other_scalar = isinstance(alpha, np.generic) and not isinstance(alpha, Real)
     if isinstance(alpha, bool | str | bytes | complex) or is_other_scalar or alpha is None:
-        raise TypeError(f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5.")
+        raise TypeError(
+            f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; "
+            "pass for example alpha=0.5."
+        )
     if isinstance(alpha, Real):
         return float(alpha)
     if isinstance(alpha, Sequence | np.ndarray):
@@ -185,11 +199,15 @@ def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
         except ValueError:  # lists of different lengths
             values = np.empty(0)
         if values.dtype.kind not in "fiu" or values.size == 0:
-            raise TypeError(f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7].")
+            raise TypeError(
+                f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
+            )
         return _nested(values.astype(np.float64).tolist())
     if hasattr(alpha, "shape") and hasattr(alpha, "dtype"):
         return None
-    raise TypeError(f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5.")
+    raise TypeError(
+        f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
+    )
 
 
 def _nested(values: Any) -> Any:
@@ -199,8 +217,8 @@ def _nested(values: Any) -> Any:
 def taylor_columns(alpha: Array, terms: int, n: int, xp: Namespace) -> Array:
     """Return k**(j - alpha) / Gamma(j + 1 - alpha) for j < terms: shape [*c, terms, n], row 0 at k = 0 set to 1.
 
-    1 / Gamma(1 - alpha) is written as (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right sign on
-    [0, 2].
+    1 / Gamma(1 - alpha) is written as (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right
+    sign on [0, 2].
     """
     alpha = alpha[..., None]
     log_k = xp.constant(np.log(np.arange(1.0, n)), alpha)

@@ -12,9 +12,9 @@ from hpfracc_nn.fractional.definitions.definition import Definition
 class GrunwaldLetnikov(Definition):
     """The Grunwald-Letnikov derivative with zero history: dt**-alpha (1 - z)**alpha x, for -1 <= alpha <= 2.
 
-    Nothing is subtracted and nothing looks ahead: it is the fractional difference of time series analysis (ARFIMA), and a
-    negative alpha sums. Order 1 against the Riemann-Liouville derivative where x(0) = 0. Scheme `bdf2` replaces 1 - z with
-    (3/2)(1 - z/3)(1 - z), order 2 away from 0 where x(0) = 0.
+    Nothing is subtracted and nothing looks ahead: it is the fractional difference of time series analysis (ARFIMA),
+    and a negative alpha sums. Order 1 against the Riemann-Liouville derivative where x(0) = 0. Scheme `bdf2` replaces
+    1 - z with (3/2)(1 - z/3)(1 - z), order 2 away from 0 where x(0) = 0.
 
     Source: Oldham & Spanier (1974), section 3.4; Hosking, Biometrika 68 (1981) 165.
     """

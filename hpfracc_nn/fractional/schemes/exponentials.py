@@ -2,11 +2,12 @@
 
     w[lag] = sum_q c_q exp(-s_q (lag - 8)),   lag >= 8,
 
-with s = 0 and s geometric from 0.4 / n to 2: the node 0 is what integrals and learned orders need in float32. Lags below 8
-stay exact. The coefficients are a weighted least-squares fit, linear in the weights: one factorisation serves every scheme
-and alpha, and alpha's gradient flows through it. The rows are scaled by lag**0.75, between the decay of the slowest and the
-fastest weights, and not by the weights, so that the factorisation does not depend on them (scaled by the lag itself, weights
-that do not decay lose a digit in float64 at n = 65536). The factors stay factored: multiplied out they lose digits.
+with s = 0 and s geometric from 0.4 / n to 2: the node 0 is what integrals and learned orders need in float32. Lags
+below 8 stay exact. The coefficients are a weighted least-squares fit, linear in the weights: one factorisation serves
+every scheme and alpha, and alpha's gradient flows through it. The rows are scaled by lag**0.75, between the decay of
+the slowest and the fastest weights, and not by the weights, so that the factorisation does not depend on them (scaled
+by the lag itself, weights that do not decay lose a digit in float64 at n = 65536). The factors stay factored:
+multiplied out they lose digits.
 
 Beylkin & Monzon, Appl. Comput. Harmon. Anal. 28 (2010) 131, for why few are enough.
 """

@@ -1,7 +1,7 @@
 """The L1 scheme: interpolate x linearly on each cell, integrate the memory function exactly.
 
-Oldham & Spanier, The Fractional Calculus (1974), section 8.2. Above alpha = 1 it is the scheme of order alpha - 1 on the
-backward difference formula of x' with two steps.
+Oldham & Spanier, The Fractional Calculus (1974), section 8.2. Above alpha = 1 it is the scheme of
+order alpha - 1 on the two-step backward difference of x'.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The L1-2 scheme: a quadratic through the last three samples on every cell but the first.
 
-Gao, Sun & Zhang, J. Comput. Phys. 259 (2014) 33. Order 3 - alpha; above alpha = 1 order 2. The quadratic correction of cell
-k has weight q_k; the first cell has no third sample, so its correction is taken back by the starting column.
+Gao, Sun & Zhang, J. Comput. Phys. 259 (2014) 33. Order 3 - alpha; above alpha = 1 order 2. The quadratic correction
+of cell k has weight q_k; the first cell has no third sample, so the starting column takes its correction back.
 """
 
 from __future__ import annotations

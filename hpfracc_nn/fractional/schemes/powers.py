@@ -20,13 +20,18 @@ import numpy as np
 from hpfracc_nn.fractional.namespace import Array, Namespace
 
 _HEAD = 16  # lags below it are summed directly
-_SEGMENTS = ((_HEAD, 1024, 28), (1024, None, 10))  # (from lag, to lag, terms): (4 / 16)**28 and (4 / 1024)**10
+_SEGMENTS = (
+    (_HEAD, 1024, 28),
+    (1024, None, 10),
+)  # (from lag, to lag, terms): (4 / 16)**28 and (4 / 1024)**10
 _CELL_POINTS = 12  # Gauss-Legendre; t**P on [1, 2] has its singularity at distance 1: error 5.8**-24
 
 Polynomial = Sequence[float | Fraction]
 
 
-def power_weights(exponent: Array, lags: np.ndarray, xp: Namespace, powers: Polynomial, moments: Polynomial = ()) -> Array:
+def power_weights(
+    exponent: Array, lags: np.ndarray, xp: Namespace, powers: Polynomial, moments: Polynomial = ()
+) -> Array:
     """Return (powers(z) F + moments(z) Q)_k / Gamma(1 + P) at the given lags, P = exponent in [0, 3].
 
     Args:
@@ -90,7 +95,9 @@ def _series(powers: tuple[Fraction, ...], moments: tuple[Fraction, ...], terms: 
 
 def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
     r = np.arange(1, terms, dtype=np.float64)
-    return xp.concat([0 * exponent + 1, xp.cumprod((exponent + xp.constant(1 - r, exponent)) / xp.constant(r, exponent))])
+    return xp.concat(
+        [0 * exponent + 1, xp.cumprod((exponent + xp.constant(1 - r, exponent)) / xp.constant(r, exponent))]
+    )
 
 
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
@@ -100,7 +107,10 @@ def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments:
     """
     j = max(0, _zeros_at_one(powers) - 1)
     k = np.arange(1.0, _HEAD + 1)
-    exact = [float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0))) for lag in range(_HEAD)]
+    exact = [
+        float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))
+        for lag in range(_HEAD)
+    ]
     grown = xp.expm1((exponent - j) * xp.constant(np.log(k), exponent)) * xp.constant(k**j, exponent)
     head = xp.matmul(grown, xp.constant(_toeplitz(powers), exponent)) + xp.constant(np.array(exact), exponent)
     if not moments:

@@ -1,4 +1,4 @@
-"""Product trapezoid rule for the Riemann-Liouville integral: interpolate x linearly, integrate the memory function exactly.
+"""Product trapezoid rule for the Riemann-Liouville integral: x linear on each cell, the memory function exact.
 
 Diethelm, Ford & Freed, Numer. Algorithms 36 (2004) 31, for x - x(0); the constant is integrated in closed form.
 """

@@ -1,7 +1,9 @@
-"""What the data see before the product, its transpose, and the boundary values: for tensors [batch, channels, n, width].
+"""What the data see before the product, its transpose, and the boundary values.
 
-Differencing first keeps float32 right (see `stencil.py`). Each map is here twice: in plain aten, which autograd and tracing can
-follow, and written into a buffer, one vectorised pass per difference, for the eager path.
+Tensors are [batch, channels, n, width].
+
+Differencing first keeps float32 right (see `stencil.py`). Each map is here twice: in plain aten, which autograd and
+tracing can follow, and written into a buffer, one vectorised pass per difference, for the eager path.
 """
 
 from __future__ import annotations
@@ -12,7 +14,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.stencil import Stencil, slope_row
-
 
 _BY_NUMPY = 32768  # samples: torch's own grain for a second thread
 
@@ -99,7 +100,7 @@ def difference_into(d: Tensor, x: Tensor, stencil: Stencil) -> None:
 
 
 def difference_once(x: Tensor, first: Tensor | None, out: Tensor) -> Tensor:
-    """Write x[k] - x[k-1] into out, `first` or zero at k = 0. Where nothing is padded all signals are one vectorised pass."""
+    """Write x[k] - x[k-1] into out, `first` or zero at k = 0. One pass for all where nothing is padded."""
     if out.shape == x.shape and x.shape[3] == 1:
         if x.device.type == "cpu" and x.numel() <= _BY_NUMPY:
             _difference_small(x.detach().numpy(), None if first is None else first.detach().numpy(), out.numpy())
@@ -147,7 +148,7 @@ def difference_adjoint_into(x: Tensor, g: Tensor, stencil: Stencil) -> None:
 
 
 def boundary_values(x: Tensor, d: Tensor, stencil: Stencil) -> list[Tensor]:
-    """Return what the boundary columns multiply, [batch, channels, 1, width] each: d[start_index], then x(0) and dt x'(0)."""
+    """Return what the boundary columns multiply, [batch, channels, 1, width]: d[start_index], x(0), dt x'(0)."""
     values = []
     if stencil.start is not None and stencil.n > stencil.start_index:
         values.append(d[:, :, stencil.start_index : stencil.start_index + 1])
@@ -203,5 +204,5 @@ def _ramp(like: Tensor) -> Tensor:
 
 
 def _head(x: Tensor, count: int) -> Tensor:
-    """The first samples. A slice that takes all would be an alias, which batched gradients cannot follow; narrow is none."""
+    """The first samples. A slice of all would be an alias, which batched gradients cannot follow; narrow is none."""
     return x.narrow(2, 0, min(count, x.shape[2]))

@@ -111,7 +111,8 @@ class ChunkForm:
 
     def rebuilt(self, tensors: tuple[Tensor, ...]) -> ChunkForm:
         """Return the same form made of other tensors."""
-        return ChunkForm(*tensors, self.into, self.decay)
+        near, far = tensors
+        return ChunkForm(near, far, self.into, self.decay)
 
     def product(self, x: Tensor) -> Tensor:
         rows = _rows(x, self.multiple)
@@ -164,7 +165,7 @@ def _later(states: Tensor, step: int) -> Tensor:
 
 
 def _rows(x: Tensor, length: int) -> Tensor:
-    """Return x [batch, channels, n, width] as pieces of `length` samples: [channels, batch * pieces * width, length]."""
+    """Return x [batch, channels, n, width] in pieces of `length`: [channels, batch * pieces * width, length]."""
     batch, channels, n, width = x.shape
     pieces = -(-n // length)
     if pieces * length != n:

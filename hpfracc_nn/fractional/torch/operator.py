@@ -68,7 +68,9 @@ def check_alpha(owner: str, definition: Definition) -> None:
     alpha = definition.alpha
     if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
         kind = f"{alpha.dtype} tensor" if isinstance(alpha, Tensor) else type(alpha).__name__
-        raise TypeError(f"{owner}(alpha: {kind}): needs a float or a floating torch tensor; pass for example torch.tensor(0.5).")
+        raise TypeError(
+            f"{owner}(alpha: {kind}): needs a float or a floating torch tensor; pass for example torch.tensor(0.5)."
+        )
 
 
 def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
@@ -85,7 +87,10 @@ def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype
 
 def _product(x: Tensor, weights: Weights, layout: Layout, site: Site) -> Tensor:
     tracks = torch.is_grad_enabled()
-    needs, learns = tracks and x.requires_grad, tracks and not weights.is_fixed and weights.definition.alpha.requires_grad
+    needs, learns = (
+        tracks and x.requires_grad,
+        tracks and not weights.is_fixed and weights.definition.alpha.requires_grad,
+    )
     count = 0 if weights.nodes is None else weights.nodes.rates.size
     threads = torch.get_num_threads()
 

@@ -23,7 +23,9 @@ def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
 
 def is_batched(tensor: Tensor) -> bool:
     """Whether `tensor` stands for a batch of gradients (is_grads_batched) or lives inside a functorch transform."""
-    return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(
+        tensor
+    )
 
 
 class TorchProbe:

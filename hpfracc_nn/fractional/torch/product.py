@@ -1,10 +1,11 @@
-"""The causal Toeplitz product of an operator as one custom autograd function, made of each kernel's run, adjoint and gram.
+"""The causal Toeplitz product as one custom autograd function, made of each kernel's run, adjoint and gram.
 
     y = T(left) d(x) + sum over j of columns[j] * v_j(x),
 
-with d the differenced data and v_j their few boundary values. Plain eager calls run the plan's kernel, tile by tile so that a
-tile's buffers stay in the cache, and save nothing of the data's size unless the weights are learned. Traced calls
-(torch.compile, functorch, forward mode), double backwards and batched gradients run the same three maps in plain aten.
+with d the differenced data and v_j their few boundary values. Plain eager calls run the plan's kernel, tile by tile
+so that a tile's buffers stay in the cache, and save nothing of the data's size unless the weights are learned. Traced
+calls (torch.compile, functorch, forward mode), double backwards and batched gradients run the same three maps in
+plain aten.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from hpfracc_nn.fractional.torch.tiles import cut
 from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.selection.workload import Direction
 
+
 @dataclass(eq=False)
 class Product:
     """One application of an operator: the plan, the weights in the plan's form, and how the data are differenced."""
@@ -42,7 +44,7 @@ class Product:
         if is_traced(x, tensors):
             return self._formula(x, self.form, self.columns)
         if torch.is_grad_enabled():
-            if any([t.requires_grad for t in tensors]):
+            if any(t.requires_grad for t in tensors):
                 return _ProductFunction.apply(x, self, True, *tensors)
             if x.requires_grad:
                 return _ProductFunction.apply(x, self, False)
@@ -175,10 +177,11 @@ class _ProductFunction(torch.autograd.Function):
         (g,) = grads
         product: Product = ctx.product
         product.site.again(product.plan)
-        x, *tensors = ctx.saved_tensors or (None,)
+        saved: tuple[Tensor, ...] = ctx.saved_tensors
+        x, tensors = (saved[0], saved[1:]) if saved else (None, ())
         with torch.autocast(g.device.type, enabled=False):
             if torch.is_grad_enabled() or is_batched(g):
-                gx, parts = product._formula_backward(x, g, tuple(tensors))
+                gx, parts = product._formula_backward(x, g, tensors)
             else:
                 gx, parts = product.backward(x, g, ctx.needs_input_grad[0])
         return gx, None, None, *parts
@@ -200,4 +203,3 @@ class _Timer:
         if self.started is not None and error is None:
             seconds = time.perf_counter() - self.started
             self.product.site.manager.record(self.product.plan, seconds, self.direction)
-

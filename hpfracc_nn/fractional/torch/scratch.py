@@ -26,8 +26,8 @@ def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
     size = prod(shape)
     if like.device.type != "cpu" or size * like.element_size() > _KEPT_BYTES:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    kept: dict[tuple[str, torch.dtype], Tensor] = _LOCAL.__dict__
-    key = (use, like.dtype)
+    kept = _LOCAL.__dict__
+    key = f"{use} {like.dtype}"
     found = kept.get(key)
     if found is None or found.numel() < size:
         found = kept[key] = torch.empty(size, dtype=like.dtype)

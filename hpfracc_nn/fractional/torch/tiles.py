@@ -58,10 +58,10 @@ def differenced(x: Tensor, rows: int, length: int, stencil: Stencil) -> Iterator
     if not (stencil.differences or stencil.subtract):
         yield from padded(x, rows, length)
         return
-    if stencil.differences == 1 and length == x.shape[2] and x.shape[3] == 1 and rows < x.shape[0]:
-        if not diff.two_terms(stencil):
-            yield from _first_differences(x, rows, stencil.subtract)
-            return
+    flat = length == x.shape[2] and x.shape[3] == 1 and rows < x.shape[0]
+    if flat and stencil.differences == 1 and not diff.two_terms(stencil):
+        yield from _first_differences(x, rows, stencil.subtract)
+        return
     room = buffer("difference", x, rows, length)
     for tile in cut(x, rows):
         d = room if tile.shape[0] == rows else room[: tile.shape[0]]

@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.schemes.exponentials import FIRST_LAG, Nodes, exponentials
-from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.weights import fixed_stencil
@@ -58,7 +57,7 @@ class Weights:
         return self._forms[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> ChunkForm:
-        """The chunk matrices for chunks of `length` samples; `nodes` may not be None where there is more than one chunk."""
+        """The chunk matrices for chunks of `length`; with more than one chunk `nodes` may not be None."""
         if length not in self._forms:
             self._forms[length] = self._chunk_form(length)
         return self._forms[length]  # type: ignore[return-value]
@@ -89,21 +88,20 @@ class Weights:
         near = values[..., :length]
         coefficients = nodes.fit(TORCH.take(values, np.searchsorted(lags, nodes.lags)), TORCH)
         far, into, decay = _chunk_matrices(nodes, length)
-        place = {"device": self.device}
-        slow = coefficients[..., None] * torch.as_tensor(far, **place)
+        slow = coefficients[..., None] * self._tensor(far)
         # Seven more rows: what the exponentials leave wrong at lags below 8, r = 1..7 samples before the chunk.
         r, at = np.arange(1, _EXACT + 1)[:, None], np.arange(length)[None, :]
         inside = (r + at <= _EXACT).astype(np.float64)
         lag = np.minimum(r + at, _EXACT)
-        exact = near[..., torch.as_tensor(lag, **place)]
+        exact = near[..., self._tensor(lag)]
         reach = np.exp(-nodes.rates[:, None] * (np.arange(FIRST_LAG) - FIRST_LAG))
-        fitted = (coefficients @ torch.as_tensor(reach, **place))[..., torch.as_tensor(lag, **place)]
-        correction = (exact - fitted) * torch.as_tensor(inside, **place)
+        fitted = (coefficients @ self._tensor(reach))[..., self._tensor(lag)]
+        correction = (exact - fitted) * self._tensor(inside)
         return ChunkForm(
             self._cast(toeplitz(near, length)),
             self._cast(torch.cat([slow, correction], dim=-2)),
-            torch.as_tensor(into, **place).to(self.dtype),
-            torch.as_tensor(decay, **place),
+            self._tensor(into).to(self.dtype),
+            self._tensor(decay),
         )
 
     def _at(self, lags: np.ndarray) -> Tensor:
@@ -123,7 +121,9 @@ def _chunk_matrices(nodes: Nodes, length: int) -> tuple[np.ndarray, np.ndarray, 
     """Return exp(-s (l + 1 - 8)) [Q, L], into [L, Q + 7] and decay [Q + 7]."""
     s, at = nodes.rates, np.arange(length)
     far = np.exp(-np.outer(s, at + 1 - FIRST_LAG))
-    into = np.concatenate([np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - _EXACT : -1]], axis=1)
+    into = np.concatenate(
+        [np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - _EXACT : -1]], axis=1
+    )
     decay = np.concatenate([np.exp(-s * length), np.zeros(_EXACT)])
     for matrix in (far, into, decay):
         matrix[np.abs(matrix) < _NEGLIGIBLE] = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -106,8 +107,8 @@ class FractionalDifference(nn.Module):
         where = channel_axis(3, axis)
         if x.shape[where] != self.channels:
             raise ValueError(
-                f"FractionalDifference(channels={self.channels}): needs {self.channels} channels on axis {where}; x has shape "
-                f"{tuple(x.shape)}, pass channels={x.shape[where]}."
+                f"FractionalDifference(channels={self.channels}): needs {self.channels} channels on axis {where}; "
+                f"x has shape {tuple(x.shape)}, pass channels={x.shape[where]}."
             )
         if len(self._parts) == 1:
             wide = x if self.orders == 1 else x.repeat_interleave(self.orders, dim=where)
@@ -122,7 +123,9 @@ class FractionalDifference(nn.Module):
     def extra_repr(self) -> str:
         low, high = self.bounds
         kind = "learn_alpha=True" if self.learn_alpha else f"alpha={np.asarray(self._fixed).tolist()}"
-        return f"{self.channels}, orders={self.orders}, {kind}, bounds=({low:g}, {high:g}), dt={self.dt:g}, dim={self.dim}"
+        return (
+            f"{self.channels}, orders={self.orders}, {kind}, bounds=({low:g}, {high:g}), dt={self.dt:g}, dim={self.dim}"
+        )
 
     def _apply_part(self, x: Tensor, number: int, axis: int) -> Tensor:
         index, interval = self._parts[number]
@@ -134,12 +137,14 @@ class FractionalDifference(nn.Module):
         count = self.channels * self.orders
         if init is None:
             spread = low + (high - low) * (np.arange(self.orders) + 1) / (self.orders + 1)
-            init = np.where(spread == np.round(spread), spread + 0.05, spread).tolist()  # a learned order starts between
+            init = np.where(
+                spread == np.round(spread), spread + 0.05, spread
+            ).tolist()  # a learned order starts between
         values = np.atleast_1d(np.asarray(init, dtype=np.float64)).ravel()
         if values.size not in (1, self.orders, count):
             raise ValueError(
-                f"FractionalDifference(init of {values.size} values): needs 1, orders={self.orders} or channels * orders={count} "
-                "values; pass one for every order."
+                f"FractionalDifference(init of {values.size} values): needs 1, orders={self.orders} or "
+                f"channels * orders={count} values; pass one for every order."
             )
         return np.tile(values, count // values.size)
 
@@ -148,7 +153,9 @@ def _middle(bounds: Any) -> float:
     try:
         low, high = (float(b) for b in bounds)
     except (TypeError, ValueError):
-        raise TypeError(f"FractionalDifference(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+        raise TypeError(
+            f"FractionalDifference(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1)."
+        ) from None
     return (low + high) / 2
 
 
@@ -156,7 +163,7 @@ def _split(values: np.ndarray, low: float, high: float) -> list[tuple[np.ndarray
     """Return (which orders, where they stay) for each stretch of the bounds between whole numbers that has any."""
     edges = [low, *range(math.floor(low) + 1, math.ceil(high)), high]
     parts = []
-    for first, last in zip(edges[:-1], edges[1:], strict=True):
+    for first, last in pairwise(edges):
         last_part = last == high
         inside = (values >= first if first != low else values > -math.inf) & ((values < last) | last_part)
         index = np.flatnonzero(inside)

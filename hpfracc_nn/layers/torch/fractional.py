@@ -19,16 +19,15 @@ from hpfracc_nn.selection import BackendManager, default_manager
 class FractionalLayer(nn.Module):
     """A fractional derivative or integral along `dim`; the shape stays as it is.
 
-    It has no weights but its order: alpha = 1 is the scheme's ordinary difference quotient, alpha = 0 the identity (Caputo:
-    less the first sample).
+    It has no weights but its order: alpha = 1 is the scheme's ordinary difference quotient, alpha = 0 the identity
+    (Caputo: less the first sample).
 
     Args:
-        alpha: The order, or one per channel.
-        definition: "caputo", "riemann_liouville", "grunwald_letnikov" or "riemann_liouville_integral", or the class.
-        scheme: The discretisation; None is the definition's default.
+        alpha: The order, or one per channel. definition: "caputo", "riemann_liouville", "grunwald_letnikov" or
+        "riemann_liouville_integral", or the class. scheme: The discretisation; None is the definition's default.
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
-        learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how often
+        learn_alpha: Whether alpha is a parameter. bounds: Where a learned alpha stays; None is the unit interval
+        around its first value. They also decide how often
             the data are differenced, so wide bounds cost digits in float32.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
@@ -99,7 +98,9 @@ class FractionalLayer(nn.Module):
         if self.learn_alpha:
             definition = replace(definition, alpha=self._aligned(self.order(), x.ndim, axis))
         elif isinstance(definition.alpha, tuple):
-            definition = replace(definition, alpha=_trailing_ones(definition.alpha, x.ndim - 3 if axis == x.ndim - 1 else 0))
+            definition = replace(
+                definition, alpha=_trailing_ones(definition.alpha, x.ndim - 3 if axis == x.ndim - 1 else 0)
+            )
         return apply_at("FractionalLayer", x, definition, self.dt, self.dim, self.site)
 
     def extra_repr(self) -> str:
@@ -113,27 +114,29 @@ class FractionalLayer(nn.Module):
         if isinstance(alpha, float):
             return () if self.channels is None else (self.channels,)
         if any(isinstance(value, tuple) for value in alpha):
-            raise ValueError(f"FractionalLayer(alpha={alpha}): needs one order per channel; pass a flat list of floats.")
+            raise ValueError(
+                f"FractionalLayer(alpha={alpha}): needs one order per channel; pass a flat list of floats."
+            )
         if self.channels is None:
             self.channels = len(alpha)
         if len(alpha) != self.channels:
             raise ValueError(
-                f"FractionalLayer(alpha of {len(alpha)} values, channels={self.channels}): needs one order per channel; "
-                f"pass channels={len(alpha)}."
+                f"FractionalLayer(alpha of {len(alpha)} values, channels={self.channels}): needs one order per "
+                f"channel; pass channels={len(alpha)}."
             )
         return (self.channels,)
 
     def _check_channels(self, x: Tensor, axis: int) -> None:
         if x.ndim < 2:
             raise ValueError(
-                f"FractionalLayer(channels={self.channels}): needs a channel axis beside time; x has shape {tuple(x.shape)}, "
-                "add one with x[None]."
+                f"FractionalLayer(channels={self.channels}): needs a channel axis beside time; "
+                f"x has shape {tuple(x.shape)}, add one with x[None]."
             )
         where = channel_axis(x.ndim, axis)
         if x.shape[where] != self.channels:
             raise ValueError(
-                f"FractionalLayer(channels={self.channels}): needs {self.channels} channels on axis {where}; x has shape "
-                f"{tuple(x.shape)}, pass channels={x.shape[where]}."
+                f"FractionalLayer(channels={self.channels}): needs {self.channels} channels on axis {where}; "
+                f"x has shape {tuple(x.shape)}, pass channels={x.shape[where]}."
             )
 
     @staticmethod

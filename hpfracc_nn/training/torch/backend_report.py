@@ -55,9 +55,7 @@ class BackendReport(Callback):
         super().__init__()
         is_number = isinstance(every, int) and not isinstance(every, bool)
         if every not in ("fit", "epoch") and not (is_number and every > 0):  # type: ignore[operator]
-            raise ValueError(
-                f"BackendReport(every={every!r}): needs 'fit', 'epoch' or a number of batches > 0."
-            )
+            raise ValueError(f"BackendReport(every={every!r}): needs 'fit', 'epoch' or a number of batches > 0.")
         if table not in TABLES:
             raise ValueError(f"BackendReport(table={table!r}): needs one of {', '.join(map(repr, TABLES))}.")
         if table == "rich" and not tables.has_rich():
@@ -93,9 +91,7 @@ class BackendReport(Callback):
         if bar is not None:
             vars(bar).pop("get_metrics", None)
 
-    def on_exception(
-        self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -155,9 +155,7 @@ class _Repeated(torch.utils.data.Dataset[torch.Tensor]):
         return self.series
 
 
-def _initial(
-    rng: np.random.Generator, alpha: float | None, learn: bool, manager: BackendManager | None
-) -> Arfima:
+def _initial(rng: np.random.Generator, alpha: float | None, learn: bool, manager: BackendManager | None) -> Arfima:
     drawn = rng.uniform(0.2, 0.6)
     phi, mu = rng.uniform(-0.2, 0.2, size=2)
     return Arfima(drawn if alpha is None else alpha, phi, mu, learn_alpha=learn, manager=manager)
@@ -166,22 +164,16 @@ def _initial(
 def _checked(series: np.ndarray, alpha: float | None, learn: bool) -> np.ndarray:
     series = np.asarray(series, np.float64)
     if series.ndim != 1 or len(series) < LEAST:
-        raise ValueError(
-            f"forecast(series): needs at least {LEAST} samples on one axis; it has shape {series.shape}."
-        )
+        raise ValueError(f"forecast(series): needs at least {LEAST} samples on one axis; it has shape {series.shape}.")
     wrong = np.flatnonzero(~np.isfinite(series))
     if wrong.size:
         raise ValueError(
             f"forecast(series): needs finite samples; number {wrong[0]} is {series[wrong[0]]}; fill the gaps."
         )
     if alpha is None and not learn:
-        raise ValueError(
-            "forecast(alpha=None, learn=False): needs an alpha to stay at; pass one, such as 0.4."
-        )
+        raise ValueError("forecast(alpha=None, learn=False): needs an alpha to stay at; pass one, such as 0.4.")
     if alpha is not None and not 0 < alpha < 1:
-        raise ValueError(
-            f"forecast(alpha={alpha}): needs 0 < alpha < 1; difference or sum the series once first."
-        )
+        raise ValueError(f"forecast(alpha={alpha}): needs 0 < alpha < 1; difference or sum the series once first.")
     return series
 
 

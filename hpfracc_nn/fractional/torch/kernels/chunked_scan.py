@@ -40,7 +40,9 @@ def _blocked(added: Tensor, decay: Tensor) -> Tensor:
     lag = power[:, None] - power[None, :] - 1
     weights = torch.where(lag >= 0, powers[:, lag.clamp(min=0).long()], 0.0)  # [k, length + 1, length + 1]
     grouped = added.reshape(rows, blocks, length, k, width).permute(3, 2, 0, 1, 4).reshape(k, length, -1)
-    summed = torch.bmm(weights[:, :, :length], grouped).reshape(k, length + 1, rows, blocks, width).permute(2, 3, 1, 0, 4)
+    summed = (
+        torch.bmm(weights[:, :, :length], grouped).reshape(k, length + 1, rows, blocks, width).permute(2, 3, 1, 0, 4)
+    )
     local = summed[:, :, :length]
     if blocks > 1:
         carried = _blocked(summed[:, :, length], powers[:, length])
@@ -51,12 +53,29 @@ def _blocked(added: Tensor, decay: Tensor) -> Tensor:
 def cost(workload: Workload) -> Cost:
     found = chunks.cost(workload)
     # float64 products over the blocks, and copies into and out of them
-    scans = {"matmul": found.flops["matmul"] + 2 * _BLOCK * found.flops["scan"], "scan": 6 * found.flops["scan"]}
-    return replace(found, flops=scans, launches=found.launches * (6 if workload.n > chunks.chunk_length(workload) else 1))
+    scans = {
+        "matmul": found.flops["matmul"] + 2 * _BLOCK * found.flops["scan"],
+        "scan": 6 * found.flops["scan"],
+    }
+    return replace(
+        found, flops=scans, launches=found.launches * (6 if workload.n > chunks.chunk_length(workload) else 1)
+    )
 
 
 run, adjoint, gram = (partial(step, scan=scan) for step in (chunks.run, chunks.adjoint, chunks.gram))
 
 register(
-    Kernel("toeplitz", "torch", "torch", "chunked_scan", run, adjoint, gram, chunks.prepare, cost, chunks.refuses, chunks.saves)
+    Kernel(
+        "toeplitz",
+        "torch",
+        "torch",
+        "chunked_scan",
+        run,
+        adjoint,
+        gram,
+        chunks.prepare,
+        cost,
+        chunks.refuses,
+        chunks.saves,
+    )
 )

@@ -1,9 +1,10 @@
 """The steps of the chunked scan, for kernels that bring their own scan between chunks.
 
-Matrix products inside the chunks, a small sequential scan between them (state space duality; Dao & Gu, arXiv 2405.21060).
-A scan is bound once to its arrays: scan(states, rows, chunks, decay, reverse) returns a function that replaces the states, seen
-as [rows, chunks, k], in place by the state before each chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0, in float64;
-with `reverse`, from the last chunk to the first. With time in the middle k counts every state `width` times, states first.
+Matrix products inside the chunks, a small sequential scan between them (state space duality; Dao & Gu, arXiv
+2405.21060). A scan is bound once to its arrays: scan(states, rows, chunks, decay, reverse) returns a function that
+replaces the states, seen as [rows, chunks, k], in place by the state before each chunk, S[m] = decay * S[m-1] +
+states[m-1] with S[0] = 0, in float64; with `reverse`, from the last chunk to the first. With time in the middle k
+counts every state `width` times, states first.
 """
 
 from __future__ import annotations
@@ -162,8 +163,12 @@ class _Middle(_Shared):
     """Time in the middle: a chunk is [L, width], multiplied from the left; [rows, L, width]."""
 
     is_view = True
-    multiply = staticmethod(lambda data, m, out=None: torch.bmm(m.expand(data.shape[0], -1, -1), data, out=out))
-    accumulate = staticmethod(lambda result, states, m: result.baddbmm_(m.expand(result.shape[0], -1, -1), states))
+    multiply = staticmethod(
+        lambda data, matrix, out=None: torch.bmm(matrix.expand(data.shape[0], -1, -1), data, out=out)
+    )
+    accumulate = staticmethod(
+        lambda result, states, matrix: result.baddbmm_(matrix.expand(result.shape[0], -1, -1), states)
+    )
 
     @staticmethod
     def operands(form: ChunkForm) -> Both:

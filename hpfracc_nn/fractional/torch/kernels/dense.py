@@ -75,7 +75,9 @@ def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
     elif channels == 1:
         torch.mm(x.view(batch, n), matrix[0], out=out.view(batch, n))
     else:
-        out.view(batch, channels, n).copy_(torch.bmm(x.view(batch, channels, n).transpose(0, 1), matrix).transpose(0, 1))
+        out.view(batch, channels, n).copy_(
+            torch.bmm(x.view(batch, channels, n).transpose(0, 1), matrix).transpose(0, 1)
+        )
 
 
 register(Kernel("toeplitz", "torch", "torch", "dense", run, adjoint, gram, prepare, cost, refuses, saves))

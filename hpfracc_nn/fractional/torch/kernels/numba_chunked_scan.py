@@ -7,7 +7,6 @@ from functools import cache, partial
 from importlib.util import find_spec
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.kernels import chunks
@@ -55,5 +54,17 @@ def refuses(workload: Workload) -> str | None:
 run, adjoint, gram = (partial(step, scan=scan) for step in (chunks.run, chunks.adjoint, chunks.gram))
 
 register(
-    Kernel("toeplitz", "torch", "numba", "chunked_scan", run, adjoint, gram, chunks.prepare, chunks.cost, refuses, chunks.saves)
+    Kernel(
+        "toeplitz",
+        "torch",
+        "numba",
+        "chunked_scan",
+        run,
+        adjoint,
+        gram,
+        chunks.prepare,
+        chunks.cost,
+        refuses,
+        chunks.saves,
+    )
 )
