@@ -212,7 +212,7 @@ def _workload(
     definitions = importlib.import_module("hpfracc_nn.fractional.definitions")
     schemes = importlib.import_module("hpfracc_nn.fractional.schemes.exponentials")
     nodes = None
-    if framework == "torch" and n > schemes.FIRST_LAG:
+    if framework == "torch" and n > 8:
         nodes = schemes.exponentials(definitions.Caputo(0.5), n, dtype)
     return Workload(
         OP,
@@ -221,7 +221,7 @@ def _workload(
         rows=rows,
         n=n,
         width=width,
-        exponentials=0 if nodes is None else nodes.rates.size,
+        exponentials=0 if nodes is None else nodes.states,
         needs_gradient=gradient,
         threads=_threads(framework),
     )

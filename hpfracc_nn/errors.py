@@ -10,6 +10,8 @@ from typing import Any
 
 def positive_step(owner: str, dt: Any) -> float:
     """Return `dt` as a float, or raise: a step is a positive, finite number."""
+    if type(dt) is float and 0 < dt < math.inf:
+        return dt
     if isinstance(dt, bool) or not isinstance(dt, Real):
         raise TypeError(f"{owner}(dt={dt!r}): needs a real number; pass the spacing of the samples, such as dt=0.01.")
     step = float(dt)

@@ -30,7 +30,8 @@ class Workload:
         n: Samples of one signal.
         width: Samples that lie side by side at each time step; 1 when time is the last axis.
         channels: Distinct weight columns; 1 when all signals share one.
-        exponentials: How many exponentials stand for the weights; 0 for none.
+        exponentials: States of the recurrence that can stand for the weights, exponentials and exact lags; 0 where none
+            can.
         needs_gradient: A gradient in the input is wanted.
         learns_weights: A gradient in the weights is wanted.
         threads: Threads that the framework may use.

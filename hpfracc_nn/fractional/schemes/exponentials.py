@@ -1,13 +1,14 @@
-"""The memory function as a sum of decaying exponentials, for every scheme and every alpha from one set of nodes.
+"""The memory function as a sum of decaying exponentials, for every alpha from one set of nodes.
 
-    w[lag] = sum_q c_q exp(-s_q (lag - 8)),   lag >= 8,
+    w[lag] = sum_q c_q exp(-s_q (lag - first)),   lag >= first,
 
-with s = 0 and s geometric from 0.4 / n to 2: the node 0 is what integrals and learned orders need in float32. Lags
-below 8 stay exact. The coefficients are a weighted least-squares fit, linear in the weights: one factorisation serves
-every scheme and alpha, and alpha's gradient flows through it. The rows are scaled by lag**0.75, between the decay of
-the slowest and the fastest weights, and not by the weights, so that the factorisation does not depend on them (scaled
-by the lag itself, weights that do not decay lose a digit in float64 at n = 65536). The factors stay factored:
-multiplied out they lose digits.
+with s = 0 and s geometric: the node 0 is what integrals and learned orders need in float32. The lags below `first`
+stay exact. In float32 most schemes need only lags 1 to 3 exact; bdf2, whose symbol has a second zero, and float64
+need 1 to 7. The coefficients are a weighted least-squares fit, linear in the weights: one factorisation serves every
+scheme and alpha, and alpha's gradient flows through it. The rows are scaled by lag**0.75, between the decay of the
+slowest and the fastest weights, and not by the weights, so that the factorisation does not depend on them (scaled by
+the lag itself, weights that do not decay lose a digit in float64 at n = 65536). The factors stay factored: multiplied
+out they lose digits.
 
 Beylkin & Monzon, Appl. Comput. Harmon. Anal. 28 (2010) 131, for why few are enough.
 """
@@ -23,24 +24,27 @@ import numpy as np
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
-FIRST_LAG = 8  # the seven lags before it are exact; from lag 1 on no single node set serves all schemes
 _GRID = 9  # orders at which a learned alpha's bounds are certified
 
 
 @dataclass(frozen=True)
-class Precision:
-    """What a dtype asks of the fit."""
+class Fit:
+    """How nodes are laid out and coefficients found."""
 
+    first: int  # lags below it are exact
+    slowest: float  # smallest node but 0, times n
     fastest: float  # largest node
-    nodes: tuple[float, float]  # Q = a + b log2(n)
+    count: tuple[float, float]  # Q = a + b log2(n), rounded up to fill vector registers with the exact lags
     cutoff: float  # singular values below it are dropped
-    tolerance: float  # relative error per weight up to n = 65536, growing with n beyond
 
 
-PRECISIONS = {
-    "float32": Precision(1.5, (6, 1.4), 1e-9, 1e-7),
-    "float64": Precision(2.0, (18, 2.2), 1e-16, 1e-11),
+# By precision, cheapest first.
+FITS = {
+    "float32": (Fit(4, 0.8, 4.0, (7, 1.4), 1e-9), Fit(8, 0.4, 1.5, (6, 1.4), 1e-9)),
+    "float64": (Fit(8, 0.4, 2.0, (18, 2.2), 1e-16),),
 }
+# Relative error per weight up to n = 65536; it may grow with n beyond.
+TOLERANCES = {"float32": 1e-7, "float64": 1e-11}
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,23 @@ class Nodes:
     """A node set and its factorised fit.
 
     Attributes:
+        first: The first lag that the exponentials stand for.
         rates: s, increasing from 0, per sample; [Q].
         lags: Where weights are fitted; [K].
         certified_lags: Where the error is measured; denser, [P].
     """
 
+    first: int
     rates: np.ndarray
     lags: np.ndarray
     certified_lags: np.ndarray
     _into: np.ndarray
     _out: np.ndarray
+
+    @property
+    def states(self) -> int:
+        """What a recurrence carries: the exponentials and the last samples whose lags are exact."""
+        return self.rates.size + self.first - 1
 
     def fit(self, weights: Array, xp: Namespace) -> Array:
         """Return the coefficients [*c, Q] for weights [*c, K] at `lags`."""
@@ -68,7 +79,7 @@ class Nodes:
         stencil = definition.stencil(n, 1.0, NUMPY)
         exact = np.atleast_2d(stencil.column(self.certified_lags))
         fitted = np.atleast_2d(self.fit(stencil.column(self.lags), NUMPY)) @ np.exp(
-            -np.outer(self.rates, self.certified_lags - FIRST_LAG)
+            -np.outer(self.rates, self.certified_lags - self.first)
         )
         # What rounding leaves of weights that vanish, as at a whole alpha, is not counted.
         noise = 3e-16 * np.abs(np.atleast_2d(stencil.column(np.arange(1))))
@@ -76,20 +87,20 @@ class Nodes:
         return float(np.max(wrong / np.maximum(np.abs(exact), 1e-300)))
 
 
-@lru_cache(maxsize=32)
-def nodes(n: int, precision: str) -> Nodes:
-    """Return the node set for up to `n` samples, n a power of two; precision is "float32" or "float64"."""
-    wanted = PRECISIONS[precision]
-    count = round(wanted.nodes[0] + wanted.nodes[1] * math.log2(n))
-    count += -(count + FIRST_LAG - 1) % 4  # with the seven exact lags a whole number of vector registers
-    rates = np.concatenate([[0.0], np.geomspace(0.4 / n, wanted.fastest, count - 1)])
-    lags = _lags(n, 128, 500)
+@lru_cache(maxsize=64)
+def nodes(n: int, fit: Fit) -> Nodes:
+    """Return the node set for up to `n` samples, n a power of two."""
+    count = round(fit.count[0] + fit.count[1] * math.log2(n))
+    count += -(count + fit.first - 1) % 4
+    rates = np.concatenate([[0.0], np.geomspace(fit.slowest / n, fit.fastest, count - 1)])
+    lags = _lags(fit.first, n, 128, 500)
     scale = lags[:, None] ** 0.75
-    rows = np.exp(-np.outer(lags - FIRST_LAG, rates)) * scale
+    rows = np.exp(-np.outer(lags - fit.first, rates)) * scale
     norms = np.linalg.norm(rows, axis=0)
     u, s, vt = np.linalg.svd(rows / norms, full_matrices=False)
-    keep = s > wanted.cutoff * s[0]
-    return Nodes(rates, lags, _lags(n, 400, 1500), scale * u[:, keep] / s[keep], vt[keep] / norms)
+    keep = s > fit.cutoff * s[0]
+    into = scale * u[:, keep] / s[keep]
+    return Nodes(fit.first, rates, lags, _lags(fit.first, n, 400, 1500), into, vt[keep] / norms)
 
 
 def node_length(n: int) -> int:
@@ -104,26 +115,28 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
     """
     length = node_length(n)
     key = definition if definition.is_fixed else definition.at(definition.interval[1])
-    error = _certified(key, definition.is_fixed, length, precision)
-    return nodes(length, precision) if error <= tolerance(length, precision) else None
+    for fit in FITS[precision]:
+        if _certified(key, definition.is_fixed, length, fit) <= tolerance(length, precision):
+            return nodes(length, fit)
+    return None
 
 
 def tolerance(n: int, precision: str) -> float:
     """Return the relative error per weight that is accepted on `n` samples."""
-    return PRECISIONS[precision].tolerance * max(1.0, n / 65536)
+    return TOLERANCES[precision] * max(1.0, n / 65536)
 
 
 @lru_cache(maxsize=1024)
-def _certified(definition: Definition, fixed: bool, n: int, precision: str) -> float:
-    found = nodes(n, precision)
+def _certified(definition: Definition, fixed: bool, n: int, fit: Fit) -> float:
+    found = nodes(n, fit)
     if fixed:
         return found.error(definition, n)
     low, high = definition.interval
     return max(found.error(definition.at(float(alpha)), n) for alpha in np.linspace(low, high, _GRID))
 
 
-def _lags(n: int, dense: int, scattered: int) -> np.ndarray:
-    """Every lag from 8 up to `dense`, then geometric ones up to n - 1."""
-    near = np.arange(FIRST_LAG, min(dense, n))
+def _lags(first: int, n: int, dense: int, scattered: int) -> np.ndarray:
+    """Every lag from `first` up to `dense`, then geometric ones up to n - 1."""
+    near = np.arange(first, min(dense, n))
     far = np.geomspace(min(dense, n - 1), n - 1, scattered).round().astype(np.int64)
     return np.unique(np.concatenate([near, far]))

@@ -72,18 +72,18 @@ class ColumnForm:
 class ChunkForm:
     """The weights as a diagonal state space model over chunks of `multiple` samples (Dao & Gu, arXiv 2405.21060).
 
-    With X [.., L] a chunk and S [.., Q + 7] the state before it,
+    With X [.., L] a chunk and S [.., K] the states before it,
 
         Y = X near + S far,      S' = decay * S + X into,
 
-    where the first Q entries of S are the exponentials and the last seven are the samples just before the chunk, whose
-    lags are exact. `decay` and the scan are float64: a float32 scan drifts by 1e-5 over 65536 samples.
+    where the first entries of S are the exponentials and the last few are the samples just before the chunk, whose lags
+    are exact. `decay` and the scan are float64: a float32 scan drifts by 1e-5 over 65536 samples.
 
     Attributes:
         near: Lags inside the chunk, [channels, L, L].
-        far: From the states to the samples, [channels, Q + 7, L].
-        into: From the samples to the states, [L, Q + 7].
-        decay: Factor of each state from chunk to chunk, [Q + 7], float64.
+        far: From the states to the samples, [channels, K, L].
+        into: From the samples to the states, [L, K].
+        decay: Factor of each state from chunk to chunk, [K], float64.
     """
 
     near: Tensor

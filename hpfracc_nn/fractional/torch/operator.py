@@ -91,7 +91,7 @@ def _product(x: Tensor, weights: Weights, layout: Layout, site: Site) -> Tensor:
         tracks and x.requires_grad,
         tracks and not weights.is_fixed and weights.definition.alpha.requires_grad,
     )
-    count = 0 if weights.nodes is None else weights.nodes.rates.size
+    count = 0 if weights.nodes is None else weights.nodes.states
     threads = torch.get_num_threads()
 
     def describe() -> Workload:

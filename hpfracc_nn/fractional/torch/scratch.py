@@ -23,12 +23,16 @@ def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         shape: Its shape.
         like: Whose dtype and device.
     """
+    kept = _LOCAL.__dict__
+    key = (use, like.dtype, like.device)
+    last = kept.get(key)
+    if last is not None and last.shape == shape:
+        return last
     size = prod(shape)
     if like.device.type != "cpu" or size * like.element_size() > _KEPT_BYTES:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    kept = _LOCAL.__dict__
-    key = f"{use} {like.dtype}"
-    found = kept.get(key)
-    if found is None or found.numel() < size:
-        found = kept[key] = torch.empty(size, dtype=like.dtype)
-    return found[:size].view(shape)
+    room = (*key, "room")
+    if room not in kept or kept[room].numel() < size:
+        kept[room] = torch.empty(size, dtype=like.dtype)
+    kept[key] = kept[room][:size].view(shape)
+    return kept[key]

@@ -21,8 +21,8 @@ _BYTES = 1 << 21  # of one tile's data: below it a tile's dozen calls cost more 
 def tile_rows(x: Tensor) -> int:
     """Return how many signals of the batch make a tile of x [batch, channels, n, width]."""
     batch, channels, n, width = x.shape
-    if x.device.type != "cpu" or channels > 1:  # regrouped by channel anyway
-        return batch
+    if x.numel() * x.element_size() <= _BYTES or channels > 1 or x.device.type != "cpu":
+        return batch  # with several channels they are regrouped anyway
     return min(batch, max(1, _BYTES * torch.get_num_threads() // max(1, n * width * x.element_size())))
 
 

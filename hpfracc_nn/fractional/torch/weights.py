@@ -12,13 +12,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.schemes.exponentials import FIRST_LAG, Nodes, exponentials
+from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.weights import fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # smaller entries are zero: subnormal numbers slow a float32 product tenfold
-_EXACT = FIRST_LAG - 1  # samples that travel beside the exponentials
+_SHORTEST = 8  # no chunk is shorter
 _KEPT = 64
 
 
@@ -36,7 +36,7 @@ class Weights:
     def __init__(self, definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device):
         self.definition, self.n, self.dtype, self.device = definition, n, dtype, device
         self.nodes: Nodes | None = None
-        if n > FIRST_LAG:
+        if n > _SHORTEST:
             self.nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
         if definition.is_fixed:
             self.stencil = fixed_stencil(definition, n, dt)
@@ -79,8 +79,8 @@ class Weights:
         if self.n <= length:
             near = self._cast(toeplitz(F.pad(self._at(np.arange(self.n)), (0, length - self.n)), length))
             channels = near.shape[0]
-            zeros = near.new_zeros(channels, _EXACT, length), near.new_zeros(length, _EXACT)
-            return ChunkForm(near, *zeros, torch.zeros(_EXACT, dtype=torch.float64, device=self.device))
+            zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
+            return ChunkForm(near, *zeros, torch.zeros(1, dtype=torch.float64, device=self.device))
         nodes = self.nodes
         assert nodes is not None, "the kernel accepts weights that are sums of exponentials only"
         lags = np.union1d(np.arange(length), nodes.lags)
@@ -89,12 +89,13 @@ class Weights:
         coefficients = nodes.fit(TORCH.take(values, np.searchsorted(lags, nodes.lags)), TORCH)
         far, into, decay = _chunk_matrices(nodes, length)
         slow = coefficients[..., None] * self._tensor(far)
-        # Seven more rows: what the exponentials leave wrong at lags below 8, r = 1..7 samples before the chunk.
-        r, at = np.arange(1, _EXACT + 1)[:, None], np.arange(length)[None, :]
-        inside = (r + at <= _EXACT).astype(np.float64)
-        lag = np.minimum(r + at, _EXACT)
+        # More rows: what the exponentials leave wrong at the exact lags, r samples before the chunk.
+        exact_lags = nodes.first - 1
+        r, at = np.arange(1, nodes.first)[:, None], np.arange(length)[None, :]
+        inside = (r + at <= exact_lags).astype(np.float64)
+        lag = np.minimum(r + at, exact_lags)
         exact = near[..., self._tensor(lag)]
-        reach = np.exp(-nodes.rates[:, None] * (np.arange(FIRST_LAG) - FIRST_LAG))
+        reach = np.exp(-nodes.rates[:, None] * (np.arange(nodes.first) - nodes.first))
         fitted = (coefficients @ self._tensor(reach))[..., self._tensor(lag)]
         correction = (exact - fitted) * self._tensor(inside)
         return ChunkForm(
@@ -118,13 +119,11 @@ class Weights:
 
 
 def _chunk_matrices(nodes: Nodes, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return exp(-s (l + 1 - 8)) [Q, L], into [L, Q + 7] and decay [Q + 7]."""
-    s, at = nodes.rates, np.arange(length)
-    far = np.exp(-np.outer(s, at + 1 - FIRST_LAG))
-    into = np.concatenate(
-        [np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - _EXACT : -1]], axis=1
-    )
-    decay = np.concatenate([np.exp(-s * length), np.zeros(_EXACT)])
+    """Return exp(-s (l + 1 - first)) [Q, L], into [L, states] and decay [states]."""
+    s, at, exact = nodes.rates, np.arange(length), nodes.first - 1
+    far = np.exp(-np.outer(s, at + 1 - nodes.first))
+    into = np.concatenate([np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - exact : -1]], axis=1)
+    decay = np.concatenate([np.exp(-s * length), np.zeros(exact)])
     for matrix in (far, into, decay):
         matrix[np.abs(matrix) < _NEGLIGIBLE] = 0
     return far, into, decay

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.schemes.exponentials import FIRST_LAG
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.scratch import scratch
 from hpfracc_nn.fractional.torch.weights import Weights
@@ -201,7 +200,7 @@ def cost(workload: Workload) -> Cost:
     """Two products inside the chunks, one into and one out of the states; twice that and two correlations to learn."""
     length = chunk_length(workload)
     chunks = -(-workload.n // length)
-    k = workload.exponentials + FIRST_LAG - 1 if chunks > 1 else 0
+    k = workload.exponentials if chunks > 1 else 0
     samples = workload.rows * workload.width * chunks * length
     passes = 1 + workload.needs_gradient
     matmul = samples * (2.0 * length + 4.0 * k) * passes + samples * (2.0 * length + 4.0 * k) * workload.learns_weights

@@ -15,10 +15,9 @@ from hpfracc_nn.selection import Kernel, Workload, register
 
 def scan(states: Tensor, rows: int, count: int, decay: Tensor, reverse: bool) -> Callable[[], None]:
     """Return what replaces the states in place by the state before each chunk; the running state is float64."""
-    view, factor = states.numpy().reshape(rows, count, -1), decay.numpy()
+    view, factor, compiled = states.numpy().reshape(rows, count, -1), decay.numpy(), _compiled()
     if view.shape[2] != factor.size:
         factor = np.repeat(factor, view.shape[2] // factor.size)
-    compiled = _compiled()
     return lambda: compiled(view, factor, reverse)
 
 
@@ -31,7 +30,7 @@ def _compiled() -> Callable[[np.ndarray, np.ndarray, bool], None]:
 
 def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
     rows, count, k = states.shape
-    before = np.empty(k)
+    before, factor = np.empty(k), decay.copy()  # arrays of its own: the compiler sees that nothing overlaps
     for row in range(rows):
         before[:] = 0.0
         for step in range(count):
@@ -40,7 +39,7 @@ def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
                 added = np.float64(states[row, chunk, q])
                 state = before[q]
                 states[row, chunk, q] = state
-                before[q] = decay[q] * state + added
+                before[q] = factor[q] * state + added
 
 
 def refuses(workload: Workload) -> str | None:
