@@ -43,7 +43,7 @@ def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     axis = errors.axis(owner, dim, x.ndim)
     layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
     if x.numel() == 0:
-        return x.clone()
+        return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)  # alpha's gradient is zero, not absent
     if torch.is_autocast_enabled(x.device.type):
         with torch.autocast(x.device.type, enabled=False):
             return _ordered(x, definition, dt, layout, dtype, site)
