@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -31,14 +30,17 @@ LAYOUTS: dict[str, tuple[tuple[Any, ...], int, bool]] = {
     "middle, per channel": ((2, "n", 3), 1, True),
     "first, not contiguous": (("n", 3), 0, False),
 }
-SCHEME = {kind: kind.__dataclass_fields__["scheme"].default for kind in DEFINITIONS.values()}
 every_definition = pytest.mark.parametrize("kind", DEFINITIONS.values(), ids=lambda kind: kind.__name__)
 every_interval = pytest.mark.parametrize("bounds", INTERVALS, ids=str)
 
 
+def default_scheme(kind: Any) -> str:
+    return kind(0.5).scheme
+
+
 def checked(
     forced: Forced,
-    kind: Callable[..., Definition],
+    kind: type[Definition],
     scheme: str,
     bounds: tuple[float, float],
     n: int,
@@ -71,13 +73,13 @@ def checked(
 @every_definition
 @every_interval
 def test_first_and_second_gradients_meet_finite_differences(
-    forced: Forced, kind: Callable[..., Definition], bounds: tuple[float, float]
+    forced: Forced, kind: type[Definition], bounds: tuple[float, float]
 ) -> None:
     tally, layouts = Tally(), list(LAYOUTS)
     for position, n in enumerate((*SMALL, *LARGE)):
         layout = layouts[(position + list(DEFINITIONS.values()).index(kind)) % len(layouts)]
         with tally.each():
-            checked(forced, kind, SCHEME[kind], bounds, n, layout)
+            checked(forced, kind, default_scheme(kind), bounds, n, layout)
     tally.check()
 
 
@@ -85,7 +87,7 @@ def test_first_and_second_gradients_meet_finite_differences(
 @every_scheme
 @every_interval
 def test_every_scheme_has_the_gradients_of_its_matrix(
-    forced: Forced, kind: Callable[..., Definition], scheme: str, bounds: tuple[float, float]
+    forced: Forced, kind: type[Definition], scheme: str, bounds: tuple[float, float]
 ) -> None:
     """The gradient in alpha against differences of dense matrices: no kernel takes part in the oracle."""
     n, step = 131, 1e-5
@@ -107,7 +109,7 @@ def test_every_scheme_has_the_gradients_of_its_matrix(
 @every_interval
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_gradients_at_every_size_scheme_and_layout(
-    forced: Forced, kind: Callable[..., Definition], scheme: str, bounds: tuple[float, float], layout: str
+    forced: Forced, kind: type[Definition], scheme: str, bounds: tuple[float, float], layout: str
 ) -> None:
     tally = Tally()
     for n in (*SMALL, 3, 4, *LARGE):
@@ -119,9 +121,7 @@ def test_gradients_at_every_size_scheme_and_layout(
 @every_kernel
 @every_definition
 @pytest.mark.parametrize("per_channel", [False, True], ids=["shared", "per channel"])
-def test_an_empty_batch_passes_every_check(
-    forced: Forced, kind: Callable[..., Definition], per_channel: bool
-) -> None:
+def test_an_empty_batch_passes_every_check(forced: Forced, kind: Any, per_channel: bool) -> None:
     shape = (0, 3, 9) if per_channel else (0, 9)
     x = torch.empty(shape, dtype=torch.float64, device=forced.device, requires_grad=True)
     values = INTERVALS[0.0, 1.0] if per_channel else 0.4
@@ -141,7 +141,7 @@ def test_an_empty_batch_passes_every_check(
 @every_interval
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_hessian_in_alpha_meets_differences_of_the_gradient(
-    forced: Forced, kind: Callable[..., Definition], bounds: tuple[float, float], layout: str
+    forced: Forced, kind: Any, bounds: tuple[float, float], layout: str
 ) -> None:
     template, dim, per_channel = LAYOUTS[layout]
     x = forced.random(*(70 if size == "n" else size for size in template))
@@ -169,7 +169,7 @@ def test_the_hessian_in_alpha_meets_differences_of_the_gradient(
 @every_definition
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_double_backward_starts_from_the_same_first_gradient(
-    forced: Forced, kind: Callable[..., Definition], layout: str
+    forced: Forced, kind: Any, layout: str
 ) -> None:
     """The kernel's own adjoint and Gram map, and the formulas that run when a graph is wanted."""
     template, dim, per_channel = LAYOUTS[layout]
@@ -204,7 +204,7 @@ def saved_by(forward: Any) -> list[Tensor]:
 @pytest.mark.parametrize(("shape", "dim"), [((200, 96), -1), ((20, 96, 10), 1)], ids=["last", "middle"])
 def test_the_backward_keeps_nothing_of_the_data_unless_alpha_is_learned(
     forced: Forced,
-    kind: Callable[..., Definition],
+    kind: type[Definition],
     scheme: str,
     bounds: tuple[float, float],
     shape: tuple[int, ...],
@@ -222,9 +222,7 @@ def test_the_backward_keeps_nothing_of_the_data_unless_alpha_is_learned(
 
 @every_kernel
 @every_definition
-def test_forward_and_backward_run_in_the_forced_kernel(
-    forced: Forced, kind: Callable[..., Definition]
-) -> None:
+def test_forward_and_backward_run_in_the_forced_kernel(forced: Forced, kind: Any) -> None:
     x = forced.random(3, 131).requires_grad_()
     alpha = torch.tensor(0.4, dtype=torch.float64, device=forced.device, requires_grad=True)
     calls = forced.kernel.calls

@@ -127,7 +127,8 @@ def test_activation_checkpoints_change_nothing(
 ) -> None:
     layer = make()
     found = run_layer(layer, x, lambda x: checkpoint(layer, x, use_reentrant=reentrant))
-    assert all_equal(found, run_layer(layer, x))
+    # A reentrant checkpoint runs forward without a gradient first: another workload, so perhaps another kernel.
+    assert all(close(*pair, 1e-6) for pair in zip(found, run_layer(layer, x), strict=True))
 
 
 @every_layer
@@ -148,7 +149,7 @@ def test_a_layer_may_infer_before_it_is_trained(make: Callable[[], nn.Module], x
     with torch.inference_mode():
         inferred = layer(x)
     found = run_layer(layer, x)
-    assert torch.equal(found[0], inferred)
+    assert close(found[0], inferred, 1e-6)  # perhaps by another kernel
     assert all_equal(found, run_layer(make(), x))
 
 
@@ -181,9 +182,9 @@ def test_weights_made_inside_a_transform_serve_calls_outside(
 def test_forward_mode_is_the_operator_on_the_tangent(forced: Forced, kind: Callable[..., Definition]) -> None:
     x, v, definition = forced.random(3, N), forced.random(3, N, seed=1), kind(0.4)
     y, expected = (multiplied(matrix(definition, N), data).to(x) for data in (x, v))
-    found, tangent = torch.func.jvp(lambda x: forced(x, definition), (x,), (v,))
-    assert close(found, y)
-    assert close(tangent, expected)
+    moved = torch.func.jvp(lambda x: forced(x, definition), (x,), (v,))
+    assert close(moved[0], y)
+    assert close(moved[1], expected)
     with forward_ad.dual_level():
         dual = forward_ad.unpack_dual(forced(forward_ad.make_dual(x, v), definition))
         assert dual.tangent is not None
