@@ -127,7 +127,7 @@ def test_activation_checkpoints_change_nothing(
 ) -> None:
     layer = make()
     found = run_layer(layer, x, lambda x: checkpoint(layer, x, use_reentrant=reentrant))
-    # A reentrant checkpoint runs forward without a gradient first: another workload, so perhaps another kernel.
+    # A reentrant checkpoint first runs without a gradient: another workload, so perhaps another kernel.
     assert all(close(*pair, 1e-6) for pair in zip(found, run_layer(layer, x), strict=True))
 
 
