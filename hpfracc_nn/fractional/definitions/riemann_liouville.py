@@ -9,6 +9,7 @@ import numpy as np
 
 from hpfracc_nn.fractional.definitions.definition import Definition, taylor_columns
 from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes.powers import power_weights
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class RiemannLiouvilleIntegral(Definition):
     scheme: str = "trapezoid"
 
     schemes: ClassVar[tuple[str, ...]] = ("trapezoid",)
+    subtracts: ClassVar[bool] = False
     beyond: ClassVar[str] = "integrate once with alpha=1, then use alpha={rest} on the result."
     _dt_power: ClassVar[float] = 1.0
 
@@ -58,10 +60,13 @@ class RiemannLiouvilleIntegral(Definition):
         return 0 if self.interval[1] <= 1 else -1
 
     def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
-        alpha = alpha[..., None]
-        first = xp.constant(np.equal(self.alpha, 0)[..., None] * 1.0, alpha) if self.is_fixed else 0 * alpha
-        log_k = xp.constant(np.log(np.arange(1.0, n)), alpha)
-        return xp.stack([xp.concat([first, xp.exp(alpha * log_k - xp.lgamma(1 + alpha))]) * scale])
+        # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less the
+        # column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32 two digits.
+        column = power_weights(alpha, np.arange(n), xp, (-0.5, 0.5), (-1,))
+        if self.is_fixed:  # alpha = 0 is the identity
+            identity = np.concatenate([np.equal(self.alpha, 0)[..., None], np.zeros((*np.shape(self.alpha), n - 1))], axis=-1)
+            column = column + xp.constant(identity, column)
+        return xp.stack([column * scale])
 
     def _below(self, alpha: float) -> str:
         return f"for a derivative of order {-alpha:g} use RiemannLiouville({-alpha:g})."

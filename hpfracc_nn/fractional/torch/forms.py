@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hpfracc_nn.fractional.torch.probe import is_traced
+
 _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
 
 
@@ -185,8 +187,13 @@ def _samples(rows: Tensor, shape: torch.Size) -> Tensor:
 
 def toeplitz(column: Tensor, length: int) -> Tensor:
     """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j."""
-    padded = F.pad(column.narrow(-1, 0, length), (length - 1, 0))
-    return padded.unfold(-1, length, 1).flip(-2)
+    column = column.narrow(-1, 0, length)
+    if not is_traced(column):
+        return F.pad(column, (length - 1, 0)).unfold(-1, length, 1).flip(-2)
+    # vmap has no rule for the backward of unfold, and warns: skew repeated rows instead, at half the speed.
+    rows = F.pad(column, (0, length)).unsqueeze(-2).expand(*column.shape[:-1], length, 2 * length)
+    skewed = rows.reshape(*column.shape[:-1], 2 * length * length).narrow(-1, 0, length * (2 * length - 1))
+    return skewed.reshape(*column.shape[:-1], length, 2 * length - 1).narrow(-1, 0, length)
 
 
 def padded_length(n: int) -> int:
