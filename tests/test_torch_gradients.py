@@ -168,9 +168,7 @@ def test_the_hessian_in_alpha_meets_differences_of_the_gradient(
 @every_kernel
 @every_definition
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_double_backward_starts_from_the_same_first_gradient(
-    forced: Forced, kind: Any, layout: str
-) -> None:
+def test_a_double_backward_starts_from_the_same_first_gradient(forced: Forced, kind: Any, layout: str) -> None:
     """The kernel's own adjoint and Gram map, and the formulas that run when a graph is wanted."""
     template, dim, per_channel = LAYOUTS[layout]
     for n in (5, 131, 300):
@@ -290,8 +288,7 @@ def derivative_of_caputo(alpha: float, t: float) -> float:
     with mpmath.workdps(30):
         a, t = mpmath.mpf(alpha), mpmath.mpf(t)
         terms = (
-            t ** (k - a) / mpmath.gamma(k + 1 - a) * (mpmath.digamma(k + 1 - a) - mpmath.log(t))
-            for k in range(1, 40)
+            t ** (k - a) / mpmath.gamma(k + 1 - a) * (mpmath.digamma(k + 1 - a) - mpmath.log(t)) for k in range(1, 40)
         )
         return float(mpmath.fsum(terms))
 

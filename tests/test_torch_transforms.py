@@ -122,9 +122,7 @@ def x() -> Tensor:
 
 @every_layer
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_activation_checkpoints_change_nothing(
-    make: Callable[[], nn.Module], x: Tensor, reentrant: bool
-) -> None:
+def test_activation_checkpoints_change_nothing(make: Callable[[], nn.Module], x: Tensor, reentrant: bool) -> None:
     layer = make()
     found = run_layer(layer, x, lambda x: checkpoint(layer, x, use_reentrant=reentrant))
     # A reentrant checkpoint first runs without a gradient: another workload, so perhaps another kernel.
@@ -155,9 +153,7 @@ def test_a_layer_may_infer_before_it_is_trained(make: Callable[[], nn.Module], x
 
 @every_kernel
 @every_definition
-def test_weights_made_inside_a_transform_serve_calls_outside(
-    forced: Forced, kind: Callable[..., Definition]
-) -> None:
+def test_weights_made_inside_a_transform_serve_calls_outside(forced: Forced, kind: Callable[..., Definition]) -> None:
     x, v = forced.random(3, N), forced.random(3, N, seed=1)
     surroundings: list[Callable[[Definition], object]] = [
         lambda d: torch.func.grad(lambda x: forced(x, d).square().sum())(x),

@@ -60,11 +60,14 @@ class RiemannLiouvilleIntegral(Definition):
         return 0 if self.interval[1] <= 1 else -1
 
     def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
-        # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less the
-        # column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32 two digits.
+        # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less
+        # the column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32
+        # two digits.
         column = power_weights(alpha, np.arange(n), xp, (-0.5, 0.5), (-1,))
         if self.is_fixed:  # alpha = 0 is the identity
-            identity = np.concatenate([np.equal(self.alpha, 0)[..., None], np.zeros((*np.shape(self.alpha), n - 1))], axis=-1)
+            identity = np.concatenate(
+                [np.equal(self.alpha, 0)[..., None], np.zeros((*np.shape(self.alpha), n - 1))], axis=-1
+            )
             column = column + xp.constant(identity, column)
         return xp.stack([column * scale])
 

@@ -188,7 +188,7 @@ def _samples(rows: Tensor, shape: torch.Size) -> Tensor:
 def toeplitz(column: Tensor, length: int) -> Tensor:
     """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j."""
     column = column.narrow(-1, 0, length)
-    if not is_traced(column):
+    if not is_traced(column, ()):
         return F.pad(column, (length - 1, 0)).unfold(-1, length, 1).flip(-2)
     # vmap has no rule for the backward of unfold, and warns: skew repeated rows instead, at half the speed.
     rows = F.pad(column, (0, length)).unsqueeze(-2).expand(*column.shape[:-1], length, 2 * length)

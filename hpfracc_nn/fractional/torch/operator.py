@@ -42,9 +42,10 @@ def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     axis = errors.axis(owner, dim, x.ndim)
     layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
     if x.numel() == 0:
-        return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)  # alpha's gradient is zero, not absent
-    if definition.is_fixed and not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
-        # The weights are cached, and autograd refuses tensors that inference mode made.
+        # With a tensor alpha its gradient is zero, not absent.
+        return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
+    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+        # Weights and working memory are kept, and autograd refuses tensors that inference mode made.
         with torch.inference_mode(False), torch.no_grad():
             return apply_at(owner, x, definition, dt, dim, site)
     if torch.is_autocast_enabled(x.device.type):

@@ -179,12 +179,17 @@ class _ProductFunction(torch.autograd.Function):
         product.site.again(product.plan)
         saved: tuple[Tensor, ...] = ctx.saved_tensors
         x, tensors = (saved[0], saved[1:]) if saved else (None, ())
+        needs_x = ctx.needs_input_grad[0]
         with torch.autocast(g.device.type, enabled=False):
             if torch.is_grad_enabled() or is_batched(g):
-                gx, parts = product._formula_backward(x, g, tensors)
-            else:
-                gx, parts = product.backward(x, g, ctx.needs_input_grad[0])
-        return gx, None, None, *parts
+                return _with_blanks(product._formula_backward(x, g, tensors))
+            return _with_blanks(product.backward(x, g, needs_x))
+
+
+def _with_blanks(gradients: tuple[Tensor | None, tuple[Tensor, ...]]) -> tuple[Tensor | None, ...]:
+    """Place gradients where the function's arguments stand: x, product, learned, tensors."""
+    gx, parts = gradients
+    return gx, None, None, *parts
 
 
 class _Timer:

@@ -23,16 +23,15 @@ def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
         shape: Its shape.
         like: Whose dtype and device.
     """
-    kept = _LOCAL.__dict__
-    key = (use, like.dtype, like.device)
-    last = kept.get(key)
-    if last is not None and last.shape == shape:
+    kept: dict[tuple[str, torch.dtype], tuple[Tensor, Tensor]] = _LOCAL.__dict__.setdefault("kept", {})
+    room, last = kept.get((use, like.dtype), (None, None))
+    if last is not None and last.shape == shape and like.device.type == "cpu":
         return last
     size = prod(shape)
     if like.device.type != "cpu" or size * like.element_size() > _KEPT_BYTES:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
-    room = (*key, "room")
-    if room not in kept or kept[room].numel() < size:
-        kept[room] = torch.empty(size, dtype=like.dtype)
-    kept[key] = kept[room][:size].view(shape)
-    return kept[key]
+    if room is None or room.numel() < size:
+        room = torch.empty(size, dtype=like.dtype)
+    view = room[:size].view(shape)
+    kept[use, like.dtype] = room, view
+    return view

@@ -40,13 +40,16 @@ def buffer(use: str, x: Tensor, rows: int, length: int) -> Tensor:
     return room
 
 
-def padded(x: Tensor, rows: int, length: int) -> Iterator[Tensor]:
-    """Yield x tile by tile, padded with zeros to `length` samples; a tile is overwritten by the next."""
+def padded(x: Tensor, rows: int, length: int, use: str = "padded") -> Iterator[Tensor]:
+    """Yield x tile by tile, padded with zeros to `length` samples; a tile is overwritten by the next.
+
+    `use` names the memory: two iterations that run side by side need two names.
+    """
     n = x.shape[2]
     if length == n:
         yield from cut(x, rows)
         return
-    room = buffer("padded", x, rows, length)
+    room = buffer(use, x, rows, length)
     for tile in cut(x, rows):
         data = room if tile.shape[0] == rows else room[: tile.shape[0]]
         data.narrow(2, 0, n).copy_(tile)
@@ -56,7 +59,7 @@ def padded(x: Tensor, rows: int, length: int) -> Iterator[Tensor]:
 def differenced(x: Tensor, rows: int, length: int, stencil: Stencil) -> Iterator[Tensor]:
     """Yield d tile by tile, padded with zeros; a tile is overwritten by the next."""
     if not (stencil.differences or stencil.subtract):
-        yield from padded(x, rows, length)
+        yield from padded(x, rows, length, "difference")
         return
     flat = length == x.shape[2] and x.shape[3] == 1 and rows < x.shape[0]
     if flat and stencil.differences == 1 and not diff.two_terms(stencil):
