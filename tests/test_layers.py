@@ -106,7 +106,7 @@ def test_a_layer_learns_the_order_of_data(name: str) -> None:
     x = data(8, 200).cumsum(-1)
     layer = FractionalLayer(0.3, name, learn_alpha=True, dtype=torch.float64)
     train(layer, x, FractionalLayer(0.62, name)(x))
-    assert float(torch.as_tensor(layer.alpha)) == pytest.approx(0.62, abs=1e-4)  # no noise: as far as the search goes
+    assert torch.as_tensor(layer.alpha).item() == pytest.approx(0.62, abs=1e-4)  # no noise: as far as the search goes
 
 
 def test_a_layer_learns_one_order_per_channel() -> None:
@@ -134,7 +134,7 @@ def test_a_hundred_steps_use_no_stale_weights() -> None:
     for _ in range(100):
         optimizer.zero_grad()
         y = layer(x)
-        alpha = float(torch.as_tensor(layer.alpha))
+        alpha = torch.as_tensor(layer.alpha).item()
         seen.add(alpha)
         fresh = apply("test", x, Caputo(torch.tensor(alpha, dtype=torch.float64)), 1.0, -1, None)
         torch.testing.assert_close(y, fresh, rtol=1e-12, atol=1e-12)

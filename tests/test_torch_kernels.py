@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
-from hpfracc_nn.fractional.torch import product as products
+from hpfracc_nn.fractional.torch import tiles
 from tests.torch_cases import (
     Forced,
     Tally,
@@ -177,7 +177,7 @@ def test_strides_do_not_change_the_result(forced: Forced, view: str, dim: int) -
 def test_a_batch_of_several_tiles_is_all_computed(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(products, "_TILE_BYTES", 64 * 1024)  # 62 signals of 131 samples
+    monkeypatch.setattr(tiles, "_BYTES", 64 * 1024)  # 62 signals of 131 samples
     assert_is_the_matrix(forced, definition, shape, dim)
 
 
