@@ -96,7 +96,7 @@ def test_a_learned_order_keeps_five_digits_in_the_plans_picked(kind: Any, alpha:
 @every_length
 def test_a_learned_order_keeps_five_digits_in_every_kernel(kernel: Kernel, n: int) -> None:
     skip_long_matrices(kernel, n)
-    # A transform's rounding grows with n where the result is as rough as the data: 1.3e-5 at 65536 and alpha 0.1.
+    # A transform's rounding grows with n: 1.3e-5 for rough data at 65536 and alpha 0.1.
     bound = 2 * LEARNED if kernel.algorithm == "fft" and n > 16384 else LEARNED
     for kind in KINDS:
         for alpha in LEARNED_ALPHAS:

@@ -31,6 +31,7 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
     return apply_at(owner, x, definition, dt, dim, site)
 
 
+@torch.compiler.disable  # a compiled model breaks its graph here: tracing the weights takes a minute
 def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the same for arguments that were checked before, with the plans of `site`."""
     dtype = _COMPUTED_IN.get(x.dtype)

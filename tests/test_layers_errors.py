@@ -1,0 +1,176 @@
+"""Bad arguments and bad data are named with the rule, the value and the way out, whole messages."""
+
+import re
+from typing import Any
+
+import pytest
+import torch
+
+from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+
+CONSTRUCTORS = [
+    (
+        lambda: FractionalLayer(2.3),
+        ValueError,
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use "
+        "alpha=1.3 on the result.",
+    ),
+    (
+        lambda: FractionalLayer(float("nan")),
+        ValueError,
+        "Caputo(alpha=nan): needs a finite alpha; pass 0 <= alpha <= 2.",
+    ),
+    (
+        lambda: FractionalLayer(-0.5),
+        ValueError,
+        "Caputo(alpha=-0.5): needs 0 <= alpha <= 2; for an integral of order 0.5 use "
+        "RiemannLiouvilleIntegral(0.5).",
+    ),
+    (
+        lambda: FractionalLayer(dt=0),
+        ValueError,
+        "FractionalLayer(dt=0): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01.",
+    ),
+    (
+        lambda: FractionalLayer(dt=float("nan")),
+        ValueError,
+        "FractionalLayer(dt=nan): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01.",
+    ),
+    (
+        lambda: FractionalLayer(0.5, "grunwald_letnikov", scheme="l1"),
+        ValueError,
+        "GrunwaldLetnikov(scheme='l1'): needs one of 'bdf2', 'grunwald'; pass one of these names.",
+    ),
+    (
+        lambda: FractionalLayer(0.5, "weil"),
+        ValueError,
+        "FractionalLayer(definition='weil'): needs one of 'caputo', 'grunwald_letnikov', "
+        "'riemann_liouville', "
+        "'riemann_liouville_integral'; pass one of these names.",
+    ),
+    (
+        lambda: FractionalLayer(0.5, 3),  # type: ignore[arg-type]
+        TypeError,
+        "FractionalLayer(definition=3): needs a name or a definition's class; pass one of 'caputo', "
+        "'grunwald_letnikov', 'riemann_liouville', 'riemann_liouville_integral'.",
+    ),
+    (
+        lambda: FractionalLayer(torch.tensor(0.5)),  # type: ignore[arg-type]
+        TypeError,
+        "FractionalLayer(alpha of type Tensor): needs a float or a list of floats; pass "
+        "learn_alpha=True to train it, "
+        "or use derivative() for an alpha that you compute.",
+    ),
+    (
+        lambda: FractionalLayer(1.0, learn_alpha=True),
+        ValueError,
+        "FractionalLayer(alpha=1.0): needs low < alpha < high to be learned within bounds (0, "
+        "1); start inside, "
+        "for example at 0.99.",
+    ),
+    (
+        lambda: FractionalLayer(0.5, learn_alpha=True, bounds=(0, 2)),
+        ValueError,
+        "Caputo(bounds=(0, 2)): needs no whole number between the bounds, where the operator "
+        "jumps; pass (1, 2).",
+    ),
+    (
+        lambda: FractionalLayer([0.2, 0.4], channels=3),
+        ValueError,
+        "FractionalLayer(alpha of 2 values, channels=3): needs one order per channel; pass channels=2.",
+    ),
+    (
+        lambda: FractionalLayer(channels=0),
+        ValueError,
+        "FractionalLayer(channels=0): needs channels >= 1; pass a whole number such as 1.",
+    ),
+    (
+        lambda: FractionalDifference(2.5),  # type: ignore[arg-type]
+        TypeError,
+        "FractionalDifference(channels=2.5): needs an integer; pass a whole number such as 1.",
+    ),
+    (
+        lambda: FractionalDifference(2, 3, init=[0.1, 0.2]),
+        ValueError,
+        "FractionalDifference(init of 2 values): needs 1, orders=3 or channels * orders=6 values; "
+        "pass one for every order.",
+    ),
+    (
+        lambda: FractionalDifference(2, bounds=0.5),  # type: ignore[arg-type]
+        TypeError,
+        "FractionalDifference(bounds=0.5): needs two numbers; pass a pair such as (0, 1).",
+    ),
+    (
+        lambda: FractionalDifference(1, init=1.0),
+        ValueError,
+        "FractionalDifference(alpha=[1.0]): needs low < alpha < high to be learned within bounds (0, 1); "
+        "start inside, for example at 0.99.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("make", "kind", "message"), CONSTRUCTORS)
+def test_a_bad_argument_is_named_when_the_layer_is_made(make: Any, kind: type, message: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        make()
+
+
+CALLS = [
+    (
+        lambda: FractionalLayer()(torch.ones(3, 9, dtype=torch.int64)),
+        TypeError,
+        "FractionalLayer(x of dtype torch.int64): needs float16, bfloat16, float32 or float64; "
+        "convert with x.to(torch.float32).",
+    ),
+    (
+        lambda: FractionalLayer()(torch.ones(3, 9, dtype=torch.complex64)),
+        TypeError,
+        "FractionalLayer(x of dtype torch.complex64): needs float16, bfloat16, float32 or float64; "
+        "take x.real and x.imag apart.",
+    ),
+    (
+        lambda: FractionalLayer(dim=2)(torch.ones(3, 9)),
+        ValueError,
+        "FractionalLayer(dim=2): needs -2 <= dim < 2 for 2 axes; pass the index of the time "
+        "axis, such as dim=-1.",
+    ),
+    (
+        lambda: FractionalLayer()(torch.tensor(1.0)),
+        ValueError,
+        "FractionalLayer(x): needs at least one axis; x has shape (), pass a series of samples.",
+    ),
+    (
+        lambda: FractionalLayer(channels=3)(torch.ones(4, 2, 9)),
+        ValueError,
+        "FractionalLayer(channels=3): needs 3 channels on axis 1; x has shape (4, 2, 9), pass channels=2.",
+    ),
+    (
+        lambda: FractionalLayer(channels=3)(torch.ones(9)),
+        ValueError,
+        "FractionalLayer(channels=3): needs a channel axis beside time; x has shape (9,), add "
+        "one with x[None].",
+    ),
+    (
+        lambda: FractionalDifference(3)(torch.ones(4, 2, 9)),
+        ValueError,
+        "FractionalDifference(channels=3): needs 3 channels on axis 1; x has shape (4, 2, 9), "
+        "pass channels=2.",
+    ),
+    (
+        lambda: FractionalDifference(3)(torch.ones(3, 9)),
+        ValueError,
+        "FractionalDifference(x of shape (3, 9)): needs three axes, batch, channels and time; "
+        "add the missing ones with x[None].",
+    ),
+    (
+        lambda: FractionalDifference(3, dim=0)(torch.ones(9, 3, 2)),
+        ValueError,
+        "FractionalDifference(dim=0): needs time on axis 1 or 2; axis 0 is the batch.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), CALLS)
+def test_bad_data_are_named_when_the_layer_is_called(call: Any, kind: type, message: str) -> None:
+    with pytest.raises(kind, match=f"^{re.escape(message)}$"):
+        call()
