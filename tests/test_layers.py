@@ -35,20 +35,12 @@ def test_the_layer_is_the_operator(
     name: str, learn: bool, shape: tuple[int, ...], dim: int, manager: BackendManager
 ) -> None:
     x, kind = data(*shape), DEFINITIONS[name]
-<<<<<<< HEAD
-    layer = FractionalLayer(0.6, name, learn_alpha=learn, dt=DT, dim=dim, manager=manager, dtype=torch.float64)
-    options: Any = {"bounds": (0, 1)} if learn else {}
-    expected = apply("test", x, kind(0.6, kind(0.6).scheme, **options), DT, dim, manager)  # type: ignore[call-arg]
-    torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
-    by_class = FractionalLayer(0.6, kind, learn_alpha=learn, dt=DT, dim=dim, manager=manager, dtype=torch.float64)
-=======
     options: Any = {"learn_alpha": learn, "dt": DT, "dim": dim, "manager": manager, "dtype": torch.float64}
     layer, by_class = (FractionalLayer(0.6, definition, **options) for definition in (name, kind))
     assert layer.definition.scheme == by_class.definition.scheme
     definition = kind(0.6, layer.definition.scheme, (0, 1) if learn else None)
     expected = apply("test", x, definition, DT, dim, manager)
     torch.testing.assert_close(layer(x), expected, rtol=1e-12, atol=1e-12)
->>>>>>> torchtests
     assert torch.equal(by_class(x), layer(x))
 
 
@@ -119,11 +111,7 @@ def test_a_layer_learns_the_order_of_data(name: str) -> None:
     x = data(8, 200).cumsum(-1)
     layer = FractionalLayer(0.3, name, learn_alpha=True, dtype=torch.float64)
     train(layer, x, FractionalLayer(0.62, name)(x))
-<<<<<<< HEAD
-    assert torch.as_tensor(layer.alpha).item() == pytest.approx(0.62, abs=1e-4)  # no noise: as far as the search goes
-=======
     assert order_of(layer) == pytest.approx(0.62, abs=1e-4)  # no noise: as far as the search goes
->>>>>>> torchtests
 
 
 def test_a_layer_learns_one_order_per_channel() -> None:
@@ -151,11 +139,7 @@ def test_a_hundred_steps_use_no_stale_weights() -> None:
     for _ in range(100):
         optimizer.zero_grad()
         y = layer(x)
-<<<<<<< HEAD
-        alpha = torch.as_tensor(layer.alpha).item()
-=======
         alpha = order_of(layer)
->>>>>>> torchtests
         seen.add(alpha)
         fresh = apply("test", x, Caputo(torch.tensor(alpha, dtype=torch.float64)), 1.0, -1, None)
         torch.testing.assert_close(y, fresh, rtol=1e-12, atol=1e-12)

@@ -12,8 +12,7 @@ CONSTRUCTORS = [
     (
         lambda: FractionalLayer(2.3),
         ValueError,
-        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use "
-        "alpha=1.3 on the result.",
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use alpha=1.3 on the result.",
     ),
     (
         lambda: FractionalLayer(float("nan")),
@@ -23,8 +22,7 @@ CONSTRUCTORS = [
     (
         lambda: FractionalLayer(-0.5),
         ValueError,
-        "Caputo(alpha=-0.5): needs 0 <= alpha <= 2; for an integral of order 0.5 use "
-        "RiemannLiouvilleIntegral(0.5).",
+        "Caputo(alpha=-0.5): needs 0 <= alpha <= 2; for an integral of order 0.5 use RiemannLiouvilleIntegral(0.5).",
     ),
     (
         lambda: FractionalLayer(dt=0),
@@ -71,8 +69,7 @@ CONSTRUCTORS = [
     (
         lambda: FractionalLayer(0.5, learn_alpha=True, bounds=(0, 2)),
         ValueError,
-        "Caputo(bounds=(0, 2)): needs no whole number between the bounds, where the operator "
-        "jumps; pass (1, 2).",
+        "Caputo(bounds=(0, 2)): needs no whole number between the bounds, where the operator jumps; pass (1, 2).",
     ),
     (
         lambda: FractionalLayer([0.2, 0.4], channels=3),
@@ -131,8 +128,7 @@ CALLS = [
     (
         lambda: FractionalLayer(dim=2)(torch.ones(3, 9)),
         ValueError,
-        "FractionalLayer(dim=2): needs -2 <= dim < 2 for 2 axes; pass the index of the time "
-        "axis, such as dim=-1.",
+        "FractionalLayer(dim=2): needs -2 <= dim < 2 for 2 axes; pass the index of the time axis, such as dim=-1.",
     ),
     (
         lambda: FractionalLayer()(torch.tensor(1.0)),
@@ -147,14 +143,12 @@ CALLS = [
     (
         lambda: FractionalLayer(channels=3)(torch.ones(9)),
         ValueError,
-        "FractionalLayer(channels=3): needs a channel axis beside time; x has shape (9,), add "
-        "one with x[None].",
+        "FractionalLayer(channels=3): needs a channel axis beside time; x has shape (9,), add one with x[None].",
     ),
     (
         lambda: FractionalDifference(3)(torch.ones(4, 2, 9)),
         ValueError,
-        "FractionalDifference(channels=3): needs 3 channels on axis 1; x has shape (4, 2, 9), "
-        "pass channels=2.",
+        "FractionalDifference(channels=3): needs 3 channels on axis 1; x has shape (4, 2, 9), pass channels=2.",
     ),
     (
         lambda: FractionalDifference(3)(torch.ones(3, 9)),
