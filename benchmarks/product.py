@@ -3,7 +3,7 @@
     python benchmarks/product.py [--quick] [--output DIR]
 
 One thread, float32, Grunwald-Letnikov and Caputo (l1_2) of order 0.5 through the public call, the difference pass and
-all checks included. The baseline keeps the spectrum of its weights and is the better of two paddings, the next power
+all checks included ("call"), and the product alone: the difference pass and the planned kernel. The baseline keeps the spectrum of its weights and is the better of two paddings, the next power
 of two and the next fast length; it neither differences nor copies its result. Medians of interleaved rounds in one
 process. The allocator is warm (it keeps freed memory) or cold (every large array is fresh pages); glibc only,
 elsewhere one row.
@@ -26,6 +26,8 @@ from scipy.fft import next_fast_len
 
 from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, derivative
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.torch.product import Product
+from hpfracc_nn.fractional.torch.weights import weights_of
 
 SIZES = [
     (16, 1024),
@@ -78,28 +80,48 @@ def fft_baseline(definition: Definition, x: torch.Tensor, padded: int) -> Callab
     return lambda: torch.fft.irfft(torch.fft.rfft(x, padded) * spectrum, padded)[..., :n]
 
 
+def product_alone(definition: Definition, x: torch.Tensor, manager: BackendManager) -> Callable[[], torch.Tensor]:
+    """The difference pass and the planned kernel, without checks, manager and autograd."""
+    rows, n = x.shape
+    site = manager.shared_site("toeplitz", "torch", "functions")
+    plan = site.plans()[-1]
+    weights = weights_of(definition, n, 1.0, x.dtype, x.device)
+    form = plan.kernel.prepare(weights, plan.workload)
+    product = Product(site, plan, form, weights.stencil, weights.columns())
+    return lambda: product.forward(x.view(rows, 1, n, 1))
+
+
 def measure(rows: int, n: int, rounds: int) -> list[dict[str, object]]:
     """Return one record per definition."""
-    manager = BackendManager()
     x = torch.randn(rows, n, generator=torch.Generator().manual_seed(0))
     records = []
     for name, definition in DEFINITIONS.items():
+        manager = BackendManager()
         paddings = {1 << (2 * n - 1).bit_length() if n & (n - 1) else 2 * n, next_fast_len(2 * n, real=True)}
         calls: dict[str, Callable[[], object]] = {
             f"fft {padded}": fft_baseline(definition, x, padded) for padded in sorted(paddings)
         }
-        calls["ours"] = lambda definition=definition: derivative(x, definition, manager=manager)
+
+        def public(definition: Definition = definition, manager: BackendManager = manager) -> torch.Tensor:
+            return derivative(x, definition, manager=manager)
+
+        public()
+        calls["product"] = product_alone(definition, x, manager)
+        calls["call"] = public
         times = interleaved(calls, rounds)
-        ours = times.pop("ours")
+        call, product = times.pop("call"), times.pop("product")
+        fft = min(times.values())
         plan = manager.report()[-1]
         records.append(
             {
                 "rows": rows,
                 "n": n,
                 "definition": name,
-                "ours_us": 1e6 * ours,
-                "fft_us": 1e6 * min(times.values()),
-                "ratio": min(times.values()) / ours,
+                "fft_us": 1e6 * fft,
+                "product_us": 1e6 * product,
+                "call_us": 1e6 * call,
+                "product_ratio": fft / product,
+                "call_ratio": fft / call,
                 "kernel": f"{plan.backend}/{plan.algorithm}",
             }
         )
@@ -116,8 +138,8 @@ def main() -> None:
     lines = [
         f"{_processor()}, one thread, torch {torch.__version__}, float32; medians of {rounds} interleaved rounds.",
         "",
-        "| rows x n | definition | allocator | ours us | FFT us | FFT / ours | kernel |",
-        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| rows x n | definition | allocator | FFT us | product us | call us | FFT / product | FFT / call | kernel |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     print("\n".join(lines))
     records = []
@@ -128,8 +150,9 @@ def main() -> None:
                 record["allocator"] = "warm" if warm else "cold"
                 records.append(record)
                 lines.append(
-                    f"| {rows} x {n} | {record['definition']} | {record['allocator']} | {record['ours_us']:.0f} "
-                    f"| {record['fft_us']:.0f} | {record['ratio']:.2f} | {record['kernel']} |"
+                    f"| {rows} x {n} | {record['definition']} | {record['allocator']} | {record['fft_us']:.0f} "
+                    f"| {record['product_us']:.0f} | {record['call_us']:.0f} | {record['product_ratio']:.2f} "
+                    f"| {record['call_ratio']:.2f} | {record['kernel']} |"
                 )
                 print(lines[-1], flush=True)
     if arguments.output:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -153,7 +154,7 @@ def apply(
         raise TypeError(
             f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
         )
-    framework = _framework_of(x)
+    framework = _framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(
             f"{owner}(x of type {_type_name(x)}): needs a NumPy array or a torch tensor; "
@@ -161,12 +162,18 @@ def apply(
         )
     if framework == "numpy":
         x = _as_array(owner, x)
-    return importlib.import_module(_ROOMS[framework]).apply(owner, x, definition, dt, dim, manager)
+    return _room(framework).apply(owner, x, definition, dt, dim, manager)
 
 
-def _framework_of(x: Samples) -> str:
+@cache
+def _room(framework: str) -> Any:
+    return importlib.import_module(_ROOMS[framework])
+
+
+@lru_cache(maxsize=256)
+def _framework_of(kind: type) -> str:
     """Return whose array it is: the package of its class, or of one that it derives from."""
-    for cls in type(x).__mro__:
+    for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
         if package in _PACKAGES:
             return _PACKAGES[package]

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -103,6 +104,11 @@ class ChunkForm:
     def tensors(self) -> tuple[Tensor, ...]:
         """What a gradient in the weights flows into."""
         return self.near, self.far
+
+    @cached_property
+    def factors(self) -> np.ndarray:
+        """`decay` as a NumPy array, on a CPU."""
+        return self.decay.numpy()
 
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once per form."""

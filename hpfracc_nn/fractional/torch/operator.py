@@ -31,21 +31,21 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
     return apply_at(owner, x, definition, dt, dim, site)
 
 
-@torch.compiler.disable  # a compiled model breaks its graph here: tracing the weights takes a minute
 def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the same for arguments that were checked before, with the plans of `site`."""
+    if torch.compiler.is_compiling():
+        return _opaque(owner, x, definition, dt, dim, site)
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None:
         raise TypeError(
             f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
             + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
         )
-    axis = errors.axis(owner, dim, x.ndim)
-    layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
-    if x.numel() == 0:
+    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
+    if 0 in layout.canonical:
         # With a tensor alpha its gradient is zero, not absent.
         return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
-    if not torch.compiler.is_compiling() and torch.is_inference_mode_enabled():
+    if torch.is_inference_mode_enabled():
         # Weights and working memory are kept, and autograd refuses tensors that inference mode made.
         with torch.inference_mode(False), torch.no_grad():
             return apply_at(owner, x, definition, dt, dim, site)
@@ -53,6 +53,11 @@ def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
         with torch.autocast(x.device.type, enabled=False):
             return _ordered(x, definition, dt, layout, dtype, site)
     return _ordered(x, definition, dt, layout, dtype, site)
+
+
+@torch.compiler.disable  # a compiled model breaks its graph here: tracing the weights takes a minute
+def _opaque(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+    return apply_at(owner, x, definition, dt, dim, site)
 
 
 def alpha_shape(definition: Definition) -> tuple[int, ...]:

@@ -44,7 +44,7 @@ class Product:
         if is_traced(x, tensors):
             return self._formula(x, self.form, self.columns)
         if torch.is_grad_enabled():
-            if any(t.requires_grad for t in tensors):
+            if tensors[0].requires_grad or tensors[-1].requires_grad:
                 return _ProductFunction.apply(x, self, True, *tensors)
             if x.requires_grad:
                 return _ProductFunction.apply(x, self, False)
@@ -83,7 +83,8 @@ class Product:
         rows, length = tiles.tile_rows(x), self._padded(n)
         work = tiles.buffer("result", x, rows, length) if length > n else None
         columns = self._each_column()
-        for part, done, d in zip(cut(x, rows), cut(y, rows), tiles.differenced(x, rows, length, stencil), strict=True):
+        seen = tiles.differenced(x, rows, length, stencil, self.plan.kernel.preprocess)
+        for part, done, d in zip(cut(x, rows), cut(y, rows), seen, strict=True):
             values = diff.boundary_values(part, d, stencil) if columns else ()
             yield d, done if work is None else work[: d.shape[0]]
             if work is not None:
@@ -113,7 +114,7 @@ class Product:
         """Yield (differenced data, gradient); the gradient of the boundary columns is summed into the list."""
         stencil = self.stencil
         rows, length = tiles.tile_rows(x), self._padded(x.shape[2])
-        data = tiles.differenced(x, rows, length, stencil)
+        data = tiles.differenced(x, rows, length, stencil, self.plan.kernel.preprocess)
         for part, d, grad, padded in zip(cut(x, rows), data, cut(g, rows), tiles.padded(g, rows, length), strict=True):
             if self.columns is not None:
                 values = diff.boundary_values(part, d, stencil)

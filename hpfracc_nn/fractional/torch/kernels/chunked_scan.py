@@ -9,14 +9,16 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.kernels import chunks
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned block by block
 
 
-def scan(states: Tensor, rows: int, count: int, decay: Tensor, reverse: bool) -> Callable[[], None]:
+def scan(states: Tensor, rows: int, count: int, form: ChunkForm, reverse: bool) -> Callable[[], None]:
     """Return what replaces the states in place by the state before each chunk; float64 inside."""
+    decay = form.decay
     view = states.view(rows, count, decay.shape[0], -1)
 
     def step() -> None:

@@ -1,7 +1,7 @@
 """The steps of the chunked scan, for kernels that bring their own scan between chunks.
 
 Matrix products inside the chunks, a small sequential scan between them (state space duality; Dao & Gu, arXiv
-2405.21060). A scan is bound once to its arrays: scan(states, rows, chunks, decay, reverse) returns a function that
+2405.21060). A scan is bound once to its arrays: scan(states, rows, chunks, form, reverse) returns a function that
 replaces the states, seen as [rows, chunks, k], in place by the state before each chunk, S[m] = decay * S[m-1] +
 states[m-1] with S[0] = 0, in float64; with `reverse`, from the last chunk to the first. With time in the middle k
 counts every state `width` times, states first.
@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 
 Pairs = Iterable[tuple[Tensor, Tensor]]
-Scan = Callable[[Tensor, int, int, Tensor, bool], Callable[[], None]]
+Scan = Callable[[Tensor, int, int, ChunkForm, bool], Callable[[], None]]
 
 
 def chunk_length(workload: Workload) -> int:
@@ -52,7 +52,7 @@ def gram(form: ChunkForm, pairs: Pairs, scan: Scan) -> tuple[Tensor, ...]:
         near += kind.correlate(data, grads)
         if x.shape[2] > form.multiple:
             states = kind.multiply(data, form.cached(kind).forward.into, kind.states(data, form))
-            scan(states, x.shape[0] * x.shape[1], x.shape[2] // form.multiple, form.decay, False)()
+            scan(states, x.shape[0] * x.shape[1], x.shape[2] // form.multiple, form, False)()
             far += kind.correlate(states, grads)
     return near, far
 
@@ -76,17 +76,18 @@ def _apply(form: ChunkForm, pairs: Pairs, scan: Scan, reverse: bool) -> None:
     length, previous = form.multiple, None
     for x, out in pairs:
         if x is not previous:  # most tiles come in the same buffer: what does not change is bound once
+            batch, channels, n, _ = x.shape
             kind = _arranged(x)
             both = form.cached(kind)
             near, into, out_of = both.backward if reverse else both.forward
             data = kind.take(x, length)
-            if x.shape[2] > length:
+            if n > length:
                 states = kind.states(data, form)
-                step = scan(states, x.shape[0] * x.shape[1], x.shape[2] // length, form.decay, reverse)
+                step = scan(states, batch * channels, n // length, form, reverse)
             previous = x if kind.is_view else None
         result = kind.room(out, length)
         kind.multiply(data, near, result)
-        if x.shape[2] > length:
+        if n > length:
             kind.multiply(data, into, states)
             step()
             kind.accumulate(result, states, out_of)

@@ -1,4 +1,4 @@
-"""Causal Toeplitz product by chunks: products in torch, the scan between chunks compiled by Numba."""
+"""Causal Toeplitz product by chunks: products in torch, scan and difference compiled by Numba."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from functools import cache, partial
 from importlib.util import find_spec
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.kernels import chunks
 from hpfracc_nn.selection import Kernel, Workload, register
 
+_ONE_THREAD = 32768  # samples: up to here torch uses one thread for a pass too
 
-def scan(states: Tensor, rows: int, count: int, decay: Tensor, reverse: bool) -> Callable[[], None]:
+
+def scan(states: Tensor, rows: int, count: int, form: ChunkForm, reverse: bool) -> Callable[[], None]:
     """Return what replaces the states in place by the state before each chunk; the running state is float64."""
-    view, factor, compiled = states.numpy().reshape(rows, count, -1), decay.numpy(), _compiled()
+    view, factor, compiled = states.numpy().reshape(rows, count, -1), form.factors, _compiled()
     if view.shape[2] != factor.size:
         factor = np.repeat(factor, view.shape[2] // factor.size)
     return lambda: compiled(view, factor, reverse)
@@ -42,6 +46,30 @@ def _scan(states: np.ndarray, decay: np.ndarray, reverse: bool) -> None:
                 before[q] = factor[q] * state + added
 
 
+def difference(x: Tensor, subtract: bool, out: Tensor) -> bool:
+    """Write the first difference of x into out, or return False where torch has more threads for it."""
+    if x.shape[3] > 1 or (x.numel() > _ONE_THREAD and torch.get_num_threads() > 1):
+        return False
+    n = x.shape[2]
+    _compiled_difference()(x.detach().numpy().reshape(-1, n), subtract, out.numpy().reshape(-1, out.shape[2]))
+    return True
+
+
+@cache
+def _compiled_difference() -> Callable[[np.ndarray, bool, np.ndarray], None]:
+    from numba import njit
+
+    return njit(nogil=True, cache=True)(_difference)
+
+
+def _difference(x: np.ndarray, subtract: bool, out: np.ndarray) -> None:
+    rows, n = x.shape
+    for row in range(rows):
+        out[row, 0] = 0 if subtract else x[row, 0]
+        for k in range(1, n):
+            out[row, k] = x[row, k] - x[row, k - 1]
+
+
 def refuses(workload: Workload) -> str | None:
     if workload.device != "cpu":
         return f"it computes on the CPU and the data lie on {workload.device}"
@@ -65,5 +93,6 @@ register(
         chunks.cost,
         refuses,
         chunks.saves,
+        difference,
     )
 )
