@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Hashable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -171,9 +172,9 @@ def _room(framework: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _framework_of(kind: type) -> str:
+def _framework_of(kind: Hashable) -> str:
     """Return whose array it is: the package of its class, or of one that it derives from."""
-    for cls in kind.__mro__:
+    for cls in getattr(kind, "__mro__", ()):
         package = cls.__module__.partition(".")[0]
         if package in _PACKAGES:
             return _PACKAGES[package]
