@@ -2,11 +2,11 @@
 
     python benchmarks/product.py [--quick] [--output DIR]
 
-One thread, float32, Grunwald-Letnikov and Caputo (l1_2) of order 0.5: the public call ("call"), all checks included, and the
-product alone, which is the difference pass and the planned kernel. The baseline keeps the spectrum of its weights
-and is the better of two paddings, the next power of two and the next fast length; it neither differences nor copies its
-result. Medians of interleaved rounds in one process. The allocator is warm (it keeps freed memory) or cold (every large
-array is fresh pages); glibc only, elsewhere both are the same.
+One thread, float32, Grunwald-Letnikov and Caputo (l1_2) of order 0.5: the public call ("call"), all checks included,
+and the product alone, which is the difference pass and the planned kernel. The baseline keeps the spectrum of its
+weights and is the better of two paddings, the next power of two and the next fast length; it neither differences nor
+copies its result. Medians of interleaved rounds in one process. The allocator is warm (it keeps freed memory) or cold
+(every large array is fresh pages); glibc only, elsewhere both are the same.
 """
 
 from __future__ import annotations

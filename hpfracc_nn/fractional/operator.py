@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Hashable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -155,7 +154,7 @@ def apply(
         raise TypeError(
             f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
         )
-    framework = _framework_of(type(x))
+    framework = _framework_of(type(x))  # type: ignore[arg-type]
     if framework not in _ROOMS:
         raise TypeError(
             f"{owner}(x of type {_type_name(x)}): needs a NumPy array or a torch tensor; "
@@ -172,9 +171,9 @@ def _room(framework: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _framework_of(kind: Hashable) -> str:
+def _framework_of(kind: type) -> str:
     """Return whose array it is: the package of its class, or of one that it derives from."""
-    for cls in getattr(kind, "__mro__", ()):
+    for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
         if package in _PACKAGES:
             return _PACKAGES[package]
