@@ -153,7 +153,7 @@ def test_a_change_of_settings_in_the_middle_loses_no_count(tmp_path, manager):
                 manager.configure(force_algorithm="fft")
 
     report = BackendReport(table=None)
-    runner = trainer(tmp_path, report, logger=CSVLogger(tmp_path), log_every_n_steps=1)
+    runner = trainer(tmp_path, report, logger=pl.loggers.CSVLogger(tmp_path), log_every_n_steps=1)
     runner.callbacks.append(Configure())
     runner.fit(Net(manager, fractional=1), loader())
     found = {row.algorithm: (row.forwards, row.backwards, row.reason) for row in report.rows()}
