@@ -25,8 +25,7 @@ class Definition:
 
     Attributes:
         alpha: The order. A float or one value per channel (then it broadcasts over the data's axes other than time);
-        or a
-            framework's tensor, whose values are never read, so that its gradient can be traced.
+            or a framework's tensor, whose values are never read, so that its gradient can be traced.
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower

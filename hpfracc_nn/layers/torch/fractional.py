@@ -23,12 +23,13 @@ class FractionalLayer(nn.Module):
     (Caputo: less the first sample).
 
     Args:
-        alpha: The order, or one per channel. definition: "caputo", "riemann_liouville", "grunwald_letnikov" or
-        "riemann_liouville_integral", or the class. scheme: The discretisation; None is the definition's default.
+        alpha: The order, or one per channel.
+        definition: "caputo", "riemann_liouville", "grunwald_letnikov" or "riemann_liouville_integral", or the class.
+        scheme: The discretisation; None is the definition's default.
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
-        learn_alpha: Whether alpha is a parameter. bounds: Where a learned alpha stays; None is the unit interval
-        around its first value. They also decide how often
-            the data are differenced, so wide bounds cost digits in float32.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how
+            often the data are differenced, so wide bounds cost digits in float32.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
