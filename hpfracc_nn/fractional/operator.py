@@ -154,6 +154,8 @@ def apply(
         raise TypeError(
             f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
         )
+    if manager is not None and not isinstance(manager, BackendManager):
+        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
     framework = _framework_of(type(x))  # type: ignore[arg-type]
     if framework not in _ROOMS:
         raise TypeError(

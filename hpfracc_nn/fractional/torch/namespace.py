@@ -20,7 +20,8 @@ class TorchNamespace:
     matmul = staticmethod(torch.matmul)
 
     def asarray(self, value: Any) -> Tensor:
-        return torch.as_tensor(value).to(torch.float64)
+        found = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+        return found.to(torch.float64)
 
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
         return torch.as_tensor(np.asarray(values, dtype=np.float64), device=like.device)

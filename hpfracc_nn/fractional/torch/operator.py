@@ -9,6 +9,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch.probe import is_traced, is_watched
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Site, Workload, default_manager
@@ -33,31 +34,36 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
 
 def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the same for arguments that were checked before, with the plans of `site`."""
-    if torch.compiler.is_compiling():
-        return _opaque(owner, x, definition, dt, dim, site)
+    run = _opaque if torch.compiler.is_compiling() else _checked
+    return run(owner, x, definition, dt, dim, site)
+
+
+def _checked(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None:
         raise TypeError(
             f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
             + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
         )
+    if torch.jit.is_tracing():
+        raise RuntimeError(f"{owner}(x): torch.jit.trace cannot follow it; call it outside the traced part.")
     layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
-    if 0 in layout.canonical:
+    if 0 in layout.canonical or x.device.type == "meta":
         # With a tensor alpha its gradient is zero, not absent.
         return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
     if torch.is_inference_mode_enabled():
         # Weights and working memory are kept, and autograd refuses tensors that inference mode made.
         with torch.inference_mode(False), torch.no_grad():
-            return apply_at(owner, x, definition, dt, dim, site)
+            return _checked(owner, x, definition, dt, dim, site)
     if torch.is_autocast_enabled(x.device.type):
         with torch.autocast(x.device.type, enabled=False):
             return _ordered(x, definition, dt, layout, dtype, site)
     return _ordered(x, definition, dt, layout, dtype, site)
 
 
-@torch.compiler.disable  # a compiled model breaks its graph here: tracing the weights takes a minute
-def _opaque(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
-    return apply_at(owner, x, definition, dt, dim, site)
+_opaque = torch.compiler.disable(_checked)  # a compiled model breaks its graph here: tracing the weights takes a minute
 
 
 def alpha_shape(definition: Definition) -> tuple[int, ...]:
@@ -75,12 +81,23 @@ def alpha_shape(definition: Definition) -> tuple[int, ...]:
 
 
 def check_alpha(owner: str, definition: Definition) -> None:
-    """Raise unless a tensor alpha is a real floating tensor; its values are read only where nothing is traced."""
+    """Raise unless a tensor alpha is a real floating tensor within its bounds.
+
+    Its values are read only where that breaks nothing: on the CPU, outside tracing, where no gradient is wanted.
+    """
     alpha = definition.alpha
     if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
         kind = f"{alpha.dtype} tensor" if isinstance(alpha, Tensor) else type(alpha).__name__
         raise TypeError(
             f"{owner}(alpha: {kind}): needs a float or a floating torch tensor; pass for example torch.tensor(0.5)."
+        )
+    if alpha.requires_grad or alpha.device.type != "cpu" or is_traced(alpha, ()):
+        return
+    low, high = definition.interval
+    if not bool(((alpha >= low) & (alpha <= high)).all()):
+        raise ValueError(
+            f"{owner}(alpha={alpha.tolist()}): needs a tensor alpha within its bounds ({low:g}, {high:g}); "
+            "pass bounds that hold it, such as bounds=(1, 2), or a float."
         )
 
 
@@ -89,7 +106,8 @@ def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype
     data = x if x.dtype == dtype else x.to(dtype)
     if layout.order is not None:
         data = data.permute(layout.order)
-    weights = weights_of(definition, layout.n, dt, dtype, x.device)
+    make = Weights if is_watched(x) else weights_of  # what a tracer sees is not kept
+    weights = make(definition, layout.n, dt, dtype, x.device)
     y = _product(data.reshape(layout.canonical), weights, layout, site).reshape(layout.permuted)
     if layout.inverse is not None:
         y = y.permute(layout.inverse).contiguous()

@@ -11,10 +11,17 @@ from torch.autograd import forward_ad
 
 from hpfracc_nn.selection import Rates, register_probe
 
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def is_watched(x: Tensor) -> bool:
+    """Whether a compiler, a dispatch mode or a tensor's subclass sees this call's torch operations, and only those."""
+    return bool(type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling())
+
 
 def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
-    """Whether torch.compile, a functorch transform or forward mode looks at this call."""
-    if torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active():
+    """Whether a tracer, a functorch transform or forward mode looks at this call."""
+    if is_watched(x) or torch._C._are_functorch_transforms_active():
         return True
     if forward_ad._current_level < 0:
         return False

@@ -55,7 +55,7 @@ class Product:
         kernel = self.plan.kernel
         with self.plan, _Timer(self, "forward", x):
             kernel.calls["run"] += 1
-            x = x.contiguous()
+            x = x.contiguous().resolve_neg()
             y = torch.empty_like(x)
             kernel.run(self.form, self._forward_tiles(x, y))
             return y
@@ -64,7 +64,7 @@ class Product:
         """Run the kernel's adjoint, and its Gram map where x is given."""
         kernel = self.plan.kernel
         with self.plan, _Timer(self, "backward", g):
-            g = g.contiguous()
+            g = g.contiguous().resolve_neg()
             gx = None
             if needs_x:
                 kernel.calls["adjoint"] += 1
@@ -74,7 +74,7 @@ class Product:
                 return gx, ()
             kernel.calls["gram"] += 1
             columns: list[Tensor] = []
-            parts = kernel.gram(self.form, self._gram_tiles(x.contiguous(), g, columns))
+            parts = kernel.gram(self.form, self._gram_tiles(x.contiguous().resolve_neg(), g, columns))
             return gx, (*parts, *columns)
 
     def _forward_tiles(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor]]:

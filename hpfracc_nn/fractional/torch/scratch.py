@@ -31,7 +31,7 @@ def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
     if like.device.type != "cpu" or size * like.element_size() > _KEPT_BYTES:
         return torch.empty(shape, dtype=like.dtype, device=like.device)
     if room is None or room.numel() < size:
-        room = torch.empty(size, dtype=like.dtype)
+        room = torch.empty(size, dtype=like.dtype, device=like.device)
     view = room[:size].view(shape)
     kept[use, like.dtype] = room, view
     return view

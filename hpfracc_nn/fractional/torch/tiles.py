@@ -71,7 +71,7 @@ def differenced(
         yield from padded(x, rows, length, "difference")
         return
     first = stencil.differences == 1 and not diff.two_terms(stencil)
-    if once is None and first and length == x.shape[2] and x.shape[3] == 1 and rows < x.shape[0]:
+    if once is None and first and length == x.shape[2] and x.shape[3] == 1 and x.shape[2] > 1 and rows < x.shape[0]:
         yield from _first_differences(x, rows, stencil.subtract)
         return
     room = buffer("difference", x, rows, length)

@@ -141,10 +141,11 @@ class _Cache:
         found = self._kept.get(key)
         if found is None:
             found = Weights(definition, n, dt, dtype, device)
-            with self._lock:
-                self._kept[key] = found
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
+        with self._lock:
+            self._kept[key] = found
+            self._kept.move_to_end(key)
+            if len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
         return found
 
 

@@ -90,7 +90,7 @@ class FractionalDifference(nn.Module):
     def alpha(self) -> Tensor:
         """The orders in real units, float64, [channels * orders]."""
         if self._fixed is not None:
-            return torch.as_tensor(self._fixed)
+            return torch.tensor(self._fixed)
         found = [part() for part in self.parts]
         return found[0] if len(found) == 1 else torch.cat(found)[self._inverse]
 
@@ -145,6 +145,10 @@ class FractionalDifference(nn.Module):
             raise ValueError(
                 f"FractionalDifference(init of {values.size} values): needs 1, orders={self.orders} or "
                 f"channels * orders={count} values; pass one for every order."
+            )
+        if not np.isfinite(values).all():
+            raise ValueError(
+                f"FractionalDifference(init={init}): needs finite orders; pass values within ({low:g}, {high:g})."
             )
         return np.tile(values, count // values.size)
 

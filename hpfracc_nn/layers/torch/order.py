@@ -35,15 +35,15 @@ class Alpha(nn.Module):
     ):
         super().__init__()
         low, high = bounds
-        values = torch.as_tensor(init, dtype=torch.float64)
+        values = torch.as_tensor(init, dtype=torch.float64, device="cpu")
         if not bool(((values > low) & (values < high)).all()):
             raise ValueError(
                 f"{owner}(alpha={init}): needs low < alpha < high to be learned within bounds ({low:g}, {high:g}); "
-                f"start inside, for example at {low + 0.99 * (high - low):g}."
+                f"start inside, for example at {low + 0.99 * (high - low):g}, or pass wider bounds."
             )
         self.bounds = (float(low), float(high))
-        raw = torch.logit((values - low) / (high - low)).expand(shape)
-        self.raw = nn.Parameter(raw.to(device=device, dtype=dtype or torch.get_default_dtype()).clone())
+        raw = torch.empty(shape, device=device, dtype=dtype or torch.get_default_dtype())
+        self.raw = nn.Parameter(raw.copy_(torch.logit((values - low) / (high - low))))
 
     def forward(self) -> Tensor:
         """Return alpha in real units, float64."""

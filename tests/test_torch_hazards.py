@@ -1,0 +1,94 @@
+"""What a call leaves behind in the process, and the corners where it once went wrong."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import hpfracc_nn as fnn
+
+LAYERS = [fnn.FractionalLayer(0.37), fnn.FractionalLayer(0.37, "riemann_liouville"), fnn.FractionalDifference(3)]
+
+
+def test_a_fake_call_gives_the_shape_and_leaves_no_fake_weights_behind() -> None:
+    definition = fnn.Caputo(0.3371)
+    with FakeTensorMode():
+        fake = fnn.derivative(torch.empty(5, 200), definition)
+    assert fake.shape == (5, 200)
+    x = torch.randn(5, 200)
+    assert torch.allclose(fnn.derivative(x, definition), fnn.derivative(x.double(), definition).float(), atol=1e-5)
+
+
+def test_a_default_device_elsewhere_moves_no_working_memory() -> None:
+    x = torch.randn(3, 5003)
+    with torch.device("meta"):
+        under = fnn.derivative(x, fnn.Caputo(0.4531))
+    assert torch.equal(under, fnn.derivative(x, fnn.Caputo(0.4531)))
+
+
+def test_a_meta_tensor_gives_its_shape() -> None:
+    assert fnn.derivative(torch.empty(4, 70, device="meta"), fnn.Caputo(0.5)).shape == (4, 70)
+    with torch.device("meta"):
+        layer = fnn.FractionalLayer(0.5, learn_alpha=True)
+    assert layer.order.raw.device.type == "meta"
+
+
+def test_one_sample_of_very_many_signals() -> None:
+    x = torch.randn(524289, 1)
+    assert torch.equal(fnn.derivative(x, fnn.GrunwaldLetnikov(0.5)), x)
+
+
+@pytest.mark.parametrize("alpha", [1.5, -0.5, float("nan")])
+def test_a_tensor_order_outside_its_bounds_is_refused(alpha: float) -> None:
+    message = (
+        f"caputo(alpha={alpha}): needs a tensor alpha within its bounds (0, 1); "
+        "pass bounds that hold it, such as bounds=(1, 2), or a float."
+    )
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        fnn.caputo(torch.randn(9), torch.tensor(alpha))
+
+
+def test_a_tensor_order_inside_wider_bounds_agrees_with_the_float() -> None:
+    x = torch.linspace(0, 1, 101, dtype=torch.float64) ** 2
+    got = fnn.caputo(x, torch.tensor(1.5, dtype=torch.float64), bounds=(1, 2), dt=0.01)
+    assert torch.allclose(got, fnn.caputo(x, 1.5, dt=0.01), atol=1e-9)  # rounding / dt**1.5
+
+
+@pytest.mark.parametrize("layer", LAYERS, ids=str)
+def test_a_traced_graph_computes_what_the_layer_does(layer: torch.nn.Module) -> None:
+    x, other = torch.randn(2, 3, 90), torch.randn(2, 3, 90)
+    with torch.no_grad():
+        graph = make_fx(lambda x: layer(x))(x)
+        assert torch.allclose(graph(other), layer(other), atol=1e-5)  # float32, another order of summation
+
+
+def test_jit_trace_is_refused_with_the_way_out() -> None:
+    message = "FractionalLayer(x): torch.jit.trace cannot follow it; call it outside the traced part."
+    with pytest.raises(RuntimeError, match=re.escape(message)), pytest.warns(DeprecationWarning, match="jit"):
+        torch.jit.trace(fnn.FractionalLayer(0.5), torch.randn(2, 40))
+
+
+def test_the_orders_of_a_fixed_bank_are_a_copy() -> None:
+    bank = fnn.FractionalDifference(2, init=0.3, learn_alpha=False)
+    bank.alpha.mul_(2)
+    assert torch.equal(bank.alpha, torch.tensor([0.3, 0.3], dtype=torch.float64))
+
+
+def test_a_lazily_negated_view_is_read_right() -> None:
+    x = torch.randn(3, 200)
+    assert torch.equal(fnn.derivative(torch._neg_view(x), fnn.Caputo(0.5)), fnn.derivative(-x, fnn.Caputo(0.5)))
+
+
+def test_orders_that_are_not_numbers_are_refused() -> None:
+    message = "FractionalDifference(init=nan): needs finite orders; pass values within (0, 1)."
+    with pytest.raises(ValueError, match=re.escape(message)):
+        fnn.FractionalDifference(2, init=float("nan"))
+
+
+def test_an_array_in_a_layer_is_refused() -> None:
+    message = "FractionalLayer(x of type ndarray): needs a torch tensor; pass torch.as_tensor(x)."
+    with pytest.raises(TypeError, match=re.escape(message)):
+        fnn.FractionalLayer(0.5)(np.ones(9))
