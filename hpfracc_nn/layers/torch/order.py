@@ -39,7 +39,7 @@ class Alpha(nn.Module):
         if not bool(((values > low) & (values < high)).all()):
             raise ValueError(
                 f"{owner}(alpha={init}): needs low < alpha < high to be learned within bounds ({low:g}, {high:g}); "
-                f"start inside, for example at {low + 0.99 * (high - low):g}, or pass wider bounds."
+                f"start inside, for example at {low + 0.99 * (high - low):g}."
             )
         self.bounds = (float(low), float(high))
         raw = torch.empty(shape, device=device, dtype=dtype or torch.get_default_dtype())
