@@ -18,13 +18,14 @@ if TYPE_CHECKING:
         RiemannLiouvilleIntegral,
         Stencil,
         caputo,
+        choose,
         derivative,
         grunwald_letnikov,
         integral,
         riemann_liouville,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
-    from hpfracc_nn.selection import BackendManager, choose, configure
+    from hpfracc_nn.selection import BackendManager, configure
 
     __version__: str
 
@@ -56,7 +57,7 @@ __all__ = [
 
 _ROOMS = ("fractional", "layers", "selection", "training")
 _HOMES = {
-    **dict.fromkeys(("BackendManager", "choose", "configure"), "hpfracc_nn.selection"),
+    **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
 }
 

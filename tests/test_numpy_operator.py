@@ -2,6 +2,7 @@
 
 import copy
 import gc
+import re
 import subprocess
 import sys
 import weakref
@@ -324,3 +325,15 @@ def test_the_docstring_example_holds():
     t = np.linspace(0, 1, 101)
     got = fnn.derivative(t**2, fnn.Caputo(0.5), dt=0.01)[-1]
     assert got == pytest.approx(exact.power(np.ones(1), 2, fnn.Caputo(0.5))[0], abs=1e-5)
+
+
+def test_a_plan_without_data_loads_the_kernels_it_chooses_from():
+    code = "import hpfracc_nn as f; print(f.choose('toeplitz', (4, 64), framework='numpy').backend)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "numpy\n"
+
+
+def test_a_plan_for_an_unknown_framework_is_refused():
+    message = "choose(framework='jax'): needs one of 'numpy', 'torch'; pass one of these names."
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+        fnn.choose("toeplitz", (4, 64), framework="jax")

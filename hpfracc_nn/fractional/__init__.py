@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     )
     from hpfracc_nn.fractional.operator import (
         caputo,
+        choose,
         derivative,
         grunwald_letnikov,
         integral,
@@ -36,6 +37,7 @@ __all__ = [
     "RiemannLiouvilleIntegral",
     "Stencil",
     "caputo",
+    "choose",
     "derivative",
     "grunwald_letnikov",
     "integral",
@@ -54,6 +56,7 @@ _HOMES = {
     "RiemannLiouvilleIntegral": _DEFINITIONS,
     "Stencil": "hpfracc_nn.fractional.stencil",
     "caputo": _OPERATOR,
+    "choose": _OPERATOR,
     "derivative": _OPERATOR,
     "grunwald_letnikov": _OPERATOR,
     "integral": _OPERATOR,

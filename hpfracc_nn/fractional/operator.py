@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Sequence
 from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import errors, selection
 from hpfracc_nn.fractional.definitions import (
     Alpha,
     Caputo,
@@ -16,7 +18,7 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
-from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.selection import BackendManager, Plan
 
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
@@ -165,6 +167,27 @@ def apply(
     if framework == "numpy":
         x = _as_array(owner, x)
     return _room(framework).apply(owner, x, definition, dt, dim, manager)
+
+
+def choose(op: str, shape: Sequence[int], *, framework: str, **facts: Any) -> Plan:
+    """Return the plan for data of this shape, without the data; the framework's kernels are loaded first.
+
+    Args:
+        op: The operation, "toeplitz".
+        shape: Of the data, [..., n, ...].
+        framework: "numpy" or "torch".
+        facts: What else `hpfracc_nn.selection.choose` takes: dim, dtype, device, needs_gradient, manager, ...
+
+    Raises:
+        ValueError: There are no kernels for that framework.
+        LookupError: No kernel accepts the workload.
+
+    Example:
+        >>> choose("toeplitz", (32, 8, 1024), framework="numpy").backend
+        'numpy'
+    """
+    _room(errors.one_of("choose", "framework", framework, _ROOMS))
+    return selection.choose(op, shape, framework=framework, **facts)
 
 
 @cache
