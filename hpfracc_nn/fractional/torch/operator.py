@@ -9,6 +9,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_traced, is_watched
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
@@ -141,4 +142,4 @@ def _product(x: Tensor, weights: Weights, layout: Layout, site: Site) -> Tensor:
 
     plan = site.pick((x.shape, x.dtype, x.device, needs, learns, count, threads), describe)
     form = plan.kernel.prepare(weights, plan.workload)
-    return Product(site, plan, form, weights.stencil, weights.columns())(x)
+    return Product(site, plan, form, Frame(weights.stencil, weights.columns()))(x)

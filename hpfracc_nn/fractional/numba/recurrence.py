@@ -1,0 +1,184 @@
+"""The operator on a range of signals in one pass: differences, product and boundary columns while a block is in cache.
+
+Chunks of 16 samples: lags inside a chunk are a small triangular product, everything before it is a sum of decaying
+exponentials whose states are stepped in double precision from chunk to chunk (`torch/forms.py` has the algebra).
+Signals are independent, and nothing is shared between calls: threads may work on ranges of their own.
+
+Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [K] in float64, K a multiple of
+8. The transposed operator takes near^T, out^T and into^T and runs backwards. Boundary columns are [terms, C, n]; signal
+i belongs to channel i % C.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hpfracc_nn.fractional.numba import boundary
+from hpfracc_nn.fractional.numba.panels import VECTOR, advance, panel
+
+CHUNK = 16
+ROWS = 8  # chunks that share a panel
+STRIDE = CHUNK * ROWS
+BLOCK = 8 * STRIDE  # samples that are worked on at once, in the first cache
+
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+
+@compiled
+def room(count, like):
+    """Return memory that begins with a cache line."""
+    memory = np.empty(count + 64 // like.itemsize, like.dtype)
+    ahead = (64 - memory.ctypes.data % 64) % 64 // like.itemsize
+    return memory[ahead : ahead + count]
+
+
+@compiled
+def whole(count):
+    """Return the whole strides that hold a number of samples."""
+    return -(-count // STRIDE) * STRIDE
+
+
+@compiled
+def step_states(d, length, at, backwards, into, decay, state, s):
+    """Write the states before each of the chunks of one stride to s [8, K]."""
+    like, size, states = d[0], d.itemsize, decay.size
+    lanes, step = VECTOR // size, -CHUNK if backwards else CHUNK
+    data = d.ctypes.data + (length - CHUNK - at if backwards else at) * size
+    q = 0
+    while q + lanes <= states:
+        advance(
+            like, ROWS, 1, s.ctypes.data + q * size, states, data, step, 1, into.ctypes.data + q * size, states, CHUNK,
+            decay.ctypes.data + 8 * q, state.ctypes.data + 8 * q,
+        )  # fmt: skip
+        q += lanes
+    if q < states:
+        advance(
+            like, ROWS, 2, s.ctypes.data + q * size, states, data, step, 1, into.ctypes.data + q * size, states, CHUNK,
+            decay.ctypes.data + 8 * q, state.ctypes.data + 8 * q,
+        )  # fmt: skip
+
+
+@compiled
+def multiply(d, e, length, backwards, near, into, out, decay, state, s):
+    """Write the product of d into e, both of whole strides; the state goes on from call to call."""
+    like, size, states = d[0], d.itemsize, decay.size
+    lanes, step = VECTOR // size, -CHUNK if backwards else CHUNK
+    for done in range(0, length, STRIDE):
+        step_states(d, length, done, backwards, into, decay, state, s)
+        first = (length - CHUNK - done if backwards else done) * size
+        data, result = d.ctypes.data + first, e.ctypes.data + first
+        for at in range(0, CHUNK, lanes):
+            panel(
+                like, ROWS, 1, result + at * size, step,
+                data, step, 1, near.ctypes.data + at * size, CHUNK, CHUNK,
+                s.ctypes.data, states, 1, out.ctypes.data + at * size, CHUNK, states,
+            )  # fmt: skip
+
+
+@compiled
+def forward(x, y, begin, end, near, into, out, decay, columns, m, subtract, taylor, start):
+    """Write the operator on the signals from `begin` to `end` of x [signals, n] into y.
+
+    Args:
+        m: How often the data are differenced, -1 to 2.
+        subtract: Whether the Taylor polynomial at the first sample is subtracted.
+        taylor: Its terms.
+        start: The entry of the differences that the first column multiplies, or -1.
+    """
+    n, channels = x.shape[1], near.shape[0]
+    size = min(BLOCK, whole(n))
+    d, e, s = room(size, x), room(size, x), room(ROWS * decay.size, x)
+    state, values = room(decay.size, decay), np.empty(columns.shape[0], x.dtype)
+    for row in range(begin, end):
+        c = row % channels
+        state[:] = 0
+        total = 0.0
+        for first in range(0, n, BLOCK):
+            last = min(first + BLOCK, n)
+            length = whole(last - first)
+            total = boundary.difference(x[row], d, first, last, m, subtract, taylor, total)
+            d[last - first : length] = 0
+            if first == 0:
+                boundary.values_at_start(x[row], d, values, start)
+            multiply(d, e, length, False, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, state, s)
+            boundary.add_columns(y[row, first:last], e, columns[:, c, first:last], values)
+
+
+@compiled
+def backward(g, gx, begin, end, near, into, out, decay, columns, m, subtract, taylor, start):
+    """Write the transpose of `forward` on g [signals, n] into gx; the operands are the transposed ones."""
+    n, channels = g.shape[1], near.shape[0]
+    size = min(BLOCK, whole(n))
+    d, e, s = room(size, g), room(size + 2, g), room(ROWS * decay.size, g)
+    state, sums, values = room(decay.size, decay), np.empty(3), np.empty(columns.shape[0])
+    for row in range(begin, end):
+        c = row % channels
+        state[:] = 0
+        sums[:] = 0
+        values[:] = 0
+        e[:2] = 0
+        for first in range((n - 1) // BLOCK * BLOCK, -1, -BLOCK):
+            last = min(first + BLOCK, n)
+            length = whole(last - first)
+            d[: last - first] = g[row, first:last]
+            d[last - first : length] = 0
+            boundary.project(d[: last - first], columns[:, c, first:last], values)
+            e_next, e_after = e[0], e[1]
+            multiply(d, e, length, True, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, state, s)
+            e[last - first] = e_next
+            e[last - first + 1] = e_after
+            boundary.difference_adjoint(e, gx[row], first, last, m, subtract, taylor, start, values, sums)
+
+
+@compiled
+def gram(x, g, begin, end, into, decay, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+    """Add the gradients of <forward(x), g> in near, far and the columns, over the signals from `begin` to `end`."""
+    n, states = x.shape[1], decay.size
+    size = min(BLOCK, whole(n))
+    d, grad, s = room(size, x), room(size, x), room(size // CHUNK * states, x)
+    near, far = room(CHUNK * CHUNK, x), room(states * CHUNK, x)
+    state, values = room(states, decay), np.empty(column_sums.shape[0], x.dtype)
+    for row in range(begin, end):
+        c = row % near_sum.shape[0]
+        state[:] = 0
+        total = 0.0
+        for first in range(0, n, BLOCK):
+            last = min(first + BLOCK, n)
+            count = last - first
+            length = whole(count)
+            total = boundary.difference(x[row], d, first, last, m, subtract, taylor, total)
+            d[count:length] = 0
+            grad[:count] = g[row, first:last]
+            grad[count:length] = 0
+            if first == 0:
+                boundary.values_at_start(x[row], d, values, start)
+            boundary.add_products(column_sums[:, c, first:last], grad, values)
+            for at in range(0, length, STRIDE):
+                step_states(d, length, at, False, into, decay, state, s[at // CHUNK * states :])
+            correlate(d, 1, CHUNK, grad, length // CHUNK, near, CHUNK)
+            correlate(s, 1, states, grad, length // CHUNK, far, states)
+            add(near_sum[c], near)
+            add(far_sum[c], far)
+
+
+@compiled
+def correlate(a, row, step, grad, count, result, rows):
+    """Write result[r] = sum over chunks k of a[r * row + k * step] * grad[chunk k]."""
+    like, size = a[0], a.itemsize
+    lanes = VECTOR // size
+    for r in range(0, rows, ROWS):
+        for at in range(0, CHUNK, lanes):
+            panel(
+                like, ROWS, 1, result.ctypes.data + (r * CHUNK + at) * size, CHUNK,
+                a.ctypes.data + r * row * size, row, step, grad.ctypes.data + at * size, CHUNK, count,
+                a.ctypes.data, 0, 0, a.ctypes.data, 0, 0,
+            )  # fmt: skip
+
+
+@compiled
+def add(total, part):
+    """Add a flat part, in double precision."""
+    flat = total.reshape(-1)
+    for k in range(flat.size):
+        flat[k] += part[k]
