@@ -173,33 +173,33 @@ def values_at_start(x, d, values, start):
 
 
 @compiled
-def add_columns(y, e, columns, values):
-    """Write e plus every column times its value."""
+def add_columns(y, e, columns, c, first, values):
+    """Write e plus every column of channel c, from sample `first` on, times its value."""
     n = y.size
-    if values.size == 1:
-        column, value = columns[0], values[0]
+    if values.size == 0:
         for k in range(n):
-            y[k] = e[k] + column[k] * value
+            y[k] = e[k]
         return
+    column, value = columns[0, c][first:], values[0]
     for k in range(n):
-        y[k] = e[k]
-    for j in range(values.size):
-        column, value = columns[j], values[j]
+        y[k] = e[k] + column[k] * value
+    for j in range(1, values.size):
+        column, value = columns[j, c][first:], values[j]
         for k in range(n):
             y[k] += column[k] * value
 
 
 @compiled
-def project(g, columns, values):
+def project(g, columns, c, first, values):
     """Add every column's product with g to its value."""
     for j in range(values.size):
-        values[j] += dot(g, columns[j])
+        values[j] += dot(g, columns[j, c][first:])
 
 
 @compiled
-def add_products(sums, g, values):
+def add_products(sums, c, first, g, values):
     """Add g times every value to the columns' gradients."""
     for j in range(values.size):
-        row, value = sums[j], values[j]
-        for k in range(row.size):
+        row, value = sums[j, c][first:], values[j]
+        for k in range(g.size):
             row[k] += g[k] * value

@@ -127,6 +127,26 @@ def _instruction(arguments: int, emit: Emit) -> Callable[..., Any]:
     return typed
 
 
+def _constant(value: Callable[[int], int]) -> Callable[..., Any]:
+    def typed(typing: Any, like: Any) -> Any:
+        number = value(4 if like == types.float32 else 8)
+        return types.intp(like), lambda context, builder, signature, values: ir.Constant(_INDEX, number)
+
+    return typed
+
+
+@intrinsic
+def size_of(typing, like):  # type: ignore[no-untyped-def]
+    """Return the bytes of an item, as a constant."""
+    return _constant(lambda size: size)(typing, like)
+
+
+@intrinsic
+def lanes_of(typing, like):  # type: ignore[no-untyped-def]
+    """Return how many items a vector holds, as a constant: loops over it become single instructions."""
+    return _constant(lambda size: VECTOR // size)(typing, like)
+
+
 @intrinsic(prefer_literal=True)
 def panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count, d, d_row, d_step, e, e_line, e_count):  # type: ignore[no-untyped-def]
     """Write c[r] = sum over k of a[r, k] b[k, :] + the same of d and e, for `rows` rows of a vector's lanes / `parts`.
@@ -160,24 +180,38 @@ def add_panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_
 
 
 @intrinsic(prefer_literal=True)
-def advance(typing, like, rows, parts, s, s_row, a, a_row, a_step, b, b_line, count, decay, state):  # type: ignore[no-untyped-def]
+def advance(typing, like, rows, parts, s, s_row, a, a_row, a_step, b, b_line, count, decay, state, powers, p_row):  # type: ignore[no-untyped-def]
     """Scan rows u[r] = sum over k of a[r, k] b[k, :] in their order: s[r] = state, state = decay * state + u[r].
 
-    The state and its decay are double precision, s and u have the precision of `like`.
+    The state and its decay are double precision, s and u have the precision of `like`. In single precision the rows are
+    scanned from zero and the state is added to them, times powers[r] = decay**r; the state itself moves once, by
+    decay**rows, in powers[rows]. What rounds then is never carried on.
     """
 
     def emit(made: _Rows, values: Any) -> None:
         s, s_row, *rest = values
         made.accumulate(*rest[:6])
-        decay, state = rest[6:]
+        decay, state, powers, p_row = rest[6:]
         double = ir.VectorType(ir.DoubleType(), made.lanes)
-        factor, running = made.load(decay, double, 8), made.load(state, double, 8)
-        for value, address in zip(made.values, made.addresses(s, s_row), strict=True):
-            made.store(made.narrowed(running), address)
-            running = made.multiply_add(factor, running, made.widened(value))
-        made.store(running, state, 8)
+        running = made.load(state, double, 8)
+        addresses = made.addresses(s, s_row)
+        if made.size == 8:
+            factor = made.load(decay, double, 8)
+            for value, address in zip(made.values, addresses, strict=True):
+                made.store(running, address)
+                running = made.multiply_add(factor, running, value)
+            made.store(running, state)
+            return
+        begun, local = made.narrowed(running), None
+        once, *higher = [made.load(at) for at in made.addresses(powers, p_row)][1:]
+        made.store(begun, addresses[0])
+        for value, address, power in zip(made.values, addresses[1:], (once, *higher), strict=False):
+            local = value if local is None else made.multiply_add(once, local, value)
+            made.store(made.multiply_add(power, begun, local), address)
+        local = made.multiply_add(once, local, made.values[-1])
+        made.store(made.multiply_add(made.load(decay, double, 8), running, made.widened(local)), state, 8)
 
-    return _instruction(10, emit)(typing, like, rows, parts)
+    return _instruction(12, emit)(typing, like, rows, parts)
 
 
 @intrinsic(prefer_literal=True)
@@ -203,3 +237,33 @@ def advance_side_by_side(typing, like, rows, parts, s, a, a_row, a_step, b, b_li
             decay = builder.add(decay, eight)
 
     return _instruction(9, emit)(typing, like, rows, parts)
+
+
+@intrinsic
+def subtract_rows(typing, like, out, out_row, a, a_row, b, b_row, count):  # type: ignore[no-untyped-def]
+    """Write out[k] = a[k] - b[k] for `count` rows of a vector; out may be a, or b where it is never ahead of it."""
+
+    def emit(made: _Rows, values: Any) -> None:
+        builder = made.builder
+        *walking, count = values
+        addresses, steps = walking[::2], [made.items(step) for step in walking[1::2]]
+        before, body = builder.block, builder.append_basic_block("rows")
+        after = builder.append_basic_block("rows.end")
+        builder.cbranch(builder.icmp_signed(">", count, ir.Constant(_INDEX, 0)), body, after)
+        builder.position_at_end(body)
+        starts = (ir.Constant(_INDEX, 0), *addresses)
+        moving = [builder.phi(_INDEX) for _ in starts]
+        for phi, start in zip(moving, starts, strict=True):
+            phi.add_incoming(start, before)
+        k, out, a, b = moving
+        made.store(builder.fsub(made.load(a), made.load(b)), out)
+        for phi, step in zip(moving, (ir.Constant(_INDEX, 1), *steps), strict=True):
+            phi.add_incoming(builder.add(phi, step), body)
+        builder.cbranch(builder.icmp_signed("<", builder.add(k, ir.Constant(_INDEX, 1)), count), body, after)
+        builder.position_at_end(after)
+
+    def generate(context: Any, builder: ir.IRBuilder, signature: Any, values: Any) -> Any:
+        emit(_Rows(builder, like, 1, 1), values[1:])
+        return context.get_dummy_value()
+
+    return types.void(like, *[types.intp] * 7), generate

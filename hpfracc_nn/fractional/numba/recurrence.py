@@ -4,9 +4,9 @@ Chunks of 16 samples: lags inside a chunk are a small triangular product, everyt
 exponentials whose states are stepped in double precision from chunk to chunk (`torch/forms.py` has the algebra).
 Signals are independent, and nothing is shared between calls: threads may work on ranges of their own.
 
-Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [K] in float64, K a multiple of
-8. The transposed operator takes near^T, out^T and into^T and runs backwards. Boundary columns are [terms, C, n]; signal
-i belongs to channel i % C.
+Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [2, K] in float64, from chunk to
+chunk and over 8 of them, and powers [8, K] of the former; K is a multiple of 8. The transposed operator takes near^T, out^T
+and into^T and runs backwards. Boundary columns are [terms, C, n]; signal i belongs to channel i % C.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numba import njit
 
 from hpfracc_nn.fractional.numba import boundary
-from hpfracc_nn.fractional.numba.panels import VECTOR, advance, panel
+from hpfracc_nn.fractional.numba.panels import advance, lanes_of, panel, size_of
 
 CHUNK = 16
 ROWS = 8  # chunks that share a panel
@@ -40,32 +40,33 @@ def whole(count):
 
 
 @compiled
-def step_states(d, length, at, backwards, into, decay, state, s):
+def step_states(d, length, at, backwards, into, decay, powers, state, s):
     """Write the states before each of the chunks of one stride to s [8, K]."""
-    like, size, states = d[0], d.itemsize, decay.size
-    lanes, step = VECTOR // size, -CHUNK if backwards else CHUNK
+    like, states = d[0], into.shape[1]
+    size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     data = d.ctypes.data + (length - CHUNK - at if backwards else at) * size
+    at_once = 0 if size == 8 else states  # see `advance`
     q = 0
     while q + lanes <= states:
         advance(
             like, ROWS, 1, s.ctypes.data + q * size, states, data, step, 1, into.ctypes.data + q * size, states, CHUNK,
-            decay.ctypes.data + 8 * q, state.ctypes.data + 8 * q,
+            decay.ctypes.data + 8 * (at_once + q), state.ctypes.data + 8 * q, powers.ctypes.data + q * size, states,
         )  # fmt: skip
         q += lanes
     if q < states:
         advance(
             like, ROWS, 2, s.ctypes.data + q * size, states, data, step, 1, into.ctypes.data + q * size, states, CHUNK,
-            decay.ctypes.data + 8 * q, state.ctypes.data + 8 * q,
+            decay.ctypes.data + 8 * (at_once + q), state.ctypes.data + 8 * q, powers.ctypes.data + q * size, states,
         )  # fmt: skip
 
 
 @compiled
-def multiply(d, e, length, backwards, near, into, out, decay, state, s):
+def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
     """Write the product of d into e, both of whole strides; the state goes on from call to call."""
-    like, size, states = d[0], d.itemsize, decay.size
-    lanes, step = VECTOR // size, -CHUNK if backwards else CHUNK
+    like, states = d[0], into.shape[1]
+    size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     for done in range(0, length, STRIDE):
-        step_states(d, length, done, backwards, into, decay, state, s)
+        step_states(d, length, done, backwards, into, decay, powers, state, s)
         first = (length - CHUNK - done if backwards else done) * size
         data, result = d.ctypes.data + first, e.ctypes.data + first
         for at in range(0, CHUNK, lanes):
@@ -77,7 +78,7 @@ def multiply(d, e, length, backwards, near, into, out, decay, state, s):
 
 
 @compiled
-def forward(x, y, begin, end, near, into, out, decay, columns, m, subtract, taylor, start):
+def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the operator on the signals from `begin` to `end` of x [signals, n] into y.
 
     Args:
@@ -86,10 +87,10 @@ def forward(x, y, begin, end, near, into, out, decay, columns, m, subtract, tayl
         taylor: Its terms.
         start: The entry of the differences that the first column multiplies, or -1.
     """
-    n, channels = x.shape[1], near.shape[0]
+    n, channels, states = x.shape[1], near.shape[0], into.shape[2]
     size = min(BLOCK, whole(n))
-    d, e, s = room(size, x), room(size, x), room(ROWS * decay.size, x)
-    state, values = room(decay.size, decay), np.empty(columns.shape[0], x.dtype)
+    d, e, s = room(size, x), room(size, x), room(ROWS * states, x)
+    state, values = room(states, decay), np.empty(columns.shape[0], x.dtype)
     for row in range(begin, end):
         c = row % channels
         state[:] = 0
@@ -101,17 +102,17 @@ def forward(x, y, begin, end, near, into, out, decay, columns, m, subtract, tayl
             d[last - first : length] = 0
             if first == 0:
                 boundary.values_at_start(x[row], d, values, start)
-            multiply(d, e, length, False, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, state, s)
-            boundary.add_columns(y[row, first:last], e, columns[:, c, first:last], values)
+            multiply(d, e, length, False, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, powers, state, s)
+            boundary.add_columns(y[row, first:last], e, columns, c, first, values)
 
 
 @compiled
-def backward(g, gx, begin, end, near, into, out, decay, columns, m, subtract, taylor, start):
+def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the transpose of `forward` on g [signals, n] into gx; the operands are the transposed ones."""
-    n, channels = g.shape[1], near.shape[0]
+    n, channels, states = g.shape[1], near.shape[0], into.shape[2]
     size = min(BLOCK, whole(n))
-    d, e, s = room(size, g), room(size + 2, g), room(ROWS * decay.size, g)
-    state, sums, values = room(decay.size, decay), np.empty(3), np.empty(columns.shape[0])
+    d, e, s = room(size, g), room(size + 2, g), room(ROWS * states, g)
+    state, sums, values = room(states, decay), np.empty(3), np.empty(columns.shape[0])
     for row in range(begin, end):
         c = row % channels
         state[:] = 0
@@ -123,18 +124,18 @@ def backward(g, gx, begin, end, near, into, out, decay, columns, m, subtract, ta
             length = whole(last - first)
             d[: last - first] = g[row, first:last]
             d[last - first : length] = 0
-            boundary.project(d[: last - first], columns[:, c, first:last], values)
+            boundary.project(d[: last - first], columns, c, first, values)
             e_next, e_after = e[0], e[1]
-            multiply(d, e, length, True, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, state, s)
+            multiply(d, e, length, True, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, powers, state, s)
             e[last - first] = e_next
             e[last - first + 1] = e_after
             boundary.difference_adjoint(e, gx[row], first, last, m, subtract, taylor, start, values, sums)
 
 
 @compiled
-def gram(x, g, begin, end, into, decay, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+def gram(x, g, begin, end, into, decay, powers, m, subtract, taylor, start, near_sum, far_sum, column_sums):
     """Add the gradients of <forward(x), g> in near, far and the columns, over the signals from `begin` to `end`."""
-    n, states = x.shape[1], decay.size
+    n, states = x.shape[1], into.shape[1]
     size = min(BLOCK, whole(n))
     d, grad, s = room(size, x), room(size, x), room(size // CHUNK * states, x)
     near, far = room(CHUNK * CHUNK, x), room(states * CHUNK, x)
@@ -153,9 +154,9 @@ def gram(x, g, begin, end, into, decay, m, subtract, taylor, start, near_sum, fa
             grad[count:length] = 0
             if first == 0:
                 boundary.values_at_start(x[row], d, values, start)
-            boundary.add_products(column_sums[:, c, first:last], grad, values)
+            boundary.add_products(column_sums, c, first, grad[:count], values)
             for at in range(0, length, STRIDE):
-                step_states(d, length, at, False, into, decay, state, s[at // CHUNK * states :])
+                step_states(d, length, at, False, into, decay, powers, state, s[at // CHUNK * states :])
             correlate(d, 1, CHUNK, grad, length // CHUNK, near, CHUNK)
             correlate(s, 1, states, grad, length // CHUNK, far, states)
             add(near_sum[c], near)
@@ -165,8 +166,8 @@ def gram(x, g, begin, end, into, decay, m, subtract, taylor, start, near_sum, fa
 @compiled
 def correlate(a, row, step, grad, count, result, rows):
     """Write result[r] = sum over chunks k of a[r * row + k * step] * grad[chunk k]."""
-    like, size = a[0], a.itemsize
-    lanes = VECTOR // size
+    like = a[0]
+    size, lanes = size_of(like), lanes_of(like)
     for r in range(0, rows, ROWS):
         for at in range(0, CHUNK, lanes):
             panel(

@@ -21,17 +21,19 @@ from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _CHUNK = 16
+_PANEL = 8  # chunks
 _FILLED = 8  # states are a whole number of half vectors
 _GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
 
 
 class Operands(NamedTuple):
-    """near, into, out and decay as the compiled functions take them."""
+    """What the compiled functions take; see `fractional/numba/recurrence.py`."""
 
     near: np.ndarray
     into: np.ndarray
     out: np.ndarray
     decay: np.ndarray
+    powers: np.ndarray
 
 
 class Forward:
@@ -40,7 +42,7 @@ class Forward:
     @staticmethod
     def operands(form: ChunkForm) -> Operands:
         near, far, into = (_array(t) for t in (form.near, form.far, form.into[None]))
-        return Operands(near, _filled(into, 2), _filled(far, 1), _filled(form.factors, 0))
+        return Operands(near, _filled(into, 2), _filled(far, 1), *_decays(form))
 
 
 class Backward:
@@ -49,7 +51,7 @@ class Backward:
     @staticmethod
     def operands(form: ChunkForm) -> Operands:
         near, far, into = (_array(t.mT) for t in (form.near, form.far, form.into[None]))
-        return Operands(near, _filled(far, 2), _filled(into, 1), _filled(form.factors, 0))
+        return Operands(near, _filled(far, 2), _filled(into, 1), *_decays(form))
 
 
 def prepare(weights: Weights, workload: Workload) -> ChunkForm:
@@ -65,21 +67,21 @@ def adjoint(form: ChunkForm, frame: Frame, g: Tensor, gx: Tensor) -> None:
 
 
 def gram(form: ChunkForm, frame: Frame, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    _, into, _, decay = form.cached(Forward)
+    _, into, _, decay, powers = form.cached(Forward)
     channels, states = form.near.shape[0], form.far.shape[1]
     data, grad, width = _view(x), _view(g), x.shape[3]
     compiled, boundary = _compiled(width), _boundary(frame)
     terms = 0 if frame.columns is None else frame.columns.shape[0]
     n, parts = x.shape[2], _parts(x)
     near = np.zeros((parts, channels, _CHUNK, _CHUNK))
-    far = np.zeros((parts, channels, decay.size, _CHUNK))
+    far = np.zeros((parts, channels, decay.shape[1], _CHUNK))
     columns = np.zeros((parts, terms, channels, n), data.dtype)
 
     def work(part: int, begin: int, end: int) -> None:
         if width > 1:
-            one = into[0], decay, *boundary, near[part, 0], far[part, 0], columns[part, :, 0]
+            one = into[0], decay, powers, *boundary, near[part, 0], far[part, 0], columns[part, :, 0]
         else:
-            one = into[0], decay, *boundary, near[part], far[part], columns[part]
+            one = into[0], decay, powers, *boundary, near[part], far[part], columns[part]
         compiled.gram(data, grad, begin, end, *one)
 
     _threads().spread(work, _units(data, compiled), parts)
@@ -121,8 +123,8 @@ def _apply(operands: Operands, frame: Frame, x: Tensor, y: Tensor, direction: st
     function = getattr(compiled, direction)
     columns, boundary = _columns(frame, data), _boundary(frame)
     if width > 1:
-        near, into, out, decay = operands
-        operands, columns = Operands(near[0], into[0], out[0], decay), columns[:, 0]
+        near, into, out, *decays = operands
+        operands, columns = Operands(near[0], into[0], out[0], *decays), columns[:, 0]
     parts = _parts(x)
     if parts == 1:
         function(data, result, 0, _units(data, compiled), *operands, columns, *boundary)
@@ -151,7 +153,7 @@ def _boundary(frame: Frame) -> tuple[int, bool, int, int]:
 
 
 def _units(data: np.ndarray, compiled: Any) -> int:
-    return data.shape[0] if data.ndim == 2 else data.shape[0] * compiled.parts_of(data)
+    return data.shape[0] if data.ndim == 2 else compiled.units(data)
 
 
 def _parts(x: Tensor) -> int:
@@ -174,6 +176,21 @@ def _threads() -> Any:
 
 def _array(t: Tensor) -> np.ndarray:
     return np.ascontiguousarray(t.detach().numpy())
+
+
+def _decays(form: ChunkForm) -> tuple[np.ndarray, np.ndarray]:
+    """Return every state's decay from chunk to chunk and over a panel of them, and its powers in between."""
+    return form.cached(Decays)
+
+
+class Decays:
+    """The decays, which both directions share."""
+
+    @staticmethod
+    def operands(form: ChunkForm) -> tuple[np.ndarray, np.ndarray]:
+        decay = _filled(form.factors, 0)
+        power = np.arange(_PANEL)[:, None]
+        return np.stack([decay, decay**_PANEL]), (decay**power).astype(form.near.detach().numpy().dtype)
 
 
 def _filled(a: np.ndarray, axis: int) -> np.ndarray:
