@@ -4,8 +4,8 @@ Chunks of 16 samples: lags inside a chunk are a small triangular product, everyt
 exponentials whose states are stepped in double precision from chunk to chunk (`torch/forms.py` has the algebra).
 Signals are independent, and nothing is shared between calls: threads may work on ranges of their own.
 
-Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [2, K] in float64, from chunk to
-chunk and over 8 of them, and powers [8, K] of the former; K is a multiple of 8. The transposed operator takes near^T, out^T
+Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [3, K] in float64, over 1, 4 and
+8 chunks, and its powers [8, K] from 0 to 7 chunks; K is a multiple of 8. The transposed operator takes near^T, out^T
 and into^T and runs backwards. Boundary columns are [terms, C, n]; signal i belongs to channel i % C.
 """
 
@@ -18,8 +18,9 @@ from hpfracc_nn.fractional.numba import boundary
 from hpfracc_nn.fractional.numba.panels import advance, lanes_of, panel, size_of
 
 CHUNK = 16
-ROWS = 8  # chunks that share a panel
+ROWS, FEW = 8, 4  # chunks that share a panel
 STRIDE = CHUNK * ROWS
+HALF = STRIDE // 2
 BLOCK = 8 * STRIDE  # samples that are worked on at once, in the first cache
 
 compiled = njit(nogil=True, cache=True, error_model="numpy")
@@ -35,34 +36,42 @@ def room(count, like):
 
 @compiled
 def whole(count):
-    """Return the whole strides that hold a number of samples."""
-    return -(-count // STRIDE) * STRIDE
+    """Return the half strides that hold a number of samples, in samples."""
+    return -(-count // HALF) * HALF
 
 
 @compiled
 def step_states(d, length, at, backwards, into, decay, powers, state, s):
-    """Write the states before each of the chunks of one stride to s [8, K]."""
+    """Write the states before each of the chunks of one stride to s [8, K], or of half a stride where no more is left."""
     like, states = d[0], into.shape[1]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     data = d.ctypes.data + (length - CHUNK - at if backwards else at) * size
-    at_once = 0 if size == 8 else states  # see `advance`
+    first, factor, final, power = s.ctypes.data, into.ctypes.data, state.ctypes.data, powers.ctypes.data
+    is_half = length - at < STRIDE
+    # In double precision the state moves from chunk to chunk, in single precision over all of them: see `advance`.
+    fading = decay.ctypes.data + 8 * states * (0 if size == 8 else (1 if is_half else 2))
     q = 0
-    while q + lanes <= states:
-        advance(
-            like, ROWS, 1, s.ctypes.data + q * size, states, data, step, 1, into.ctypes.data + q * size, states, CHUNK,
-            decay.ctypes.data + 8 * (at_once + q), state.ctypes.data + 8 * q, powers.ctypes.data + q * size, states,
-        )  # fmt: skip
+    while q < states:
+        by = q * size
+        if q + lanes > states:
+            if is_half:
+                advance(like, FEW, 2, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                        final + 8 * q, power + by, states)  # fmt: skip
+            else:
+                advance(like, ROWS, 2, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                        final + 8 * q, power + by, states)  # fmt: skip
+        elif is_half:
+            advance(like, FEW, 1, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                    final + 8 * q, power + by, states)  # fmt: skip
+        else:
+            advance(like, ROWS, 1, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                    final + 8 * q, power + by, states)  # fmt: skip
         q += lanes
-    if q < states:
-        advance(
-            like, ROWS, 2, s.ctypes.data + q * size, states, data, step, 1, into.ctypes.data + q * size, states, CHUNK,
-            decay.ctypes.data + 8 * (at_once + q), state.ctypes.data + 8 * q, powers.ctypes.data + q * size, states,
-        )  # fmt: skip
 
 
 @compiled
 def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
-    """Write the product of d into e, both of whole strides; the state goes on from call to call."""
+    """Write the product of d into e, both of whole half strides; the state goes on from call to call."""
     like, states = d[0], into.shape[1]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     for done in range(0, length, STRIDE):
@@ -70,11 +79,13 @@ def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
         first = (length - CHUNK - done if backwards else done) * size
         data, result = d.ctypes.data + first, e.ctypes.data + first
         for at in range(0, CHUNK, lanes):
-            panel(
-                like, ROWS, 1, result + at * size, step,
-                data, step, 1, near.ctypes.data + at * size, CHUNK, CHUNK,
-                s.ctypes.data, states, 1, out.ctypes.data + at * size, CHUNK, states,
-            )  # fmt: skip
+            inside, after = near.ctypes.data + at * size, out.ctypes.data + at * size
+            if length - done < STRIDE:
+                panel(like, FEW, 1, result + at * size, step, data, step, 1, inside, CHUNK, CHUNK,
+                      s.ctypes.data, states, 1, after, CHUNK, states)  # fmt: skip
+            else:
+                panel(like, ROWS, 1, result + at * size, step, data, step, 1, inside, CHUNK, CHUNK,
+                      s.ctypes.data, states, 1, after, CHUNK, states)  # fmt: skip
 
 
 @compiled

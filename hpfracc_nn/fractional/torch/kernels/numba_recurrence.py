@@ -190,7 +190,7 @@ class Decays:
     def operands(form: ChunkForm) -> tuple[np.ndarray, np.ndarray]:
         decay = _filled(form.factors, 0)
         power = np.arange(_PANEL)[:, None]
-        return np.stack([decay, decay**_PANEL]), (decay**power).astype(form.near.detach().numpy().dtype)
+        return np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL]), (decay**power).astype(form.near.detach().numpy().dtype)
 
 
 def _filled(a: np.ndarray, axis: int) -> np.ndarray:
