@@ -26,6 +26,17 @@ BLOCK = 8 * STRIDE  # samples that are worked on at once, in the first cache
 compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
+def units(x: np.ndarray) -> int:
+    """Return how many signals x has."""
+    return x.shape[0] * x.shape[1]
+
+
+@compiled
+def signals_of(x):
+    """Return x [batch, C, n, 1] as [signals, n]."""
+    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
+
+
 @compiled
 def room(count, like):
     """Return memory that begins with a cache line."""
@@ -90,7 +101,7 @@ def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
 
 @compiled
 def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
-    """Write the operator on the signals from `begin` to `end` of x [signals, n] into y.
+    """Write the operator on the signals from `begin` to `end` of x [batch, C, n, 1] into y.
 
     Args:
         m: How often the data are differenced, -1 to 2.
@@ -98,6 +109,7 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
         taylor: Its terms.
         start: The entry of the differences that the first column multiplies, or -1.
     """
+    x, y = signals_of(x), signals_of(y)
     n, channels, states = x.shape[1], near.shape[0], into.shape[2]
     size = min(BLOCK, whole(n))
     d, e, s = room(size, x), room(size, x), room(ROWS * states, x)
@@ -119,7 +131,8 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
 
 @compiled
 def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
-    """Write the transpose of `forward` on g [signals, n] into gx; the operands are the transposed ones."""
+    """Write the transpose of `forward` on g into gx; the operands are the transposed ones."""
+    g, gx = signals_of(g), signals_of(gx)
     n, channels, states = g.shape[1], near.shape[0], into.shape[2]
     size = min(BLOCK, whole(n))
     d, e, s = room(size, g), room(size + 2, g), room(ROWS * states, g)
@@ -144,9 +157,10 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
 
 
 @compiled
-def gram(x, g, begin, end, into, decay, powers, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+def gram(x, g, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start, near_sum, far_sum, column_sums):
     """Add the gradients of <forward(x), g> in near, far and the columns, over the signals from `begin` to `end`."""
-    n, states = x.shape[1], into.shape[1]
+    x, g = signals_of(x), signals_of(g)
+    n, states = x.shape[1], into.shape[2]
     size = min(BLOCK, whole(n))
     d, grad, s = room(size, x), room(size, x), room(size // CHUNK * states, x)
     near, far = room(CHUNK * CHUNK, x), room(states * CHUNK, x)
@@ -167,7 +181,7 @@ def gram(x, g, begin, end, into, decay, powers, m, subtract, taylor, start, near
                 boundary.values_at_start(x[row], d, values, start)
             boundary.add_products(column_sums, c, first, grad[:count], values)
             for at in range(0, length, STRIDE):
-                step_states(d, length, at, False, into, decay, powers, state, s[at // CHUNK * states :])
+                step_states(d, length, at, False, into[0], decay, powers, state, s[at // CHUNK * states :])
             correlate(d, 1, CHUNK, grad, length // CHUNK, near, CHUNK)
             correlate(s, 1, states, grad, length // CHUNK, far, states)
             add(near_sum[c], near)

@@ -1,6 +1,6 @@
 """`recurrence.py` for time in the middle: a vector holds one sample of several signals that lie side by side.
 
-x is [batch, n, width]; all signals share one set of operands, without the axis of channels. Signals are worked on in tiles
+x is [batch, 1, n, width]: all signals share one set of operands. Signals are worked on in tiles
 of one vector, `lanes_of` them, by blocks of samples; lanes without a signal are zero. A unit of work is a few tiles of one
 batch, so that rows of memory are read to their end: unit i is group i % groups of batch i // groups.
 """
@@ -21,8 +21,20 @@ compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
 def units(x: np.ndarray) -> int:
-    """Return how many units x [batch, n, width] has."""
-    return x.shape[0] * -(-x.shape[2] // (TILES * VECTOR // x.itemsize))
+    """Return how many units x has."""
+    return x.shape[0] * -(-x.shape[3] // (TILES * VECTOR // x.itemsize))
+
+
+@compiled
+def whole(x):
+    """Return x [batch, 1, n, width] without the axis of channels."""
+    return x.reshape(x.shape[0], x.shape[2], x.shape[3])
+
+
+@compiled
+def lines(columns):
+    """Return the columns [terms, 1, n] without it."""
+    return columns.reshape(columns.shape[0], columns.shape[2])
 
 
 @compiled
@@ -67,6 +79,7 @@ def multiply(d, e, chunks, backwards, near, into, out, decay, state, s):
 @compiled
 def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the operator on the units from `begin` to `end` of x into y; arguments as in `recurrence.forward`."""
+    x, y, near, into, out, columns = whole(x), whole(y), near[0], into[0], out[0], lines(columns)
     n, width, terms, like = x.shape[1], x.shape[2], columns.shape[0], x[0, 0, 0]
     lanes, states = lanes_of(like), into.shape[1]
     d, e, s = room(BLOCK * lanes, x), room(BLOCK * lanes, x), room(states * lanes, x)
@@ -96,6 +109,7 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
 @compiled
 def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the transpose of `forward` on g into gx; the operands are the transposed ones."""
+    g, gx, near, into, out, columns = whole(g), whole(gx), near[0], into[0], out[0], lines(columns)
     n, width, terms, like = g.shape[1], g.shape[2], columns.shape[0], g[0, 0, 0]
     lanes, states = lanes_of(like), into.shape[1]
     d, e, s = room(BLOCK * lanes, g), room((BLOCK + 2) * lanes, g), room(states * lanes, g)
@@ -136,8 +150,10 @@ def put(y, at, used, first, count, e, zeros):
 
 
 @compiled
-def gram(x, g, begin, end, into, decay, powers, m, subtract, taylor, start, near_sum, far_sum, column_sums):
-    """Add the gradients of <forward(x), g> in near, far and the columns [terms, n] over the units from `begin` to `end`."""
+def gram(x, g, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+    """Add the gradients of <forward(x), g> in near, far and the columns over the units from `begin` to `end`."""
+    x, g, into = whole(x), whole(g), into[0]
+    near_sum, far_sum, column_sums = near_sum[0], far_sum[0], lines(column_sums)
     n, width, terms, like = x.shape[1], x.shape[2], column_sums.shape[0], x[0, 0, 0]
     lanes, states = lanes_of(like), into.shape[1]
     d, grad, turned = room(BLOCK * lanes, x), room(BLOCK * lanes, x), room(CHUNK * lanes, x)

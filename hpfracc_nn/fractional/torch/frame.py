@@ -11,8 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,18 +27,24 @@ from hpfracc_nn.fractional.torch.tiles import cut
 Pairs = Iterable[tuple[Tensor, Tensor]]
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Frame:
     """The stencil of an operator and its boundary columns [terms, channels, n], or None."""
 
     stencil: Stencil
     columns: Tensor | None
+    dtype: torch.dtype
 
-    @property
-    def start(self) -> int:
-        """The entry of d that the first column multiplies, or -1 where no column does."""
-        stencil = self.stencil
-        return stencil.start_index if stencil.start is not None and stencil.n > stencil.start_index else -1
+    @cached_property
+    def arrays(self) -> tuple[np.ndarray, int, bool, int, int]:
+        """The columns, m, whether the Taylor polynomial is subtracted, its terms, and the entry of d that the first column
+        multiplies (-1 where none does): the same for kernels that know no tensors, on a CPU."""
+        stencil, columns = self.stencil, self.columns
+        if columns is None:
+            columns = torch.empty((0, 1, stencil.n), dtype=self.dtype, device="cpu")
+        has_start = stencil.start is not None and stencil.n > stencil.start_index
+        start = stencil.start_index if has_start else -1
+        return columns.detach().numpy(), stencil.differences, stencil.subtract, stencil.taylor, start
 
     def forward(self, x: Tensor, y: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (differenced data, room for the result), in whole chunks."""

@@ -142,4 +142,4 @@ def _product(x: Tensor, weights: Weights, layout: Layout, site: Site) -> Tensor:
 
     plan = site.pick((x.shape, x.dtype, x.device, needs, learns, count, threads), describe)
     form = plan.kernel.prepare(weights, plan.workload)
-    return Product(site, plan, form, Frame(weights.stencil, weights.columns()))(x)
+    return Product(site, plan, form, Frame(weights.stencil, weights.columns(), x.dtype))(x)

@@ -67,26 +67,25 @@ def adjoint(form: ChunkForm, frame: Frame, g: Tensor, gx: Tensor) -> None:
 
 
 def gram(form: ChunkForm, frame: Frame, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    _, into, _, decay, powers = form.cached(Forward)
-    channels, states = form.near.shape[0], form.far.shape[1]
-    data, grad, width = _view(x), _view(g), x.shape[3]
-    compiled, boundary = _compiled(width), _boundary(frame)
-    terms = 0 if frame.columns is None else frame.columns.shape[0]
-    n, parts = x.shape[2], _parts(x)
-    near = np.zeros((parts, channels, _CHUNK, _CHUNK))
-    far = np.zeros((parts, channels, decay.shape[1], _CHUNK))
-    columns = np.zeros((parts, terms, channels, n), data.dtype)
+    operands, data, grad = form.cached(Forward), x.detach().numpy(), g.detach().numpy()
+    columns, *boundary = frame.arrays
+    compiled, parts = _compiled(data), _parts(data)
+    near, far, terms = (
+        np.zeros((parts, *shape), kind)
+        for shape, kind in (
+            (operands.near.shape, np.float64),
+            (operands.out.shape, np.float64),
+            (columns.shape, data.dtype),
+        )
+    )
 
     def work(part: int, begin: int, end: int) -> None:
-        if width > 1:
-            one = into[0], decay, powers, *boundary, near[part, 0], far[part, 0], columns[part, :, 0]
-        else:
-            one = into[0], decay, powers, *boundary, near[part], far[part], columns[part]
-        compiled.gram(data, grad, begin, end, *one)
+        compiled.gram(data, grad, begin, end, *operands, columns, *boundary, near[part], far[part], terms[part])
 
-    _threads().spread(work, _units(data, compiled), parts)
-    sums = [torch.from_numpy(found.sum(axis=0)).to(x.dtype) for found in (near, far[:, :, :states], columns)]
-    return tuple(sums if terms else sums[:2])
+    _threads().spread(work, compiled.units(data), parts)
+    states = form.far.shape[1]
+    sums = [torch.from_numpy(found.sum(axis=0)).to(x.dtype) for found in (near, far[:, :, :states], terms)]
+    return tuple(sums if columns.shape[0] else sums[:2])
 
 
 def cost(workload: Workload) -> Cost:
@@ -118,60 +117,38 @@ def saves(workload: Workload) -> float:
 
 
 def _apply(operands: Operands, frame: Frame, x: Tensor, y: Tensor, direction: str) -> None:
-    data, result, width = _view(x), _view(y), x.shape[3]
-    compiled = _compiled(width)
-    function = getattr(compiled, direction)
-    columns, boundary = _columns(frame, data), _boundary(frame)
-    if width > 1:
-        near, into, out, *decays = operands
-        operands, columns = Operands(near[0], into[0], out[0], *decays), columns[:, 0]
-    parts = _parts(x)
+    data, result = (x.detach() if x.requires_grad else x).numpy(), y.numpy()
+    compiled = _compiled(data)
+    function, parts, units = getattr(compiled, direction), _parts(data), compiled.units(data)
     if parts == 1:
-        function(data, result, 0, _units(data, compiled), *operands, columns, *boundary)
+        function(data, result, 0, units, *operands, *frame.arrays)
         return
+    arrays = frame.arrays
     _threads().spread(
-        lambda part, begin, end: function(data, result, begin, end, *operands, columns, *boundary),
-        _units(data, compiled),
+        lambda part, begin, end: function(data, result, begin, end, *operands, *arrays),
+        units,
         parts,
     )
 
 
-def _view(x: Tensor) -> np.ndarray:
-    """Return x [batch, channels, n, width] as [signals, n], or as [batch, n, width] where time is in the middle."""
-    batch, channels, n, width = x.shape
-    array = x.detach().numpy()
-    return array.reshape(batch, n, width) if width > 1 else array.reshape(batch * channels, n)
-
-
-def _columns(frame: Frame, like: np.ndarray) -> np.ndarray:
-    return np.empty((0, 1, 0), like.dtype) if frame.columns is None else frame.columns.detach().numpy()
-
-
-def _boundary(frame: Frame) -> tuple[int, bool, int, int]:
-    stencil = frame.stencil
-    return stencil.differences, stencil.subtract, stencil.taylor, frame.start
-
-
-def _units(data: np.ndarray, compiled: Any) -> int:
-    return data.shape[0] if data.ndim == 2 else compiled.units(data)
-
-
-def _parts(x: Tensor) -> int:
-    samples = x.numel()
+def _parts(data: np.ndarray) -> int:
+    samples = data.size
     if samples < 2 * _GRAIN:
         return 1
-    return max(1, min(torch.get_num_threads(), samples // _GRAIN, samples // x.shape[2]))
+    return max(1, min(torch.get_num_threads(), samples // _GRAIN, samples // data.shape[2]))
+
+
+def _compiled(data: np.ndarray) -> Any:
+    return _room("recurrence" if data.shape[3] == 1 else "side_by_side")
 
 
 @cache
-def _compiled(width: int) -> Any:
-    name = "recurrence" if width == 1 else "side_by_side"
+def _room(name: str) -> Any:
     return import_module(f"hpfracc_nn.fractional.numba.{name}")
 
 
-@cache
 def _threads() -> Any:
-    return import_module("hpfracc_nn.fractional.numba.threads")
+    return _room("threads")
 
 
 def _array(t: Tensor) -> np.ndarray:
