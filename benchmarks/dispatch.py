@@ -2,7 +2,7 @@
 
     python benchmarks/dispatch.py [--quick] [--output DIR]
 
-The bare kernel is the planned kernel's own run on weights in its form and undifferenced data, its result allocated.
+The bare kernel is the planned kernel's own run on weights in its form, differences included, its result allocated.
 Targets: the layer's forward without gradient takes at most 2.5 times the bare kernel; an input that requires a gradient
 adds at most what a minimal autograd.Function adds over its own forward.
 """
@@ -40,10 +40,16 @@ class Identity(torch.autograd.Function):
 
 
 def bare_kernel(x: Tensor) -> Call:
-    """The planned kernel alone on the samples of x, whose length is a whole number of its chunks."""
+    """The planned kernel's own run on x, its result allocated."""
     product, data = planned_product(x, DEFINITION, BackendManager())
-    run, form = product.plan.kernel.run, product.form
-    return lambda: run(form, ((data, torch.empty_like(data)),))
+    run, form, frame = product.plan.kernel.run, product.form, product.frame
+
+    def call() -> Tensor:
+        y = torch.empty_like(data)
+        run(form, frame, data, y)
+        return y
+
+    return call
 
 
 def site_pick(x: Tensor) -> Call:
