@@ -6,15 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import torch
+from timing import torch_threads
 from torch import Tensor
 
 from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, derivative
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import weights_of
-from hpfracc_nn.selection import Kernel, Settings, kernels
+from hpfracc_nn.selection import Kernel, Settings, kernels, this_machine
 
 NAMES = {"grunwald_letnikov": GrunwaldLetnikov, "caputo l1_2": Caputo}
+
+
+def calibrate(threads: int = 1) -> None:
+    """Calibrate the estimate before the allocator is changed: plans are then those of a user's process."""
+    derivative(signals(2), Caputo(0.5), manager=BackendManager())  # registers torch's probe
+    with torch_threads(threads):
+        for dtype in ("float32", "float64"):
+            this_machine().rates("torch", "cpu", dtype)
 
 
 def definitions(alpha: float) -> dict[str, Definition]:

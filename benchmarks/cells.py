@@ -57,7 +57,7 @@ def backward_cell(x: Tensor, rounds: int, dim: int = -1, *, gradient: str, budge
     The FFT keeps its spectrum where alpha is fixed; where it is learned the weights are made in the graph, and time is
     the last axis.
     """
-    g, x = torch.ones_like(x), x.requires_grad_()
+    g, x = torch.ones_like(x), x.detach().requires_grad_()
     alpha = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     if gradient == "x":
         inputs, chosen = [x], definitions(0.5)

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from calls import both_ways, forced_managers, planned_kernel, product_alone, product_both_ways, signals
+from calls import both_ways, calibrate, forced_managers, planned_kernel, product_alone, product_both_ways, signals
 from results import Table, microseconds
 from timing import Call, interleaved, machine, set_allocator, torch_threads
 
@@ -103,6 +103,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a few cells, few rounds")
     parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
+    calibrate(arguments.threads)
     set_allocator("warm")
     rounds = 5 if arguments.quick else 15
     table = Table(

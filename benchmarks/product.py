@@ -15,6 +15,7 @@ import sys
 from importlib.util import find_spec
 from pathlib import Path
 
+from calls import calibrate
 from floors import FLOORS
 from grid import BACKWARD, FORWARD, LAYOUTS, THREADS
 from peers import LOOP, PEERS
@@ -40,6 +41,8 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="also write each table into this folder, and a chart of `forward`")
     arguments = parser.parse_args()
     groups = [part for name in arguments.group or GROUPS for part in GROUPS[name]]
+    for count in (1, 2):
+        calibrate(count)
     with torch_threads(1):
         tables = [group.table(arguments.quick) for group in groups]
         for allocator in ALLOCATORS:

@@ -15,7 +15,7 @@ from pathlib import Path
 from threading import Barrier
 
 from baselines import cached_ffts, column
-from calls import kernel_of, public, signals
+from calls import calibrate, kernel_of, public, signals
 from results import Table
 from timing import interleaved, machine, set_allocator, torch_threads
 from torch import Tensor
@@ -116,6 +116,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rounds")
     parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
+    for count in (1, 2):
+        calibrate(count)
     set_allocator("warm")
     table = empty(ROWS, N)
     table.begin("warm allocator")

@@ -198,6 +198,7 @@ def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(
     columns = {"value": ("value", ".1f"), "allocator": ("allocator", ""), "missing": ("missing", "")}
     group = results.Group(lambda quick: results.Table("small", "A caption.", columns), fill)
     monkeypatch.setitem(product.GROUPS, "floors", (group,))
+    monkeypatch.setattr(product, "calibrate", lambda count: None)
     monkeypatch.setattr(product, "set_allocator", lambda name: None)  # of the whole process
     monkeypatch.setattr(sys, "argv", ["product.py", "--group", "floors", "--strict", "--output", str(tmp_path)])
     with pytest.raises(SystemExit, match="floor"):
