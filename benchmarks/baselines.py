@@ -103,5 +103,5 @@ def dot_loop(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 def copied(x: Tensor) -> Callable[[], Tensor]:
-    """Read x and write as much: what a result of that size costs at the least, its allocation included."""
+    """Read x and write as much: about the least that a result of that size costs, its allocation included."""
     return lambda: x.clone()

@@ -1,7 +1,7 @@
 """The floors that the product must reach: one thread, medians of at least 15 interleaved rounds, warm and cold.
 
 Beside each cell stands what a torch copy of the same bytes takes (x read, y written; twice that with the gradient):
-no operator can be faster than that.
+nothing is much faster than that.
 """
 
 from __future__ import annotations
