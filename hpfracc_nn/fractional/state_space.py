@@ -50,7 +50,7 @@ class Transitions:
         return self.nodes.fit(xp.take(values, self.fitted), xp)
 
     def correction(self, values: Array, coefficients: Array, xp: Namespace) -> Array:
-        """Return the exact lags' rows of `far`, [*c, K - Q, L]: what the exponentials leave wrong r before the chunk."""
+        """Return the rows of `far` for exact lags, [*c, K - Q, L]: what the exponentials leave wrong there."""
         nodes, exact = self.nodes, self.nodes.first - 1
         reach = np.exp(-nodes.rates[:, None] * (np.arange(nodes.first) - nodes.first))
         wrong = xp.take(values, np.arange(nodes.first)) - xp.matmul(coefficients, xp.constant(reach, coefficients))

@@ -52,12 +52,12 @@ class Stencil:
         return self.column(np.arange(self.n))
 
     @cached_property
-    def start(self) -> Array | None:
+    def start(self) -> Array:
         """The starting column [*c, n], or None."""
         return None if self.start_column is None else self.start_column()
 
     @cached_property
-    def analytic(self) -> Array | None:
+    def analytic(self) -> Array:
         """The columns [*c, terms, n] that multiply x[0] and S, or None."""
         return None if self.analytic_columns is None else self.analytic_columns()
 

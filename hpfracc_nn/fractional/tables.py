@@ -5,8 +5,8 @@ run once, in NumPy and for all Chebyshev points together; what remains on each s
 
     weight(alpha) = (dt reach)**(+-alpha) sum_i T_i(u) coefficients[i],      u = (alpha - centre) / radius,
 
-a handful of small operations and one product, which autograd, compilers and transforms follow to any order. The weight at
-lag k goes like k**-alpha times something slow: the power of `reach`, sqrt(n), is taken out so that no weight varies by
+a handful of small operations and one product, which autograd and transforms follow to any order. The weight at lag k
+goes like k**-alpha times something slow: the power of `reach`, sqrt(n), is taken out so that no weight varies by much
 more than sqrt(n) over the interval; without it the series, whose error is relative to the largest value, would lose a
 digit for each power of ten in n at the longest lags. It is one power for all lags because the fit of the exponentials
 is ill-conditioned: its rounding errors cancel in the weights, which they do no longer once lags are scaled apart.
@@ -37,8 +37,9 @@ from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transiti
 from hpfracc_nn.fractional.stencil import Stencil
 
 _POINTS = 40  # Chebyshev points per cell; n = 10**6 needs 26 of them
-_CONVERGED = 30  # from here on a coefficient is the formula's rounding, or the series is refused
-_ROUNDING = 1e-15  # smaller coefficients are dropped
+_TAIL = 30  # from here on coefficients must be the formula's own rounding, which the degree is measured by
+_ROUNDING = 1e-15  # coefficients this far below the largest value are dropped in any case
+_LEFT = 1e-9  # a tail above this part of the largest of all values is no rounding
 _ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
 _AT_ONCE = 1 << 18  # weights that are computed together, so that temporary arrays stay in the cache
 _LARGEST = 1 << 25  # bytes of a table
@@ -106,7 +107,7 @@ def column_table(family: Definition, n: int) -> Table | None:
 
 
 def boundary_table(family: Definition, n: int) -> Table | None:
-    """Return the starting column if there is one, then the analytic ones, [columns, n]; as `column_table`, or no column."""
+    """Return the starting column, then the analytic ones, [columns, n]; None also where there are none."""
     return _SHELF.get((family, n, "boundary"), lambda: _boundary(family, n))
 
 
@@ -189,16 +190,19 @@ def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs
     transform[0] /= 2
     coefficients = transform @ values
     size, largest = np.abs(coefficients), np.abs(values).max(axis=1, keepdims=True)
-    rounding = np.maximum(_ROUNDING * largest, 10 * size[:, _CONVERGED:].max(axis=1, keepdims=True))
-    degree = int(np.flatnonzero((size > rounding).any(axis=(0, 2)))[-1]) + 1
-    return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO] if degree < _CONVERGED else None
+    tail = size[:, _TAIL:].max(axis=1, keepdims=True)
+    degree = int(np.flatnonzero((size > np.maximum(_ROUNDING * largest, 10 * tail)).any(axis=(0, 2)))[-1]) + 1
+    if degree >= _TAIL or tail.max() > _LEFT * largest.max():
+        return None
+    return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO]
 
 
 class _Shelf:
     """Tables by value of what they are of, least recently used first out once they outgrow the room."""
 
     def __init__(self, room: int) -> None:
-        self._room, self._kept = room, OrderedDict[Hashable, Table | None]()
+        self._room, self._bytes = room, 0
+        self._kept: OrderedDict[Hashable, Table | None] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, build: Callable[[], Table | None]) -> Table | None:
@@ -208,9 +212,13 @@ class _Shelf:
                 return self._kept[key]
         found = build()
         with self._lock:
+            if key in self._kept:  # another thread was faster
+                return self._kept[key]
             self._kept[key] = found
-            while len(self._kept) > 1 and sum(table.coefficients.nbytes for table in self._kept.values() if table) > self._room:
-                self._kept.popitem(last=False)
+            self._bytes += found.coefficients.nbytes if found else 0
+            while self._bytes > self._room and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.coefficients.nbytes if dropped else 0
         return found
 
 

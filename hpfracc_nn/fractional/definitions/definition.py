@@ -114,9 +114,7 @@ class Definition:
         """
         return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
 
-    def stencil_at(
-        self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None
-    ) -> Stencil:
+    def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the stencil of other orders, float64 of shape [*c], in this definition's differences and terms.
 
         They are not checked: within the interval, or close to it, the weights are analytic in them. Nothing is
@@ -203,7 +201,7 @@ class Definition:
 
 def family(definition: Definition) -> Definition:
     """Return what the weights of a tensor alpha depend on besides its values: the same operator at its upper bound."""
-    return _family(type(definition), definition.scheme, definition.interval)
+    return _family(type(definition), definition.scheme, definition.interval)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)

@@ -50,14 +50,14 @@ class Weights:
         self.nodes: Nodes | None = None
         if n > _SHORTEST:
             self.nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
+        self._dt = dt
+        self._family: Definition | None = None
         self._orders: Orders | None = None
         if definition.is_fixed:
             self.stencil = fixed_stencil(definition, n, dt)
         else:
-            self.stencil = definition.stencil_at(definition.alpha.reshape(-1), n, dt, TORCH)
-            if tabulated and n:
-                self._family = family(definition)
-                self._orders = Orders(definition.alpha, tables.domain_of(self._family, n), dt, device)
+            self.stencil = definition.stencil_at(TORCH.asarray(definition.alpha).reshape(-1), n, dt, TORCH)
+            self._family = family(definition) if tabulated else None
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
 
@@ -68,11 +68,11 @@ class Weights:
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
         if 0 not in self._forms:
-            table = self._orders and tables.column_table(self._family, self.n)
-            if table:
-                self._forms[0] = ColumnForm(*self._orders.evaluate(table, self.dtype))
-            else:
+            table = None if self._family is None else tables.column_table(self._family, self.n)
+            if table is None:
                 self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))))
+            else:
+                self._forms[0] = ColumnForm(*self._orders_in(table).evaluate(table, self.dtype))
         return self._forms[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> ChunkForm:
@@ -80,17 +80,20 @@ class Weights:
         if length not in self._forms:
             nodes = self.nodes if self.n > length else None
             assert nodes is not None or self.n <= length, "the kernel accepts sums of exponentials only"
-            table = self._orders and tables.chunk_table(self._family, self.n, nodes, length)
-            self._forms[length] = self._looked_up(table, nodes, length) if table else self._computed(nodes, length)
+            table = None if self._family is None else tables.chunk_table(self._family, self.n, nodes, length)
+            if table is None:
+                self._forms[length] = self._computed(nodes, length)
+            else:
+                self._forms[length] = self._looked_up(table, nodes, length)
         return self._forms[length]  # type: ignore[return-value]
 
     def columns(self) -> Tensor | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
         stencil = self.stencil
         if self._columns is None and (stencil.starts or stencil.terms):
-            table = self._orders and tables.boundary_table(self._family, self.n)
-            if table:
-                (found,) = self._orders.evaluate(table, self.dtype)
+            table = None if self._family is None else tables.boundary_table(self._family, self.n)
+            if table is not None:
+                (found,) = self._orders_in(table).evaluate(table, self.dtype)
                 self._columns = found.transpose(0, 1).contiguous()
             else:
                 rows = [self._tensor(stencil.start).reshape(1, -1, self.n)] if stencil.starts else []
@@ -101,13 +104,21 @@ class Weights:
         return self._columns
 
     def _looked_up(self, table: tables.Table, nodes: Nodes | None, length: int) -> ChunkForm:
-        orders = self._orders
+        orders = self._orders_in(table)
         if nodes is None:
-            return self._single(*orders.evaluate(table, self.dtype))
+            (near,) = orders.evaluate(table, self.dtype)
+            return self._single(near)
+        near, far = orders.evaluate(table, self.dtype)
         form = transitions(nodes, length)
         (into,) = orders.constants(table, "into", lambda: (form.into,), self.dtype)
         (decay,) = orders.constants(table, "decay", lambda: (form.decay,), torch.float64)
-        return ChunkForm(*orders.evaluate(table, self.dtype), into, decay)
+        return ChunkForm(near, far, into, decay)
+
+    def _orders_in(self, table: tables.Table) -> Orders:
+        """The orders as points of a table's domain, which all tables of these weights share."""
+        if self._orders is None:
+            self._orders = Orders(self.definition.alpha, table.domain, self._dt, self.device)
+        return self._orders
 
     def _computed(self, nodes: Nodes | None, length: int) -> ChunkForm:
         if nodes is None:
