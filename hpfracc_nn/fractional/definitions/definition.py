@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -111,27 +112,43 @@ class Definition:
             xp: The namespace that alpha belongs to.
             differences: m, if it shall not be what the rule says.
         """
+        return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
+
+    def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        """Return the stencil of other orders, float64 of shape [*c], in this definition's differences and terms.
+
+        They are not checked: within the interval, or close to it, the weights are analytic in them. Nothing is
+        evaluated before it is asked for. Other arguments as in `stencil`.
+        """
         m = self.differences if differences is None else differences
         scheme: Scheme = SCHEMES[self.scheme]
-        alpha, taylor = xp.asarray(self.alpha), self.taylor
-        scale = xp.exp(self._dt_power * alpha * math.log(dt))[..., None]
-        start = scheme.start(alpha, taylor, m, n, xp) if self.subtracts and n else None
+        taylor, start, terms = self.taylor, scheme.start if self.subtracts and n else None, self._terms if n else 0
+
+        def scale() -> Array:
+            return xp.exp(self.dt_power * alpha * math.log(dt))[..., None]
+
         return Stencil(
             n=n,
-            column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale,
+            column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale(),
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
-            start=None if start is None else start * scale,
+            start_column=None if start is None else lambda: start(alpha, taylor, m, n, xp) * scale(),
             start_index=scheme.start_index(taylor),
-            analytic=self._analytic(alpha, n, scale, xp) if n else None,
+            analytic_columns=(lambda: self._analytic(alpha, n, scale(), xp)) if terms else None,
+            terms=terms,
         )
 
-    _dt_power: ClassVar[float] = -1.0
+    dt_power: ClassVar[float] = -1.0  # the result's unit of time is this times alpha
 
-    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array | None:
-        """The columns [*c, terms, n] on x(0) and dt x'(0), or None."""
-        return None
+    @property
+    def _terms(self) -> int:
+        """How many of x(0) and dt x'(0) have a column of their own."""
+        return 0
+
+    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
+        """The columns [*c, terms, n] on x(0) and dt x'(0)."""
+        return taylor_columns(alpha, self._terms, n, xp) * scale[..., None, :]
 
     def _taylor(self, alpha: float) -> int:
         return max(1, math.ceil(alpha))
@@ -180,6 +197,16 @@ class Definition:
                 "widen the bounds."
             )
         return low, high
+
+
+def family(definition: Definition) -> Definition:
+    """Return what the weights of a tensor alpha depend on besides its values: the same operator at its upper bound."""
+    return _family(type(definition), definition.scheme, definition.interval)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _family(kind: type[Definition], scheme: str, interval: tuple[float, float]) -> Definition:
+    return kind(interval[1], scheme, interval)
 
 
 def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
