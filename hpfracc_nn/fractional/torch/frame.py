@@ -42,8 +42,7 @@ class Frame:
         stencil, columns = self.stencil, self.columns
         if columns is None:
             columns = torch.empty((0, 1, stencil.n), dtype=self.dtype, device="cpu")
-        has_start = stencil.start is not None and stencil.n > stencil.start_index
-        start = stencil.start_index if has_start else -1
+        start = stencil.start_index if stencil.starts else -1
         return columns.detach().numpy(), stencil.differences, stencil.subtract, stencil.taylor, start
 
     def forward(self, x: Tensor, y: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:

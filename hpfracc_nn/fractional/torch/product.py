@@ -31,12 +31,17 @@ class Product:
     form: Form
     frame: Frame
 
+    @property
+    def tensors(self) -> tuple[Tensor, ...]:
+        """What a gradient in the weights flows into."""
+        columns = self.frame.columns
+        return self.form.tensors if columns is None else (*self.form.tensors, columns)
+
     def __call__(self, x: Tensor) -> Tensor:
         """Return y for x [batch, channels, n, width]."""
-        columns = self.frame.columns
-        tensors = self.form.tensors if columns is None else (*self.form.tensors, columns)
+        tensors = self.tensors
         if is_traced(x, tensors):
-            return self._formula(x, self.form, columns)
+            return self._formula(x, self.form, self.frame.columns)
         if torch.is_grad_enabled():
             if tensors[0].requires_grad or tensors[-1].requires_grad:
                 return _ProductFunction.apply(x, self, True, *tensors)
