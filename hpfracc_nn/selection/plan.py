@@ -1,6 +1,7 @@
 """How a workload is run: a decision that stays, with counters that move."""
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.sampling import Samples, quantile
@@ -23,6 +24,9 @@ class Plan:
         reason: "forced", "only" (nothing else accepts the workload) or "prior" (the estimate).
         alternatives: The other kernels that accept it, with predicted seconds, fastest first.
         sample: Whether live calls are to be timed at all.
+
+    Attributes:
+        kept: Room for whoever picks the plan: what it would make anew at every call.
     """
 
     kernel: Kernel
@@ -35,6 +39,7 @@ class Plan:
     sample: bool = True
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
+    kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,8 +14,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.probe import is_traced, is_watched
+from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, is_watched
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.selection import Plan, Site, Workload
@@ -24,6 +27,7 @@ _COMPUTED_IN = {
     torch.float32: torch.float32,
     torch.float64: torch.float64,
 }
+_MOST_KEPT = 64  # shapes of one operator
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pick_backward`
@@ -31,6 +35,8 @@ Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pi
 
 def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
+    if definition.is_fixed and is_plain(x) and x.dtype in _COMPUTED_IN and x.numel() and x.device.type != "meta":
+        return _at_once(owner, x, definition, dt, dim, site)
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     dtype = _COMPUTED_IN.get(x.dtype)
@@ -108,6 +114,54 @@ def check_alpha(owner: str, definition: Definition) -> None:
         )
 
 
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Ready:
+    """What a fixed operator needs for data of one shape; its weights own it."""
+
+    layout: Layout
+    dtype: torch.dtype
+    form: Form
+    frame: Frame
+
+
+def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+    """The plain call of a fixed operator, as most are: one look-up finds the plan and what was prepared for it."""
+    needs = torch.is_grad_enabled() and x.requires_grad
+
+    def weights() -> tuple[Layout, Weights]:
+        layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
+        return layout, weights_of(definition, layout.n, dt, _COMPUTED_IN[x.dtype], x.device)
+
+    def describe() -> Workload:
+        return _workload(x, *weights(), needs, False)
+
+    plan = site.pick((definition, dt, dim, x.shape, x.dtype, x.device, needs, torch.get_num_threads()), describe)
+    ready: _Ready | None = None if plan.kept is None else plan.kept()
+    if ready is None:
+        ready = _prepared(plan, *weights())
+        plan.kept = weakref.ref(ready)
+    product = Product(site, plan, ready.form, ready.frame)
+    layout = ready.layout
+    if layout.order is None and ready.dtype == x.dtype:
+        data = x.reshape(layout.canonical)
+        return (product.recorded(data) if needs else product.forward(data)).view(layout.shape)
+    data = arranged(x, layout, ready.dtype)
+    return restored(product.recorded(data) if needs else product.forward(data), layout, x.dtype)
+
+
+def _prepared(plan: Plan, layout: Layout, weights: Weights) -> _Ready:
+    """Return what a plan needs, the same for all plans alike: kept as long as the weights are."""
+    key = plan.kernel, layout
+    ready = weights.kept.get(key)
+    if ready is None:
+        form = plan.kernel.prepare(weights, plan.workload)
+        ready = _Ready(layout, weights.dtype, form, weights.frame)
+        if len(weights.kept) >= _MOST_KEPT:
+            weights.kept.clear()
+        weights.kept[key] = ready
+    return ready
+
+
 def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
     make = Weights if is_watched(x) else weights_of  # what a tracer sees is not kept
     weights = make(definition, layout.n, dt, dtype, x.device)
@@ -148,25 +202,27 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
         needs: A gradient in the samples is wanted.
         learns: A gradient in alpha is wanted.
     """
-    count = 0 if weights.nodes is None else weights.nodes.states
-    threads = torch.get_num_threads()
+    key = (x.shape, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
+    plan = pick(key, lambda: _workload(x, layout, weights, needs, learns))
+    return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame)
 
-    def describe() -> Workload:
-        return Workload(
-            op="toeplitz",
-            framework="torch",
-            device=str(x.device),
-            dtype=_NAMES[x.dtype],
-            rows=layout.batch * layout.channels,
-            n=layout.n,
-            width=layout.width,
-            channels=layout.channels,
-            exponentials=count,
-            needs_gradient=needs,
-            learns_weights=learns,
-            threads=threads,
-        )
 
-    plan = pick((x.shape, x.dtype, x.device, needs, learns, count, threads), describe)
-    form = plan.kernel.prepare(weights, plan.workload)
-    return Product(site, plan, form, Frame(weights.stencil, weights.columns(), x.dtype))
+def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
+    return Workload(
+        op="toeplitz",
+        framework="torch",
+        device=str(x.device),
+        dtype=_NAMES[weights.dtype],
+        rows=layout.batch * layout.channels,
+        n=layout.n,
+        width=layout.width,
+        channels=layout.channels,
+        exponentials=_states(weights),
+        needs_gradient=needs,
+        learns_weights=learns,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _states(weights: Weights) -> int:
+    return 0 if weights.nodes is None else weights.nodes.states

@@ -19,6 +19,21 @@ def is_watched(x: Tensor) -> bool:
     return bool(type(x) not in _PLAIN or torch._C._len_torch_dispatch_stack() or torch.compiler.is_compiling())
 
 
+def is_plain(x: Tensor) -> bool:
+    """Whether nothing looks at a call with `x` but autograd, and no mode changes what an operation does."""
+    return (
+        type(x) in _PLAIN
+        and forward_ad._current_level < 0
+        and not (
+            torch._C._len_torch_dispatch_stack()
+            or torch._C._are_functorch_transforms_active()
+            or torch.is_inference_mode_enabled()
+            or torch._C._is_any_autocast_enabled()
+            or torch._C._get_tracing_state() is not None
+        )
+    )
+
+
 def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     """Whether a tracer, a functorch transform or forward mode looks at this call."""
     return is_watched(x) or is_transformed(x, *weights)

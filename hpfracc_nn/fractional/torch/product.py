@@ -8,6 +8,7 @@ around the product, differences and boundary columns, is in `frame.py`.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +23,7 @@ from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.selection.workload import Direction
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Product:
     """One application of an operator: the plan, the weights in the plan's form, and how the data are differenced."""
 
@@ -49,30 +50,53 @@ class Product:
                 return _ProductFunction.apply(x, self, False)
         return self.forward(x)
 
+    def recorded(self, x: Tensor) -> Tensor:
+        """Return y with its gradient in x, by autograd; the weights are fixed, and nothing is traced."""
+        return _ProductFunction.apply(x, self, False)
+
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
-        kernel = self.plan.kernel
-        with self.plan, _Timer(self, "forward", x):
-            kernel.calls["run"] += 1
-            x = x.contiguous().resolve_neg()
-            y = torch.empty_like(x)
+        plan = self.plan
+        kernel = plan.kernel
+        kernel.calls["run"] += 1
+        x = _readable(x)
+        y = torch.empty_like(x)
+        if plan.due("forward") and x.device.type == "cpu":
+            return self._timed("forward", lambda: (kernel.run(self.form, self.frame, x, y), y)[1])
+        try:
             kernel.run(self.form, self.frame, x, y)
-            return y
+        except BaseException as error:
+            error.add_note(plan.failure_note())
+            raise
+        return y
 
     def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Run the kernel's adjoint, and its Gram map where x is given."""
-        kernel = self.plan.kernel
-        with self.plan, _Timer(self, "backward", g):
-            g = g.contiguous().resolve_neg()
-            gx = None
-            if needs_x:
-                kernel.calls["adjoint"] += 1
-                gx = torch.empty_like(g)
-                kernel.adjoint(self.form, self.frame, g, gx)
-            if x is None:
-                return gx, ()
-            kernel.calls["gram"] += 1
-            return gx, kernel.gram(self.form, self.frame, x.contiguous().resolve_neg(), g)
+        if self.plan.due("backward") and g.device.type == "cpu":
+            return self._timed("backward", lambda: self._backward(x, g, needs_x))
+        with self.plan:
+            return self._backward(x, g, needs_x)
+
+    def _backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
+        kernel, g = self.plan.kernel, _readable(g)
+        gx = None
+        if needs_x:
+            kernel.calls["adjoint"] += 1
+            gx = torch.empty_like(g)
+            kernel.adjoint(self.form, self.frame, g, gx)
+        if x is None:
+            return gx, ()
+        kernel.calls["gram"] += 1
+        return gx, kernel.gram(self.form, self.frame, _readable(x), g)
+
+    def _timed(self, direction: Direction, call: Callable[[], Any]) -> Any:
+        """Time one call and tell the manager; on a CPU, where a call has ended when it returns."""
+        with self.plan:
+            started = time.perf_counter()
+            found = call()
+            seconds = time.perf_counter() - started
+        self.site.manager.record(self.plan, seconds, direction)
+        return found
 
     def _formula(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
         """The whole map in plain aten."""
@@ -138,19 +162,7 @@ def _with_blanks(gradients: tuple[Tensor | None, tuple[Tensor, ...]]) -> tuple[T
     return gx, None, None, *parts
 
 
-class _Timer:
-    """Times one call where its plan says so; on a CPU, where a call has ended when it returns."""
-
-    __slots__ = ("direction", "product", "started")
-
-    def __init__(self, product: Product, direction: Direction, x: Tensor):
-        self.product, self.direction = product, direction
-        self.started = time.perf_counter() if x.device.type == "cpu" and product.plan.due(direction) else None
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: object, traceback: object) -> None:
-        if self.started is not None and error is None:
-            seconds = time.perf_counter() - self.started
-            self.product.site.manager.record(self.product.plan, seconds, self.direction)
+def _readable(x: Tensor) -> Tensor:
+    """Return `x` contiguous, without a negation that is still to be done."""
+    x = x.contiguous()
+    return x.resolve_neg() if x.is_neg() else x

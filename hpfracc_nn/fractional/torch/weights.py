@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import threading
-from collections import OrderedDict
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,13 +15,13 @@ from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
+from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
 from hpfracc_nn.fractional.weights import fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # smaller entries are zero: subnormal numbers slow a float32 product tenfold
 _SHORTEST = 8  # no chunk is shorter
-_KEPT = 64
 
 
 class Weights:
@@ -58,8 +58,14 @@ class Weights:
         else:
             self.stencil = definition.stencil_at(TORCH.asarray(definition.alpha).reshape(-1), n, dt, TORCH)
             self._family = family(definition) if tabulated else None
+        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
+
+    @cached_property
+    def frame(self) -> Frame:
+        """What stands around the product."""
+        return Frame(self.stencil, self.columns(), self.dtype)
 
     @property
     def is_fixed(self) -> bool:
@@ -155,31 +161,13 @@ class Weights:
         return values.to(self.dtype).contiguous()
 
 
-class _Cache:
-    """The weights of fixed orders, least recently used first out; keyed by value, dtype and device."""
-
-    def __init__(self) -> None:
-        self._kept: OrderedDict[tuple, Weights] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def get(self, definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
-        key = (definition, n, dt, dtype, device)
-        found = self._kept.get(key)
-        if found is None:
-            found = Weights(definition, n, dt, dtype, device)
-        with self._lock:
-            self._kept[key] = found
-            self._kept.move_to_end(key)
-            if len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-        return found
-
-
-_CACHE = _Cache()
-
-
 def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
     """Return the weights of a definition: from the cache where alpha is a number or numbers, else fresh and traced."""
     if definition.is_fixed:
-        return _CACHE.get(definition, n, dt, dtype, device)
+        return _kept(definition, n, dt, dtype, device)
+    return Weights(definition, n, dt, dtype, device)
+
+
+@lru_cache(maxsize=64)
+def _kept(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
     return Weights(definition, n, dt, dtype, device)
