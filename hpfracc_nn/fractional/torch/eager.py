@@ -120,6 +120,7 @@ class _Ready:
 
     layout: Layout
     dtype: torch.dtype
+    is_direct: bool  # the samples are taken as they come
     form: Form
     frame: Frame
 
@@ -138,24 +139,24 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     plan = site.pick((definition, dt, dim, x.shape, x.dtype, x.device, needs, torch.get_num_threads()), describe)
     ready: _Ready | None = None if plan.kept is None else plan.kept()
     if ready is None:
-        ready = _prepared(plan, *weights())
+        ready = _prepared(plan, x.dtype, *weights())
         plan.kept = weakref.ref(ready)
-    product = Product(site, plan, ready.form, ready.frame)
     layout = ready.layout
-    if layout.order is None and ready.dtype == x.dtype:
-        data = x.reshape(layout.canonical)
-        return (product.recorded(data) if needs else product.forward(data)).view(layout.shape)
+    product = Product(site, plan, ready.form, ready.frame, layout.canonical)
+    if ready.is_direct:
+        return product.recorded(x) if needs else product.forward(x)
     data = arranged(x, layout, ready.dtype)
     return restored(product.recorded(data) if needs else product.forward(data), layout, x.dtype)
 
 
-def _prepared(plan: Plan, layout: Layout, weights: Weights) -> _Ready:
+def _prepared(plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights) -> _Ready:
     """Return what a plan needs, the same for all plans alike: kept as long as the weights are."""
-    key = plan.kernel, layout
+    key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
         form = plan.kernel.prepare(weights, plan.workload)
-        ready = _Ready(layout, weights.dtype, form, weights.frame)
+        is_direct = layout.order is None and x_dtype == weights.dtype
+        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame)
         if len(weights.kept) >= _MOST_KEPT:
             weights.kept.clear()
         weights.kept[key] = ready
@@ -175,16 +176,13 @@ def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype
 
 
 def arranged(x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Return `x` with its axes in the kernels' order, [batch, channels, n, width]."""
+    """Return `x` with its axes in the kernels' order."""
     data = x if x.dtype == dtype else x.to(dtype)
-    if layout.order is not None:
-        data = data.permute(layout.order)
-    return data.reshape(layout.canonical)
+    return data if layout.order is None else data.permute(layout.order)
 
 
 def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
     """Return `y` with its axes in the caller's order, contiguous."""
-    y = y.reshape(layout.permuted)
     if layout.inverse is not None:
         y = y.permute(layout.inverse).contiguous()
     return y if y.dtype == dtype else y.to(dtype)
@@ -204,7 +202,7 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
     """
     key = (x.shape, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
     plan = pick(key, lambda: _workload(x, layout, weights, needs, learns))
-    return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame)
+    return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame, layout.canonical)
 
 
 def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:

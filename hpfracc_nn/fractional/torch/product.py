@@ -8,7 +8,7 @@ around the product, differences and boundary columns, is in `frame.py`.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,17 +20,21 @@ from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_batched, is_traced
 from hpfracc_nn.selection import Plan, Site
-from hpfracc_nn.selection.workload import Direction
 
 
 @dataclass(eq=False, slots=True)
 class Product:
-    """One application of an operator: the plan, the weights in the plan's form, and how the data are differenced."""
+    """One application of an operator: the plan, the weights in the plan's form, and what stands around the product.
+
+    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made here, inside
+    of what autograd records, because each would be a step of its own there.
+    """
 
     site: Site
     plan: Plan
     form: Form
     frame: Frame
+    canonical: tuple[int, int, int, int]
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
@@ -39,7 +43,7 @@ class Product:
         return self.form.tensors if columns is None else (*self.form.tensors, columns)
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Return y for x [batch, channels, n, width]."""
+        """Return y, of x's shape."""
         tensors = self.tensors
         if is_traced(x, tensors):
             return self._formula(x, self.form, self.frame.columns)
@@ -61,60 +65,54 @@ class Product:
         kernel.calls["run"] += 1
         x = _readable(x)
         y = torch.empty_like(x)
-        if plan.due("forward") and x.device.type == "cpu":
-            return self._timed("forward", lambda: (kernel.run(self.form, self.frame, x, y), y)[1])
+        started = time.perf_counter() if plan.due("forward") and x.device.type == "cpu" else None
         try:
-            kernel.run(self.form, self.frame, x, y)
+            kernel.run(self.form, self.frame, x.view(self.canonical), y.view(self.canonical))
         except BaseException as error:
             error.add_note(plan.failure_note())
             raise
+        if started is not None:
+            self.site.manager.record(plan, time.perf_counter() - started, "forward")
         return y
 
     def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
         """Run the kernel's adjoint, and its Gram map where x is given."""
-        if self.plan.due("backward") and g.device.type == "cpu":
-            return self._timed("backward", lambda: self._backward(x, g, needs_x))
-        with self.plan:
-            return self._backward(x, g, needs_x)
-
-    def _backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-        kernel, g = self.plan.kernel, _readable(g)
-        gx = None
-        if needs_x:
-            kernel.calls["adjoint"] += 1
-            gx = torch.empty_like(g)
-            kernel.adjoint(self.form, self.frame, g, gx)
-        if x is None:
-            return gx, ()
-        kernel.calls["gram"] += 1
-        return gx, kernel.gram(self.form, self.frame, _readable(x), g)
-
-    def _timed(self, direction: Direction, call: Callable[[], Any]) -> Any:
-        """Time one call and tell the manager; on a CPU, where a call has ended when it returns."""
-        with self.plan:
-            started = time.perf_counter()
-            found = call()
-            seconds = time.perf_counter() - started
-        self.site.manager.record(self.plan, seconds, direction)
-        return found
+        plan, canonical = self.plan, self.canonical
+        kernel, gx, parts = plan.kernel, None, ()
+        g = _readable(g)
+        started = time.perf_counter() if plan.due("backward") and g.device.type == "cpu" else None
+        with plan:
+            grads = g.view(canonical)
+            if needs_x:
+                kernel.calls["adjoint"] += 1
+                gx = torch.empty_like(g)
+                kernel.adjoint(self.form, self.frame, grads, gx.view(canonical))
+            if x is not None:
+                kernel.calls["gram"] += 1
+                parts = kernel.gram(self.form, self.frame, _readable(x).view(canonical), grads)
+        if started is not None:
+            self.site.manager.record(plan, time.perf_counter() - started, "backward")
+        return gx, parts
 
     def _formula(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
         """The whole map in plain aten."""
+        shape, x = x.shape, _shaped(x, self.canonical)
         d = diff.difference(x, self.frame.stencil)
         y = form.product(d)
         if columns is not None:
             for j, value in enumerate(diff.boundary_values(x, d, self.frame.stencil)):
                 y = y + columns[j][:, :, None] * value
-        return y
+        return _shaped(y, shape)
 
     def _formula_backward(
-        self, x: Tensor | None, g: Tensor, tensors: tuple[Tensor, ...]
+        self, x: Tensor | None, g: Tensor, tensors: Sequence[Tensor]
     ) -> tuple[Tensor, tuple[Tensor, ...]]:
         """The gradients in plain aten, themselves differentiable in x, g and the weights."""
-        form, columns = self.form, self.frame.columns
+        form, columns, shape = self.form, self.frame.columns, g.shape
+        g = _shaped(g, self.canonical)
         if tensors:
             count = len(form.tensors)
-            form, columns = form.rebuilt(tensors[:count]), (tensors[count] if columns is not None else None)
+            form, columns = form.rebuilt(tuple(tensors[:count])), (tensors[count] if columns is not None else None)
         values = []
         if columns is not None:
             values = [(g * columns[j][:, :, None]).sum(dim=2, keepdim=True) for j in range(columns.shape[0])]
@@ -126,20 +124,23 @@ class Product:
         if analytic:
             gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
         if x is None:
-            return gx, ()
+            return _shaped(gx, shape), ()
+        x = _shaped(x, self.canonical)
         d = diff.difference(x, self.frame.stencil)
         parts = list(form.gram(d, g))
         if columns is not None:
             sums = [(g * v).sum(dim=(0, 3)) for v in diff.boundary_values(x, d, self.frame.stencil)]
             parts.append(torch.stack(sums))
-        return gx, tuple(parts)
+        return _shaped(gx, shape), tuple(parts)
 
 
 class _ProductFunction(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, product: Product, learned: bool, *tensors: Tensor) -> Tensor:
         ctx.product = product
-        ctx.save_for_backward(*((x, *tensors) if learned else ()))
+        ctx.learned = learned
+        if learned:
+            ctx.save_for_backward(x, *tensors)
         return product.forward(x)
 
     @staticmethod
@@ -147,12 +148,14 @@ class _ProductFunction(torch.autograd.Function):
         (g,) = grads
         product: Product = ctx.product
         product.site.again(product.plan)
-        saved: tuple[Tensor, ...] = ctx.saved_tensors
-        x, tensors = (saved[0], saved[1:]) if saved else (None, ())
+        x, *tensors = ctx.saved_tensors if ctx.learned else (None,)
         needs_x = ctx.needs_input_grad[0]
-        with torch.autocast(g.device.type, enabled=False):
-            if torch.is_grad_enabled() or is_batched(g):
+        if torch.is_grad_enabled() or is_batched(g):
+            with torch.autocast(g.device.type, enabled=False):
                 return _with_blanks(product._formula_backward(x, g, tensors))
+        if not torch._C._is_any_autocast_enabled():
+            return _with_blanks(product.backward(x, g, needs_x))
+        with torch.autocast(g.device.type, enabled=False):
             return _with_blanks(product.backward(x, g, needs_x))
 
 
@@ -166,3 +169,8 @@ def _readable(x: Tensor) -> Tensor:
     """Return `x` contiguous, without a negation that is still to be done."""
     x = x.contiguous()
     return x.resolve_neg() if x.is_neg() else x
+
+
+def _shaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a view of `x`, or itself: a view of all would be an alias, which batched gradients cannot follow."""
+    return x if x.shape == shape else x.reshape(shape)
