@@ -60,8 +60,8 @@ def _spectrum(column: Array) -> tuple[Array]:
     """In float64, rounded at the end: a float32 transform of 65536 weights costs the result a few 1e-7."""
     from jax import numpy as jnp
 
-    found = _transformed(column.astype(jnp.float64))
-    return (found.astype(jnp.result_type(column.dtype, jnp.complex64)),)
+    dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
+    return (_transformed(column.astype(jnp.float64)).astype(dtype),)
 
 
 def _transformed(x: Array) -> Array:
