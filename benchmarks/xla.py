@@ -2,8 +2,8 @@
 
     taskset -c 0 python benchmarks/xla.py [--dtype float64] [--gradient]
 
-Milliseconds of the public call, Grunwald-Letnikov of order 0.5: medians of interleaved rounds in one process, after two
-calls that compile. XLA has threads of its own, so one core is given to the process and not one thread to torch.
+Milliseconds of the processor for the public call, Grunwald-Letnikov of order 0.5: medians of interleaved rounds in one
+process, after two calls that compile. XLA has threads of its own, which count too: one core is given to the process.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def call_of(kernel: str, x: torch.Tensor, g: torch.Tensor | None) -> Callable[[]
 
 
 def medians(calls: dict[str, Callable[[], object]]) -> dict[str, float]:
-    """Return the median milliseconds of each call over rounds in which all take turns."""
+    """Return the median milliseconds of the processor for each call over rounds in which all take turns."""
     times: dict[str, list[float]] = {name: [] for name in calls}
     for round_ in range(-2, ROUNDS):
         for name, call in calls.items():
-            start = time.perf_counter()
+            start = time.process_time()
             call()
             if round_ >= 0:
-                times[name].append(1e3 * (time.perf_counter() - start))
+                times[name].append(1e3 * (time.process_time() - start))
     return {name: statistics.median(found) for name, found in times.items()}
 
 
