@@ -18,7 +18,7 @@ import torch
 from hpfracc_nn import BackendManager, GrunwaldLetnikov, derivative
 from hpfracc_nn.selection import Settings
 
-KERNELS = ("numba/chunked_scan", "torch/chunked_scan", "torch/fft", "xla/chunked_scan", "xla/fft")
+KERNELS = ("numba/recurrence", "torch/chunked_scan", "torch/fft", "xla/chunked_scan", "xla/fft")
 SIZES = ((16, 64), (256, 1024), (16, 16384), (1, 65536), (1024, 1024))
 ROUNDS = 25
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.kernels import chunks, xla_arrays
 from hpfracc_nn.fractional.torch.kernels.xla_arrays import Array
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
@@ -151,9 +152,7 @@ register(
         "torch",
         "xla",
         "chunked_scan",
-        run,
-        adjoint,
-        gram,
+        *by_tiles(run, adjoint, gram),
         chunks.prepare,
         cost,
         refuses,

@@ -6,18 +6,16 @@ Batch and samples are rounded up, so that few shapes are compiled; channels and 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
+from hpfracc_nn.fractional.torch.frame import Pairs, by_tiles
 from hpfracc_nn.fractional.torch.kernels import fft, xla_arrays
 from hpfracc_nn.fractional.torch.kernels.xla_arrays import Array
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
-
-Pairs = Iterable[tuple[Tensor, Tensor]]
 
 
 def run(form: ColumnForm, pairs: Pairs) -> None:
@@ -110,6 +108,5 @@ def cost(workload: Workload) -> Cost:
     )
 
 
-register(
-    Kernel("toeplitz", "torch", "xla", "fft", run, adjoint, gram, fft.prepare, cost, xla_arrays.refuses, fft.saves)
-)
+_steps = by_tiles(run, adjoint, gram)
+register(Kernel("toeplitz", "torch", "xla", "fft", *_steps, fft.prepare, cost, xla_arrays.refuses, fft.saves))
