@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.definitions import (
 )
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings
-from tests.torch_cases import COMPILED, KERNELS, manager_for, shipped_manager, skip_if_unusable
+from tests.torch_cases import COMPILED, KERNELS, manager_for, shipped_manager, unusable
 
 SIGNALS = ("t**2", "sin", "20 + sin", "random", "random walk")
 FIXED = 1e-6  # a few roundings of the data's differences
@@ -87,8 +87,7 @@ def test_single_precision_keeps_six_digits_in_the_plans_picked(definition: Defin
 @every_kernel
 @every_length
 def test_single_precision_keeps_six_digits_in_every_kernel(kernel: Kernel, n: int) -> None:
-    skip_if_unusable(kernel)
-    skip_long_matrices(kernel, n)
+    skip_unfit(kernel, n)
     found = {repr(each): above(FIXED, errors(each, n, manager_for(kernel))) for each in OPERATORS}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
@@ -103,8 +102,7 @@ def test_a_learned_order_keeps_five_digits_in_the_plans_picked(kind: Any, alpha:
 @every_kernel
 @every_length
 def test_a_learned_order_keeps_five_digits_in_every_kernel(kernel: Kernel, n: int) -> None:
-    skip_if_unusable(kernel)
-    skip_long_matrices(kernel, n)
+    skip_unfit(kernel, n)
     # A transform's rounding grows with n: 1.3e-5 for rough data at 65536 and alpha 0.1.
     bound = 2 * LEARNED if kernel.algorithm == "fft" and n > 16384 else LEARNED
     for kind in KINDS:
@@ -117,6 +115,9 @@ def learned(kind: Any, alpha: float) -> Definition:
     return kind(torch.tensor(alpha, dtype=torch.float64, requires_grad=True), bounds=(0, 1))
 
 
-def skip_long_matrices(kernel: Kernel, n: int) -> None:
+def skip_unfit(kernel: Kernel, n: int) -> None:
+    reason = unusable(kernel)
+    if reason is not None:
+        pytest.skip(reason)
     if kernel.algorithm == "dense" and n > 1024:
         pytest.skip("a dense matrix is for short series")

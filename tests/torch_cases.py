@@ -84,11 +84,9 @@ class Tally:
             pytest.skip(self.reasons[-1])
 
 
-def skip_if_unusable(kernel: Kernel) -> None:
-    """Skip the test where even the smallest workload is refused: the kernel's package is not installed."""
-    reason = kernel.refuses(Workload("toeplitz", "torch"))
-    if reason is not None:
-        pytest.skip(reason)
+def unusable(kernel: Kernel) -> str | None:
+    """Return why a kernel refuses even the smallest workload, as where its package is not installed."""
+    return kernel.refuses(Workload("toeplitz", "torch"))
 
 
 def _forced_cases(chosen: Any, slow: Collection[str] = COMPILED) -> list[Any]:

@@ -26,9 +26,9 @@ from hpfracc_nn.selection import Workload, ask_again_after_fork
 Array = Any  # a jax.Array, or what stands for one while a function is traced
 Step = Callable[..., tuple[Array, ...]]
 
-# Of a pass, in small calls of torch, 5 us each on the core where it was measured: the way to XLA and back takes 40, and
-# to compile a shape 50000, a quarter of a second, which is shared as if each shape were computed ten times.
-LAUNCHES = 40 + 50_000 // 10
+# Of a pass, in small calls of torch, of 5 us on the core where it was measured: the way to XLA and back takes 40, and a
+# compilation up to 100000 (0.15 to 0.5 s), which is shared as if each shape were computed ten times.
+LAUNCHES = 40 + 100_000 // 10
 
 _ALIGNED = 64  # bytes: XLA copies what lies elsewhere
 _ACCELERATORS = ("jax_plugins", "libtpu")  # the packages through which JAX finds other platforms
