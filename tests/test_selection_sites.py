@@ -69,6 +69,18 @@ def test_a_new_kernel_makes_every_site_ask_again(add):
     assert site.pick(0, Describe()).backend == "numba"
 
 
+def test_after_a_fork_every_site_asks_again_what_kernels_refuse(add):
+    refused: list[str] = []
+    add(fake("numba/dense", lambda w: 0, refuses=lambda w: refused[0] if refused else None))
+    site = fake_manager().site("test_op", "torch")
+    assert site.pick(0, Describe()).backend == "numba"
+    refused.append("this process was forked")
+    assert site.pick(0, Describe()).backend == "numba"
+    with selection.registry._lock:  # which another thread may have held when the process was forked
+        selection.ask_again_after_fork()
+    assert site.pick(0, Describe()).backend == "torch"
+
+
 def test_consultations_are_counted_by_site_and_direction():
     manager = fake_manager()
     first, second = (manager.site("test_op", "torch", label) for label in "ab")

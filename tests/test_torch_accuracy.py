@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.definitions import (
 )
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings
-from tests.torch_cases import KERNELS, manager_for, shipped_manager
+from tests.torch_cases import COMPILED, KERNELS, manager_for, shipped_manager, unusable
 
 SIGNALS = ("t**2", "sin", "20 + sin", "random", "random walk")
 FIXED = 1e-6  # a few roundings of the data's differences
@@ -32,6 +32,13 @@ KINDS = (Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral)
 LEARNED_ALPHAS = (0.1, 0.5, 0.9)
 LENGTHS = [64, 1024, 16384, 65536]
 every_operator = pytest.mark.parametrize("definition", OPERATORS, ids=repr)
+every_kernel = pytest.mark.parametrize(
+    "kernel",
+    [
+        pytest.param(kernel, marks=[pytest.mark.slow] if kernel.backend in COMPILED else [], id=kernel.name)
+        for kernel in KERNELS
+    ],
+)
 every_length = pytest.mark.parametrize("n", LENGTHS)
 
 
@@ -77,10 +84,10 @@ def test_single_precision_keeps_six_digits_in_the_plans_picked(definition: Defin
     assert above(FIXED, errors(definition, n, shipped_manager())) == {}
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@every_kernel
 @every_length
 def test_single_precision_keeps_six_digits_in_every_kernel(kernel: Kernel, n: int) -> None:
-    skip_long_matrices(kernel, n)
+    skip_unfit(kernel, n)
     found = {repr(each): above(FIXED, errors(each, n, manager_for(kernel))) for each in OPERATORS}
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
@@ -92,10 +99,10 @@ def test_a_learned_order_keeps_five_digits_in_the_plans_picked(kind: Any, alpha:
     assert above(LEARNED, errors(learned(kind, alpha), n, shipped_manager(), kind(alpha))) == {}
 
 
-@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+@every_kernel
 @every_length
 def test_a_learned_order_keeps_five_digits_in_every_kernel(kernel: Kernel, n: int) -> None:
-    skip_long_matrices(kernel, n)
+    skip_unfit(kernel, n)
     # A transform's rounding grows with n: 1.3e-5 for rough data at 65536 and alpha 0.1.
     bound = 2 * LEARNED if kernel.algorithm == "fft" and n > 16384 else LEARNED
     for kind in KINDS:
@@ -108,6 +115,9 @@ def learned(kind: Any, alpha: float) -> Definition:
     return kind(torch.tensor(alpha, dtype=torch.float64, requires_grad=True), bounds=(0, 1))
 
 
-def skip_long_matrices(kernel: Kernel, n: int) -> None:
+def skip_unfit(kernel: Kernel, n: int) -> None:
+    reason = unusable(kernel)
+    if reason is not None:
+        pytest.skip(reason)
     if kernel.algorithm == "dense" and n > 1024:
         pytest.skip("a dense matrix is for short series")

@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
 )
-from tests.torch_cases import DT, Forced, Tally, every_kernel, every_scheme, matrix, multiplied
+from tests.torch_cases import DT, Forced, Tally, every_kernel, every_kernel_always, every_scheme, matrix, multiplied
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "dalpha.json").read_text())
 INTERVALS = {(0.0, 1.0): (0.3, 0.45, 0.8), (1.0, 2.0): (1.2, 1.5, 1.85)}  # orders, one per channel
@@ -218,7 +218,7 @@ def test_the_backward_keeps_nothing_of_the_data_unless_alpha_is_learned(
     assert data.untyped_storage().data_ptr() == x.untyped_storage().data_ptr()  # x itself, not a copy
 
 
-@every_kernel
+@every_kernel_always
 @every_definition
 def test_forward_and_backward_run_in_the_forced_kernel(forced: Forced, kind: Any) -> None:
     x = forced.random(3, 131).requires_grad_()
@@ -248,7 +248,7 @@ def gradient_at(forced: Forced, x: Tensor, alpha: float, dt: float, points: list
     return [float(torch.autograd.grad(y[point], order, retain_graph=True)[0]) for point in points]
 
 
-@every_kernel
+@every_kernel_always
 @pytest.mark.parametrize("case", REFERENCE["cases"], ids=lambda case: case["id"])
 def test_the_gradient_in_alpha_meets_the_reference(forced: Forced, case: dict[str, Any]) -> None:
     start, end = case["interval"]

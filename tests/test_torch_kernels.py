@@ -22,6 +22,7 @@ from tests.torch_cases import (
     alphas_of,
     every_causal_kernel,
     every_kernel,
+    every_kernel_always,
     every_scheme,
     magnitude,
     matrix,
@@ -90,7 +91,7 @@ def test_a_kernel_and_its_adjoint_are_the_dense_matrix_and_its_transpose(
     tally.check()
 
 
-@every_kernel
+@every_kernel_always
 @every_operator
 def test_a_kernel_is_the_dense_matrix_over_many_chunks(forced: Forced, definition: Definition) -> None:
     assert_is_the_matrix(forced, definition, (2, 1000), -1)
@@ -126,7 +127,7 @@ CHANNELS = [
 ]
 
 
-@every_kernel
+@every_kernel_always
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(("alpha", "shape", "dim"), CHANNELS)
 def test_every_channel_has_its_own_order(

@@ -1,6 +1,6 @@
 """What the tests of the torch operators share: kernels made to run, definitions, the dense float64 oracle."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,9 +17,10 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy.differences import difference
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.operator import apply
-from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
+from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels
 
 KERNELS = kernels("toeplitz", "torch")
+COMPILED = {"xla"}  # backends that compile every shape: a quarter of a second each
 DT = 0.5
 ALPHAS = (0, 0.1, 0.5, 0.9, 1, 1.1, 1.5, 1.9, 2)
 SCHEMES = [(kind, scheme) for kind in DEFINITIONS.values() for scheme in kind.schemes]
@@ -83,10 +84,20 @@ class Tally:
             pytest.skip(self.reasons[-1])
 
 
-def _forced_cases(chosen: Any) -> list[Any]:
+def unusable(kernel: Kernel) -> str | None:
+    """Return why a kernel refuses even the smallest workload, as where its package is not installed."""
+    return kernel.refuses(Workload("toeplitz", "torch"))
+
+
+def _forced_cases(chosen: Any, slow: Collection[str] = COMPILED) -> list[Any]:
+    """Return every chosen kernel on every device; those of the backends in `slow` run with the slow tests only."""
     devices = {"cpu": (), "cuda": (pytest.mark.gpu,)}
     return [
-        pytest.param(Forced(kernel, device), marks=marks, id=f"{kernel.name}-{device}")
+        pytest.param(
+            Forced(kernel, device),
+            marks=(*marks, *([pytest.mark.slow] if kernel.backend in slow else [])),
+            id=f"{kernel.name}-{device}",
+        )
         for device, marks in devices.items()
         for kernel in KERNELS
         if chosen(kernel)
@@ -94,6 +105,8 @@ def _forced_cases(chosen: Any) -> list[Any]:
 
 
 every_kernel = pytest.mark.parametrize("forced", _forced_cases(lambda kernel: True))
+# For the few tests that cover a kernel's three maps, layouts and channels: the compiled ones run in the fast suite too.
+every_kernel_always = pytest.mark.parametrize("forced", _forced_cases(lambda kernel: True, slow=()))
 every_causal_kernel = pytest.mark.parametrize(
     "forced", _forced_cases(lambda kernel: kernel.algorithm != "fft")
 )  # a transform mixes all samples, so that rounding is not causal

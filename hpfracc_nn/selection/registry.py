@@ -136,6 +136,15 @@ def watch(watcher: Watcher) -> None:
         _watchers.add(watcher)
 
 
+def ask_again_after_fork() -> None:
+    """Make every watcher ask its kernels again, in a child process where they refuse what they took in its parent.
+
+    Takes no lock: a thread that the child does not have may hold it, and no other thread runs yet.
+    """
+    for watcher in list(_watchers):
+        watcher.kernels_changed()
+
+
 def _tell_watchers() -> None:
     with _lock:
         watchers = list(_watchers)

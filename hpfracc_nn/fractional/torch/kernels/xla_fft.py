@@ -1,0 +1,112 @@
+"""Causal Toeplitz product by zero-padded real FFT, compiled by XLA: any weights.
+
+Batch and samples are rounded up, so that few shapes are compiled; channels and width are the model's own.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hpfracc_nn.fractional.torch.forms import ColumnForm
+from hpfracc_nn.fractional.torch.frame import Pairs, by_tiles
+from hpfracc_nn.fractional.torch.kernels import fft, xla_arrays
+from hpfracc_nn.fractional.torch.kernels.xla_arrays import Array
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+
+def run(form: ColumnForm, pairs: Pairs) -> None:
+    for x, out in pairs:
+        _write(_product, form, x, out)
+
+
+def adjoint(form: ColumnForm, pairs: Pairs) -> None:
+    for g, out in pairs:
+        _write(_transpose, form, g, out)
+
+
+def gram(form: ColumnForm, pairs: Pairs) -> tuple[Tensor, ...]:
+    total = torch.zeros_like(form.column)
+    for x, g in pairs:
+        (found,) = xla_arrays.compute(_correlation, (x, g), _shape(x), ())
+        total += found[:, : total.shape[1]]
+    return (total,)
+
+
+def _write(step: xla_arrays.Step, form: ColumnForm, x: Tensor, out: Tensor) -> None:
+    (found,) = xla_arrays.compute(step, (x,), _shape(x), _spectrum_of(form))
+    out.copy_(found[: x.shape[0], :, : x.shape[2]])
+
+
+def _shape(x: Tensor) -> tuple[int, ...]:
+    batch, channels, n, width = x.shape
+    return xla_arrays.bucket(batch), channels, xla_arrays.bucket(n), width
+
+
+def _spectrum_of(form: ColumnForm) -> tuple[Array, ...]:
+    def padded() -> tuple[Tensor, ...]:
+        n = form.column.shape[1]
+        return (F.pad(form.column, (0, xla_arrays.bucket(n) - n))[None, :, :, None],)
+
+    return xla_arrays.kept(form, padded, _spectrum)
+
+
+def _spectrum(column: Array) -> tuple[Array]:
+    """In float64, rounded at the end: a float32 transform of 65536 weights costs the result a few 1e-7."""
+    from jax import numpy as jnp
+
+    dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
+    return (_transformed(column.astype(jnp.float64)).astype(dtype),)
+
+
+def _transformed(x: Array) -> Array:
+    """The transform along axis 2, zero-padded to twice the length: nothing wraps round."""
+    from jax import numpy as jnp
+
+    return jnp.fft.rfft(x, 2 * x.shape[2], axis=2)
+
+
+def _product(x: Array, spectrum: Array) -> tuple[Array]:
+    return (_filter(x, spectrum),)
+
+
+def _transpose(g: Array, spectrum: Array) -> tuple[Array]:
+    return (_filter(g, spectrum.conj()),)
+
+
+def _filter(x: Array, spectrum: Array) -> Array:
+    return _back(_transformed(x) * spectrum, x.shape[2])
+
+
+def _correlation(x: Array, g: Array) -> tuple[Array]:
+    """The gradient of <product(x), g> in the column: the correlation of g with x, [channels, n]."""
+    summed = (_transformed(g) * _transformed(x).conj()).sum(axis=(0, 3), keepdims=True)
+    return (_back(summed, x.shape[2])[0, :, :, 0],)
+
+
+def _back(spectrum: Array, n: int) -> Array:
+    from jax import numpy as jnp
+
+    return jnp.fft.irfft(spectrum, 2 * n, axis=2)[:, :, :n]
+
+
+def cost(workload: Workload) -> Cost:
+    """Two transforms of a whole bucket for each pass, and the calls of XLA."""
+    size = 2 * xla_arrays.bucket(max(1, workload.n))
+    batch = xla_arrays.bucket(max(1, workload.rows // workload.channels))
+    signals = batch * workload.channels * workload.width
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    points = 2.0 * signals * size * passes
+    return Cost(
+        flops={"fft": 2.5 * points * math.log2(size), "elementwise": points},
+        bytes=2.0 * points * workload.itemsize,
+        launches=passes * xla_arrays.LAUNCHES,
+        workspace=2.0 * signals * size * workload.itemsize,
+    )
+
+
+_steps = by_tiles(run, adjoint, gram)
+register(Kernel("toeplitz", "torch", "xla", "fft", *_steps, fft.prepare, cost, xla_arrays.refuses, fft.saves))
