@@ -116,6 +116,11 @@ def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) ->
     return _SHELF.get((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
 
 
+def forget() -> None:
+    """Drop all tables; the next call builds its own anew."""
+    _SHELF.clear()
+
+
 @lru_cache(maxsize=1024)
 def domain_of(family: Definition, n: int) -> Domain:
     """Return the domain of a family's weights on `n` samples."""
@@ -220,6 +225,11 @@ class _Shelf:
                 _, dropped = self._kept.popitem(last=False)
                 self._bytes -= dropped.coefficients.nbytes if dropped else 0
         return found
+
+    def clear(self) -> None:
+        with self._lock:
+            self._kept.clear()
+            self._bytes = 0
 
 
 _SHELF = _Shelf(_ROOM)

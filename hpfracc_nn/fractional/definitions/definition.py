@@ -30,7 +30,7 @@ class Definition:
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
-            bound is the limit from above.
+            bound is the limit from above. A tensor alpha further outside than a tenth of their width gives NaN.
     """
 
     alpha: Alpha

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -27,7 +26,7 @@ class Orders:
     def __init__(self, alpha: Tensor, domain: Domain, dt: float, device: torch.device):
         self._domain, self._device, self._traced = domain, device, is_traced(alpha, ())
         self._alpha = alpha.reshape(-1, 1).to(device, torch.float64)
-        self._log_reach = domain.power * math.log(dt * domain.reach)
+        self._base = (dt * domain.reach) ** domain.power
         self._bases: dict[int, Tensor] = {}
 
     def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
@@ -63,7 +62,7 @@ class Orders:
                 cell = ((alpha.detach() - domain.low) / domain.width).floor().clamp(0, domain.cells - 1)
                 series = torch.cos(self._angle(alpha, domain.low + domain.width * (cell + 0.5)) * i)
                 basis = ((cell == cells).unsqueeze(2) * series.unsqueeze(1)).flatten(1)
-            self._bases[table.degree] = basis * torch.exp(alpha * self._log_reach)
+            self._bases[table.degree] = basis * torch.pow(self._base, alpha)
         return self._bases[table.degree]
 
     def _angle(self, alpha: Tensor, centre: float | Tensor) -> Tensor:

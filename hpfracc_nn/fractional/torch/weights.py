@@ -56,7 +56,7 @@ class Weights:
         if definition.is_fixed:
             self.stencil = fixed_stencil(definition, n, dt)
         else:
-            self.stencil = definition.stencil_at(TORCH.asarray(definition.alpha).reshape(-1), n, dt, TORCH)
+            self.stencil = definition.stencil_at(TORCH.asarray(definition.alpha), n, dt, TORCH)
             self._family = family(definition) if tabulated else None
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
@@ -100,7 +100,9 @@ class Weights:
             table = None if self._family is None else tables.boundary_table(self._family, self.n)
             if table is not None:
                 (found,) = self._orders_in(table).evaluate(table, self.dtype)
-                self._columns = found.transpose(0, 1).contiguous()
+                channels, count, _ = found.shape
+                # one channel: the axes change places without a copy
+                self._columns = found.view(count, 1, -1) if channels == 1 else found.transpose(0, 1).contiguous()
             else:
                 rows = [self._tensor(stencil.start).reshape(1, -1, self.n)] if stencil.starts else []
                 if stencil.terms:
