@@ -1,7 +1,7 @@
 """What one signal sees before and after the product, block by block; `torch/differences.py` says the same in aten.
 
-x and gx are whole signals; d and e hold the samples from `first` to `last`, at their beginning. The columns are those of
-d[start] (none where `start` is -1), x(0) and S = dt x'(0), as far as there are any.
+x and gx are whole signals; d and e hold the samples from `first` to `last`, at their beginning. The columns are those
+of d[start] (none where `start` is -1), x(0) and S = dt x'(0), as far as there are any.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def slope(x):
 
 @compiled
 def difference(x, d, first, last, m, subtract, taylor, total):
-    """Write the m-th difference of x, less its Taylor polynomial where `subtract`; return the running sum for m = -1."""
+    """Write the m-th difference of x, less its Taylor polynomial if `subtract`; return the running sum for m = -1."""
     zero = x.dtype.type(0)
     two = subtract and taylor == 2
     count = last - first
@@ -153,6 +153,7 @@ def total(e):
 
 @summed
 def dot(a, b):
+    """Return the product of two rows, in parts that vector registers hold."""
     found = a.dtype.type(0)
     for k in range(a.size):
         found += a[k] * b[k]

@@ -136,19 +136,21 @@ def _constant(value: Callable[[int], int]) -> Callable[..., Any]:
 
 
 @intrinsic
-def size_of(typing, like):  # type: ignore[no-untyped-def]
+def size_of(typing, like):
     """Return the bytes of an item, as a constant."""
     return _constant(lambda size: size)(typing, like)
 
 
 @intrinsic
-def lanes_of(typing, like):  # type: ignore[no-untyped-def]
+def lanes_of(typing, like):
     """Return how many items a vector holds, as a constant: loops over it become single instructions."""
     return _constant(lambda size: VECTOR // size)(typing, like)
 
 
 @intrinsic(prefer_literal=True)
-def panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count, d, d_row, d_step, e, e_line, e_count):  # type: ignore[no-untyped-def]
+def panel(
+    typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count, d, d_row, d_step, e, e_line, e_count
+):
     """Write c[r] = sum over k of a[r, k] b[k, :] + the same of d and e, for `rows` rows of a vector's lanes / `parts`.
 
     `a` and `d` are read one item at a time, at a_row * r + a_step * k; b, e and c a row at a time.
@@ -165,7 +167,7 @@ def panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_coun
 
 
 @intrinsic(prefer_literal=True)
-def add_panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count):  # type: ignore[no-untyped-def]
+def add_panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_count):
     """Add sum over k of a[r, k] b[k, :] to c[r]."""
 
     def emit(made: _Rows, values: Any) -> None:
@@ -180,7 +182,7 @@ def add_panel(typing, like, rows, parts, c, row, a, a_row, a_step, b, b_line, b_
 
 
 @intrinsic(prefer_literal=True)
-def advance(typing, like, rows, parts, s, s_row, a, a_row, a_step, b, b_line, count, decay, state, powers, p_row):  # type: ignore[no-untyped-def]
+def advance(typing, like, rows, parts, s, s_row, a, a_row, a_step, b, b_line, count, decay, state, powers, p_row):
     """Scan rows u[r] = sum over k of a[r, k] b[k, :] in their order: s[r] = state, state = decay * state + u[r].
 
     The state and its decay are double precision, s and u have the precision of `like`. In single precision the rows are
@@ -215,7 +217,7 @@ def advance(typing, like, rows, parts, s, s_row, a, a_row, a_step, b, b_line, co
 
 
 @intrinsic(prefer_literal=True)
-def advance_side_by_side(typing, like, rows, parts, s, a, a_row, a_step, b, b_line, count, decay, state):  # type: ignore[no-untyped-def]
+def advance_side_by_side(typing, like, rows, parts, s, a, a_row, a_step, b, b_line, count, decay, state):
     """The same where a row is one state of several signals: s[r] = state[r], state[r] = decay[r] * state[r] + u[r].
 
     s and state have a vector's lanes / `parts` in a line; decay has one number per row.
@@ -240,7 +242,7 @@ def advance_side_by_side(typing, like, rows, parts, s, a, a_row, a_step, b, b_li
 
 
 @intrinsic
-def subtract_rows(typing, like, out, out_row, a, a_row, b, b_row, count):  # type: ignore[no-untyped-def]
+def subtract_rows(typing, like, out, out_row, a, a_row, b, b_row, count):
     """Write out[k] = a[k] - b[k] for `count` rows of a vector; out may be a, or b where it is never ahead of it."""
 
     def emit(made: _Rows, values: Any) -> None:

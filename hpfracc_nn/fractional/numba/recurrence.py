@@ -4,9 +4,9 @@ Chunks of 16 samples: lags inside a chunk are a small triangular product, everyt
 exponentials whose states are stepped in double precision from chunk to chunk (`torch/forms.py` has the algebra).
 Signals are independent, and nothing is shared between calls: threads may work on ranges of their own.
 
-Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [3, K] in float64, over 1, 4 and
-8 chunks, and its powers [8, K] from 0 to 7 chunks; K is a multiple of 8. The transposed operator takes near^T, out^T
-and into^T and runs backwards. Boundary columns are [terms, C, n]; signal i belongs to channel i % C.
+Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [3, K] in float64, over 1, 4
+and 8 chunks, and its powers [8, K] from 0 to 7 chunks; K is a multiple of 8. The transposed operator takes near^T,
+out^T and into^T and runs backwards. Boundary columns are [terms, C, n]; signal i belongs to channel i % C.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def whole(count):
 
 @compiled
 def step_states(d, length, at, backwards, into, decay, powers, state, s):
-    """Write the states before each of the chunks of one stride to s [8, K], or of half a stride where no more is left."""
+    """Write the states before the chunks of one stride to s [8, K], or of half a stride where no more is left."""
     like, states = d[0], into.shape[1]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     data = d.ctypes.data + (length - CHUNK - at if backwards else at) * size
@@ -103,11 +103,8 @@ def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
 def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the operator on the signals from `begin` to `end` of x [batch, C, n, 1] into y.
 
-    Args:
-        m: How often the data are differenced, -1 to 2.
-        subtract: Whether the Taylor polynomial at the first sample is subtracted.
-        taylor: Its terms.
-        start: The entry of the differences that the first column multiplies, or -1.
+    m says how often the data are differenced, `subtract` whether their Taylor polynomial of `taylor` terms is
+    subtracted first; `start` is the entry of the differences that the first column multiplies, or -1.
     """
     x, y = signals_of(x), signals_of(y)
     n, channels, states = x.shape[1], near.shape[0], into.shape[2]
@@ -125,7 +122,8 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
             d[last - first : length] = 0
             if first == 0:
                 boundary.values_at_start(x[row], d, values, start)
-            multiply(d, e, length, False, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, powers, state, s)
+            inward, outward = into[c % into.shape[0]], out[c % out.shape[0]]
+            multiply(d, e, length, False, near[c], inward, outward, decay, powers, state, s)
             boundary.add_columns(y[row, first:last], e, columns, c, first, values)
 
 
@@ -150,14 +148,33 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
             d[last - first : length] = 0
             boundary.project(d[: last - first], columns, c, first, values)
             e_next, e_after = e[0], e[1]
-            multiply(d, e, length, True, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, powers, state, s)
+            inward, outward = into[c % into.shape[0]], out[c % out.shape[0]]
+            multiply(d, e, length, True, near[c], inward, outward, decay, powers, state, s)
             e[last - first] = e_next
             e[last - first + 1] = e_after
             boundary.difference_adjoint(e, gx[row], first, last, m, subtract, taylor, start, values, sums)
 
 
 @compiled
-def gram(x, g, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+def gram(
+    x,
+    g,
+    begin,
+    end,
+    near,
+    into,
+    out,
+    decay,
+    powers,
+    columns,
+    m,
+    subtract,
+    taylor,
+    start,
+    near_sum,
+    far_sum,
+    column_sums,
+):
     """Add the gradients of <forward(x), g> in near, far and the columns, over the signals from `begin` to `end`."""
     x, g = signals_of(x), signals_of(g)
     n, states = x.shape[1], into.shape[2]

@@ -1,8 +1,8 @@
 """`recurrence.py` for time in the middle: a vector holds one sample of several signals that lie side by side.
 
-x is [batch, 1, n, width]: all signals share one set of operands. Signals are worked on in tiles
-of one vector, `lanes_of` them, by blocks of samples; lanes without a signal are zero. A unit of work is a few tiles of one
-batch, so that rows of memory are read to their end: unit i is group i % groups of batch i // groups.
+x is [batch, 1, n, width]: all signals share one set of operands. They are worked on in tiles of one vector, `lanes_of`
+them, by blocks of samples; lanes without a signal are zero. A unit of work is a few tiles of one batch, so that rows of
+memory are read to their end: unit i is group i % groups of batch i // groups.
 """
 
 from __future__ import annotations
@@ -11,7 +11,15 @@ import numpy as np
 from numba import njit
 
 from hpfracc_nn.fractional.numba import tile
-from hpfracc_nn.fractional.numba.panels import VECTOR, add_panel, advance_side_by_side, lanes_of, panel, size_of, subtract_rows
+from hpfracc_nn.fractional.numba.panels import (
+    VECTOR,
+    add_panel,
+    advance_side_by_side,
+    lanes_of,
+    panel,
+    size_of,
+    subtract_rows,
+)
 from hpfracc_nn.fractional.numba.recurrence import CHUNK, ROWS, room
 
 BLOCK = 8 * CHUNK
@@ -150,7 +158,25 @@ def put(y, at, used, first, count, e, zeros):
 
 
 @compiled
-def gram(x, g, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+def gram(
+    x,
+    g,
+    begin,
+    end,
+    near,
+    into,
+    out,
+    decay,
+    powers,
+    columns,
+    m,
+    subtract,
+    taylor,
+    start,
+    near_sum,
+    far_sum,
+    column_sums,
+):
     """Add the gradients of <forward(x), g> in near, far and the columns over the units from `begin` to `end`."""
     x, g, into = whole(x), whole(g), into[0]
     near_sum, far_sum, column_sums = near_sum[0], far_sum[0], lines(column_sums)

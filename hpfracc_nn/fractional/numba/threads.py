@@ -1,7 +1,7 @@
 """Ranges of independent work on several threads, by threads of our own.
 
-Compiled functions release the interpreter's lock, so plain Python threads run them side by side. Numba's own threads are
-not used: its OpenMP layer ends a process that forks after using it, and its workqueue layer aborts when two Python
+Compiled functions release the interpreter's lock, so plain Python threads run them side by side. Numba's own threads
+are not used: its OpenMP layer ends a process that forks after using it, and its workqueue layer aborts when two Python
 threads meet in it. The pool is made when it is first needed, and anew after a fork.
 """
 

@@ -19,7 +19,7 @@ compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 @compiled
 def load(x, at, used, first, last, raw):
-    """Return address and stride of the samples from `first` to `last`: x itself, or a copy in `raw` where lanes lack."""
+    """Return address and stride of the samples from `first` to `last`: x itself, or a copy where lanes lack."""
     lanes, size = lanes_of(raw[0]), size_of(raw[0])
     if used == lanes:
         return x.ctypes.data + (first * x.shape[1] + at) * size, x.shape[1]
@@ -103,8 +103,8 @@ def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor
         later = raw.ctypes.data
         # In place where lanes lack: a row is read before it is written, and never again but by the row after it.
         subtract_rows(
-            like, later, lanes, address + (1 - before) * stride * size, stride, address - before * stride * size, stride,
-            count + before - 1,
+            like, later, lanes, address + (1 - before) * stride * size, stride,
+            address - before * stride * size, stride, count + before - 1,
         )  # fmt: skip
         subtract_rows(
             like, tile + done * step, lanes, later + step, lanes, later, lanes, count - done,
@@ -227,7 +227,8 @@ def project(g, columns, first, count, values, row):
     for i in range(columns.shape[0]):
         row[:lanes] = 0
         add_panel(
-            like, 1, 1, row.ctypes.data, 0, columns.ctypes.data + (i * n + first) * size, 0, 1, g.ctypes.data, lanes, count,
+            like, 1, 1, row.ctypes.data, 0,
+            columns.ctypes.data + (i * n + first) * size, 0, 1, g.ctypes.data, lanes, count,
         )  # fmt: skip
         for j in range(lanes):
             values[i * lanes + j] += row[j]

@@ -2,9 +2,9 @@
 
     y = T(left) d(x) + sum over j of columns[j] * v_j(x),
 
-with d the differenced data and v_j their few boundary values. A kernel that brings its own passes reads the stencil and the
-columns; the others take the data tile by tile, differenced and padded to whole chunks, so that a tile stays in the cache,
-and what belongs to the boundary is added when they ask for the next tile. Tensors are [batch, channels, n, width].
+with d the differenced data and v_j their few boundary values. A kernel that brings its own passes reads `arrays`; the
+others take the data tile by tile, differenced and padded to whole chunks, so that a tile stays in the cache, and what
+belongs to the boundary is added when they ask for the next tile. Tensors are [batch, channels, n, width].
 """
 
 from __future__ import annotations
@@ -37,8 +37,11 @@ class Frame:
 
     @cached_property
     def arrays(self) -> tuple[np.ndarray, int, bool, int, int]:
-        """The columns, m, whether the Taylor polynomial is subtracted, its terms, and the entry of d that the first column
-        multiplies (-1 where none does): the same for kernels that know no tensors, on a CPU."""
+        """The same for kernels that know no tensors, on a CPU.
+
+        The columns, m, whether the Taylor polynomial is subtracted, its terms, and the entry of d that the first column
+        multiplies, -1 where none does.
+        """
         stencil, columns = self.stencil, self.columns
         if columns is None:
             columns = torch.empty((0, 1, stencil.n), dtype=self.dtype, device="cpu")

@@ -26,8 +26,8 @@ from hpfracc_nn.selection import Plan, Site
 class Product:
     """One application of an operator: the plan, the weights in the plan's form, and what stands around the product.
 
-    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made here, inside
-    of what autograd records, because each would be a step of its own there.
+    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made here,
+    inside of what autograd records, because each would be a step of its own there.
     """
 
     site: Site

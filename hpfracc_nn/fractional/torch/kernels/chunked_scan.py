@@ -66,7 +66,7 @@ def cost(workload: Workload) -> Cost:
     return replace(found, flops=flops, launches=found.launches * _CALLS // 3)
 
 
-run, adjoint, gram = (partial(step, scan=scan) for step in (chunks.run, chunks.adjoint, chunks.gram))
+run, adjoint, gram = partial(chunks.run, scan=scan), partial(chunks.adjoint, scan=scan), partial(chunks.gram, scan=scan)
 
 register(
     Kernel(

@@ -1,4 +1,4 @@
-"""Causal Toeplitz product by the exponentials' recurrence, compiled by Numba: the whole operator in one pass over the data.
+"""Causal Toeplitz product by the exponentials' recurrence, compiled by Numba: the whole operator in one pass.
 
 It differences, multiplies and adds the boundary columns block by block, by chunks of 16 samples (see
 `fractional/numba/recurrence.py`). Signals are spread over as many threads as torch may use.
@@ -167,7 +167,8 @@ class Decays:
     def operands(form: ChunkForm) -> tuple[np.ndarray, np.ndarray]:
         decay = _filled(form.factors, 0)
         power = np.arange(_PANEL)[:, None]
-        return np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL]), (decay**power).astype(form.near.detach().numpy().dtype)
+        powers = (decay**power).astype(form.near.detach().numpy().dtype)
+        return np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL]), powers
 
 
 def _filled(a: np.ndarray, axis: int) -> np.ndarray:
