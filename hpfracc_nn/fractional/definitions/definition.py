@@ -114,23 +114,46 @@ class Definition:
         m = self.differences if differences is None else differences
         scheme: Scheme = SCHEMES[self.scheme]
         alpha, taylor = xp.asarray(self.alpha), self.taylor
-        scale = xp.exp(self._dt_power * alpha * math.log(dt))[..., None]
-        start = scheme.start(alpha, taylor, m, n, xp) if self.subtracts and n else None
+        scale = self._scale(alpha, dt, xp)
+        start, analytic = self.boundary(np.arange(n), dt, xp, m)
         return Stencil(
             n=n,
             column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale,
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
-            start=None if start is None else start * scale,
+            start=start,
             start_index=scheme.start_index(taylor),
-            analytic=self._analytic(alpha, n, scale, xp) if n else None,
+            analytic=analytic,
         )
+
+    def boundary(
+        self, rows: np.ndarray, dt: float, xp: Namespace, differences: int | None = None
+    ) -> tuple[Array | None, Array | None]:
+        """Return the starting column [*c, k] and the analytic columns [*c, terms, k] at the given rows, or None each.
+
+        Args:
+            rows: Where the columns are evaluated; increasing, shape [k].
+            dt: As in `stencil`.
+            xp: As in `stencil`.
+            differences: As in `stencil`.
+        """
+        if not rows.size:
+            return None, None
+        m = self.differences if differences is None else differences
+        alpha, scheme = xp.asarray(self.alpha), SCHEMES[self.scheme]
+        scale = self._scale(alpha, dt, xp)
+        start = scheme.start(alpha, self.taylor, m, rows, xp) if self.subtracts else None
+        return None if start is None else start * scale, self._analytic(alpha, rows, scale, xp)
 
     _dt_power: ClassVar[float] = -1.0
 
-    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array | None:
-        """The columns [*c, terms, n] on x(0) and dt x'(0), or None."""
+    def _scale(self, alpha: Array, dt: float, xp: Namespace) -> Array:
+        """dt**-alpha, for an integral dt**alpha: [*c, 1]."""
+        return xp.exp(self._dt_power * alpha * math.log(dt))[..., None]
+
+    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array | None:
+        """The columns [*c, terms, k] on x(0) and dt x'(0) at the given rows, or None."""
         return None
 
     def _taylor(self, alpha: float) -> int:
@@ -213,16 +236,17 @@ def _nested(values: Any) -> Any:
     return tuple(_nested(v) for v in values) if isinstance(values, list) else values
 
 
-def taylor_columns(alpha: Array, terms: int, n: int, xp: Namespace) -> Array:
-    """Return k**(j - alpha) / Gamma(j + 1 - alpha) for j < terms: shape [*c, terms, n], row 0 at k = 0 set to 1.
+def taylor_columns(alpha: Array, terms: int, rows: np.ndarray, xp: Namespace) -> Array:
+    """Return k**(j - alpha) / Gamma(j + 1 - alpha), j < terms, at the given rows k: shape [*c, terms, k].
 
-    1 / Gamma(1 - alpha) is written as (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right
-    sign on [0, 2].
+    At k = 0 the first column is 1 and the second 0. 1 / Gamma(1 - alpha) is written as
+    (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right sign on [0, 2].
     """
     alpha = alpha[..., None]
-    log_k = xp.constant(np.log(np.arange(1.0, n)), alpha)
+    first = int((rows < 1).sum())  # 1 if row 0 is among them
+    log_k = xp.constant(np.log(rows[first:].astype(np.float64)), alpha)
     reciprocal = xp.exp(-xp.lgamma(3 - alpha)) * (2 - alpha)
-    columns = [xp.concat([0 * alpha + 1, (1 - alpha) * reciprocal * xp.exp(-alpha * log_k)])]
+    columns = [xp.concat([0 * alpha + 1] * first + [(1 - alpha) * reciprocal * xp.exp(-alpha * log_k)])]
     if terms == 2:
-        columns.append(xp.concat([0 * alpha, reciprocal * xp.exp((1 - alpha) * log_k)]))
+        columns.append(xp.concat([0 * alpha] * first + [reciprocal * xp.exp((1 - alpha) * log_k)]))
     return xp.stack(columns)

@@ -29,8 +29,8 @@ class RiemannLiouville(Definition):
     schemes: ClassVar[tuple[str, ...]] = ("l1", "l1_2", "bdf2", "grunwald")
     beyond: ClassVar[str] = "take alpha={rest} first, then differentiate the result once with alpha=1."
 
-    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
-        return taylor_columns(alpha, self.taylor, n, xp) * scale[..., None, :]
+    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
+        return taylor_columns(alpha, self.taylor, rows, xp) * scale[..., None, :]
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,14 @@ class RiemannLiouvilleIntegral(Definition):
         """0, or -1 above order 1, where the data are summed first and the weights differenced once more."""
         return 0 if self.interval[1] <= 1 else -1
 
-    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
+    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
         # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less
         # the column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32
         # two digits.
-        column = power_weights(alpha, np.arange(n), xp, (-0.5, 0.5), (-1,))
+        column = power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))
         if self.is_fixed:  # alpha = 0 is the identity
-            identity = np.concatenate(
-                [np.equal(self.alpha, 0)[..., None], np.zeros((*np.shape(self.alpha), n - 1))], axis=-1
-            )
-            column = column + xp.constant(identity, column)
+            identity = np.equal(self.alpha, 0)[..., None] & (rows == 0)
+            column = column + xp.constant(identity.astype(np.float64), column)
         return xp.stack([column * scale])
 
     def _below(self, alpha: float) -> str:

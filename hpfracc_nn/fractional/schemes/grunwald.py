@@ -23,7 +23,7 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     return binomial(xp.asarray(alpha) - order, lags, xp)
 
 
-def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> None:
+def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> None:
     """No starting column."""
     return None
 

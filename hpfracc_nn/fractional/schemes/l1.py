@@ -38,7 +38,7 @@ def cells(taylor: int, order: int) -> Polynomial:
     return multiply(differences(taylor + 1 - order), slope)
 
 
-def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> None:
+def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> None:
     """No starting column: the scheme is exact for constants and straight lines as it is."""
     return None
 

@@ -19,7 +19,7 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     return power_weights(1 + xp.asarray(alpha), lags, xp, differences(2 - order))
 
 
-def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> None:
+def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> None:
     """No starting column: the rule is exact for straight lines as it is."""
     return None
 
