@@ -4,7 +4,7 @@
     S_q[t] = exp(-s_q) S_q[t-1] + d[t-first].
 
 The node set is denser than that of the kernels (`schemes/exponentials.py`): over 10 000 steps the result is that of the
-whole series to 1e-12 of its size. The boundary columns come from their closed formulas, a block of rows at a time.
+whole series to 1e-12 of its largest sample. The boundary columns come from their closed formulas, a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class StreamState:
         kind = type(definition), definition.scheme, definition.differences
         return kind, rules.shape, rules.horizon, rules.dt, self.device
 
-    def _tensors(self) -> dict[str, Tensor | None]:
+    def _tensors(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _TENSORS}
 
     def _mapped(self, change: Any) -> StreamState:
@@ -129,13 +129,13 @@ class StreamState:
         """The block of the boundary columns that begins at `first_row`, or None where there are no columns."""
         rules = self._rules
         definition, xp = _traceable(rules.definition, self._alpha)
-        columns = definition.boundary(np.arange(first_row, first_row + _BLOCK), rules.dt, xp)
-        if columns[0] is None and columns[1] is None:
+        start, analytic = definition.boundary(np.arange(first_row, first_row + _BLOCK), rules.dt, xp)
+        columns = (None if analytic is None else analytic[..., 0, :], start)
+        present = [c for c in columns if c is not None]
+        if not present:
             return None
-        start, analytic = columns[0], None if columns[1] is None else columns[1][..., 0, :]
-        start, analytic = (None if c is None else _time_first(c, rules.shape, self.device) for c in (start, analytic))
-        empty = torch.zeros_like(start if analytic is None else analytic)
-        return torch.stack([empty if c is None else c for c in (analytic, start)], dim=1)
+        rows = [_time_first(0 * present[0] if c is None else c, rules.shape, self.device) for c in columns]
+        return torch.stack(rows, dim=1)
 
 
 _TENSORS = ("_alpha", "_taps", "_decay", "_boundary", "_memory", "_before", "_held")
@@ -182,7 +182,7 @@ def initial_state(
     nodes = exponentials(definition, horizon, "stream")
     if nodes is None:
         raise ValueError(
-            f"{owner}({kind}, horizon={horizon}): needs weights that are a sum of exponentials to 1e-11; "
+            f"{owner}({kind}, horizon={horizon}): needs weights that are a sum of exponentials to 1e-13; "
             "pass a shorter horizon, or use the whole series."
         )
     alpha = None if definition.is_fixed else definition.alpha
@@ -229,9 +229,7 @@ def step(owner: str, x: Tensor, state: StreamState, source: Any = None) -> tuple
     )
 
 
-def _difference(
-    x: Tensor, before: Tensor, held: Tensor, t: int, definition: Definition
-) -> tuple[Tensor, Tensor]:
+def _difference(x: Tensor, before: Tensor, held: Tensor, t: int, definition: Definition) -> tuple[Tensor, Tensor]:
     """Return d and what the next difference needs."""
     m = definition.differences
     if m == 0:
@@ -283,15 +281,15 @@ def _time_first(values: Any, shape: tuple[int, ...], device: torch.device) -> Te
 def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
     """Return the shape of one time slice as a tuple, or raise."""
     if isinstance(shape, str) or not isinstance(shape, Sequence):
-        raise TypeError(
-            f"{owner}(shape={shape!r}): needs the shape of one time slice; pass x.select(dim, 0).shape, such as (8, 16)."
-        )
+        raise TypeError(f"{owner}(shape={shape!r}): needs the shape of one time slice; pass x.select(dim, 0).shape.")
     return tuple(errors.count(owner, "shape", size, least=0) for size in shape)
 
 
 def _check(owner: str, x: Any, state: Any, source: Any) -> None:
     if not isinstance(state, StreamState):
-        raise TypeError(f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned.")
+        raise TypeError(
+            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+        )
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     if x.dtype not in _DTYPES:
@@ -320,7 +318,7 @@ def _check(owner: str, x: Any, state: Any, source: Any) -> None:
         )
 
 
-def _flatten(state: StreamState) -> tuple[list[Tensor | None], tuple[int, _Rules]]:
+def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, _Rules]]:
     return list(state._tensors().values()), (state.step, state._rules)
 
 
