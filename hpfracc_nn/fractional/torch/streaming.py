@@ -3,8 +3,9 @@
     y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
     S_q[t] = exp(-s_q) S_q[t-1] + d[t-first].
 
-The node set is denser than that of the kernels (`schemes/exponentials.py`): over 10 000 steps the result is that of the
-whole series to 1e-12 of its largest sample. The boundary columns come from their closed formulas, a block of rows at a time.
+More lags are exact than in the kernels, and the exponentials are fitted to rounding (`schemes/exponentials.py`): over
+10 000 steps the result is that of the whole series to 1e-12 of its largest sample. The boundary columns come from their
+closed formulas, a block of rows at a time.
 """
 
 from __future__ import annotations
@@ -123,7 +124,8 @@ class StreamState:
         return {name: getattr(self, name) for name in _TENSORS}
 
     def _mapped(self, change: Any) -> StreamState:
-        return replace(self, **{name: None if t is None else change(t) for name, t in self._tensors().items()})
+        changed: Any = {name: None if t is None else change(t) for name, t in self._tensors().items()}
+        return replace(self, **changed)
 
     def _rows(self, first_row: int) -> Tensor | None:
         """The block of the boundary columns that begins at `first_row`, or None where there are no columns."""
@@ -185,7 +187,7 @@ def initial_state(
             f"{owner}({kind}, horizon={horizon}): needs weights that are a sum of exponentials to 1e-13; "
             "pass a shorter horizon, or use the whole series."
         )
-    alpha = None if definition.is_fixed else definition.alpha
+    alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
     definition = definition if alpha is None else definition.at(high)
     if device is None:
         device = torch.empty(0).device if alpha is None else alpha.device

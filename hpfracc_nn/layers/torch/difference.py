@@ -117,7 +117,9 @@ class FractionalDifference(nn.Module):
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
     ) -> tuple[StreamState, ...]:
-        """Return the state before the first sample, for `step`: one for each side of a whole number that has orders.
+        """Return the state before the first sample, for `step`: a tuple with one for each part of the bank.
+
+        A bank has one part, or more where its bounds contain a whole number.
 
         Args:
             shape: Of one time slice, [batch, channels], wherever the time axis is.
