@@ -301,6 +301,12 @@ REFUSALS = [
         "because above it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series.",
     ),
     (
+        lambda: FractionalLayer([-0.5, 1.5], "grunwald_letnikov").initial_state((2,)),
+        ValueError,
+        "FractionalLayer.initial_state(GrunwaldLetnikov, alpha within (-0.5, 1.5)): needs weights that are a sum of "
+        "decaying exponentials; keep the orders of one stream, or their bounds, between neighbouring whole numbers.",
+    ),
+    (
         lambda: LAYER.step(torch.zeros(2), at(3, LAYER, horizon=3)),
         ValueError,
         "FractionalLayer.step(step 4): needs at most horizon=3 steps, for which the state was made; "

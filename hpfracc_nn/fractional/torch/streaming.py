@@ -166,7 +166,8 @@ def initial_state(
         source: What `step` shall find the state was made from, if it shall look.
 
     Raises:
-        ValueError: The definition reads samples ahead, or an argument is out of range.
+        ValueError: The definition reads samples ahead, its orders lie so far apart that weights grow with the lag, or
+            an argument is out of range.
         TypeError: An argument has the wrong type.
     """
     dt = errors.positive_step(owner, dt)
@@ -184,8 +185,8 @@ def initial_state(
     nodes = exponentials(definition, horizon, "stream")
     if nodes is None:
         raise ValueError(
-            f"{owner}({kind}, horizon={horizon}): needs weights that are a sum of exponentials to 1e-13; "
-            "pass a shorter horizon, or use the whole series."
+            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs weights that are a sum of decaying exponentials; "
+            "keep the orders of one stream, or their bounds, between neighbouring whole numbers."
         )
     alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
     definition = definition if alpha is None else definition.at(high)

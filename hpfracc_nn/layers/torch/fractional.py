@@ -116,8 +116,8 @@ class FractionalLayer(nn.Module):
             device: Where the samples will be; None is alpha's own where it is learned, else the default device.
 
         Raises:
-            ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or an
-                argument is out of range.
+            ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or orders lie
+                on both sides of a whole number; or an argument is out of range.
             TypeError: An argument has the wrong type.
 
         Example:
