@@ -185,8 +185,8 @@ def initial_state(
     nodes = exponentials(definition, horizon, "stream")
     if nodes is None:
         raise ValueError(
-            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs weights that are a sum of decaying exponentials; "
-            "keep the orders of one stream, or their bounds, between neighbouring whole numbers."
+            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs weights that are a sum of decaying "
+            "exponentials; keep the orders of one stream, or their bounds, between neighbouring whole numbers."
         )
     alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
     definition = definition if alpha is None else definition.at(high)
