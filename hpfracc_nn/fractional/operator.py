@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
-from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
@@ -22,12 +20,11 @@ from hpfracc_nn.selection import BackendManager, Plan
 
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
-# Framework -> the module whose `apply` takes its arrays; imported when the first array comes, never before.
-_ROOMS = {
-    "numpy": "hpfracc_nn.fractional.numpy.operator",
-    "torch": "hpfracc_nn.fractional.torch.operator",
-}
+_ROOMS = ("numpy", "torch")
 _PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
+# What was found once. Plain dictionaries: torch.compile follows these, but not a cached function.
+_frameworks: dict[type, str] = {}
+_rooms: dict[str, Any] = {}
 
 
 def derivative(
@@ -158,7 +155,7 @@ def apply(
         )
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
-    framework = _framework_of(type(x))  # type: ignore[arg-type]
+    framework = _frameworks.get(type(x)) or _framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(
             f"{owner}(x of type {_type_name(x)}): needs a NumPy array or a torch tensor; "
@@ -166,7 +163,7 @@ def apply(
         )
     if framework == "numpy":
         x = _as_array(owner, x)
-    return _room(framework).apply(owner, x, definition, dt, dim, manager)
+    return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
 
 
 def choose(op: str, shape: Sequence[int], *, framework: str, **facts: Any) -> Plan:
@@ -190,17 +187,22 @@ def choose(op: str, shape: Sequence[int], *, framework: str, **facts: Any) -> Pl
     return selection.choose(op, shape, framework=framework, **facts)
 
 
-@cache
 def _room(framework: str) -> Any:
-    return importlib.import_module(_ROOMS[framework])
+    """Return the module whose `apply` takes the framework's arrays; imported when the first array comes."""
+    if framework == "torch":
+        from hpfracc_nn.fractional.torch import operator as room
+    else:
+        from hpfracc_nn.fractional.numpy import operator as room
+    _rooms[framework] = room
+    return room
 
 
-@lru_cache(maxsize=256)
 def _framework_of(kind: type) -> str:
     """Return whose array it is: the package of its class, or of one that it derives from."""
     for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
         if package in _PACKAGES:
+            _frameworks[kind] = _PACKAGES[package]
             return _PACKAGES[package]
     return "numpy"
 

@@ -30,9 +30,10 @@ class Stencil:
         differences: m, the backward differences taken before the product, -1 (a cumulative sum) to 2.
         subtract: Whether the Taylor polynomial at the first sample is subtracted.
         taylor: Its number of terms, 1 or 2.
-        start: The starting column [*c, n], or None.
+        start_column: The starting column at increasing rows: [k] -> [*c, k]; None where there is none.
         start_index: The entry of d that the starting column acts on.
-        analytic: The columns [*c, terms, n] that multiply x[0] and S, or None.
+        analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
+        terms: How many columns `analytic` has.
     """
 
     n: int
@@ -40,14 +41,30 @@ class Stencil:
     differences: int
     subtract: bool
     taylor: int = 1
-    start: Array | None = None
+    start_column: Callable[[np.ndarray], Array] | None = None
     start_index: int = 1
-    analytic: Array | None = None
+    analytic_columns: Callable[[np.ndarray], Array] | None = None
+    terms: int = 0
 
     @cached_property
     def left(self) -> Array:
         """The whole column, [*c, n]."""
         return self.column(np.arange(self.n))
+
+    @cached_property
+    def start(self) -> Array:
+        """The starting column [*c, n], or None."""
+        return None if self.start_column is None else self.start_column(np.arange(self.n))
+
+    @cached_property
+    def analytic(self) -> Array:
+        """The columns [*c, terms, n] that multiply x[0] and S, or None."""
+        return None if self.analytic_columns is None else self.analytic_columns(np.arange(self.n))
+
+    @property
+    def starts(self) -> bool:
+        """Whether there are enough samples for the starting column to act on."""
+        return self.start_column is not None and self.n > self.start_index
 
     @property
     def looks_ahead(self) -> int:
@@ -71,7 +88,7 @@ class Stencil:
             else np.tril(np.ones((n, n))) @ u
         )
         matrix = toeplitz @ d
-        if self.start is not None and n > self.start_index:
+        if self.starts:
             matrix = matrix + np.asarray(self.start)[..., :, None] * d[self.start_index]
         if self.analytic is not None:
             rows = np.stack([first, slope])[: self.analytic.shape[-2]]

@@ -3,7 +3,7 @@
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import Settings, from_environment
 from hpfracc_nn.selection.machine import Machine, Rates, this_machine
-from hpfracc_nn.selection.manager import BackendManager, default_manager
+from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
 from hpfracc_nn.selection.plan import Plan, running
 from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
 from hpfracc_nn.selection.process import choose, configure, report
@@ -43,6 +43,7 @@ __all__ = [
     "configure",
     "default_manager",
     "from_environment",
+    "is_process_wide",
     "kernels",
     "probe",
     "register",

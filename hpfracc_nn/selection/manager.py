@@ -239,6 +239,11 @@ def default_manager() -> BackendManager:
         return _process_wide
 
 
+def is_process_wide(manager: BackendManager) -> bool:
+    """Return whether `manager` is the one that `default_manager` returns; a compiler can follow it."""
+    return manager is _process_wide
+
+
 def _drain(queue: deque[tuple[Plan, ...]]) -> Iterator[tuple[Plan, ...]]:
     while queue:
         yield queue.popleft()

@@ -33,7 +33,6 @@ class Kernel:
         refuses: Why it cannot take a workload, or None; never an exception. It is not asked
             while the kernel is disabled, so a disabled backend is never imported.
         saves: Bytes that the backward pass will hold.
-        preprocess: A pass over the data that its backend does faster than the operation's own, or None.
         calls: How often run, adjoint and gram ran; counted by the one who runs them.
     """
 
@@ -48,7 +47,6 @@ class Kernel:
     cost: Callable[[Workload], Cost]
     refuses: Callable[[Workload], str | None]
     saves: Callable[[Workload], float]
-    preprocess: Callable[..., Any] | None = None
     calls: Counter[str] = field(default_factory=Counter, repr=False)
 
     @property

@@ -65,6 +65,16 @@ class Site:
         plan.backwards += 1
         return plan
 
+    def pick_backward(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
+        """Return the plan for `key` and count one backward consultation: where no plan came from the forward pass.
+
+        In a compiled graph the two passes are two operations; the same key gives both the same plan.
+        """
+        plan = self._plans.get(key)
+        if plan is None or self._epoch != self.manager.epoch:
+            plan = self._ask(key, describe)
+        return self.again(plan)
+
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans since the last change of settings, in the order they were first asked for."""
         with self.manager.lock:

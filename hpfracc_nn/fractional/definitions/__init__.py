@@ -1,7 +1,7 @@
 """The operators, one file each, and the names that the public door accepts for them."""
 
 from hpfracc_nn.fractional.definitions.caputo import Caputo
-from hpfracc_nn.fractional.definitions.definition import Alpha, Definition
+from hpfracc_nn.fractional.definitions.definition import Alpha, Definition, family
 from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov
 from hpfracc_nn.fractional.definitions.riemann_liouville import RiemannLiouville, RiemannLiouvilleIntegral
 
@@ -20,4 +20,5 @@ __all__ = [
     "GrunwaldLetnikov",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
+    "family",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -111,50 +112,43 @@ class Definition:
             xp: The namespace that alpha belongs to.
             differences: m, if it shall not be what the rule says.
         """
+        return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
+
+    def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        """Return the stencil of other orders, float64 of shape [*c], in this definition's differences and terms.
+
+        They are not checked: within the interval, or close to it, the weights are analytic in them. Nothing is
+        evaluated before it is asked for. Other arguments as in `stencil`.
+        """
         m = self.differences if differences is None else differences
         scheme: Scheme = SCHEMES[self.scheme]
-        alpha, taylor = xp.asarray(self.alpha), self.taylor
-        scale = self._scale(alpha, dt, xp)
-        start, analytic = self.boundary(np.arange(n), dt, xp, m)
+        taylor, start, terms = self.taylor, scheme.start if self.subtracts and n else None, self._terms if n else 0
+
+        def scale() -> Array:
+            return xp.exp(self.dt_power * alpha * math.log(dt))[..., None]
+
         return Stencil(
             n=n,
-            column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale,
+            column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale(),
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
-            start=start,
+            start_column=None if start is None else lambda rows: start(alpha, taylor, m, rows, xp) * scale(),
             start_index=scheme.start_index(taylor),
-            analytic=analytic,
+            analytic_columns=(lambda rows: self._analytic(alpha, rows, scale(), xp)) if terms else None,
+            terms=terms,
         )
 
-    def boundary(
-        self, rows: np.ndarray, dt: float, xp: Namespace, differences: int | None = None
-    ) -> tuple[Array | None, Array | None]:
-        """Return the starting column [*c, k] and the analytic columns [*c, terms, k] at the given rows, or None each.
+    dt_power: ClassVar[float] = -1.0  # the result's unit of time is this times alpha
 
-        Args:
-            rows: Where the columns are evaluated; increasing, shape [k].
-            dt: As in `stencil`.
-            xp: As in `stencil`.
-            differences: As in `stencil`.
-        """
-        if not rows.size:
-            return None, None
-        m = self.differences if differences is None else differences
-        alpha, scheme = xp.asarray(self.alpha), SCHEMES[self.scheme]
-        scale = self._scale(alpha, dt, xp)
-        start = scheme.start(alpha, self.taylor, m, rows, xp) if self.subtracts else None
-        return None if start is None else start * scale, self._analytic(alpha, rows, scale, xp)
+    @property
+    def _terms(self) -> int:
+        """How many of x(0) and dt x'(0) have a column of their own."""
+        return 0
 
-    _dt_power: ClassVar[float] = -1.0
-
-    def _scale(self, alpha: Array, dt: float, xp: Namespace) -> Array:
-        """dt**-alpha, for an integral dt**alpha: [*c, 1]."""
-        return xp.exp(self._dt_power * alpha * math.log(dt))[..., None]
-
-    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array | None:
-        """The columns [*c, terms, k] on x(0) and dt x'(0) at the given rows, or None."""
-        return None
+    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
+        """The columns [*c, terms, k] on x(0) and dt x'(0), at the given rows."""
+        return taylor_columns(alpha, self._terms, rows, xp) * scale[..., None, :]
 
     def _taylor(self, alpha: float) -> int:
         return max(1, math.ceil(alpha))
@@ -203,6 +197,16 @@ class Definition:
                 "widen the bounds."
             )
         return low, high
+
+
+def family(definition: Definition) -> Definition:
+    """Return what the weights of a tensor alpha depend on besides its values: the same operator at its upper bound."""
+    return _family(type(definition), definition.scheme, definition.interval)  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=1024)
+def _family(kind: type[Definition], scheme: str, interval: tuple[float, float]) -> Definition:
+    return kind(interval[1], scheme, interval)
 
 
 def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:

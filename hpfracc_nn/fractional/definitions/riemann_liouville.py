@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
-from hpfracc_nn.fractional.definitions.definition import Definition, taylor_columns
+from hpfracc_nn.fractional.definitions.definition import Definition
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import power_weights
+from hpfracc_nn.fractional.stencil import Stencil
 
 
 @dataclass(frozen=True)
@@ -29,8 +30,9 @@ class RiemannLiouville(Definition):
     schemes: ClassVar[tuple[str, ...]] = ("l1", "l1_2", "bdf2", "grunwald")
     beyond: ClassVar[str] = "take alpha={rest} first, then differentiate the result once with alpha=1."
 
-    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
-        return taylor_columns(alpha, self.taylor, rows, xp) * scale[..., None, :]
+    @property
+    def _terms(self) -> int:
+        return self.taylor
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,7 @@ class RiemannLiouvilleIntegral(Definition):
     schemes: ClassVar[tuple[str, ...]] = ("trapezoid",)
     subtracts: ClassVar[bool] = False
     beyond: ClassVar[str] = "integrate once with alpha=1, then use alpha={rest} on the result."
-    _dt_power: ClassVar[float] = 1.0
+    dt_power: ClassVar[float] = 1.0
 
     @property
     def taylor(self) -> int:
@@ -59,14 +61,29 @@ class RiemannLiouvilleIntegral(Definition):
         """0, or -1 above order 1, where the data are summed first and the weights differenced once more."""
         return 0 if self.interval[1] <= 1 else -1
 
+    def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        found = super().stencil(n, dt, xp, differences)
+        if not (n and self.is_fixed and np.any(np.equal(self.alpha, 0))):
+            return found
+        # alpha = 0 is the identity, which the limit from above misses at the first sample
+        column, whole = found.analytic_columns, np.equal(self.alpha, 0)[..., None, None]
+
+        def with_identity(rows: np.ndarray) -> Array:
+            assert column is not None, "an integral has a column on x(0)"
+            limit = column(rows)
+            return limit + xp.constant(1.0 * (whole & np.equal(rows, 0)), limit)
+
+        return replace(found, analytic_columns=with_identity)
+
+    @property
+    def _terms(self) -> int:
+        return 1
+
     def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
         # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less
         # the column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32
         # two digits.
         column = power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))
-        if self.is_fixed:  # alpha = 0 is the identity
-            identity = np.equal(self.alpha, 0)[..., None] & (rows == 0)
-            column = column + xp.constant(identity.astype(np.float64), column)
         return xp.stack([column * scale])
 
     def _below(self, alpha: float) -> str:

@@ -76,7 +76,7 @@ def _product(stencil: Stencil, channels: int, x: np.ndarray, manager: BackendMan
         y = kernel.run(column, d)
         seconds = time.perf_counter() - begin
         kernel.calls["run"] += 1
-        if stencil.start is not None and n > stencil.start_index:
+        if stencil.starts:
             start = stencil.start.reshape(channels, n, 1).astype(x.dtype)
             y += start * d[:, :, stencil.start_index, None]
         if stencil.analytic is not None:

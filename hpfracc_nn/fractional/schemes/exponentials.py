@@ -21,7 +21,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
 # Where a learned alpha's bounds are certified, as parts of the way: densest at the ends, where weights vanish.
@@ -52,7 +52,7 @@ FITS = {
 TOLERANCES = {"float32": 1e-7, "float64": 1e-11, "stream": 1e-13}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Nodes:
     """A node set and its factorised fit.
 
@@ -129,7 +129,7 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
     """
     length = node_length(n)
-    key = definition if definition.is_fixed else definition.at(definition.interval[1])
+    key = definition if definition.is_fixed else family(definition)
     for fit in FITS[precision]:
         if _certified(key, definition.is_fixed, length, fit) <= tolerance(length, precision):
             return nodes(length, fit)

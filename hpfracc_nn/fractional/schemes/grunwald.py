@@ -17,15 +17,12 @@ from hpfracc_nn.fractional.namespace import Array, Namespace
 _HEAD = 64
 _TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
 
+start = None  # no column
+
 
 def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
     """Return (1-z)**(alpha - order) at the given lags; arguments as in `l1.left`."""
     return binomial(xp.asarray(alpha) - order, lags, xp)
-
-
-def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> None:
-    """No starting column."""
-    return None
 
 
 def start_index(taylor: int) -> int:

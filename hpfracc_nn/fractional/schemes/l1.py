@@ -13,6 +13,8 @@ from hpfracc_nn.fractional.schemes.powers import Polynomial, differences, multip
 
 bdf2_slope = (1.5, -0.5)  # (3/2 - z/2)(1 - z) x / dt is the two-step backward difference of x'
 
+start = None  # no column: the scheme is exact for constants and straight lines as it is
+
 
 def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
     """Return b(z) (1-z)**(1 - order), above alpha = 1 b(z) (3/2 - z/2) (1-z)**(2 - order), at the given lags.
@@ -36,11 +38,6 @@ def cells(taylor: int, order: int) -> Polynomial:
     """The polynomial that makes `left` of F; b is (1 - z) F."""
     slope = bdf2_slope if taylor == 2 else (1,)
     return multiply(differences(taylor + 1 - order), slope)
-
-
-def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> None:
-    """No starting column: the scheme is exact for constants and straight lines as it is."""
-    return None
 
 
 def start_index(taylor: int) -> int:

@@ -10,6 +10,8 @@ import numpy as np
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 
+start = None  # no column: the rule is exact for straight lines as it is
+
 
 def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
     """Return a(z) (1-z)**-order at the given lags, a_k the second difference of k**(1 + alpha) / Gamma(2 + alpha).
@@ -17,11 +19,6 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     `order` is 0, or -1 when the data are cumulative sums. Other arguments as in `l1.left`.
     """
     return power_weights(1 + xp.asarray(alpha), lags, xp, differences(2 - order))
-
-
-def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> None:
-    """No starting column: the rule is exact for straight lines as it is."""
-    return None
 
 
 def start_index(taylor: int) -> int:

@@ -152,18 +152,18 @@ def difference_adjoint_into(x: Tensor, g: Tensor, stencil: Stencil) -> None:
 def boundary_values(x: Tensor, d: Tensor, stencil: Stencil) -> list[Tensor]:
     """Return what the boundary columns multiply, [batch, channels, 1, width]: d[start_index], x(0), dt x'(0)."""
     values = []
-    if stencil.start is not None and stencil.n > stencil.start_index:
+    if stencil.starts:
         values.append(d[:, :, stencil.start_index : stencil.start_index + 1])
-    if stencil.analytic is not None:
+    if stencil.terms:
         values.append(_head(x, 1))
-        if stencil.analytic.shape[-2] == 2:
+        if stencil.terms == 2:
             values.append(slope(x).to(x.dtype))
     return values
 
 
 def split_boundary(values: list[Tensor], stencil: Stencil) -> tuple[Tensor | None, list[Tensor]]:
     """Return what belongs to the starting column, or None, and what belongs to the analytic columns."""
-    if stencil.start is not None and stencil.n > stencil.start_index:
+    if stencil.starts:
         return values[0], values[1:]
     return None, values
 

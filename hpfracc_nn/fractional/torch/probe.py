@@ -21,11 +21,16 @@ def is_watched(x: Tensor) -> bool:
 
 def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     """Whether a tracer, a functorch transform or forward mode looks at this call."""
-    if is_watched(x) or torch._C._are_functorch_transforms_active():
+    return is_watched(x) or is_transformed(x, *weights)
+
+
+def is_transformed(*tensors: Tensor) -> bool:
+    """Whether a functorch transform or forward mode looks at this call."""
+    if torch._C._are_functorch_transforms_active():
         return True
     if forward_ad._current_level < 0:
         return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in (x, *weights))
+    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
 
 
 def is_batched(tensor: Tensor) -> bool:

@@ -25,13 +25,12 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.operator import alpha_shape, check_alpha
 
 HORIZON = 2**20
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
-_DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -131,13 +130,16 @@ class StreamState:
         """The block of the boundary columns that begins at `first_row`, or None where there are no columns."""
         rules = self._rules
         definition, xp = _traceable(rules.definition, self._alpha)
-        start, analytic = definition.boundary(np.arange(first_row, first_row + _BLOCK), rules.dt, xp)
-        columns = (None if analytic is None else analytic[..., 0, :], start)
+        stencil, rows = definition.stencil(rules.horizon, rules.dt, xp), np.arange(first_row, first_row + _BLOCK)
+        columns = (
+            None if stencil.analytic_columns is None else stencil.analytic_columns(rows)[..., 0, :],
+            None if stencil.start_column is None else stencil.start_column(rows),
+        )
         present = [c for c in columns if c is not None]
         if not present:
             return None
-        rows = [_time_first(0 * present[0] if c is None else c, rules.shape, self.device) for c in columns]
-        return torch.stack(rows, dim=1)
+        block = [_time_first(0 * present[0] if c is None else c, rules.shape, self.device) for c in columns]
+        return torch.stack(block, dim=1)
 
 
 _TENSORS = ("_alpha", "_taps", "_decay", "_boundary", "_memory", "_before", "_held")
@@ -295,11 +297,7 @@ def _check(owner: str, x: Any, state: Any, source: Any) -> None:
         )
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
-    if x.dtype not in _DTYPES:
-        raise TypeError(
-            f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
-            + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
-        )
+    computed_in(owner, x)  # raises where the dtype is none of ours
     if x.shape != state.shape:
         raise ValueError(
             f"{owner}(x of shape {tuple(x.shape)}): needs one time slice of the state's shape {state.shape}; "

@@ -6,7 +6,7 @@ all tiles: a tile costs a handful of calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -56,29 +56,19 @@ def padded(x: Tensor, rows: int, length: int, use: str = "padded") -> Iterator[T
         yield data
 
 
-def differenced(
-    x: Tensor,
-    rows: int,
-    length: int,
-    stencil: Stencil,
-    once: Callable[[Tensor, bool, Tensor], bool] | None = None,
-) -> Iterator[Tensor]:
-    """Yield d tile by tile, padded with zeros; a tile is overwritten by the next.
-
-    `once` is the backend's own first difference: once(x, subtract, out), False where torch's is the better one.
-    """
+def differenced(x: Tensor, rows: int, length: int, stencil: Stencil) -> Iterator[Tensor]:
+    """Yield d tile by tile, padded with zeros; a tile is overwritten by the next."""
     if not (stencil.differences or stencil.subtract):
         yield from padded(x, rows, length, "difference")
         return
     first = stencil.differences == 1 and not diff.two_terms(stencil)
-    if once is None and first and length == x.shape[2] and x.shape[3] == 1 and x.shape[2] > 1 and rows < x.shape[0]:
+    if first and length == x.shape[2] and x.shape[3] == 1 and x.shape[2] > 1 and rows < x.shape[0]:
         yield from _first_differences(x, rows, stencil.subtract)
         return
     room = buffer("difference", x, rows, length)
     for tile in cut(x, rows):
         d = room if tile.shape[0] == rows else room[: tile.shape[0]]
-        if not (first and once is not None and once(tile, stencil.subtract, d)):
-            diff.difference_into(d, tile, stencil)
+        diff.difference_into(d, tile, stencil)
         yield d
 
 

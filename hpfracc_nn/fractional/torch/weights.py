@@ -1,20 +1,22 @@
-"""From a definition to the form that a kernel wants: cached by value for a fixed alpha, traced for a tensor."""
+"""From a definition to the form that a kernel wants: cached by value for a fixed alpha, from a table for a tensor."""
 
 from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional import tables
+from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.orders import Orders
 from hpfracc_nn.fractional.weights import fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # smaller entries are zero: subnormal numbers slow a float32 product tenfold
@@ -31,18 +33,31 @@ class Weights:
         dt: Their spacing.
         dtype: What the product is computed in.
         device: Where.
+        tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
     """
 
-    def __init__(self, definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device):
+    def __init__(
+        self,
+        definition: Definition,
+        n: int,
+        dt: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        tabulated: bool = True,
+    ):
         self.definition, self.n, self.dtype, self.device = definition, n, dtype, device
         self.nodes: Nodes | None = None
         if n > _SHORTEST:
             self.nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
+        self._dt = dt
+        self._family: Definition | None = None
+        self._orders: Orders | None = None
         if definition.is_fixed:
             self.stencil = fixed_stencil(definition, n, dt)
         else:
-            traced = replace(definition, alpha=definition.alpha.reshape(-1), bounds=definition.interval)
-            self.stencil = traced.stencil(n, dt, TORCH)
+            self.stencil = definition.stencil_at(TORCH.asarray(definition.alpha).reshape(-1), n, dt, TORCH)
+            self._family = family(definition) if tabulated else None
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
 
@@ -53,57 +68,79 @@ class Weights:
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
         if 0 not in self._forms:
-            self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))))
+            table = None if self._family is None else tables.column_table(self._family, self.n)
+            if table is None:
+                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))))
+            else:
+                self._forms[0] = ColumnForm(*self._orders_in(table).evaluate(table, self.dtype))
         return self._forms[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> ChunkForm:
         """The chunk matrices for chunks of `length`; with more than one chunk `nodes` may not be None."""
         if length not in self._forms:
-            self._forms[length] = self._chunk_form(length)
+            nodes = self.nodes if self.n > length else None
+            assert nodes is not None or self.n <= length, "the kernel accepts sums of exponentials only"
+            table = None if self._family is None else tables.chunk_table(self._family, self.n, nodes, length)
+            if table is None:
+                self._forms[length] = self._computed(nodes, length)
+            else:
+                self._forms[length] = self._looked_up(table, nodes, length)
         return self._forms[length]  # type: ignore[return-value]
 
     def columns(self) -> Tensor | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
-        if self._columns is None:
-            stencil, rows = self.stencil, []
-            if stencil.start is not None and self.n > stencil.start_index:
-                rows.append(self._tensor(stencil.start).reshape(1, -1, self.n))
-            if stencil.analytic is not None:
-                terms = stencil.analytic.shape[-2]
-                rows.append(self._tensor(stencil.analytic).reshape(-1, terms, self.n).transpose(0, 1))
-            if rows:
+        stencil = self.stencil
+        if self._columns is None and (stencil.starts or stencil.terms):
+            table = None if self._family is None else tables.boundary_table(self._family, self.n)
+            if table is not None:
+                (found,) = self._orders_in(table).evaluate(table, self.dtype)
+                self._columns = found.transpose(0, 1).contiguous()
+            else:
+                rows = [self._tensor(stencil.start).reshape(1, -1, self.n)] if stencil.starts else []
+                if stencil.terms:
+                    analytic = self._tensor(stencil.analytic).reshape(-1, stencil.terms, self.n)
+                    rows.append(analytic.transpose(0, 1))
                 self._columns = self._cast(torch.cat(rows)).contiguous()
         return self._columns
 
-    def _chunk_form(self, length: int) -> ChunkForm:
-        if self.n <= length:
-            near = self._cast(toeplitz(F.pad(self._at(np.arange(self.n)), (0, length - self.n)), length))
-            channels = near.shape[0]
-            zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
-            return ChunkForm(near, *zeros, torch.zeros(1, dtype=torch.float64, device=self.device))
-        nodes = self.nodes
-        assert nodes is not None, "the kernel accepts weights that are sums of exponentials only"
-        lags = np.union1d(np.arange(length), nodes.lags)
-        values = self._at(lags)
-        near = values[..., :length]
-        coefficients = nodes.fit(TORCH.take(values, np.searchsorted(lags, nodes.lags)), TORCH)
-        far, into, decay = _chunk_matrices(nodes, length)
-        slow = coefficients[..., None] * self._tensor(far)
-        # More rows: what the exponentials leave wrong at the exact lags, r samples before the chunk.
-        exact_lags = nodes.first - 1
-        r, at = np.arange(1, nodes.first)[:, None], np.arange(length)[None, :]
-        inside = (r + at <= exact_lags).astype(np.float64)
-        lag = np.minimum(r + at, exact_lags)
-        exact = near[..., self._tensor(lag)]
-        reach = np.exp(-nodes.rates[:, None] * (np.arange(nodes.first) - nodes.first))
-        fitted = (coefficients @ self._tensor(reach))[..., self._tensor(lag)]
-        correction = (exact - fitted) * self._tensor(inside)
+    def _looked_up(self, table: tables.Table, nodes: Nodes | None, length: int) -> ChunkForm:
+        orders = self._orders_in(table)
+        if nodes is None:
+            (near,) = orders.evaluate(table, self.dtype)
+            return self._single(near)
+        near, far = orders.evaluate(table, self.dtype)
+        form = transitions(nodes, length)
+        (into,) = orders.constants(table, "into", lambda: (form.into,), self.dtype)
+        (decay,) = orders.constants(table, "decay", lambda: (form.decay,), torch.float64)
+        return ChunkForm(near, far, into, decay)
+
+    def _orders_in(self, table: tables.Table) -> Orders:
+        """The orders as points of a table's domain, which all tables of these weights share."""
+        if self._orders is None:
+            self._orders = Orders(self.definition.alpha, table.domain, self._dt, self.device)
+        return self._orders
+
+    def _computed(self, nodes: Nodes | None, length: int) -> ChunkForm:
+        if nodes is None:
+            column = F.pad(self._at(np.arange(self.n)), (0, length - self.n))
+            return self._single(self._cast(toeplitz(column, length)))
+        form = transitions(nodes, length)
+        values = self._at(form.lags)
+        coefficients = form.coefficients(values, TORCH)
+        slow = coefficients[..., None] * self._tensor(form.far)
+        far = torch.cat([slow, form.correction(values, coefficients, TORCH)], dim=-2)
         return ChunkForm(
-            self._cast(toeplitz(near, length)),
-            self._cast(torch.cat([slow, correction], dim=-2)),
-            self._tensor(into).to(self.dtype),
-            self._tensor(decay),
+            self._cast(toeplitz(values[..., :length], length)),
+            self._cast(far),
+            self._tensor(form.into).to(self.dtype),
+            self._tensor(form.decay),
         )
+
+    def _single(self, near: Tensor) -> ChunkForm:
+        """The form of one chunk: it has no states."""
+        channels, length, _ = near.shape
+        zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
+        return ChunkForm(near, *zeros, torch.zeros(1, dtype=torch.float64, device=self.device))
 
     def _at(self, lags: np.ndarray) -> Tensor:
         values = self._tensor(self.stencil.column(lags))
@@ -116,17 +153,6 @@ class Weights:
         if self.is_fixed:
             values = torch.where(values.abs() < _NEGLIGIBLE, 0.0, values)
         return values.to(self.dtype).contiguous()
-
-
-def _chunk_matrices(nodes: Nodes, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return exp(-s (l + 1 - first)) [Q, L], into [L, states] and decay [states]."""
-    s, at, exact = nodes.rates, np.arange(length), nodes.first - 1
-    far = np.exp(-np.outer(s, at + 1 - nodes.first))
-    into = np.concatenate([np.exp(-np.outer(length - 1 - at, s)), np.eye(length)[:, : length - 1 - exact : -1]], axis=1)
-    decay = np.concatenate([np.exp(-s * length), np.zeros(exact)])
-    for matrix in (far, into, decay):
-        matrix[np.abs(matrix) < _NEGLIGIBLE] = 0
-    return far, into, decay
 
 
 class _Cache:

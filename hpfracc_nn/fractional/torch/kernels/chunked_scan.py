@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.kernels import chunks
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -73,9 +74,7 @@ register(
         "torch",
         "torch",
         "chunked_scan",
-        run,
-        adjoint,
-        gram,
+        *by_tiles(run, adjoint, gram),
         chunks.prepare,
         cost,
         chunks.refuses,

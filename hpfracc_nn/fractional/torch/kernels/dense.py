@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
+from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -80,4 +81,4 @@ def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
         )
 
 
-register(Kernel("toeplitz", "torch", "torch", "dense", run, adjoint, gram, prepare, cost, refuses, saves))
+register(Kernel("toeplitz", "torch", "torch", "dense", *by_tiles(run, adjoint, gram), prepare, cost, refuses, saves))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm, padded_length
+from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -68,4 +69,4 @@ def _filter(x: Tensor, spectrum: Tensor, out: Tensor) -> None:
     out.copy_(torch.fft.irfft(transformed, size, dim=2)[:, :, :n])
 
 
-register(Kernel("toeplitz", "torch", "torch", "fft", run, adjoint, gram, prepare, cost, refuses, saves))
+register(Kernel("toeplitz", "torch", "torch", "fft", *by_tiles(run, adjoint, gram), prepare, cost, refuses, saves))

@@ -1,0 +1,144 @@
+"""What the way to a kernel costs, for a small input (16 x 64, float32): checks, manager, autograd.
+
+    python benchmarks/dispatch.py [--quick] [--output DIR]
+
+The bare kernel is the planned kernel's own run on weights in its form, differences included, its result allocated.
+Targets: the layer's forward without gradient takes at most 2.5 times the bare kernel; an input that requires a gradient
+adds at most what a minimal autograd.Function adds over its own forward.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from calls import both_ways, calibrate, planned_product, public, signals
+from results import Table, microseconds
+from timing import Call, Times, interleaved, machine, set_allocator, torch_threads
+from torch import Tensor
+
+from hpfracc_nn import BackendManager, Caputo, FractionalDifference, FractionalLayer
+
+ROWS, N = 16, 64
+DEFINITION = Caputo(0.5)
+MOST = 2.5  # layer / bare kernel
+
+
+class Identity(torch.autograd.Function):
+    """The least that a classic autograd function can do."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return torch.empty_like(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Tensor:
+        return grads[0]
+
+
+def bare_kernel(x: Tensor) -> Call:
+    """The planned kernel's own run on x, its result allocated."""
+    product, data = planned_product(x, DEFINITION, BackendManager())
+    run, form, frame = product.plan.kernel.run, product.form, product.frame
+
+    def call() -> Tensor:
+        y = torch.empty_like(data)
+        run(form, frame, data, y)
+        return y
+
+    return call
+
+
+def site_pick(x: Tensor) -> Call:
+    """The layer's question to its site, the key made before."""
+    manager = BackendManager()
+    public(x, DEFINITION, manager)()
+    (site,) = manager.sites()
+    (plan,) = site.plans()
+    key = (x.shape, x.dtype, x.device, False, False, plan.workload.exponentials, plan.workload.threads)
+    return partial(site.pick, key, lambda: plan.workload)
+
+
+def calls() -> dict[str, Call]:
+    """Return everything that is timed, by name."""
+    x, x_grad = signals(ROWS, N), signals(ROWS, N).requires_grad_()
+    wide, g = x[None], torch.ones(ROWS, N)
+    layer = FractionalLayer(DEFINITION.alpha, "caputo", manager=BackendManager())
+    fixed = FractionalDifference(ROWS, init=0.5, learn_alpha=False, manager=BackendManager())
+    learned = FractionalDifference(ROWS, init=0.5, manager=BackendManager())
+    return {
+        "x.shape": lambda: x.shape,
+        "Site.pick": site_pick(x),
+        "bare kernel": bare_kernel(x),
+        "derivative()": public(x, DEFINITION, BackendManager()),
+        "layer": partial(layer, x),
+        "layer, no_grad, x requires grad": without_grad(partial(layer, x_grad)),
+        "layer, x requires grad": partial(layer, x_grad),
+        "layer, forward and backward": both_ways(partial(layer, x_grad), [x_grad], g),
+        "minimal Function, its forward alone": partial(Identity.forward, None, x),
+        "minimal Function": partial(Identity.apply, x_grad),
+        "minimal Function, forward and backward": both_ways(partial(Identity.apply, x_grad), [x_grad], g),
+        "FractionalDifference, fixed": without_grad(partial(fixed, wide)),
+        "FractionalDifference, learned": without_grad(partial(learned, wide)),
+    }
+
+
+def without_grad(call: Call) -> Call:
+    """The call inside torch.no_grad(), whose own cost is included."""
+
+    def inside() -> object:
+        with torch.no_grad():
+            return call()
+
+    return inside
+
+
+def verdicts(times: Times) -> list[str]:
+    """Return the derived figures, with their targets where there are any."""
+    bare, layer = times["bare kernel"], times["layer"]
+    added = times["layer, x requires grad"] - layer
+    allowed = times["minimal Function"] - times["minimal Function, its forward alone"]
+    picks = times["Site.pick"] / times["x.shape"]
+    both = times["layer, forward and backward"] - times["minimal Function, forward and backward"]
+    return [
+        f"layer / bare kernel: {layer / bare:.2f}, at most {MOST}: {_verdict(layer <= MOST * bare)}.",
+        f"requires_grad adds {microseconds(added):.1f} us, at most the {microseconds(allowed):.1f} us of a minimal "
+        f"Function: {_verdict(added <= allowed)}.",
+        f"Site.pick / x.shape: {picks:.1f}.",
+        f"layer forward and backward, less a minimal Function's: {microseconds(both):.1f} us.",
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="few rounds")
+    parser.add_argument("--output", type=Path, help="also write the table into this folder")
+    arguments = parser.parse_args()
+    calibrate()
+    set_allocator("warm")
+    rounds = 7 if arguments.quick else 41
+    with torch_threads(1):
+        table = Table(
+            "dispatch",
+            f"Dispatch at {ROWS} x {N}, float32, one thread, {machine()}. Medians of {rounds} interleaved rounds.",
+            {"call": ("call", ""), "us": ("us", ".2f")},
+        )
+        table.begin("warm allocator")
+        times = interleaved(calls(), rounds, seconds=0.2)
+        for name, seconds in times.medians.items():
+            table.add(call=name, us=microseconds(seconds))
+        for text in verdicts(times):
+            table.note(text)
+    if arguments.output:
+        table.write(arguments.output)
+
+
+def _verdict(reached: bool) -> str:
+    return "pass" if reached else "FAIL"
+
+
+if __name__ == "__main__":
+    main()

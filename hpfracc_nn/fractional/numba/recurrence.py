@@ -1,0 +1,210 @@
+"""The operator on a range of signals in one pass: differences, product and boundary columns while a block is in cache.
+
+Chunks of 16 samples: lags inside a chunk are a small triangular product, everything before it is a sum of decaying
+exponentials whose states are stepped in double precision from chunk to chunk (`torch/forms.py` has the algebra).
+Signals are independent, and nothing is shared between calls: threads may work on ranges of their own.
+
+Operands, contiguous: near [C, 16, 16], into [C or 1, 16, K], out [C or 1, K, 16], decay [3, K] in float64, over 1, 4 and
+8 chunks, and its powers [8, K] from 0 to 7 chunks; K is a multiple of 8. The transposed operator takes near^T, out^T
+and into^T and runs backwards. Boundary columns are [terms, C, n]; signal i belongs to channel i % C.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from hpfracc_nn.fractional.numba import boundary
+from hpfracc_nn.fractional.numba.panels import advance, lanes_of, panel, size_of
+
+CHUNK = 16
+ROWS, FEW = 8, 4  # chunks that share a panel
+STRIDE = CHUNK * ROWS
+HALF = STRIDE // 2
+BLOCK = 8 * STRIDE  # samples that are worked on at once, in the first cache
+
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+
+def units(x: np.ndarray) -> int:
+    """Return how many signals x has."""
+    return x.shape[0] * x.shape[1]
+
+
+@compiled
+def signals_of(x):
+    """Return x [batch, C, n, 1] as [signals, n]."""
+    return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
+
+
+@compiled
+def room(count, like):
+    """Return memory that begins with a cache line."""
+    memory = np.empty(count + 64 // like.itemsize, like.dtype)
+    ahead = (64 - memory.ctypes.data % 64) % 64 // like.itemsize
+    return memory[ahead : ahead + count]
+
+
+@compiled
+def whole(count):
+    """Return the half strides that hold a number of samples, in samples."""
+    return -(-count // HALF) * HALF
+
+
+@compiled
+def step_states(d, length, at, backwards, into, decay, powers, state, s):
+    """Write the states before each of the chunks of one stride to s [8, K], or of half a stride where no more is left."""
+    like, states = d[0], into.shape[1]
+    size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
+    data = d.ctypes.data + (length - CHUNK - at if backwards else at) * size
+    first, factor, final, power = s.ctypes.data, into.ctypes.data, state.ctypes.data, powers.ctypes.data
+    is_half = length - at < STRIDE
+    # In double precision the state moves from chunk to chunk, in single precision over all of them: see `advance`.
+    fading = decay.ctypes.data + 8 * states * (0 if size == 8 else (1 if is_half else 2))
+    q = 0
+    while q < states:
+        by = q * size
+        if q + lanes > states:
+            if is_half:
+                advance(like, FEW, 2, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                        final + 8 * q, power + by, states)  # fmt: skip
+            else:
+                advance(like, ROWS, 2, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                        final + 8 * q, power + by, states)  # fmt: skip
+        elif is_half:
+            advance(like, FEW, 1, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                    final + 8 * q, power + by, states)  # fmt: skip
+        else:
+            advance(like, ROWS, 1, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                    final + 8 * q, power + by, states)  # fmt: skip
+        q += lanes
+
+
+@compiled
+def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
+    """Write the product of d into e, both of whole half strides; the state goes on from call to call."""
+    like, states = d[0], into.shape[1]
+    size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
+    for done in range(0, length, STRIDE):
+        step_states(d, length, done, backwards, into, decay, powers, state, s)
+        first = (length - CHUNK - done if backwards else done) * size
+        data, result = d.ctypes.data + first, e.ctypes.data + first
+        for at in range(0, CHUNK, lanes):
+            inside, after = near.ctypes.data + at * size, out.ctypes.data + at * size
+            if length - done < STRIDE:
+                panel(like, FEW, 1, result + at * size, step, data, step, 1, inside, CHUNK, CHUNK,
+                      s.ctypes.data, states, 1, after, CHUNK, states)  # fmt: skip
+            else:
+                panel(like, ROWS, 1, result + at * size, step, data, step, 1, inside, CHUNK, CHUNK,
+                      s.ctypes.data, states, 1, after, CHUNK, states)  # fmt: skip
+
+
+@compiled
+def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
+    """Write the operator on the signals from `begin` to `end` of x [batch, C, n, 1] into y.
+
+    Args:
+        m: How often the data are differenced, -1 to 2.
+        subtract: Whether the Taylor polynomial at the first sample is subtracted.
+        taylor: Its terms.
+        start: The entry of the differences that the first column multiplies, or -1.
+    """
+    x, y = signals_of(x), signals_of(y)
+    n, channels, states = x.shape[1], near.shape[0], into.shape[2]
+    size = min(BLOCK, whole(n))
+    d, e, s = room(size, x), room(size, x), room(ROWS * states, x)
+    state, values = room(states, decay), np.empty(columns.shape[0], x.dtype)
+    for row in range(begin, end):
+        c = row % channels
+        state[:] = 0
+        total = 0.0
+        for first in range(0, n, BLOCK):
+            last = min(first + BLOCK, n)
+            length = whole(last - first)
+            total = boundary.difference(x[row], d, first, last, m, subtract, taylor, total)
+            d[last - first : length] = 0
+            if first == 0:
+                boundary.values_at_start(x[row], d, values, start)
+            multiply(d, e, length, False, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, powers, state, s)
+            boundary.add_columns(y[row, first:last], e, columns, c, first, values)
+
+
+@compiled
+def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
+    """Write the transpose of `forward` on g into gx; the operands are the transposed ones."""
+    g, gx = signals_of(g), signals_of(gx)
+    n, channels, states = g.shape[1], near.shape[0], into.shape[2]
+    size = min(BLOCK, whole(n))
+    d, e, s = room(size, g), room(size + 2, g), room(ROWS * states, g)
+    state, sums, values = room(states, decay), np.empty(3), np.empty(columns.shape[0])
+    for row in range(begin, end):
+        c = row % channels
+        state[:] = 0
+        sums[:] = 0
+        values[:] = 0
+        e[:2] = 0
+        for first in range((n - 1) // BLOCK * BLOCK, -1, -BLOCK):
+            last = min(first + BLOCK, n)
+            length = whole(last - first)
+            d[: last - first] = g[row, first:last]
+            d[last - first : length] = 0
+            boundary.project(d[: last - first], columns, c, first, values)
+            e_next, e_after = e[0], e[1]
+            multiply(d, e, length, True, near[c], into[c % into.shape[0]], out[c % out.shape[0]], decay, powers, state, s)
+            e[last - first] = e_next
+            e[last - first + 1] = e_after
+            boundary.difference_adjoint(e, gx[row], first, last, m, subtract, taylor, start, values, sums)
+
+
+@compiled
+def gram(x, g, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start, near_sum, far_sum, column_sums):
+    """Add the gradients of <forward(x), g> in near, far and the columns, over the signals from `begin` to `end`."""
+    x, g = signals_of(x), signals_of(g)
+    n, states = x.shape[1], into.shape[2]
+    size = min(BLOCK, whole(n))
+    d, grad, s = room(size, x), room(size, x), room(size // CHUNK * states, x)
+    near, far = room(CHUNK * CHUNK, x), room(states * CHUNK, x)
+    state, values = room(states, decay), np.empty(column_sums.shape[0], x.dtype)
+    for row in range(begin, end):
+        c = row % near_sum.shape[0]
+        state[:] = 0
+        total = 0.0
+        for first in range(0, n, BLOCK):
+            last = min(first + BLOCK, n)
+            count = last - first
+            length = whole(count)
+            total = boundary.difference(x[row], d, first, last, m, subtract, taylor, total)
+            d[count:length] = 0
+            grad[:count] = g[row, first:last]
+            grad[count:length] = 0
+            if first == 0:
+                boundary.values_at_start(x[row], d, values, start)
+            boundary.add_products(column_sums, c, first, grad[:count], values)
+            for at in range(0, length, STRIDE):
+                step_states(d, length, at, False, into[0], decay, powers, state, s[at // CHUNK * states :])
+            correlate(d, 1, CHUNK, grad, length // CHUNK, near, CHUNK)
+            correlate(s, 1, states, grad, length // CHUNK, far, states)
+            add(near_sum[c], near)
+            add(far_sum[c], far)
+
+
+@compiled
+def correlate(a, row, step, grad, count, result, rows):
+    """Write result[r] = sum over chunks k of a[r * row + k * step] * grad[chunk k]."""
+    like = a[0]
+    size, lanes = size_of(like), lanes_of(like)
+    for r in range(0, rows, ROWS):
+        for at in range(0, CHUNK, lanes):
+            panel(
+                like, ROWS, 1, result.ctypes.data + (r * CHUNK + at) * size, CHUNK,
+                a.ctypes.data + r * row * size, row, step, grad.ctypes.data + at * size, CHUNK, count,
+                a.ctypes.data, 0, 0, a.ctypes.data, 0, 0,
+            )  # fmt: skip
+
+
+@compiled
+def add(total, part):
+    """Add a flat part, in double precision."""
+    flat = total.reshape(-1)
+    for k in range(flat.size):
+        flat[k] += part[k]

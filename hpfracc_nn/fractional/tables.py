@@ -1,0 +1,225 @@
+"""What a learned order evaluates on each step: the weights as short Chebyshev series in alpha.
+
+A tensor alpha has bounds, and between them every weight is an analytic function of alpha. The schemes' formulas are
+run once, in NumPy and for all Chebyshev points together; what remains on each step is
+
+    weight(alpha) = (dt reach)**(+-alpha) sum_i T_i(u) coefficients[i],      u = (alpha - centre) / radius,
+
+a handful of small operations and one product, which autograd and transforms follow to any order. The weight at lag k
+goes like k**-alpha times something slow: the power of `reach`, sqrt(n), is taken out so that no weight varies by much
+more than sqrt(n) over the interval; without it the series, whose error is relative to the largest value, would lose a
+digit for each power of ten in n at the longest lags. It is one power for all lags because the fit of the exponentials
+is ill-conditioned: its rounding errors cancel in the weights, which they do no longer once lags are scaled apart.
+
+Bounds wider than 1 are cut into cells with a series each. A cell's interval is wider than the cell, so that |u| < 1 and
+T_i(u) = cos(i acos(u)) is smooth on it. The chunk matrices are linear in the weights: their table is made of the
+weights' coefficients.
+
+Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 and 8.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
+from hpfracc_nn.fractional.stencil import Stencil
+
+_POINTS = 40  # Chebyshev points per cell; n = 10**6 needs 26 of them
+_TAIL = 30  # from here on coefficients must be the formula's own rounding, which the degree is measured by
+_ROUNDING = 1e-15  # coefficients this far below the largest value are dropped in any case
+_LEFT = 1e-9  # a tail above this part of the largest of all values is no rounding
+_ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
+_AT_ONCE = 1 << 18  # weights that are computed together, so that temporary arrays stay in the cache
+_LARGEST = 1 << 25  # bytes of a table
+_ROOM = 1 << 28  # bytes of all tables
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Where alpha lies: cells of equal width, each with its Chebyshev interval, and the power that is taken out.
+
+    Attributes:
+        low: The lower bound.
+        width: Of a cell.
+        cells: How many.
+        radius: Half the width of a cell's interval.
+        power: The sign of alpha in the power, -1 for derivatives.
+        reach: What is raised to it, in steps.
+    """
+
+    low: float
+    width: float
+    cells: int
+    radius: float
+    power: float
+    reach: float
+
+    @property
+    def centres(self) -> np.ndarray:
+        """The middle of each cell, [cells]."""
+        return self.low + self.width * (np.arange(self.cells) + 0.5)
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Some outputs as series over a domain.
+
+    Attributes:
+        domain: Over which.
+        degree: Terms of a series.
+        coefficients: Those of every output, [cells * degree, outputs].
+        shapes: The arrays that the outputs are, one after the other.
+        placed: What a framework made of the table, by device; it goes when the table goes.
+    """
+
+    domain: Domain
+    degree: int
+    coefficients: np.ndarray
+    shapes: tuple[tuple[int, ...], ...]
+    placed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @cached_property
+    def sizes(self) -> list[int]:
+        """How many outputs each array has."""
+        return [math.prod(shape) for shape in self.shapes]
+
+
+def column_table(family: Definition, n: int) -> Table | None:
+    """Return the whole column, [n]; None where a table would be too large or does not converge.
+
+    Args:
+        family: The operator at its upper bound, with its bounds; see `definitions.family`.
+        n: Samples.
+    """
+    return _SHELF.get((family, n, "column"), lambda: _column(family, n))
+
+
+def boundary_table(family: Definition, n: int) -> Table | None:
+    """Return the starting column, then the analytic ones, [columns, n]; None also where there are none."""
+    return _SHELF.get((family, n, "boundary"), lambda: _boundary(family, n))
+
+
+def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
+    """Return `near` [L, L] and, where there are nodes, `far` [K, L] of chunks of `length`; as `column_table`."""
+    return _SHELF.get((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
+
+
+@lru_cache(maxsize=1024)
+def domain_of(family: Definition, n: int) -> Domain:
+    """Return the domain of a family's weights on `n` samples."""
+    low, high = family.interval
+    cells = max(1, math.ceil(high - low))
+    width = (high - low) / cells
+    # A tenth more on either side; a narrow interval is not worth less, and its derivative would lose digits.
+    return Domain(low, width, cells, max(0.6 * width, 0.125), family.dt_power, math.sqrt(max(n, 1)))
+
+
+def _column(family: Definition, n: int) -> Table | None:
+    return _tabulated(family, n, n, lambda stencil: stencil.column(np.arange(n)), lambda column: [column])
+
+
+def _boundary(family: Definition, n: int) -> Table | None:
+    facts = family.stencil(n, 1.0, NUMPY)
+    count = facts.starts + facts.terms
+
+    def columns(stencil: Stencil) -> np.ndarray:
+        start = [stencil.start[:, None]] if stencil.starts else []
+        analytic = [stencil.analytic] if stencil.terms else []
+        return np.concatenate(start + analytic, axis=1).reshape(-1, count * n)
+
+    def as_rows(values: np.ndarray) -> list[np.ndarray]:
+        return [values.reshape(-1, count, n)]
+
+    return _tabulated(family, n, count * n, columns, as_rows) if count else None
+
+
+def _chunks(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
+    if nodes is None:
+        lags = np.arange(min(n, length))
+        pad = ((0, 0), (0, length - lags.size))
+        return _tabulated(
+            family, n, length**2, lambda stencil: stencil.column(lags), lambda values: [toeplitz(np.pad(values, pad))]
+        )
+    form = transitions(nodes, length)
+    outputs = length * (length + nodes.states)
+    return _tabulated(
+        family, n, outputs, lambda stencil: stencil.column(form.lags), lambda values: chunk_matrices(values, form)
+    )
+
+
+def _tabulated(
+    family: Definition,
+    n: int,
+    outputs: int,
+    sampled: Callable[[Stencil], np.ndarray],
+    expanded: Callable[[np.ndarray], Sequence[np.ndarray]],
+) -> Table | None:
+    """Make the table of `expanded`, a linear map to arrays of so many `outputs`, of what is `sampled`."""
+    domain = domain_of(family, n)
+    if 8 * domain.cells * _POINTS * outputs > 2 * _LARGEST:  # about half the points are kept
+        return None
+    coefficients = _series(domain, lambda alpha: sampled(family.stencil_at(alpha, n, 1.0, NUMPY)), outputs)
+    if coefficients is None:
+        return None
+    degree = coefficients.shape[1]
+    arrays = expanded(coefficients.reshape(domain.cells * degree, -1))
+    flat = np.concatenate([array.reshape(array.shape[0], -1) for array in arrays], axis=1)
+    return Table(domain, degree, flat, tuple(array.shape[1:] for array in arrays))
+
+
+def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs: int) -> np.ndarray | None:
+    """Return the coefficients [cells, degree, samples], or None if they do not fall to the formula's rounding."""
+    angles = np.pi * (np.arange(_POINTS) + 0.5) / _POINTS
+    alpha = np.add.outer(domain.centres, domain.radius * np.cos(angles)).ravel()
+    pieces = np.array_split(alpha, min(alpha.size, 1 + alpha.size * outputs // _AT_ONCE))
+    values = np.concatenate([sampled(piece) * domain.reach ** (-domain.power * piece[:, None]) for piece in pieces])
+    values = values.reshape(domain.cells, _POINTS, -1)
+    transform = np.cos(np.outer(np.arange(_POINTS), angles)) * (2 / _POINTS)
+    transform[0] /= 2
+    coefficients = transform @ values
+    size, largest = np.abs(coefficients), np.abs(values).max(axis=1, keepdims=True)
+    tail = size[:, _TAIL:].max(axis=1, keepdims=True)
+    degree = int(np.flatnonzero((size > np.maximum(_ROUNDING * largest, 10 * tail)).any(axis=(0, 2)))[-1]) + 1
+    if degree >= _TAIL or tail.max() > _LEFT * largest.max():
+        return None
+    return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO]
+
+
+class _Shelf:
+    """Tables by value of what they are of, least recently used first out once they outgrow the room."""
+
+    def __init__(self, room: int) -> None:
+        self._room, self._bytes = room, 0
+        self._kept: OrderedDict[Hashable, Table | None] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def get(self, key: Hashable, build: Callable[[], Table | None]) -> Table | None:
+        with self._lock:
+            if key in self._kept:
+                self._kept.move_to_end(key)
+                return self._kept[key]
+        found = build()
+        with self._lock:
+            if key in self._kept:  # another thread was faster
+                return self._kept[key]
+            self._kept[key] = found
+            self._bytes += found.coefficients.nbytes if found else 0
+            while self._bytes > self._room and len(self._kept) > 1:
+                _, dropped = self._kept.popitem(last=False)
+                self._bytes -= dropped.coefficients.nbytes if dropped else 0
+        return found
+
+
+_SHELF = _Shelf(_ROOM)

@@ -1,0 +1,172 @@
+"""A plain call: the checks, the axes in the kernels' order, the weights, the plan, the product."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch.frame import Frame
+from hpfracc_nn.fractional.torch.probe import is_traced, is_watched
+from hpfracc_nn.fractional.torch.product import Product
+from hpfracc_nn.fractional.torch.weights import Weights, weights_of
+from hpfracc_nn.selection import Plan, Site, Workload
+
+_COMPUTED_IN = {
+    torch.float16: torch.float32,
+    torch.bfloat16: torch.float32,
+    torch.float32: torch.float32,
+    torch.float64: torch.float64,
+}
+_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+
+Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pick_backward`
+
+
+def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+    """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None:
+        raise wrong_dtype(owner, x)
+    if torch.jit.is_tracing():
+        raise RuntimeError(f"{owner}(x): torch.jit.trace cannot follow it; call it outside the traced part.")
+    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
+    if 0 in layout.canonical or x.device.type == "meta":
+        # With a tensor alpha its gradient is zero, not absent.
+        return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
+    if torch.is_inference_mode_enabled():
+        # Weights and working memory are kept, and autograd refuses tensors that inference mode made.
+        with torch.inference_mode(False), torch.no_grad():
+            return computed(owner, x, definition, dt, dim, site)
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return _ordered(x, definition, dt, layout, dtype, site)
+    return _ordered(x, definition, dt, layout, dtype, site)
+
+
+def computed_in(owner: str, x: Tensor) -> torch.dtype:
+    """Return the dtype that `x` is computed in, or raise."""
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None:
+        raise wrong_dtype(owner, x)
+    return dtype
+
+
+def wrong_dtype(owner: str, x: Tensor) -> TypeError:
+    """Return what is raised for samples that are not real and floating."""
+    return TypeError(
+        f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
+        + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
+    )
+
+
+def alpha_shape(definition: Definition) -> tuple[int, ...]:
+    """Return the shape of a definition's alpha."""
+    alpha = definition.alpha
+    if isinstance(alpha, float):
+        return ()
+    if isinstance(alpha, Tensor):
+        return tuple(alpha.shape)
+    shape = []
+    while isinstance(alpha, tuple):
+        shape.append(len(alpha))
+        alpha = alpha[0]
+    return tuple(shape)
+
+
+def floating_alpha(owner: str, alpha: Any) -> None:
+    """Raise unless alpha is a real floating tensor."""
+    if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
+        kind = f"{alpha.dtype} tensor" if isinstance(alpha, Tensor) else type(alpha).__name__
+        raise TypeError(
+            f"{owner}(alpha: {kind}): needs a float or a floating torch tensor; pass for example torch.tensor(0.5)."
+        )
+
+
+def check_alpha(owner: str, definition: Definition) -> None:
+    """Raise unless a tensor alpha is a real floating tensor within its bounds.
+
+    Its values are read only where that breaks nothing: on the CPU, outside tracing, where no gradient is wanted.
+    """
+    alpha = definition.alpha
+    floating_alpha(owner, alpha)
+    if alpha.requires_grad or alpha.device.type != "cpu" or is_traced(alpha, ()):
+        return
+    low, high = definition.interval
+    if not bool(((alpha >= low) & (alpha <= high)).all()):
+        raise ValueError(
+            f"{owner}(alpha={alpha.tolist()}): needs a tensor alpha within its bounds ({low:g}, {high:g}); "
+            "pass bounds that hold it, such as bounds=(1, 2), or a float."
+        )
+
+
+def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
+    make = Weights if is_watched(x) else weights_of  # what a tracer sees is not kept
+    weights = make(definition, layout.n, dt, dtype, x.device)
+    tracks = torch.is_grad_enabled()
+    needs, learns = (
+        tracks and x.requires_grad,
+        tracks and not weights.is_fixed and weights.definition.alpha.requires_grad,
+    )
+    data = arranged(x, layout, dtype)
+    return restored(planned(site.pick, data, weights, layout, site, needs, learns)(data), layout, x.dtype)
+
+
+def arranged(x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+    """Return `x` with its axes in the kernels' order, [batch, channels, n, width]."""
+    data = x if x.dtype == dtype else x.to(dtype)
+    if layout.order is not None:
+        data = data.permute(layout.order)
+    return data.reshape(layout.canonical)
+
+
+def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+    """Return `y` with its axes in the caller's order, contiguous."""
+    y = y.reshape(layout.permuted)
+    if layout.inverse is not None:
+        y = y.permute(layout.inverse).contiguous()
+    return y if y.dtype == dtype else y.to(dtype)
+
+
+def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site, needs: bool, learns: bool) -> Product:
+    """Return the product that the site's plan computes.
+
+    Args:
+        pick: `site.pick` in a forward pass, `site.pick_backward` in a backward pass that stands apart from it.
+        x: The samples or their gradient, in the kernels' order.
+        weights: Of the operator.
+        layout: Of the caller's array.
+        site: Where the plans are kept.
+        needs: A gradient in the samples is wanted.
+        learns: A gradient in alpha is wanted.
+    """
+    count = 0 if weights.nodes is None else weights.nodes.states
+    threads = torch.get_num_threads()
+
+    def describe() -> Workload:
+        return Workload(
+            op="toeplitz",
+            framework="torch",
+            device=str(x.device),
+            dtype=_NAMES[x.dtype],
+            rows=layout.batch * layout.channels,
+            n=layout.n,
+            width=layout.width,
+            channels=layout.channels,
+            exponentials=count,
+            needs_gradient=needs,
+            learns_weights=learns,
+            threads=threads,
+        )
+
+    plan = pick((x.shape, x.dtype, x.device, needs, learns, count, threads), describe)
+    form = plan.kernel.prepare(weights, plan.workload)
+    return Product(site, plan, form, Frame(weights.stencil, weights.columns(), x.dtype))

@@ -1,0 +1,326 @@
+"""The operators inside torch.compile and torch.export: one opaque operation that asks the manager when it runs.
+
+`hpfracc_nn::apply` takes tensors, numbers and names only, so that an exported graph holds the whole definition and no
+address. A compiler sees its shape (the fake kernel) and its backward, `hpfracc_nn::backward`; forward mode, torch.func
+and a gradient that is differentiated again get the aten formula instead, and vmap makes one call with one more axis.
+The weights are never traced: that takes a second a layer.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.torch.eager import (
+    alpha_shape,
+    arranged,
+    check_alpha,
+    computed,
+    computed_in,
+    floating_alpha,
+    planned,
+    restored,
+)
+from hpfracc_nn.fractional.torch.probe import is_transformed, is_watched
+from hpfracc_nn.fractional.torch.weights import weights_of
+from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
+
+_NAMES = {kind: name for name, kind in DEFINITIONS.items()}
+
+_OPERATOR = "float[] orders, int[] shape, str definition, str scheme, float[] bounds, float dt, int dim, str owner"
+_NEEDS = "bool needs_x=False, bool needs_alpha=False"
+_TAGS = (torch.Tag.pt2_compliant_tag,)
+_LIBRARY = torch.library.Library("hpfracc_nn", "DEF")
+_LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor", tags=_TAGS)
+_LIBRARY.define(f"backward(Tensor g, Tensor? x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor[]", tags=_TAGS)
+_APPLY, _BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
+
+
+class Operator(NamedTuple):
+    """What an operation is told besides its tensors: alpha is a tensor argument, else `orders` in `shape`."""
+
+    orders: Sequence[float]
+    shape: Sequence[int]
+    definition: str
+    scheme: str
+    bounds: Sequence[float]
+    dt: float
+    dim: int
+    owner: str
+
+    def at(self, alpha: Tensor | None) -> Definition:
+        """Return the definition with its alpha."""
+        if alpha is None:
+            return _fixed(self.definition, self.scheme, tuple(self.bounds), tuple(self.orders), tuple(self.shape))
+        return DEFINITIONS[self.definition](alpha, self.scheme, tuple(self.bounds) or None)  # type: ignore[arg-type]
+
+    def eagerly(self, x: Tensor, alpha: Tensor | None) -> Tensor:
+        """Return what a plain call returns: autograd and every transform of torch.func follow it."""
+        if not all(isinstance(size, int) for size in x.shape):
+            x = x.reshape([int(size) for size in x.shape])  # the formula is written for one size
+        return computed(self.owner, x, self.at(alpha), self.dt, self.dim, _site())
+
+
+def compiled(
+    owner: str, x: Tensor, definition: Definition, dt: float, dim: int, where: Site | BackendManager | None
+) -> Tensor:
+    """Return the operator applied to `x`, in a way that a compiler can follow.
+
+    Raises:
+        ValueError: In torch.export, where the manager or the class of the definition is the caller's own.
+    """
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    name = _NAMES.get(type(definition))
+    manager = where.manager if isinstance(where, Site) else where
+    if name is None or not (manager is None or is_process_wide(manager)):
+        if torch.compiler.is_exporting():
+            raise ValueError(
+                f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
+                f"{', '.join(DEFINITIONS)}; leave manager=None and configure() that manager."
+            )
+        return _uncompiled(owner, x, definition, dt, dim, where)
+    bounds = [] if definition.bounds is None else list(definition.bounds)
+    alpha = definition.alpha
+    if isinstance(alpha, Tensor):
+        return _APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
+    orders, shape = _flat(alpha), list(alpha_shape(definition))
+    return _APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
+
+
+def _plain(
+    owner: str, x: Tensor, definition: Definition, dt: float, dim: int, where: Site | BackendManager | None
+) -> Tensor:
+    if not isinstance(where, Site):
+        where = (where or default_manager()).shared_site("toeplitz", "torch", "functions")
+    return computed(owner, x, definition, dt, dim, where)
+
+
+# A compiled model breaks its graph here, and the manager is honoured.
+_uncompiled = torch.compiler.disable(_plain, reason="a graph cannot name a manager or definition of the caller's own")
+
+
+def _site() -> Site:
+    return default_manager().shared_site("toeplitz", "torch", "compiled")
+
+
+def _flat(alpha: float | tuple) -> list[float]:
+    return [alpha] if isinstance(alpha, float) else [value for part in alpha for value in _flat(part)]
+
+
+@functools.lru_cache(maxsize=256)
+def _fixed(
+    definition: str, scheme: str, bounds: tuple[float, ...], orders: tuple[float, ...], shape: tuple[int, ...]
+) -> Definition:
+    return DEFINITIONS[definition](np.reshape(orders, shape).tolist(), scheme, bounds or None)  # type: ignore[arg-type]
+
+
+# Forward
+
+
+def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
+    """Run the plan's kernel: `x` is a plain tensor here, and whatever stood around the call is gone."""
+    operator, needs_x, needs_alpha = _read(given)
+    definition = operator.at(alpha)
+    if alpha is not None and not needs_alpha:
+        check_alpha(operator.owner, definition)
+    layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x)
+    if 0 in layout.canonical:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    with _plainly(x, records=False):
+        data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
+        product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
+        return restored(product.forward(data), layout, x.dtype)
+
+
+def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
+    """Check all that can be checked without values, and return the result's shape."""
+    operator, _, _ = _read(given)
+    computed_in(operator.owner, x)
+    if alpha is not None:
+        floating_alpha(operator.owner, alpha)
+    axis = errors.axis(operator.owner, operator.dim, x.ndim)
+    shape = tuple(operator.shape if alpha is None else alpha.shape)
+    layout_of.__wrapped__(operator.owner, tuple(x.shape), axis, shape)  # sizes may be symbols, which no cache holds
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
+    """Choose who differentiates: for a tracer the pair of opaque operations, for all others what they always do."""
+    operator, needs_x, needs_alpha = _read(given)
+    tensors = (x,) if alpha is None else (x, alpha)
+    tracks = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    if is_transformed(*tensors) or (tracks and not is_watched(x)):
+        return operator.eagerly(x, alpha)
+    if tracks:
+        return _Opaque.apply(x, alpha, operator)
+    with torch._C._AutoDispatchBelowAutograd():
+        return _APPLY(x, alpha, *operator, needs_x, needs_alpha)
+
+
+class _Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor | None, operator: Operator) -> Tensor:
+        needs_x, needs_alpha, _ = ctx.needs_input_grad
+        ctx.operator = operator
+        ctx.save_for_backward(x if needs_alpha else None, alpha)
+        return _APPLY(x, alpha, *operator, needs_x, needs_alpha)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        x, alpha = ctx.saved_tensors
+        needs_x, needs_alpha, _ = ctx.needs_input_grad
+        found = iter(_BACKWARD(g, x, alpha, *ctx.operator, needs_x, needs_alpha))
+        return next(found) if needs_x else None, next(found) if needs_alpha else None, None
+
+
+# Backward
+
+
+def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
+    """Run the kernel's adjoint, and its Gram map where alpha's gradient is wanted."""
+    operator, needs_x, needs_alpha = _read(given)
+    layout, dtype = _layout(operator, g, operator.at(alpha)), computed_in(operator.owner, g)
+    if 0 in layout.canonical:
+        return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
+    with _plainly(g, records=needs_alpha):
+        order = None if alpha is None else alpha.detach().requires_grad_(needs_alpha)
+        weights = weights_of(operator.at(order), layout.n, operator.dt, dtype, g.device)
+        grads = arranged(g.detach(), layout, dtype)
+        product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
+        data = arranged(x.detach(), layout, dtype) if needs_alpha and x is not None else None
+        with torch.no_grad():
+            gx, parts = product.backward(data, grads, needs_x)
+        found = [restored(gx, layout, g.dtype)] if gx is not None else []
+        if order is not None and needs_alpha:
+            tensors = product.tensors
+            found.append(_order_gradient(order, tensors, parts))
+    return found
+
+
+def _order_gradient(alpha: Tensor, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
+    """Carry the gradients of the weights' tensors on to alpha."""
+    pairs = [(tensor, grad) for tensor, grad in zip(tensors, grads, strict=True) if tensor.requires_grad]
+    if not pairs:
+        return torch.zeros_like(alpha)
+    return torch.autograd.grad([tensor for tensor, _ in pairs], alpha, [grad for _, grad in pairs])[0]
+
+
+def _fake_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
+    _, needs_x, needs_alpha = _read(given)
+    return _like(g, alpha, needs_x, needs_alpha, torch.empty_like)
+
+
+def _autograd_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
+    """Take the aten formula where the gradients are themselves differentiated."""
+    operator, needs_x, needs_alpha = _read(given)
+    tensors = [tensor for tensor in (g, x, alpha) if tensor is not None]
+    if is_transformed(*tensors) or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+        return _formula_backward(operator, g, x, alpha, needs_x, needs_alpha)
+    with torch._C._AutoDispatchBelowAutograd():
+        return _BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
+
+
+def _formula_backward(
+    operator: Operator, g: Tensor, x: Tensor | None, alpha: Tensor | None, needs_x: bool, needs_alpha: bool
+) -> list[Tensor]:
+    """Return the gradients, differentiable in g, x and alpha."""
+    data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
+    if not needs_alpha:
+        _, pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)
+    elif needs_x:
+        _, pull = torch.func.vjp(operator.eagerly, data, alpha)
+    else:
+        _, pull = torch.func.vjp(lambda alpha: operator.eagerly(data, alpha), alpha)
+    return list(pull(g))
+
+
+# Batches of calls: one call with one more axis
+
+
+def _vmap(info: Any, in_dims: tuple, x: Tensor, alpha: Tensor | None, *given: Any) -> tuple[Tensor, int]:
+    operator, needs_x, needs_alpha = _read(given)
+    batched = _with_batch(info, x, in_dims[0])
+    orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[1], batched.ndim)
+    moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, batched.ndim - 1) + 1)
+    return _APPLY(batched, orders, *moved, needs_x, needs_alpha), 0
+
+
+def _vmap_backward(
+    info: Any, in_dims: tuple, g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
+) -> tuple[list[Tensor], list[int]]:
+    operator, needs_x, needs_alpha = _read(given)
+    grads = _with_batch(info, g, in_dims[0])
+    data = None if x is None else _with_batch(info, x, in_dims[1])
+    orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[2], grads.ndim)
+    moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, grads.ndim - 1) + 1)
+    found = _BACKWARD(grads, data, orders, *moved, needs_x, needs_alpha)
+    if alpha is not None and needs_alpha:  # one gradient per call, in alpha's own shape
+        shape = alpha.shape if in_dims[2] is None else alpha.movedim(in_dims[2], 0).shape[1:]
+        found = [*found[:-1], found[-1].reshape(info.batch_size, *shape)]
+    return found, [0] * len(found)
+
+
+def _with_batch(info: Any, x: Tensor, where: int | None) -> Tensor:
+    return x.expand(info.batch_size, *x.shape) if where is None else x.movedim(where, 0)
+
+
+def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -> Tensor:
+    """Return alpha [batch, 1, ..., *c], which broadcasts to the axes of `ndim` other than time."""
+    orders = _with_batch(info, alpha, where)
+    return orders.reshape(info.batch_size, *(1,) * (ndim - 1 - orders.ndim), *orders.shape[1:])
+
+
+# What all of them share
+
+
+def _read(given: tuple) -> tuple[Operator, bool, bool]:
+    """Return what stands behind the tensors; the dispatcher leaves out what has its default value."""
+    count = len(Operator._fields)
+    needs_x, needs_alpha = (*given[count:], False, False)[:2]
+    return Operator(*given[:count]), needs_x, needs_alpha
+
+
+def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:
+    axis = errors.axis(operator.owner, operator.dim, x.ndim)
+    return layout_of(operator.owner, x.shape, axis, alpha_shape(definition))
+
+
+@contextmanager
+def _plainly(x: Tensor, records: bool) -> Iterator[None]:
+    """Compute as outside inference mode and autocast; `inference_mode(False)` lets autograd record below its keys."""
+    with (
+        torch.inference_mode(False),
+        torch.autocast(x.device.type, enabled=False),
+        torch.set_grad_enabled(records),
+    ):
+        yield
+
+
+def _like(
+    g: Tensor, alpha: Tensor | None, needs_x: bool, needs_alpha: bool, make: Callable[..., Tensor]
+) -> list[Tensor]:
+    wanted = [g] if needs_x else []
+    if alpha is not None and needs_alpha:
+        wanted.append(alpha)
+    return [make(tensor, memory_format=torch.contiguous_format) for tensor in wanted]
+
+
+_LIBRARY.impl("apply", _run, "CompositeExplicitAutograd")
+_LIBRARY.impl("backward", _run_backward, "CompositeExplicitAutograd")
+_LIBRARY.impl("apply", _autograd, "Autograd")
+_LIBRARY.impl("backward", _autograd_backward, "Autograd")
+torch.library.register_fake("hpfracc_nn::apply", _fake, lib=_LIBRARY)
+torch.library.register_fake("hpfracc_nn::backward", _fake_backward, lib=_LIBRARY)
+torch.library.register_vmap("hpfracc_nn::apply", _vmap, lib=_LIBRARY)
+torch.library.register_vmap("hpfracc_nn::backward", _vmap_backward, lib=_LIBRARY)

@@ -1,0 +1,220 @@
+"""The benchmarks run, and what they compare with computes the same thing."""
+
+import importlib
+import json
+import math
+import pathlib
+import sys
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from hpfracc_nn import Caputo, FractionalLayer, GrunwaldLetnikov, derivative  # noqa: E402
+
+BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
+ROUNDING = 1e-12  # float64, of values of the order of one, a few hundred terms
+
+pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution carries no benchmarks")
+
+
+@pytest.fixture(scope="module")
+def load():
+    """Import a benchmark's module as the script itself does: from its own folder."""
+    before = set(sys.modules)
+    sys.path.insert(0, str(BENCHMARKS))
+    yield importlib.import_module
+    sys.path.remove(str(BENCHMARKS))
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
+            del sys.modules[name]
+
+
+@pytest.fixture
+def x():
+    return torch.randn(3, 100, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+
+
+def assert_same(found, expected):
+    np.testing.assert_allclose(np.asarray(found), np.asarray(expected), rtol=0, atol=ROUNDING)
+
+
+@pytest.mark.parametrize("dim", [-1, 1])
+def test_the_cached_ffts_compute_the_derivative(load, x, dim):
+    if dim == 1:
+        x = x.T.contiguous()[None]
+    baselines = load("baselines")
+    calls = baselines.cached_ffts(baselines.column(GrunwaldLetnikov(0.5), 100), x, dim)
+    assert len(calls) == 2  # 256 and 200
+    for call in calls.values():
+        assert_same(call(), derivative(x, GrunwaldLetnikov(0.5), dim=dim))
+
+
+def test_the_learned_fft_computes_the_derivative_and_its_gradient(load, x):
+    alpha = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    ours = derivative(x, GrunwaldLetnikov(alpha, bounds=(0, 1)))
+    theirs = load("baselines").autograd_fft(alpha, x)
+    assert_same(theirs.detach(), ours.detach())
+    found, expected = (torch.autograd.grad(y.square().sum(), alpha)[0] for y in (theirs, ours))
+    assert float(found) == pytest.approx(float(expected), rel=1e-9)  # some 300 squares, derivatives of all weights
+
+
+@pytest.mark.parametrize("learn_alpha", [False, True])
+def test_the_fft_layer_computes_the_layer(load, x, learn_alpha):
+    theirs = load("baselines").FFTLayer(0.5, 100, learn_alpha)
+    ours = FractionalLayer(0.5, "grunwald_letnikov", learn_alpha=learn_alpha)
+    with torch.no_grad():
+        torch.testing.assert_close(theirs(x.float()), ours(x.float()), rtol=0, atol=1e-5)  # 100 float32 terms
+
+
+def test_the_direct_convolutions_compute_the_derivative(load, x):
+    baselines, definition = load("baselines"), GrunwaldLetnikov(0.5)
+    weights, row = baselines.column(definition, 100), x[0].numpy()
+    assert_same(baselines.conv1d(weights, x)(), derivative(x, definition))
+    assert_same(baselines.scipy_convolution(weights, row)(), derivative(row, definition))
+    assert_same(baselines.dot_loop(weights, row), derivative(row, definition))
+
+
+def test_the_loop_over_published_sizes_computes_caputo(load, x):
+    peers, row = load("peers"), x[0].numpy()
+    assert_same(peers.caputo_loop(peers.l1_weights(100), row), derivative(row, Caputo(0.5, "l1")))
+
+
+def test_what_is_timed_as_the_product_is_the_public_call(load, x):
+    calls, baselines = load("calls"), load("baselines")
+    for definition in calls.definitions(0.5).values():
+        manager = calls.BackendManager()
+        found = calls.product_alone(x, definition, manager)().reshape(3, 100)
+        assert_same(found, calls.public(x, definition, manager)())
+        y, gradient = both = calls.product_both_ways(x, torch.ones_like(x), definition, manager)()
+        assert len(both) == 2
+        wanted = x.clone().requires_grad_()
+        derivative(wanted, definition).sum().backward()
+        assert_same(y.reshape(3, 100), found)
+        assert_same(gradient[0].reshape(3, 100), wanted.grad)
+    assert baselines.copied(x)().equal(x)
+
+
+def test_calls_take_turns_and_their_medians_are_kept(load):
+    order: list[str] = []
+    times = load("timing").interleaved({name: lambda name=name: order.append(name) for name in "ab"}, 3, seconds=0)
+    assert order == list("aabb" + 3 * "ab")
+    assert times.rounds == 3
+    assert times.best("") == min(times["a"], times["b"]) > 0
+
+
+def test_a_budget_ends_the_rounds_after_three(load):
+    assert load("timing").interleaved({"a": lambda: None}, 10, seconds=0, budget=0).rounds == 3
+
+
+@pytest.mark.parametrize(("shape", "dim"), [((2, 40), -1), ((2, 40, 3), 1)])
+def test_a_cell_has_both_definitions(load, shape, dim):
+    cells, calls = load("cells"), load("calls")
+    records = cells.forward_cell(calls.signals(*shape), 1, dim, budget=0)
+    for gradient in ("x", "x, alpha") if dim == -1 else ("x",):
+        records += cells.backward_cell(calls.signals(*shape), 1, dim, gradient=gradient, budget=0)
+    assert {record["definition"] for record in records} == set(calls.NAMES)
+    assert all(0 < record["call_ratio"] < math.inf and "/" in record["kernel"] for record in records)
+
+
+def test_every_kind_of_floor_is_measured(load):
+    floors = load("floors")
+    table = floors.empty(quick=True)
+    small = [
+        floors.forward_floor(2, 64),
+        floors.one_row_floor(64, 3.0),
+        floors.middle_floor((2, 32, 3)),
+        floors.learned_floor(2, 64, 2.0),
+        floors.conv1d_floor(),
+        floors.scipy_floor(),
+        floors.layer_floor((2, 2, 32), False),
+        floors.layer_floor((2, 2, 32), True),
+    ]
+    for floor in small:
+        floors.measure(table, floor, "warm", 1)
+    assert len(table.records) == sum(len(floor.least) for floor in small)
+    assert {maker.func if hasattr(maker, "func") else maker for maker in floors.cells()} == {
+        floors.forward_floor,
+        floors.one_row_floor,
+        floors.middle_floor,
+        floors.learned_floor,
+        floors.conv1d_floor,
+        floors.scipy_floor,
+        floors.layer_floor,
+    }
+    assert all(record["verdict"] in {"pass", "FAIL"} and record["copies"] > 0 for record in table.records)
+
+
+def test_peers_that_are_installed_are_timed(load):
+    peers = load("peers")
+    x = np.random.default_rng(0).standard_normal(64)
+    found = peers.peer_calls(x)
+    assert "scipy.signal.fftconvolve" in found
+    for name, (definition, call) in found.items():
+        assert peers.compare(name, call, x, definition, 1)["torch_ratio"] > 0
+    assert list(peers.peer_calls(x.astype(np.float32))) == ["scipy.signal.fftconvolve"]
+
+
+@pytest.mark.parametrize("direction", ["forward", "forward and backward"])
+def test_the_plan_is_compared_with_every_kernel_that_accepts(load, direction):
+    estimate = load("estimate")
+    record = estimate.cell(2, 64, torch.float32, direction, 1)
+    assert {"torch/dense", "torch/fft", record["planned"]} <= set(record["all_us"])
+    assert record["ratio"] >= 1
+    table = load("results").Table("estimate", "", {})
+    table.records = [{**record, "direction": each} for each in estimate.DIRECTIONS]
+    estimate.summary(table)
+    assert len(table.notes) == 2
+
+
+def test_dispatch_names_its_targets(load):
+    dispatch = load("dispatch")
+    verdicts = dispatch.verdicts(load("timing").interleaved(dispatch.calls(), 1, seconds=0))
+    assert sum("pass" in text or "FAIL" in text for text in verdicts) == 2
+
+
+def test_threads_are_compared(load):
+    threads = load("threads")
+    table = threads.empty(2, 64)
+    threads.torch_scaling(table, 2, 64, 1)
+    threads.python_threads(table, 2, 64, 1)
+    assert [record["count"] for record in table.records] == [1, 2, 1, 8]
+
+
+def test_every_group_has_a_table_of_its_own(load):
+    product = load("product")
+    names = [group.table(True).name for groups in product.GROUPS.values() for group in groups]
+    assert len(set(names)) == len(names) >= len(product.GROUPS)
+
+
+def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(load, tmp_path, monkeypatch):
+    product, results = load("product"), load("results")
+
+    def fill(table, allocator, quick):
+        table.add(value=1.25, allocator=allocator, verdict="FAIL" if allocator == "warm" else "pass")
+        table.note("A line.")
+
+    columns = {"value": ("value", ".1f"), "allocator": ("allocator", ""), "missing": ("missing", "")}
+    group = results.Group(lambda quick: results.Table("small", "A caption.", columns), fill)
+    monkeypatch.setitem(product.GROUPS, "floors", (group,))
+    monkeypatch.setattr(product, "calibrate", lambda count: None)
+    monkeypatch.setattr(product, "set_allocator", lambda name: None)  # of the whole process
+    monkeypatch.setattr(sys, "argv", ["product.py", "--group", "floors", "--strict", "--output", str(tmp_path)])
+    with pytest.raises(SystemExit, match="floor"):
+        product.main()
+    assert "| 1.2 | cold |  |" in (tmp_path / "small.md").read_text()
+    assert [record["allocator"] for record in json.loads((tmp_path / "small.json").read_text())["records"]] == [
+        "cold",
+        "warm",
+    ]
+
+
+def test_the_chart_is_drawn(load, tmp_path):
+    pytest.importorskip("matplotlib")
+    grid, plot, cells, calls = (load(name) for name in ("grid", "plot", "cells", "calls"))
+    table = grid.FORWARD.table(True)
+    for record in cells.forward_cell(calls.signals(2, 32), 1, budget=0):
+        table.add(**record, allocator="warm")
+    plot.draw(table, tmp_path / "chart.png")
+    assert (tmp_path / "chart.png").stat().st_size > 1000

@@ -1,0 +1,237 @@
+"""Tables give a learned order the weights of the formulas, and their derivatives, wherever alpha lies in its bounds."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.func import jvp
+
+from hpfracc_nn.fractional import tables
+from hpfracc_nn.fractional.definitions import (
+    Caputo,
+    Definition,
+    GrunwaldLetnikov,
+    RiemannLiouville,
+    RiemannLiouvilleIntegral,
+    family,
+)
+from hpfracc_nn.fractional.schemes.exponentials import tolerance
+from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.weights import Weights
+from tests.torch_cases import SCHEMES
+
+CPU = torch.device("cpu")
+PARTS = (1e-6, 0.02, 0.37, 0.52, 0.8, 1 - 1e-6)  # of the way from the lower to the upper bound
+BOUNDS: dict[type[Definition], tuple[tuple[float, float], ...]] = {
+    Caputo: ((0, 1), (1, 2), (0.3, 0.32)),
+    RiemannLiouville: ((0, 1), (1, 2)),
+    GrunwaldLetnikov: ((-1, 0), (0, 1), (-0.4, 0.5), (-1, 2)),
+    RiemannLiouvilleIntegral: ((0, 1), (1, 2), (0, 2)),
+}
+CASES = [(kind, scheme, bounds) for kind, scheme in SCHEMES for bounds in BOUNDS[kind]]
+every_case = pytest.mark.parametrize(
+    ("kind", "scheme", "bounds"), CASES, ids=[f"{kind.__name__}-{scheme}-{bounds}" for kind, scheme, bounds in CASES]
+)
+LENGTHS = [1000, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 20000))]
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")  # torch's own, inside jvp
+Case = tuple[type[Definition], str, tuple[float, float]]
+
+
+def orders(bounds: tuple[float, float]) -> Tensor:
+    low, high = bounds
+    return torch.tensor([low + part * (high - low) for part in PARTS], dtype=torch.float64)
+
+
+def weights(case: Case, alpha: Tensor, n: int, tabulated: bool, dt: float = 0.5) -> Weights:
+    kind, scheme, bounds = case
+    return Weights(kind(alpha, scheme, bounds), n, dt, torch.float64, CPU, tabulated=tabulated)
+
+
+def tangent(values: Callable[[Tensor], Any], alpha: Tensor, direction: Tensor) -> tuple[Any, Any]:
+    """Return values(alpha) and its derivative along `direction`, by forward mode."""
+    value, found = jvp(values, (alpha,), (direction,))  # type: ignore[misc]
+    return value, found
+
+
+def derivatives(values: Callable[[Tensor], Any], alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the values of all channels and their first and second derivatives, each in its channel's alpha."""
+    one = torch.ones_like(alpha)
+    (value, first), (_, second) = tangent(lambda a: tangent(values, a, one), alpha, one)
+    return value, first, second
+
+
+def differentiated(values: Callable[[Tensor], Any], alpha: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the same, the second derivative by differences of the first: torch's trigamma is right to 1e-9 only.
+
+    Of fourth order at h = 1e-3: the error is about (h log n)**4 / 30, below 1e-9, and the rounding of the first / h.
+    """
+    one, h = torch.ones_like(alpha), 1e-3
+    value, first = tangent(values, alpha, one)
+    at = {i: tangent(values, alpha + i * h, one)[1] for i in (-2, -1, 1, 2)}
+    return value, first, (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / (12 * h)
+
+
+def assert_agree(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], relative: float, noise: float) -> None:
+    """Compare weights [..., channels, n] one by one; `noise` is relative to the largest of a channel.
+
+    The derivatives are relative to the weight where they are smaller than it: they cross zero.
+    """
+    size = wanted[0].abs()
+    largest = size.amax(dim=-1, keepdim=True)
+    for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        rtol = (relative, max(relative, 1e-11), 5e-9)[i]
+        bound = rtol * torch.maximum(other.abs(), size) + (1, 30, 1000)[i] * noise * largest  # degree**2 / radius each
+        assert torch.all((one - other).abs() <= bound), (i, ((one - other).abs() / bound).max())
+
+
+def noise_of(kind: type[Definition]) -> float:
+    """What rounding leaves where weights vanish; the integral's are third differences of k**(1 + alpha) above 1."""
+    return 6e-13 if kind is RiemannLiouvilleIntegral else 3e-14
+
+
+@every_case
+@pytest.mark.parametrize("n", LENGTHS)
+def test_the_column_and_its_derivatives_are_those_of_the_formula(
+    kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
+) -> None:
+    case, alpha = (kind, scheme, bounds), orders(bounds)
+    assert tables.column_table(family(kind(alpha, scheme, bounds)), n) is not None
+    got = derivatives(lambda a: weights(case, a, n, True).column().column, alpha)
+    wanted = differentiated(lambda a: weights(case, a, n, False).column().column, alpha)
+    assert_agree(got, wanted, 1e-12, noise_of(kind))
+
+
+@every_case
+@pytest.mark.parametrize("n", LENGTHS)
+def test_boundary_columns_and_their_derivatives_are_those_of_the_formula(
+    kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
+) -> None:
+    case, alpha = (kind, scheme, bounds), orders(bounds)
+    if weights(case, alpha, n, False).columns() is None:
+        assert weights(case, alpha, n, True).columns() is None
+        return
+    got = derivatives(lambda a: weights(case, a, n, True).columns(), alpha)
+    wanted = differentiated(lambda a: weights(case, a, n, False).columns(), alpha)
+    # Relative to the weight on the first sample, 1 or more: a column vanishes at one end of the bounds. The starting
+    # column of bdf2 is a difference of two terms that grow like n**(taylor - alpha), alpha a tenth below its bound.
+    largest = wanted[0].abs().amax(dim=(-2, -1), keepdim=True).clamp(min=2.0 ** min(bounds))
+    noise = (2e-15 * n**1.1 if scheme == "bdf2" else noise_of(kind)) * largest
+    for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
+        bound = (1e-12, 1e-11, 5e-9)[i] * torch.maximum(other.abs(), wanted[0].abs()) + (1, 30, 1e4)[i] * noise
+        assert torch.all((one - other).abs() <= bound), (i, ((one - other).abs() / bound).max())
+
+
+def response(form: ChunkForm, n: int, at: int) -> Tensor:
+    """Return the weights that a form stands for, [channels, n - at]: its answer to an impulse at sample `at`."""
+    channels = form.near.shape[0]
+    x = torch.zeros(1, channels, n, 1, dtype=torch.float64)
+    x[:, :, at] = 1
+    return form.product(x)[0, :, at:, 0]
+
+
+@every_case
+@pytest.mark.parametrize("n", [10, *LENGTHS])
+def test_chunk_forms_and_their_derivatives_are_those_of_the_formula(
+    kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
+) -> None:
+    case, alpha, at = (kind, scheme, bounds), orders(bounds), 5
+    wanted = differentiated(lambda a: weights(case, a, n, False).column().column[:, : n - at], alpha)
+
+    def chunked(a: Tensor, length: int) -> Tensor:
+        return response(weights(case, a, n, True).chunks(length), n, at)
+
+    for length in (16, 32) if n > 64 else (8, 16, 128):
+        if length < n and weights(case, alpha, n, True).nodes is None:
+            continue  # wide bounds: no sum of exponentials to tolerance
+        got = derivatives(partial(chunked, length=length), alpha)
+        # The fit of the exponentials is as good as its tolerance says.
+        assert_agree(got, wanted, max(1e-12, tolerance(n, "float64")), noise_of(kind))
+
+
+@every_case
+def test_gradients_reach_alpha_as_through_the_formula(
+    kind: type[Definition], scheme: str, bounds: tuple[float, float]
+) -> None:
+    n, alpha = 100, orders(bounds).requires_grad_()
+    g = torch.randn(len(PARTS), n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    case = (kind, scheme, bounds)
+    found = []
+    for tabulated in (True, False):
+        column = weights(case, alpha, n, tabulated).column().column
+        (first,) = torch.autograd.grad((column * g).sum(), alpha, create_graph=True)
+        found.append((first, *torch.autograd.grad(first.sum(), alpha)))
+    for one, other, rtol in zip(*found, (1e-9, 1e-8), strict=True):
+        assert (one - other).abs().max() <= rtol * other.abs().max()
+
+
+def test_one_table_serves_every_step_and_every_dt() -> None:
+    alpha, n = torch.tensor(0.4, dtype=torch.float64), 256
+    key = family(Caputo(alpha, bounds=(0, 1)))
+    table = tables.column_table(key, n)
+    assert tables.column_table(family(Caputo(alpha + 0.1, bounds=(0, 1))), n) is table
+    assert tables.column_table(family(Caputo(alpha, bounds=(0, 0.9))), n) is not table
+    one, other = (weights((Caputo, "l1_2", (0, 1)), alpha, n, True, dt).column().column for dt in (1.0, 1e-3))
+    torch.testing.assert_close(other, one * 1e-3**-0.4, rtol=1e-14, atol=0)
+    assert tables.column_table(key, n) is table
+
+
+def test_what_is_too_large_for_a_table_comes_from_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tables, "_LARGEST", 1 << 10)
+    case, alpha = (RiemannLiouville, "bdf2", (1.0, 2.0)), orders((1, 2))
+    one, other = weights(case, alpha, 77, True), weights(case, alpha, 77, False)
+    assert tables.boundary_table(family(one.definition), 77) is None
+    for got, wanted in zip(
+        (one.columns(), *one.chunks(16).tensors, one.column().column),
+        (other.columns(), *other.chunks(16).tensors, other.column().column),
+        strict=True,
+    ):
+        torch.testing.assert_close(got, wanted, rtol=0, atol=0)
+
+
+def test_a_series_that_does_not_converge_is_refused() -> None:
+    domain = tables.domain_of(Caputo(1.0, bounds=(0, 1)), 100)
+    assert tables._series(domain, lambda alpha: np.abs(alpha - 0.5)[:, None], 1) is None
+    smooth = tables._series(domain, lambda alpha: np.exp(alpha)[:, None], 1)
+    assert smooth is not None
+    assert smooth.shape[1] <= 20
+
+
+def test_tables_outgrow_no_room() -> None:
+    shelf, domain = tables._Shelf(3 * 80), tables.domain_of(Caputo(1.0, bounds=(0, 1)), 100)
+    builds: list[int] = []
+
+    def get(key: int) -> None:
+        def build() -> tables.Table:
+            builds.append(key)
+            return tables.Table(domain, 10, np.zeros((10, 1)), ((1,),))
+
+        shelf.get(key, build)
+
+    for key in (1, 2, 3, 1, 4, 1, 3, 2):  # 4 drives out 2, the least recently used
+        get(key)
+    assert builds == [1, 2, 3, 4, 2]
+
+
+def test_an_alpha_far_outside_its_bounds_has_no_weights() -> None:
+    case = (GrunwaldLetnikov, "grunwald", (0.0, 1.0))
+    column = weights(case, torch.tensor([1.05, 1.2], dtype=torch.float64), 50, True).column().column
+    wanted = weights(case, torch.tensor([1.05], dtype=torch.float64), 50, False).column().column
+    torch.testing.assert_close(column[:1], wanted, rtol=1e-12, atol=1e-15)
+    assert column[1].isnan().all()
+
+
+def test_tables_first_used_inside_a_transform_serve_calls_outside() -> None:
+    case, alpha = (Caputo, "l1_2", (0.1, 0.9)), torch.full((1,), 0.3, dtype=torch.float64)
+    wanted = weights(case, alpha, 90, False).chunks(16).near
+
+    def near(a: Tensor) -> Tensor:
+        return weights(case, a, 90, True).chunks(16).near
+
+    inside, _ = tangent(near, alpha, torch.ones_like(alpha))
+    batched = torch.vmap(near)(alpha.expand(2, 1))
+    for got in (inside, batched[0], batched[1], near(alpha)):
+        torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-14)
