@@ -131,6 +131,20 @@ def test_bdf2_is_exact_for_the_power_that_its_starting_column_is_made_for(kind, 
     np.testing.assert_allclose(got, exact.power(t[c:], c, definition), rtol=1e-12, atol=8 * EPS * n**c)
 
 
+@pytest.mark.parametrize("alpha", [0.1, 0.5, 1.0, 1.5, 2.0])
+@pytest.mark.parametrize(("kind", "scheme"), REGISTERED)
+def test_boundary_columns_can_be_had_at_any_rows(kind, scheme, alpha):
+    definition, n = kind(alpha, scheme), 300
+    stencil = definition.stencil(n, 0.1, NUMPY)
+    for rows in (np.arange(3), np.array([1, 2, 7, 140, 141]), np.array([5]), np.arange(200, n)):
+        for column, whole in (
+            (stencil.start_column, stencil.start),
+            (stencil.analytic_columns, stencil.analytic),
+        ):
+            if column is not None:  # bdf2's is a small difference of powers up to n**2 that are rounded
+                np.testing.assert_allclose(column(rows), whole[..., rows], rtol=1e-12, atol=8 * EPS * n**2)
+
+
 # m
 
 

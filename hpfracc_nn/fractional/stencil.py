@@ -30,9 +30,9 @@ class Stencil:
         differences: m, the backward differences taken before the product, -1 (a cumulative sum) to 2.
         subtract: Whether the Taylor polynomial at the first sample is subtracted.
         taylor: Its number of terms, 1 or 2.
-        start_column: Makes `start`; None where there is no starting column.
+        start_column: The starting column at increasing rows: [k] -> [*c, k]; None where there is none.
         start_index: The entry of d that the starting column acts on.
-        analytic_columns: Makes `analytic`; None where there are none.
+        analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
         terms: How many columns `analytic` has.
     """
 
@@ -41,9 +41,9 @@ class Stencil:
     differences: int
     subtract: bool
     taylor: int = 1
-    start_column: Callable[[], Array] | None = None
+    start_column: Callable[[np.ndarray], Array] | None = None
     start_index: int = 1
-    analytic_columns: Callable[[], Array] | None = None
+    analytic_columns: Callable[[np.ndarray], Array] | None = None
     terms: int = 0
 
     @cached_property
@@ -54,12 +54,12 @@ class Stencil:
     @cached_property
     def start(self) -> Array:
         """The starting column [*c, n], or None."""
-        return None if self.start_column is None else self.start_column()
+        return None if self.start_column is None else self.start_column(np.arange(self.n))
 
     @cached_property
     def analytic(self) -> Array:
         """The columns [*c, terms, n] that multiply x[0] and S, or None."""
-        return None if self.analytic_columns is None else self.analytic_columns()
+        return None if self.analytic_columns is None else self.analytic_columns(np.arange(self.n))
 
     @property
     def starts(self) -> bool:

@@ -133,9 +133,9 @@ class Definition:
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
-            start_column=None if start is None else lambda: start(alpha, taylor, m, n, xp) * scale(),
+            start_column=None if start is None else lambda rows: start(alpha, taylor, m, rows, xp) * scale(),
             start_index=scheme.start_index(taylor),
-            analytic_columns=(lambda: self._analytic(alpha, n, scale(), xp)) if terms else None,
+            analytic_columns=(lambda rows: self._analytic(alpha, rows, scale(), xp)) if terms else None,
             terms=terms,
         )
 
@@ -146,9 +146,9 @@ class Definition:
         """How many of x(0) and dt x'(0) have a column of their own."""
         return 0
 
-    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
-        """The columns [*c, terms, n] on x(0) and dt x'(0)."""
-        return taylor_columns(alpha, self._terms, n, xp) * scale[..., None, :]
+    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
+        """The columns [*c, terms, k] on x(0) and dt x'(0), at the given rows."""
+        return taylor_columns(alpha, self._terms, rows, xp) * scale[..., None, :]
 
     def _taylor(self, alpha: float) -> int:
         return max(1, math.ceil(alpha))
@@ -240,16 +240,17 @@ def _nested(values: Any) -> Any:
     return tuple(_nested(v) for v in values) if isinstance(values, list) else values
 
 
-def taylor_columns(alpha: Array, terms: int, n: int, xp: Namespace) -> Array:
-    """Return k**(j - alpha) / Gamma(j + 1 - alpha) for j < terms: shape [*c, terms, n], row 0 at k = 0 set to 1.
+def taylor_columns(alpha: Array, terms: int, rows: np.ndarray, xp: Namespace) -> Array:
+    """Return k**(j - alpha) / Gamma(j + 1 - alpha), j < terms, at the given rows k: shape [*c, terms, k].
 
-    1 / Gamma(1 - alpha) is written as (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right
-    sign on [0, 2].
+    At k = 0 the first column is 1 and the second 0. 1 / Gamma(1 - alpha) is written as
+    (1 - alpha)(2 - alpha) / Gamma(3 - alpha), which is finite and has the right sign on [0, 2].
     """
     alpha = alpha[..., None]
-    log_k = xp.constant(np.log(np.arange(1.0, n)), alpha)
+    first = int((rows < 1).sum())  # 1 if row 0 is among them
+    log_k = xp.constant(np.log(rows[first:].astype(np.float64)), alpha)
     reciprocal = xp.exp(-xp.lgamma(3 - alpha)) * (2 - alpha)
-    columns = [xp.concat([0 * alpha + 1, (1 - alpha) * reciprocal * xp.exp(-alpha * log_k)])]
+    columns = [xp.concat([0 * alpha + 1] * first + [(1 - alpha) * reciprocal * xp.exp(-alpha * log_k)])]
     if terms == 2:
-        columns.append(xp.concat([0 * alpha, reciprocal * xp.exp((1 - alpha) * log_k)]))
+        columns.append(xp.concat([0 * alpha] * first + [reciprocal * xp.exp((1 - alpha) * log_k)]))
     return xp.stack(columns)

@@ -66,18 +66,24 @@ class RiemannLiouvilleIntegral(Definition):
         if not (n and self.is_fixed and np.any(np.equal(self.alpha, 0))):
             return found
         # alpha = 0 is the identity, which the limit from above misses at the first sample
-        identity = np.equal(self.alpha, 0)[..., None, None] & np.equal(np.arange(n), 0)
-        return replace(found, analytic_columns=lambda: found.analytic + xp.constant(1.0 * identity, found.analytic))
+        column, whole = found.analytic_columns, np.equal(self.alpha, 0)[..., None, None]
+
+        def with_identity(rows: np.ndarray) -> Array:
+            assert column is not None, "an integral has a column on x(0)"
+            limit = column(rows)
+            return limit + xp.constant(1.0 * (whole & np.equal(rows, 0)), limit)
+
+        return replace(found, analytic_columns=with_identity)
 
     @property
     def _terms(self) -> int:
         return 1
 
-    def _analytic(self, alpha: Array, n: int, scale: Array, xp: Namespace) -> Array:
+    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
         # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less
         # the column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32
         # two digits.
-        column = power_weights(alpha, np.arange(n), xp, (-0.5, 0.5), (-1,))
+        column = power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))
         return xp.stack([column * scale])
 
     def _below(self, alpha: float) -> str:

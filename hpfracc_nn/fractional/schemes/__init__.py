@@ -15,7 +15,8 @@ class Scheme:
     Attributes:
         name: Its name at the public door.
         left: (alpha, taylor, differences, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
-        start: (alpha, taylor, differences, n, xp) -> the starting column [*c, n]; None where there is none.
+        start: (alpha, taylor, differences, rows, xp) -> the starting column [*c, k] at the given rows; None where there
+            is none.
         start_index: (taylor) -> the entry of d that the starting column acts on.
         rate: (alpha) -> the order of convergence on smooth data.
     """

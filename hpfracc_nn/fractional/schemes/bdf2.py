@@ -35,26 +35,34 @@ def start_index(taylor: int) -> int:
     return taylor
 
 
-def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> Array:
-    """Return the column [*c, n] on d[taylor] that makes the scheme exact for t**taylor; zero below row `taylor`."""
+def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
+    """Return the column on d[taylor] that makes the scheme exact for t**taylor, at the given rows.
+
+    It is zero at rows below `taylor`. Shapes: rows [k], increasing; result [*c, k].
+    """
     alpha = xp.asarray(alpha)
-    zero = 0 * alpha[..., None]
-    if n <= taylor:
-        return xp.concat([zero] * n)
-    k = np.arange(taylor, n)
-    power = taylor - alpha[..., None]
-    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), zero) - xp.lgamma(1 + power))
-    if taylor == 1:  # k = z / (1-z)**2
-        return xp.concat([zero, exact - left(alpha, taylor, 2, k - 1, xp)])
-    # k**2 = z (1 + z) / (1-z)**3; its `order`-th difference is 4, 3, 2 at sample 2
-    reached = left(alpha, taylor, 3, np.arange(n - 1), xp)
-    quadratic = xp.take(reached, k - 1) + xp.take(reached, k - 2)
-    return xp.concat([zero, zero, (exact - quadratic) / (4.0 - order)])
+    parts, k = [0 * alpha[..., None]] * int((rows < taylor).sum()), rows[rows >= taylor]
+    if k.size:
+        parts.append(_correction(alpha, taylor, order, k, xp))
+    return xp.concat(parts)
 
 
 def rate(alpha: float) -> float:
     """Order of convergence on smooth data."""
     return 2.0
+
+
+def _correction(alpha: Array, taylor: int, order: int, k: np.ndarray, xp: Namespace) -> Array:
+    """The derivative of t**taylor at samples k >= taylor, less what the scheme gives, per unit of d[taylor]."""
+    power = taylor - alpha[..., None]
+    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.lgamma(1 + power))
+    if taylor == 1:  # k = z / (1-z)**2
+        return exact - left(alpha, taylor, 2, k - 1, xp)
+    # k**2 = z (1 + z) / (1-z)**3; its `order`-th difference is 4, 3, 2 at sample 2
+    lags = np.union1d(k - 1, k - 2)
+    reached = left(alpha, taylor, 3, lags, xp)
+    quadratic = sum(xp.take(reached, np.searchsorted(lags, k - back)) for back in (1, 2))
+    return (exact - quadratic) / (4.0 - order)
 
 
 def _direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:

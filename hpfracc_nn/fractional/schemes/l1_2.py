@@ -20,14 +20,17 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     return power_weights(taylor - xp.asarray(alpha), lags, xp, l1.cells(taylor, order), moments)
 
 
-def start(alpha: Array, taylor: int, order: int, n: int, xp: Namespace) -> Array:
-    """Return the column [*c, n] that acts on d[1]: -q_(k-1) at sample k, 3/2 of it above alpha = 1."""
+def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
+    """Return the column that acts on d[1], at the given rows: -q_(k-1) at sample k, 3/2 of it above alpha = 1.
+
+    Shapes: rows [k], increasing; result [*c, k].
+    """
     factor = -1.5 if taylor == 2 else -1.0
     exponent = taylor - xp.asarray(alpha)
-    zero = 0 * exponent[..., None]
-    if n < 2:
-        return zero
-    return xp.concat([zero, power_weights(exponent, np.arange(n - 1), xp, (0,), (factor,))])
+    parts, later = [0 * exponent[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
+    if later.size:
+        parts.append(power_weights(exponent, later - 1, xp, (0,), (factor,)))
+    return xp.concat(parts)
 
 
 def start_index(taylor: int) -> int:

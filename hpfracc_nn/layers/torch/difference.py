@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
 from hpfracc_nn.layers.torch.order import Alpha
 from hpfracc_nn.selection import BackendManager, default_manager
@@ -110,15 +112,71 @@ class FractionalDifference(nn.Module):
                 f"FractionalDifference(channels={self.channels}): needs {self.channels} channels on axis {where}; "
                 f"x has shape {tuple(x.shape)}, pass channels={x.shape[where]}."
             )
-        if len(self._parts) == 1:
-            wide = x if self.orders == 1 else x.repeat_interleave(self.orders, dim=where)
-            return self._apply_part(wide, 0, axis)
-        found = []
-        for number, (index, _) in enumerate(self._parts):
-            source = torch.as_tensor(index // self.orders, device=x.device)
-            found.append(self._apply_part(x.index_select(where, source), number, axis))
-        order = torch.as_tensor(self._inverse, device=x.device)
-        return torch.cat(found, dim=where).index_select(where, order)
+        return self._joined([self._apply_part(part, k, axis) for k, part in enumerate(self._split(x, where))], where)
+
+    def initial_state(
+        self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
+    ) -> tuple[StreamState, ...]:
+        """Return the state before the first sample, for `step`: a tuple with one for each part of the bank.
+
+        A bank has one part, or more where its bounds contain a whole number.
+
+        Args:
+            shape: Of one time slice, [batch, channels], wherever the time axis is.
+            horizon: As in `FractionalLayer.initial_state`, where more is said.
+            device: As there.
+
+        Raises:
+            ValueError: An argument is out of range.
+            TypeError: An argument has the wrong type.
+        """
+        owner = "FractionalDifference.initial_state"
+        shape = streaming.slice_shape(owner, shape)
+        if len(shape) != 2 or shape[1] != self.channels:
+            raise ValueError(
+                f"{owner}(shape={shape}): needs [batch, {self.channels}], the shape of one time slice; "
+                f"pass for example ({shape[0] if shape else 1}, {self.channels})."
+            )
+        return tuple(
+            streaming.initial_state(
+                owner,
+                self._definition(part),
+                (shape[0], len(index)),
+                dt=self.dt,
+                horizon=horizon,
+                device=device,
+                source=self._source(part),
+            )
+            for part, (index, _) in enumerate(self._parts)
+        )
+
+    def step(self, x: Tensor, state: tuple[StreamState, ...]) -> tuple[Tensor, tuple[StreamState, ...]]:
+        """Return the next sample of the result, [batch, channels * orders], and the state after it.
+
+        Args:
+            x: One time slice, [batch, channels]; any floating dtype.
+            state: From `initial_state` or the step before; it stays as it is.
+
+        Raises:
+            ValueError: As in `FractionalLayer.step`.
+            TypeError: As in `FractionalLayer.step`.
+        """
+        owner = "FractionalDifference.step"
+        if not isinstance(state, tuple) or len(state) != len(self._parts):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
+                "pass what initial_state returned."
+            )
+        if x.ndim != 2 or x.shape[1] != self.channels:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [batch, {self.channels}]; "
+                "pass the samples of one step, without a time axis."
+            )
+        taken = [
+            streaming.step(owner, part, one, self._source(k))
+            for k, (part, one) in enumerate(zip(self._split(x, 1), state, strict=True))
+        ]
+        return self._joined([y for y, _ in taken], 1), tuple(one for _, one in taken)
 
     def extra_repr(self) -> str:
         low, high = self.bounds
@@ -127,11 +185,33 @@ class FractionalDifference(nn.Module):
             f"{self.channels}, orders={self.orders}, {kind}, bounds=({low:g}, {high:g}), dt={self.dt:g}, dim={self.dim}"
         )
 
+    def _split(self, x: Tensor, where: int) -> list[Tensor]:
+        """What each part of the bank sees: its orders' channels."""
+        if len(self._parts) == 1:
+            return [x if self.orders == 1 else x.repeat_interleave(self.orders, dim=where)]
+        sources = (torch.as_tensor(index // self.orders, device=x.device) for index, _ in self._parts)
+        return [x.index_select(where, source) for source in sources]
+
+    def _joined(self, parts: list[Tensor], where: int) -> Tensor:
+        """The parts' results in the orders' own order."""
+        if len(parts) == 1:
+            return parts[0]
+        order = torch.as_tensor(self._inverse, device=parts[0].device)
+        return torch.cat(parts, dim=where).index_select(where, order)
+
     def _apply_part(self, x: Tensor, number: int, axis: int) -> Tensor:
+        return apply_at("FractionalDifference", x, self._definition(number), self.dt, axis, self.site)
+
+    def _definition(self, number: int) -> GrunwaldLetnikov:
+        """One part's definition, with its present orders."""
         index, interval = self._parts[number]
         alpha: Any = self.parts[number]() if self._fixed is None else tuple(self._fixed[index].tolist())
-        definition = GrunwaldLetnikov(alpha, bounds=interval)
-        return apply_at("FractionalDifference", x, definition, self.dt, axis, self.site)
+        return GrunwaldLetnikov(alpha, bounds=interval)
+
+    def _source(self, number: int) -> tuple:
+        index, interval = self._parts[number]
+        fixed = None if self._fixed is None else tuple(self._fixed[index].tolist())
+        return type(self).__name__, fixed, interval, self.dt
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
         count = self.channels * self.orders
