@@ -1,4 +1,7 @@
-"""What the data see before the product, for NumPy arrays [batch, channels, n, width]."""
+"""What the data see before the product, its transpose, and the boundary values.
+
+Arrays are [batch, channels, n, width]; `torch/differences.py` and `numba/boundary.py` say the same.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +23,7 @@ def difference(x: np.ndarray, stencil: Stencil) -> np.ndarray:
     if m <= 0:
         u = x - x[:, :, :1] if subtract else x
         if two:
-            ramp = np.arange(x.shape[2], dtype=np.float64)[:, None]
-            u = (u - ramp * slope(x)).astype(x.dtype)
+            u = (u - _ramp(x.shape[2]) * slope(x)).astype(x.dtype)
         return u if m == 0 else np.cumsum(u, axis=2, dtype=np.float64).astype(x.dtype)
     d = np.empty_like(x)
     d[:, :, 1:] = x[:, :, 1:] - x[:, :, :-1]
@@ -35,6 +37,67 @@ def difference(x: np.ndarray, stencil: Stencil) -> np.ndarray:
     second[:, :, :1] = d[:, :, :1]
     if two and x.shape[2] > 1:
         head = second[:, :, 2:4].astype(np.float64)
-        weights = ((), (1 / 2,), (5 / 6, -1 / 3))[head.shape[2]]
-        second[:, :, 1] = np.einsum("k,bckw->bcw", np.array(weights), head)
+        second[:, :, 1] = np.einsum("k,bckw->bcw", _second_sample(x.shape[2]), head)
     return second
+
+
+def difference_adjoint(g: np.ndarray, stencil: Stencil) -> np.ndarray:
+    """Return the transpose of `difference` applied to g, in float64."""
+    m, n, two = stencil.differences, g.shape[2], stencil.subtract and stencil.taylor == 2
+    g = g.astype(np.float64)
+    if m <= 0:
+        if m < 0:
+            g = np.cumsum(g[:, :, ::-1], axis=2)[:, :, ::-1]
+        x = g.copy()
+        if stencil.subtract:
+            x[:, :, :1] -= g.sum(axis=2, keepdims=True)
+        if two:
+            x[:, :, :4] -= (g * _ramp(n)).sum(axis=2, keepdims=True) * slope_row(n)[:4, None]
+        return x
+    if stencil.subtract:
+        if m == 2 and two and n > 1:
+            g[:, :, 2:4] += g[:, :, 1:2] * _second_sample(n)[:, None]
+            g[:, :, 1] = 0
+        g[:, :, 0] = 0
+    x = _transposed(g)
+    if m == 2:
+        if stencil.subtract:
+            x[:, :, 0] = 0
+        x = _transposed(x)
+    elif two:
+        x[:, :, :4] -= g[:, :, 1:].sum(axis=2, keepdims=True) * slope_row(n)[:4, None]
+    return x
+
+
+def boundary_values(x: np.ndarray, d: np.ndarray, stencil: Stencil) -> list[np.ndarray]:
+    """Return what the boundary columns multiply, [batch, channels, 1, width]: d[start_index], x(0), dt x'(0)."""
+    values = []
+    if stencil.starts:
+        values.append(d[:, :, stencil.start_index : stencil.start_index + 1])
+    if stencil.terms:
+        values.append(x[:, :, :1])
+    if stencil.terms == 2:
+        values.append(slope(x).astype(x.dtype))
+    return values
+
+
+def head_gradient(analytic: list[np.ndarray], n: int) -> np.ndarray:
+    """Return the gradients of x(0) and, where given, dt x'(0) as additions to the first four of n samples, float64."""
+    rows = [np.eye(1, n)[0, :4], slope_row(n)[:4]]
+    return np.sum([value * row[:, None] for value, row in zip(analytic, rows, strict=False)], axis=0, dtype=np.float64)
+
+
+def _transposed(g: np.ndarray) -> np.ndarray:
+    """Return the transpose of one backward difference."""
+    x = g.copy()
+    x[:, :, :-1] -= g[:, :, 1:]
+    return x
+
+
+def _second_sample(n: int) -> np.ndarray:
+    """Return the weights of d[2] and d[3] in d[1]: x'(0) is subtracted where no digits are lost."""
+    return np.array(((), (1 / 2,), (5 / 6, -1 / 3))[min(n, 4) - 2])
+
+
+def _ramp(n: int) -> np.ndarray:
+    return np.arange(n, dtype=np.float64)[:, None]

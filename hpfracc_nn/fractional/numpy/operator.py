@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import time
+import weakref
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.layout import layout_of
+from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
-from hpfracc_nn.fractional.numpy.differences import difference, slope
-from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.weights import fixed_stencil
-from hpfracc_nn.selection import BackendManager, Workload, default_manager, running
+from hpfracc_nn.fractional.numpy.frame import Frame
+from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
+from hpfracc_nn.selection import BackendManager, Plan, Workload, default_manager, running
 
 _COMPUTED_IN = {
-    np.dtype(np.float16): np.float32,
-    np.dtype(np.float32): np.float32,
-    np.dtype(np.float64): np.float64,
+    np.dtype(np.float16): np.dtype(np.float32),
+    np.dtype(np.float32): np.dtype(np.float32),
+    np.dtype(np.float64): np.dtype(np.float64),
 }
+_MOST_KEPT = 64  # shapes of one operator
 
 
 def apply(
@@ -27,63 +30,96 @@ def apply(
 ) -> np.ndarray:
     """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
     dtype = _COMPUTED_IN.get(x.dtype)
-    if dtype is None:
-        raise TypeError(
+    if dtype is None or not definition.is_fixed:
+        raise _wrong_type(owner, x, definition)
+    dt = errors.positive_step(owner, dt)
+    if type(dim) is not int:  # a key must not take True for 1
+        dim = errors.axis(owner, dim, x.ndim)
+
+    def weights() -> tuple[Layout, Weights]:
+        layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), np.shape(definition.alpha))
+        return layout, weights_of(definition, layout.n, dt, dtype)
+
+    if not x.size:
+        layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), np.shape(definition.alpha))
+        return np.zeros_like(x)
+    manager = default_manager() if manager is None else manager
+    site = manager.shared_site("toeplitz", "numpy", "numpy")
+    plan = site.pick((definition, dt, dim, x.shape, x.dtype), lambda: _workload(*weights()))
+    ready: _Ready | None = None if plan.kept is None else plan.kept()
+    if ready is None:
+        ready = _prepared(plan, x.dtype, *weights())
+        plan.kept = weakref.ref(ready)
+    y = _product(plan, ready, x, manager)
+    if ready.is_direct:
+        return y
+    inverse = ready.layout.inverse
+    return np.ascontiguousarray(y if inverse is None else y.transpose(inverse), dtype=x.dtype)
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class _Ready:
+    """What an operator needs for data of one shape; its weights own it."""
+
+    layout: Layout
+    dtype: np.dtype
+    is_direct: bool  # the samples are taken as they come
+    form: Any
+    frame: Frame
+
+
+def _prepared(plan: Plan, x_dtype: np.dtype, layout: Layout, weights: Weights) -> _Ready:
+    """Return what a plan needs, the same for all plans alike: kept as long as the weights are."""
+    key = plan.kernel, x_dtype, layout
+    ready = weights.kept.get(key)
+    if ready is None:
+        form = plan.kernel.prepare(weights, plan.workload)
+        is_direct = layout.order is None and x_dtype == weights.dtype
+        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame)
+        if len(weights.kept) >= _MOST_KEPT:
+            weights.kept.clear()
+        weights.kept[key] = ready
+    return ready
+
+
+def _product(plan: Plan, ready: _Ready, x: np.ndarray, manager: BackendManager) -> np.ndarray:
+    """Run the plan's kernel; the result has its axes in the kernels' order."""
+    layout, kernel = ready.layout, plan.kernel
+    ordered = x if layout.order is None else x.transpose(layout.order)
+    if not (ready.is_direct and x.flags.carray):
+        # A copy of what is read-only or not aligned too: compiled code is made for arrays that are neither.
+        ordered = np.require(ordered, ready.dtype, ("C", "A", "W"))
+    y = np.empty(ordered.shape, ready.dtype)
+    data, result = ordered.reshape(layout.canonical), y.reshape(layout.canonical)
+    kernel.calls["run"] += 1
+    started = time.perf_counter() if plan.due() else None
+    with running(plan):
+        kernel.run(ready.form, ready.frame, data, result)
+    if started is not None:
+        manager.record(plan, time.perf_counter() - started)
+    return y
+
+
+def _workload(layout: Layout, weights: Weights) -> Workload:
+    return Workload(
+        op="toeplitz",
+        framework="numpy",
+        dtype=weights.dtype.name,
+        rows=layout.batch * layout.channels,
+        n=layout.n,
+        width=layout.width,
+        channels=layout.channels,
+        exponentials=weights.states,
+    )
+
+
+def _wrong_type(owner: str, x: np.ndarray, definition: Definition) -> TypeError:
+    if x.dtype not in _COMPUTED_IN:
+        return TypeError(
             f"{owner}(x of dtype {x.dtype}): needs float16, float32 or float64; "
             + ("pass x.real and x.imag apart." if x.dtype.kind == "c" else "pass x.astype(numpy.float64).")
         )
-    if not definition.is_fixed:
-        raise TypeError(
-            f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats "
-            "for a NumPy x; pass x as a tensor of the same framework as alpha."
-        )
-    dt, axis = errors.positive_step(owner, dt), errors.axis(owner, dim, x.ndim)
-    alpha = np.asarray(definition.alpha)
-    layout = layout_of(owner, x.shape, axis, alpha.shape)
-    if x.size == 0:
-        return np.zeros_like(x)
-    ordered = x if layout.order is None else x.transpose(layout.order)
-    data = ordered.reshape(layout.canonical).astype(dtype, copy=False)
-    stencil = fixed_stencil(definition, layout.n, dt)
-    y = _product(stencil, layout.channels, data, manager)
-    y = y.reshape(layout.permuted)
-    if layout.inverse is not None:
-        y = y.transpose(layout.inverse)
-    return np.ascontiguousarray(y, dtype=x.dtype)
-
-
-def _product(stencil: Stencil, channels: int, x: np.ndarray, manager: BackendManager | None) -> np.ndarray:
-    batch, _, n, width = x.shape
-    manager = default_manager() if manager is None else manager
-    plan = manager.shared_site("toeplitz", "numpy", "numpy").pick(
-        (x.shape, x.dtype, channels),
-        lambda: Workload(
-            op="toeplitz",
-            framework="numpy",
-            dtype=x.dtype.name,
-            rows=batch * channels,
-            n=n,
-            width=width,
-            channels=channels,
-        ),
+    return TypeError(
+        f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats "
+        "for a NumPy x; pass x as a tensor of the same framework as alpha."
     )
-    kernel, is_timed = plan.kernel, plan.due()
-    # NumPy warns of infinities that meet; a row that holds one is unspecified, and that is documented.
-    with running(plan), np.errstate(invalid="ignore"):
-        d = difference(x, stencil)
-        column = kernel.prepare(np.asarray(stencil.left).reshape(channels, n), x.dtype)
-        begin = time.perf_counter()
-        y = kernel.run(column, d)
-        seconds = time.perf_counter() - begin
-        kernel.calls["run"] += 1
-        if stencil.starts:
-            start = stencil.start.reshape(channels, n, 1).astype(x.dtype)
-            y += start * d[:, :, stencil.start_index, None]
-        if stencil.analytic is not None:
-            columns = stencil.analytic.reshape(channels, -1, n, 1)
-            y += (columns[:, 0] * x[:, :, :1].astype(np.float64)).astype(x.dtype)
-            if columns.shape[1] == 2:
-                y += (columns[:, 1] * slope(x)).astype(x.dtype)
-    if is_timed:
-        manager.record(plan, seconds)
-    return y

@@ -1,13 +1,14 @@
 """The kernels for NumPy arrays, registered on import.
 
-Each computes y[b, c, t, w] = sum over k of column[c, k] x[b, c, t - k, w]:
+Each computes an operator on data [batch, channels, n, width], contiguous, aligned and of the dtype that is computed in:
 
-- `run(column, x)`: column [channels, n], x [batch, channels, n, width]; new, contiguous, of x's shape.
-- `adjoint(column, g)`: the transpose in x, of g's shape.
-- `gram(x, g)`: the gradient of <run(column, x), g> in the column, [channels, n].
-- `prepare(column, dtype)`: the column as the other three take it.
+- `prepare(weights, workload)`: the weights in the kernel's form.
+- `run(form, frame, x, y)`: writes the operator on x into y.
+- `adjoint(form, frame, g, gx)`: writes its transpose on g into gx.
+- `gram(form, frame, x, g)`: returns the gradient of <operator(x), g> in the form's first fields and, if there are any, the
+  boundary columns.
 """
 
-from hpfracc_nn.fractional.numpy.kernels import dense, fft
+from hpfracc_nn.fractional.numpy.kernels import dense, fft, numba_recurrence
 
-__all__ = ["dense", "fft"]
+__all__ = ["dense", "fft", "numba_recurrence"]

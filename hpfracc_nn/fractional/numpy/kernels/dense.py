@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided, sliding_window_view
+from numpy.lib.stride_tricks import as_strided
 
+from hpfracc_nn.fractional.numpy.forms import MATRIX_KEPT, ColumnForm
+from hpfracc_nn.fractional.numpy.frame import in_passes
+from hpfracc_nn.fractional.numpy.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 LONGEST = 4096
 MOST_GIB = 1.0
 
 
-def prepare(column: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return np.ascontiguousarray(column, dtype)
+def prepare(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column
 
 
-def run(column: np.ndarray, x: np.ndarray) -> np.ndarray:
-    return _apply(toeplitz(column), x)
+def run(form: ColumnForm, x: np.ndarray, y: np.ndarray) -> None:
+    _multiply(form.matrix, x, y)
 
 
-def adjoint(column: np.ndarray, g: np.ndarray) -> np.ndarray:
-    return _apply(toeplitz(column).swapaxes(1, 2), g)
+def adjoint(form: ColumnForm, g: np.ndarray, gx: np.ndarray) -> None:
+    _multiply(form.matrix.swapaxes(1, 2), g, gx)
 
 
-def gram(x: np.ndarray, g: np.ndarray) -> np.ndarray:
+def gram(form: ColumnForm, x: np.ndarray, g: np.ndarray) -> np.ndarray:
     _, channels, n, _ = x.shape
     # products[c, t, t + k], padded so that a row one longer starts each line at its own diagonal
     products = np.zeros((channels, n, max(2 * n - 1, 1)), x.dtype)
@@ -37,17 +40,18 @@ def cost(workload: Workload) -> Cost:
     n, channels = workload.n, workload.channels
     passes = 1 + workload.needs_gradient
     matrix = channels * n * n
+    size = matrix * workload.itemsize
     product = 2.0 * workload.samples * n
-    flops = {"matmul": product * passes, "elementwise": float(matrix * passes)}
-    # The matrix is written and read once; the samples are read, brought into order and written.
-    traffic = passes * (2 * matrix * workload.itemsize + 4 * workload.bytes)
+    built = passes * (size > MATRIX_KEPT)
+    flops = {"matmul": product * passes, "elementwise": float(matrix * built)}
+    # The matrix is read, and written before where it is not kept; the samples are read, brought into order and written.
+    traffic = (passes + built) * size + 4.0 * passes * workload.bytes
     if workload.learns_weights:
         flops["matmul"] += product
         flops["elementwise"] += matrix
-        traffic += 4 * matrix * workload.itemsize + 4 * workload.bytes
-    size = matrix * workload.itemsize
+        traffic += 4 * size + 4 * workload.bytes
     held = 2 * size if workload.learns_weights else size
-    return Cost(flops, traffic, launches=5 * passes + 4 * workload.learns_weights, workspace=held)
+    return Cost(flops, traffic, launches=3 * passes + 2 * built + 4 * workload.learns_weights, workspace=held)
 
 
 def refuses(workload: Workload) -> str | None:
@@ -65,21 +69,13 @@ def saves(workload: Workload) -> float:
     return float(workload.bytes) if workload.learns_weights else 0.0
 
 
-def toeplitz(column: np.ndarray) -> np.ndarray:
-    """Return the lower triangular matrices [channels, n, n] with first columns [channels, n]."""
-    channels, n = column.shape
-    backwards = np.concatenate([column[:, ::-1], np.zeros((channels, n - 1), column.dtype)], axis=1)
-    # contiguous, or NumPy multiplies it without BLAS
-    return np.ascontiguousarray(sliding_window_view(backwards, n, axis=-1)[:, ::-1])
-
-
-def _apply(matrix: np.ndarray, x: np.ndarray) -> np.ndarray:
+def _multiply(matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     batch, channels, n, width = x.shape
     if width > 1:
-        return np.matmul(matrix, x)
-    signals = x.reshape(batch, channels, n).swapaxes(0, 1)  # one product per channel, not per signal
-    y = np.matmul(signals, matrix.swapaxes(1, 2))
-    return np.ascontiguousarray(y.swapaxes(0, 1)).reshape(x.shape)
+        np.matmul(matrix, x, out=y)
+        return
+    signals, results = (a.reshape(batch, channels, n).swapaxes(0, 1) for a in (x, y))
+    np.matmul(signals, matrix.swapaxes(1, 2), out=results)  # one product per channel, not per signal
 
 
 def _columns(x: np.ndarray) -> np.ndarray:
@@ -87,15 +83,16 @@ def _columns(x: np.ndarray) -> np.ndarray:
     return x.transpose(1, 2, 0, 3).reshape(x.shape[1], x.shape[2], -1)
 
 
+_run, _adjoint, _gram = in_passes(run, adjoint, gram)
 register(
     Kernel(
         op="toeplitz",
         framework="numpy",
         backend="numpy",
         algorithm="dense",
-        run=run,
-        adjoint=adjoint,
-        gram=gram,
+        run=_run,
+        adjoint=_adjoint,
+        gram=_gram,
         prepare=prepare,
         cost=cost,
         refuses=refuses,

@@ -9,42 +9,42 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.fft import irfft, next_fast_len, rfft
+from scipy.fft import irfft
 
+from hpfracc_nn.fractional.numpy.forms import ColumnForm, padded_length, transform
+from hpfracc_nn.fractional.numpy.frame import in_passes
+from hpfracc_nn.fractional.numpy.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 
-def prepare(column: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    return np.ascontiguousarray(column, dtype)
+def prepare(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column
 
 
-def run(column: np.ndarray, x: np.ndarray) -> np.ndarray:
+def run(form: ColumnForm, x: np.ndarray, y: np.ndarray) -> None:
+    _filter(x, form.spectrum, y)
+
+
+def adjoint(form: ColumnForm, g: np.ndarray, gx: np.ndarray) -> None:
+    _filter(g, np.conj(form.spectrum), gx)
+
+
+def gram(form: ColumnForm, x: np.ndarray, g: np.ndarray) -> np.ndarray:
     length = padded_length(x.shape[2])
-    return _back(_spectrum(column[:, :, None], length) * _spectrum(x, length), x)
-
-
-def adjoint(column: np.ndarray, g: np.ndarray) -> np.ndarray:
-    length = padded_length(g.shape[2])
-    return _back(np.conj(_spectrum(column[:, :, None], length)) * _spectrum(g, length), g)
-
-
-def gram(x: np.ndarray, g: np.ndarray) -> np.ndarray:
-    n = x.shape[2]
-    length = padded_length(n)
-    products = np.conj(_spectrum(x, length)) * _spectrum(g, length)
-    gradient = irfft(products.sum(axis=(0, 3)), length, axis=-1)[:, :n]
+    products = np.conj(transform(x, length)) * transform(g, length)
+    gradient = irfft(products.sum(axis=(0, 3)), length, axis=-1)[:, : x.shape[2]]
     return np.ascontiguousarray(gradient, dtype=x.dtype)
 
 
 def cost(workload: Workload) -> Cost:
-    n, channels, signals = workload.n, workload.channels, workload.rows * workload.width
-    length = padded_length(n)
+    channels, signals = workload.channels, workload.rows * workload.width
+    length = padded_length(workload.n)
     bins = length // 2 + 1
     passes = 1 + workload.needs_gradient
     one = 2.5 * length * math.log2(max(length, 2))  # real transform
     if workload.itemsize == 4:
         one *= 2  # float64 work at the rate of float32, which is about twice as fast
-    transforms = passes * (2 * signals + channels)
+    transforms = passes * 2 * signals  # the column's own is kept
     products = passes * signals
     if workload.learns_weights:
         transforms += 2 * signals + channels
@@ -69,29 +69,23 @@ def saves(workload: Workload) -> float:
     return float(workload.bytes) if workload.learns_weights else 0.0
 
 
-def padded_length(n: int) -> int:
-    """Return a length with small factors, at least 2n - 1 so that nothing wraps round."""
-    return next_fast_len(max(2 * n - 1, 1), real=True)
+def _filter(x: np.ndarray, spectrum: np.ndarray, y: np.ndarray) -> None:
+    length = padded_length(x.shape[2])
+    transformed = transform(x, length)
+    transformed *= spectrum
+    y[...] = irfft(transformed, length, axis=-2, overwrite_x=True)[:, :, : x.shape[2]]
 
 
-def _spectrum(samples: np.ndarray, length: int) -> np.ndarray:
-    return rfft(samples.astype(np.float64, copy=False), length, axis=-2)
-
-
-def _back(spectrum: np.ndarray, like: np.ndarray) -> np.ndarray:
-    full = irfft(spectrum, padded_length(like.shape[2]), axis=-2, overwrite_x=True)
-    return np.ascontiguousarray(full[:, :, : like.shape[2]], dtype=like.dtype)
-
-
+_run, _adjoint, _gram = in_passes(run, adjoint, gram)
 register(
     Kernel(
         op="toeplitz",
         framework="numpy",
         backend="numpy",
         algorithm="fft",
-        run=run,
-        adjoint=adjoint,
-        gram=gram,
+        run=_run,
+        adjoint=_adjoint,
+        gram=_gram,
         prepare=prepare,
         cost=cost,
         refuses=refuses,

@@ -1,0 +1,180 @@
+"""What the kernels by Numba share, whatever the framework: operands, the compiled call, threads, cost and refusals.
+
+Data are NumPy arrays [batch, channels, n, width] in row order, aligned and writeable: for any other kind the functions
+would be compiled once more. Numba is imported when one of them first runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+
+from hpfracc_nn.selection import Cost, Workload
+
+CHUNK = 16
+_PANEL = 8  # chunks
+_FILLED = 8  # states are a whole number of half vectors
+_GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
+_DTYPES = ("float32", "float64")
+
+Around = tuple[np.ndarray, int, bool, int, int]  # what a frame tells compiled functions; see `recurrence.forward`
+
+
+class Operands(NamedTuple):
+    """What the compiled functions take; see `recurrence.py`."""
+
+    near: np.ndarray
+    into: np.ndarray
+    out: np.ndarray
+    decay: np.ndarray
+    powers: np.ndarray
+
+
+def decays(decay: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return what both directions share: every state's decay over 1, 4 and 8 chunks, and its powers in between.
+
+    Args:
+        decay: From chunk to chunk, [K] in float64.
+        dtype: Of the powers.
+    """
+    decay = _filled(decay, 0)
+    power = np.arange(_PANEL)[:, None]
+    return np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL]), (decay**power).astype(dtype)
+
+
+def forward(near: np.ndarray, far: np.ndarray, into: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
+    """Return the operands of the product, from near [C, 16, 16], far [C, K, 16], into [16, K] and `decays`."""
+    return Operands(_rows(near), _rows(_filled(into[None], 2)), _rows(_filled(far, 1)), *fading)
+
+
+def backward(near: np.ndarray, far: np.ndarray, into: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
+    """Return the operands of its transpose."""
+    near, far, into = near.swapaxes(1, 2), far.swapaxes(1, 2), into.T[None]
+    return Operands(_rows(near), _rows(_filled(far, 2)), _rows(_filled(into, 1)), *fading)
+
+
+def apply(
+    direction: Literal["forward", "backward"],
+    operands: Operands,
+    around: Around,
+    x: np.ndarray,
+    y: np.ndarray,
+    threads: Callable[[], int],
+) -> None:
+    """Write the operator on x, or its transpose, into y.
+
+    Args:
+        direction: Which; the operands are those of the same direction.
+        operands: Made by `forward` or `backward`.
+        around: What stands around the product.
+        x: The data.
+        y: Room for the result, of x's shape and dtype.
+        threads: Says how many may be used; asked only where there is work for two.
+    """
+    function, units = _compiled(direction, x.shape[3] == 1)
+    count, parts = units(x), 1 if x.size < 2 * _GRAIN else _parts(x, threads())
+    if parts == 1:
+        function(x, y, 0, count, *operands, *around)
+        return
+    _module("threads").spread(
+        lambda part, begin, end: function(x, y, begin, end, *operands, *around),
+        count,
+        parts,
+    )
+
+
+def gram(
+    operands: Operands, around: Around, x: np.ndarray, g: np.ndarray, states: int, threads: Callable[[], int]
+) -> tuple[np.ndarray, ...]:
+    """Return the gradients of <operator(x), g> in near [C, 16, 16], far [C, states, 16] and, if any, the columns.
+
+    Args:
+        operands: Those of the product.
+        around: As in `apply`.
+        x: The data.
+        g: Of x's shape.
+        states: How many there are, without those that fill up vectors.
+        threads: As in `apply`.
+    """
+    function, units = _compiled("gram", x.shape[3] == 1)
+    columns, *boundary = around
+    parts = _parts(x, threads())
+    near, far, terms = (
+        np.zeros((parts, *shape), kind)
+        for shape, kind in (
+            (operands.near.shape, np.float64),
+            (operands.out.shape, np.float64),
+            (columns.shape, x.dtype),
+        )
+    )
+
+    def work(part: int, begin: int, end: int) -> None:
+        function(x, g, begin, end, *operands, columns, *boundary, near[part], far[part], terms[part])
+
+    _module("threads").spread(work, units(x), parts)
+    sums = [found.sum(axis=0) for found in (near, far[:, :, :states], terms)]
+    return tuple(sums if columns.shape[0] else sums[:2])
+
+
+def cost(workload: Workload) -> Cost:
+    """Return the cost, as selection asks for it."""
+    chunks = -(-workload.n // CHUNK)
+    samples = workload.rows * workload.width * chunks * CHUNK
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    return Cost(
+        flops={"matmul": samples * (2.0 * CHUNK + 4.0 * workload.exponentials) * passes},
+        bytes=2.0 * passes * workload.bytes,
+        launches=passes,
+        workspace=0.0,
+    )
+
+
+def refuses(workload: Workload) -> str | None:
+    """Return why the workload cannot be taken, or None."""
+    if workload.device != "cpu":
+        return f"it computes on the CPU and the data lie on {workload.device}"
+    if find_spec("numba") is None:
+        return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
+    if workload.dtype not in _DTYPES:
+        return f"{workload.dtype} is not computed in; it takes float32 and float64"
+    if workload.exponentials == 0 and workload.n > CHUNK:
+        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
+    return None
+
+
+def saves(workload: Workload) -> float:
+    """Return the bytes held for the backward pass: the data, where the weights are learned; nothing else."""
+    return float(workload.bytes if workload.learns_weights else 0)
+
+
+def _parts(x: np.ndarray, threads: int) -> int:
+    return max(1, min(threads, x.size // _GRAIN, x.size // x.shape[2]))
+
+
+@cache
+def _compiled(name: str, is_last: bool) -> tuple[Any, Any]:
+    """Return a compiled function and the one that counts its units of work, for time as the last axis or not."""
+    module = _module("recurrence" if is_last else "side_by_side")
+    return getattr(module, name), module.units
+
+
+@cache
+def _module(name: str) -> Any:
+    return import_module(f"hpfracc_nn.fractional.numba.{name}")
+
+
+def _rows(a: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(a)
+
+
+def _filled(a: np.ndarray, axis: int) -> np.ndarray:
+    """Return `a` with zeros up to whole half vectors of states."""
+    short = -a.shape[axis] % _FILLED
+    if not short:
+        return a
+    return np.pad(a, [(0, short if i == axis else 0) for i in range(a.ndim)])
