@@ -15,28 +15,17 @@ from hypothesis import strategies as st
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import DEFINITIONS, exact
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.numpy.kernels import dense  # registers the kernels
-from hpfracc_nn.selection import BackendManager, Machine, Settings, Workload, kernels, probe
+from hpfracc_nn.fractional.numba import threads
+from hpfracc_nn.fractional.numpy import weights
+from hpfracc_nn.selection import BackendManager, Machine, Settings, Workload, probe
+from tests.numpy_cases import ALPHAS, DT, EPS, KERNELS, every_scheme, matrix, rng
 
-EPS = np.finfo(float).eps
-KERNELS = kernels("toeplitz", "numpy")
-REGISTERED = [(definition, scheme) for definition in DEFINITIONS.values() for scheme in definition.schemes]
-ALPHAS = (0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0)
 SIZES = (1, 2, 3, 4, 5, 63, 64, 65, 200)
-DT = 0.25
 
 
-@pytest.fixture(params=[kernel.algorithm for kernel in KERNELS])
+@pytest.fixture(params=KERNELS)
 def manager(request):
-    return BackendManager(Settings(force_algorithm=request.param, calibration="shipped"), machine=Machine())
-
-
-def rng():
-    return np.random.default_rng(0)
-
-
-def matrix(definition, n, dt=DT):
-    return definition.stencil(n, dt, NUMPY).as_matrix()
+    return BackendManager(Settings(force_algorithm=request.param.algorithm, calibration="shipped"), machine=Machine())
 
 
 def assert_close(got, wanted, scale):
@@ -45,7 +34,7 @@ def assert_close(got, wanted, scale):
 
 
 @pytest.mark.parametrize("alpha", ALPHAS)
-@pytest.mark.parametrize(("kind", "scheme"), REGISTERED)
+@every_scheme
 def test_the_call_is_the_matrix(kind, scheme, alpha, manager):
     definition = kind(alpha, scheme)
     for n in SIZES:
@@ -184,81 +173,6 @@ def test_a_bad_sample_spoils_its_own_row_only(kind, alpha, bad, manager):
     assert not np.isfinite(got[1, 7, 0])
 
 
-# Kernels
-
-
-@pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)
-def kernel(request):
-    return request.param
-
-
-def problem(n, channels, width, dtype="float64"):
-    generator = rng()
-    x, g = generator.standard_normal((2, 2, channels, n, width)).astype(dtype)
-    return generator.standard_normal((channels, n)).astype(dtype), x, g
-
-
-@pytest.mark.parametrize("width", [1, 3])
-@pytest.mark.parametrize("channels", [1, 2])
-@pytest.mark.parametrize("n", [1, 2, 63, 64, 65])
-def test_a_kernel_is_the_matrix_its_transpose_and_its_gradient(kernel, n, channels, width):
-    column, x, g = problem(n, channels, width)
-    column = kernel.prepare(column, x.dtype)
-    lag = np.subtract.outer(np.arange(n), np.arange(n))
-    m = np.where(lag >= 0, column[:, np.maximum(lag, 0)], 0)
-    y, transposed, gradient = kernel.run(column, x), kernel.adjoint(column, g), kernel.gram(x, g)
-    scale = 10 * n  # n products of normal numbers
-    assert_close(y, np.einsum("cij,bcjw->bciw", m, x), scale)
-    assert_close(transposed, np.einsum("cij,bciw->bcjw", m, g), scale)
-    assert_close((y * g).sum(), (x * transposed).sum(), 10 * n * y.size)
-    pulses = np.eye(n)[:, None, :].repeat(channels, 1)
-    wanted = [(kernel.run(pulse, x) * g).sum(axis=(0, 2, 3)) for pulse in pulses]
-    assert_close(gradient, np.transpose(wanted), 10 * y.size)
-    for result in (y, transposed):
-        assert (result.shape, result.dtype) == (x.shape, x.dtype)
-        assert result.flags["C_CONTIGUOUS"]
-        assert not np.shares_memory(result, x)
-        assert not np.shares_memory(result, g)
-    assert (gradient.shape, gradient.dtype) == (column.shape, x.dtype)
-
-
-def test_a_kernel_keeps_float32_and_strided_input(kernel):
-    column, x, g = problem(65, 2, 3, "float32")
-    wide, _, _ = problem(65, 2, 3)
-    strided = np.asfortranarray(x)
-    assert_close(kernel.run(column, strided), kernel.run(column, x), 1e9)  # float32
-    for result in (kernel.run(column, strided), kernel.adjoint(column, g), kernel.gram(x, g)):
-        assert result.dtype == np.float32
-    exactly = kernel.run(wide.astype(np.float32).astype(float), x.astype(float))
-    assert np.linalg.norm(kernel.run(column, x) - exactly) < 1e-6 * np.linalg.norm(exactly)
-
-
-def test_every_refusal_says_why():
-    def refusal(kernel, **facts):
-        return kernel.refuses(Workload("toeplitz", "numpy", **facts))
-
-    by_name = {kernel.name: kernel for kernel in KERNELS}
-    matrix, fft = by_name["numpy/dense"], by_name["numpy/fft"]
-    half = "float16 is not computed in; it takes float32 and float64"
-    assert refusal(matrix, dtype="float16") == refusal(fft, dtype="float16") == half
-    assert refusal(matrix, n=4096) is refusal(fft, n=10**6) is None
-    assert refusal(matrix, n=65536) == "n=65536 is above 4096: the matrix needs 16 GiB"
-    many = "the matrices of 100 channels need 6.25 GiB, above 1 GiB"
-    assert refusal(matrix, n=4096, channels=100) == many
-    assert dense.LONGEST == 4096
-
-
-@pytest.mark.parametrize("gradients", [{}, {"needs_gradient": True}, {"learns_weights": True}])
-def test_a_cost_grows_with_the_work(kernel, gradients):
-    small, large = (Workload("toeplitz", "numpy", rows=4, n=n, **gradients) for n in (100, 1000))
-    assert sum(kernel.cost(large).flops.values()) > 9 * sum(kernel.cost(small).flops.values())
-    assert kernel.cost(large).bytes > 9 * kernel.cost(small).bytes
-    assert sum(kernel.cost(small).flops.values()) >= sum(
-        kernel.cost(Workload("toeplitz", "numpy", rows=4, n=100)).flops.values()
-    )
-    assert kernel.saves(large) == (large.bytes if large.learns_weights else 0)
-
-
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_probe_measures_this_machine(dtype):
     asked = probe("numpy")
@@ -272,7 +186,8 @@ def test_the_probe_measures_this_machine(dtype):
 
 
 def test_each_call_is_a_consultation_and_runs_in_the_kernel(manager):
-    plan = manager.plan(Workload("toeplitz", "numpy", dtype="float64", rows=2, n=30))
+    states = weights.weights_of(fnn.Caputo(0.5), 30, 1.0, np.dtype("float64")).states
+    plan = manager.plan(Workload("toeplitz", "numpy", dtype="float64", rows=2, n=30, exponentials=states))
     ran = plan.kernel.calls["run"]
     for _ in range(3):
         fnn.caputo(np.ones((2, 30)), 0.5, manager=manager)
@@ -280,6 +195,74 @@ def test_each_call_is_a_consultation_and_runs_in_the_kernel(manager):
     assert manager.counters()["picks"] == {plan.kernel.name: 3}
     assert [row.forwards for row in manager.report()] == [3]
     assert manager.history()  # the second call was timed; the first sample is dropped
+
+
+def test_a_change_of_settings_changes_the_kernel_of_the_next_call():
+    manager, x = BackendManager(Settings(calibration="shipped")), rng().standard_normal((3, 40))
+    results = []
+    for algorithm in ("dense", "fft", "dense"):
+        manager.configure(force_algorithm=algorithm)
+        results.append(fnn.caputo(x, 0.3, manager=manager))
+    assert manager.counters()["picks"] == {"numpy/dense": 2, "numpy/fft": 1}
+    np.testing.assert_array_equal(results[0], results[2])
+    assert_close(results[1], results[0], 20)
+
+
+def test_weights_that_were_dropped_are_made_again(manager):
+    x = rng().standard_normal((3, 40))
+    first = fnn.caputo(x, 0.3, manager=manager)
+    weights.weights_of.cache_clear()
+    np.testing.assert_array_equal(fnn.caputo(x, 0.3, manager=manager), first)
+
+
+def test_weights_kept_are_bounded_for_many_orders_and_many_shapes():
+    kept = weights.weights_of(fnn.Caputo(0.5), 8, 1.0, np.dtype("float64")).kept
+    for rows in range(200):
+        fnn.caputo(np.ones((rows + 1, 8)), 0.5)
+        assert len(kept) <= 64
+    assert weights.weights_of.cache_info().maxsize == 64
+
+
+@pytest.mark.parametrize("dim", [True, 1.0, [1]])
+def test_an_axis_is_an_integer_also_in_a_repeated_call(dim):
+    x = np.ones((3, 4))
+    fnn.caputo(x, 0.5, dim=1)
+    with pytest.raises(TypeError, match=re.escape(f"caputo(dim={dim!r}): needs an integer")):
+        fnn.caputo(x, 0.5, dim=dim)
+
+
+def strange(x):
+    """Yield the samples as arrays that are read-only, backwards in memory, not aligned, or of a subclass."""
+    read_only = x.copy()
+    read_only.flags.writeable = False
+    yield read_only
+    yield x[..., ::-1].copy()[..., ::-1]
+    yield np.asfortranarray(x)
+    odd = np.empty(x.nbytes + 1, np.uint8)[1:].view(x.dtype).reshape(x.shape)
+    odd[...] = x
+    yield odd
+    yield x.view(np.matrix)
+
+
+def test_samples_of_any_kind_are_taken_without_compiling_anew():
+    recurrence = pytest.importorskip("hpfracc_nn.fractional.numba.recurrence")
+    manager = BackendManager(Settings(force_backend="numba", calibration="shipped"))
+    x = rng().standard_normal((3, 40))
+    wanted = fnn.caputo(x, 0.5, manager=manager)
+    compiled = len(recurrence.forward.signatures)
+    for samples in strange(x):
+        np.testing.assert_array_equal(fnn.caputo(samples, 0.5, manager=manager), wanted)
+    assert len(recurrence.forward.signatures) == compiled
+
+
+def test_numpy_arrays_are_worked_on_by_the_callers_thread(monkeypatch):
+    def spread(work, count, parts):
+        raise AssertionError(f"{parts} parts")
+
+    monkeypatch.setattr(threads, "spread", spread)
+    manager = BackendManager(Settings(calibration="shipped"))
+    y = fnn.caputo(np.ones((4, 1 << 16)), 0.5, manager=manager)
+    assert np.abs(y).max() == 0  # Caputo's derivative of a constant
 
 
 def test_a_manager_that_nobody_holds_goes_away():
@@ -309,7 +292,8 @@ def test_public_names_are_listed_and_found():
 
 def test_numpy_arrays_need_no_other_framework():
     source = (
-        "import sys, hpfracc_nn as fnn; fnn.Caputo(0.5)([0.0, 1.0, 2.0]); "
+        "import sys, hpfracc_nn as fnn; fnn.choose('toeplitz', (4, 64), framework='numpy', exponentials=20); "
+        "m = fnn.BackendManager(); m.configure(disable='numba'); fnn.Caputo(0.5)([0.0, 1.0, 2.0], manager=m); "
         "assert not {'torch', 'jax', 'numba'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", source], check=True, timeout=60)

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov
-from hpfracc_nn.fractional.torch.kernels import numba_recurrence, xla_arrays
+from hpfracc_nn.fractional.numba import kernel as numba_kernel
+from hpfracc_nn.fractional.torch.kernels import xla_arrays
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload
 from tests.torch_cases import KERNELS, manager_for, shipped_manager
@@ -205,7 +206,7 @@ def test_the_estimate_does_not_pick_it(
     rows: int, n: int, gradient: bool, numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not numba:
-        monkeypatch.setattr(numba_recurrence, "find_spec", lambda name: None)
+        monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
     manager = shipped_manager() if numba else BackendManager(Settings(calibration="shipped"))
     work = Workload("toeplitz", "torch", rows=rows, n=n, exponentials=30, needs_gradient=gradient)
     assert manager.plan(work).backend != "xla"

@@ -83,8 +83,8 @@ def boundary_values(x: np.ndarray, d: np.ndarray, stencil: Stencil) -> list[np.n
 
 def head_gradient(analytic: list[np.ndarray], n: int) -> np.ndarray:
     """Return the gradients of x(0) and, where given, dt x'(0) as additions to the first four of n samples, float64."""
-    rows = [np.eye(1, n)[0, :4], slope_row(n)[:4]]
-    return np.sum([value * row[:, None] for value, row in zip(analytic, rows, strict=False)], axis=0, dtype=np.float64)
+    head = analytic[0] * np.eye(1, n)[0, :4, None]
+    return head if len(analytic) == 1 else head + analytic[1] * slope_row(n)[:4, None]
 
 
 def _transposed(g: np.ndarray) -> np.ndarray:

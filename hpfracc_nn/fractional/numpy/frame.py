@@ -31,8 +31,10 @@ class Frame:
 
     @cached_property
     def arrays(self) -> Around:
-        """The columns, m, whether the Taylor polynomial is subtracted, its terms, and the entry of d that the first
-        column multiplies (-1 where none does)."""
+        """What compiled functions take: the columns, m, whether the Taylor polynomial is subtracted, and its terms.
+
+        Last comes the entry of d that the first column multiplies, -1 where none does.
+        """
         stencil = self.stencil
         start = stencil.start_index if stencil.starts else -1
         return self.columns, stencil.differences, stencil.subtract, stencil.taylor, start

@@ -1,4 +1,7 @@
-"""From a definition to the form that a kernel for NumPy arrays wants, cached by value; `torch/weights.py` is the twin."""
+"""From a definition to the form that a kernel for NumPy arrays wants, cached by value.
+
+`torch/weights.py` is the twin.
+"""
 
 from __future__ import annotations
 
