@@ -53,7 +53,7 @@ def cost(workload: Workload) -> Cost:
     return Cost(
         flops={"matmul": 2.0 * samples * n * passes},
         bytes=passes * (2.0 * samples * size + matrix),
-        launches=passes + 6 * workload.learns_weights,
+        launches=4 + 5 * workload.needs_gradient + 10 * workload.learns_weights,  # with the passes around the product
         workspace=matrix,
     )
 
