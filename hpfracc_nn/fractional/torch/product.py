@@ -66,11 +66,8 @@ class Product:
         x = _readable(x)
         y = torch.empty_like(x)
         started = time.perf_counter() if plan.due("forward") and x.device.type == "cpu" else None
-        try:
+        with plan:
             kernel.run(self.form, self.frame, x.view(self.canonical), y.view(self.canonical))
-        except BaseException as error:
-            error.add_note(plan.failure_note())
-            raise
         if started is not None:
             self.site.manager.record(plan, time.perf_counter() - started, "forward")
         return y
