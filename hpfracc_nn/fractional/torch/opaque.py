@@ -30,7 +30,7 @@ from hpfracc_nn.fractional.torch.eager import (
     planned,
     restored,
 )
-from hpfracc_nn.fractional.torch.probe import is_transformed, is_watched
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, uncompiled, unpacked
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
 
@@ -40,7 +40,7 @@ _OPERATOR = "float[] orders, int[] shape, str definition, str scheme, float[] bo
 _NEEDS = "bool needs_x=False, bool needs_alpha=False"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY = torch.library.Library("hpfracc_nn", "DEF")
-_LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor", tags=_TAGS)
+_LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}, bool traced=False) -> Tensor", tags=_TAGS)
 _LIBRARY.define(f"backward(Tensor g, Tensor? x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor[]", tags=_TAGS)
 _APPLY, _BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
 
@@ -88,12 +88,14 @@ def compiled(
                 f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
                 f"{', '.join(DEFINITIONS)}; leave manager=None and configure() that manager."
             )
-        return _uncompiled(owner, x, definition, dt, dim, where)
+        # The graph breaks here and the manager is honoured; with fullgraph=True it raises, and says this.
+        reason = f"{owner}: a graph cannot name a BackendManager or a definition of the caller's own"
+        return torch.compiler.disable(_plain, reason=reason)(owner, x, definition, dt, dim, where)
     bounds = [] if definition.bounds is None else list(definition.bounds)
     alpha = definition.alpha
     if isinstance(alpha, Tensor):
         return _APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
-    orders, shape = _flat(alpha), list(alpha_shape(definition))
+    orders, shape = list(definition.orders), list(alpha_shape(definition))
     return _APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
 
 
@@ -105,16 +107,8 @@ def _plain(
     return computed(owner, x, definition, dt, dim, where)
 
 
-# A compiled model breaks its graph here, and the manager is honoured.
-_uncompiled = torch.compiler.disable(_plain, reason="a graph cannot name a manager or definition of the caller's own")
-
-
 def _site() -> Site:
     return default_manager().shared_site("toeplitz", "torch", "compiled")
-
-
-def _flat(alpha: float | tuple) -> list[float]:
-    return [alpha] if isinstance(alpha, float) else [value for part in alpha for value in _flat(part)]
 
 
 @functools.lru_cache(maxsize=256)
@@ -129,7 +123,7 @@ def _fixed(
 
 def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Run the plan's kernel: `x` is a plain tensor here, and whatever stood around the call is gone."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     definition = operator.at(alpha)
     if alpha is not None and not needs_alpha:
         check_alpha(operator.owner, definition)
@@ -144,7 +138,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Check all that can be checked without values, and return the result's shape."""
-    operator, _, _ = _read(given)
+    operator, *_ = _read(given)
     computed_in(operator.owner, x)
     if alpha is not None:
         floating_alpha(operator.owner, alpha)
@@ -156,15 +150,31 @@ def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Choose who differentiates: for a tracer the pair of opaque operations, for all others what they always do."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, traced = _read(given)
     tensors = (x,) if alpha is None else (x, alpha)
+    watched = is_watched(x)
+    if traced:
+        _refuse_tangents(operator.owner, tensors)
     tracks = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if is_transformed(*tensors) or (tracks and not is_watched(x)):
+    if torch._C._are_functorch_transforms_active() or (not watched and (tracks or has_tangent(*tensors))):
         return operator.eagerly(x, alpha)
+    if has_tangent(*tensors):
+        return _with_tangents(operator, x, alpha)
     if tracks:
         return _Opaque.apply(x, alpha, operator)
     with torch._C._AutoDispatchBelowAutograd():
-        return _APPLY(x, alpha, *operator, needs_x, needs_alpha)
+        return _APPLY(x, alpha, *operator, needs_x, needs_alpha, watched or traced)
+
+
+def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tensor:
+    """Forward mode for a tracer: the map is linear in x; its derivative in alpha is the formula's."""
+    (x, moved), turned = unpacked(x), None
+    if alpha is not None:
+        alpha, turned = unpacked(alpha)
+    tangents = [] if moved is None else [_APPLY(moved, alpha, *operator)]
+    if turned is not None:
+        tangents.append(torch.func.jvp(lambda alpha: operator.eagerly(x, alpha), (alpha,), (turned,))[1])
+    return torch._VF._make_dual(_APPLY(x, alpha, *operator), sum(tangents), level=0)  # type: ignore[attr-defined]
 
 
 class _Opaque(torch.autograd.Function):
@@ -173,14 +183,16 @@ class _Opaque(torch.autograd.Function):
         needs_x, needs_alpha, _ = ctx.needs_input_grad
         ctx.operator = operator
         ctx.save_for_backward(x if needs_alpha else None, alpha)
-        return _APPLY(x, alpha, *operator, needs_x, needs_alpha)
+        return _APPLY(x, alpha, *operator, needs_x, needs_alpha, True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
         x, alpha = ctx.saved_tensors
         needs_x, needs_alpha, _ = ctx.needs_input_grad
-        found = iter(_BACKWARD(g, x, alpha, *ctx.operator, needs_x, needs_alpha))
+        moves = has_tangent(*[tensor for tensor in (g, x, alpha) if tensor is not None])
+        backward = _formula_backward if moves else _opaque_backward
+        found = iter(backward(ctx.operator, g, x, alpha, needs_x, needs_alpha))
         return next(found) if needs_x else None, next(found) if needs_alpha else None, None
 
 
@@ -189,7 +201,7 @@ class _Opaque(torch.autograd.Function):
 
 def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
     """Run the kernel's adjoint, and its Gram map where alpha's gradient is wanted."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     layout, dtype = _layout(operator, g, operator.at(alpha)), computed_in(operator.owner, g)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
@@ -217,18 +229,27 @@ def _order_gradient(alpha: Tensor, tensors: Sequence[Tensor], grads: Sequence[Te
 
 
 def _fake_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    _, needs_x, needs_alpha = _read(given)
+    _, needs_x, needs_alpha, _ = _read(given)
     return _like(g, alpha, needs_x, needs_alpha, torch.empty_like)
 
 
 def _autograd_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
     """Take the aten formula where the gradients are themselves differentiated."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     tensors = [tensor for tensor in (g, x, alpha) if tensor is not None]
-    if is_transformed(*tensors) or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+    _refuse_tangents(operator.owner, tensors)
+    if torch._C._are_functorch_transforms_active() or (
+        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    ):
         return _formula_backward(operator, g, x, alpha, needs_x, needs_alpha)
     with torch._C._AutoDispatchBelowAutograd():
         return _BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
+
+
+def _opaque_backward(
+    operator: Operator, g: Tensor, x: Tensor | None, alpha: Tensor | None, needs_x: bool, needs_alpha: bool
+) -> list[Tensor]:
+    return _BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
 
 
 def _formula_backward(
@@ -249,17 +270,17 @@ def _formula_backward(
 
 
 def _vmap(info: Any, in_dims: tuple, x: Tensor, alpha: Tensor | None, *given: Any) -> tuple[Tensor, int]:
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, traced = _read(given)
     batched = _with_batch(info, x, in_dims[0])
     orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[1], batched.ndim)
     moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, batched.ndim - 1) + 1)
-    return _APPLY(batched, orders, *moved, needs_x, needs_alpha), 0
+    return _APPLY(batched, orders, *moved, needs_x, needs_alpha, traced), 0
 
 
 def _vmap_backward(
     info: Any, in_dims: tuple, g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
 ) -> tuple[list[Tensor], list[int]]:
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     grads = _with_batch(info, g, in_dims[0])
     data = None if x is None else _with_batch(info, x, in_dims[1])
     orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[2], grads.ndim)
@@ -284,11 +305,11 @@ def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -
 # What all of them share
 
 
-def _read(given: tuple) -> tuple[Operator, bool, bool]:
+def _read(given: tuple) -> tuple[Operator, bool, bool, bool]:
     """Return what stands behind the tensors; the dispatcher leaves out what has its default value."""
     count = len(Operator._fields)
-    needs_x, needs_alpha = (*given[count:], False, False)[:2]
-    return Operator(*given[:count]), needs_x, needs_alpha
+    needs_x, needs_alpha, traced = (*given[count:], False, False, False)[:3]
+    return Operator(*given[:count]), needs_x, needs_alpha, traced
 
 
 def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:
@@ -296,15 +317,29 @@ def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:
     return layout_of(operator.owner, x.shape, axis, alpha_shape(definition))
 
 
+def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
+    """Raise where forward mode reaches a compiled graph: the code around the operation has lost other tangents."""
+    if has_tangent(*tensors) and not torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            f"{owner}(x with a tangent): torch.compile loses the tangents of its inputs; "
+            "take forward mode inside the compiled function, or call it without torch.compile."
+        )
+
+
 @contextmanager
 def _plainly(x: Tensor, records: bool) -> Iterator[None]:
-    """Compute as outside inference mode and autocast; `inference_mode(False)` lets autograd record below its keys."""
-    with (
-        torch.inference_mode(False),
-        torch.autocast(x.device.type, enabled=False),
-        torch.set_grad_enabled(records),
-    ):
-        yield
+    """Compute as in a plain call, whatever was entered on the way here.
+
+    An operation may run below autograd's keys, where nothing is recorded: they come back, that of views included.
+    """
+    with torch.inference_mode(False):
+        include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
+        with (
+            torch._C._ForceDispatchKeyGuard(include, exclude.remove(torch._C.DispatchKey.ADInplaceOrView)),
+            torch.autocast(x.device.type, enabled=False),
+            torch.set_grad_enabled(records),
+        ):
+            yield
 
 
 def _like(
@@ -316,10 +351,13 @@ def _like(
     return [make(tensor, memory_format=torch.contiguous_format) for tensor in wanted]
 
 
-_LIBRARY.impl("apply", _run, "CompositeExplicitAutograd")
-_LIBRARY.impl("backward", _run_backward, "CompositeExplicitAutograd")
-_LIBRARY.impl("apply", _autograd, "Autograd")
-_LIBRARY.impl("backward", _autograd_backward, "Autograd")
+for _name, _key, _kernel in (
+    ("apply", "CompositeExplicitAutograd", _run),
+    ("backward", "CompositeExplicitAutograd", _run_backward),
+    ("apply", "Autograd", _autograd),
+    ("backward", "Autograd", _autograd_backward),
+):
+    _LIBRARY.impl(_name, uncompiled(_kernel), _key)
 torch.library.register_fake("hpfracc_nn::apply", _fake, lib=_LIBRARY)
 torch.library.register_fake("hpfracc_nn::backward", _fake_backward, lib=_LIBRARY)
 torch.library.register_vmap("hpfracc_nn::apply", _vmap, lib=_LIBRARY)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
 from hpfracc_nn.selection import Rates, register_probe
@@ -21,16 +23,19 @@ def is_watched(x: Tensor) -> bool:
 
 def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     """Whether a tracer, a functorch transform or forward mode looks at this call."""
-    return is_watched(x) or is_transformed(x, *weights)
-
-
-def is_transformed(*tensors: Tensor) -> bool:
-    """Whether a functorch transform or forward mode looks at this call."""
-    if torch._C._are_functorch_transforms_active():
+    if is_watched(x) or torch._C._are_functorch_transforms_active():
         return True
-    if forward_ad._current_level < 0:
-        return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    return forward_ad._current_level >= 0 and has_tangent(x, *weights)
+
+
+def has_tangent(*tensors: Tensor) -> bool:
+    """Whether forward mode looks at this call, also where only a compiler's graph entered its level."""
+    return any(unpacked(tensor)[1] is not None for tensor in tensors)
+
+
+def unpacked(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return a tensor's value and its tangent in forward mode."""
+    return torch._VF._unpack_dual(tensor, level=0)  # type: ignore[attr-defined]
 
 
 def is_batched(tensor: Tensor) -> bool:
@@ -38,6 +43,16 @@ def is_batched(tensor: Tensor) -> bool:
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(
         tensor
     )
+
+
+def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Keep a compiler that gave up a caller's frame away from `function` and all that it calls; return `function`.
+
+    torch.compiler.disable does the same, at a cost per call and for the import of the compiler.
+    """
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    return function
 
 
 class TorchProbe:

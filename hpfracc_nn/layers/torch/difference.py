@@ -83,6 +83,7 @@ class FractionalDifference(nn.Module):
         if self._fixed is not None:
             for value in values.tolist():
                 GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
+        self._orders = [tuple(values[index].tolist()) for index, _ in self._parts]
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
@@ -128,9 +129,8 @@ class FractionalDifference(nn.Module):
         )
 
     def _apply_part(self, x: Tensor, number: int, axis: int) -> Tensor:
-        index, interval = self._parts[number]
-        alpha: Any = self.parts[number]() if self._fixed is None else tuple(self._fixed[index].tolist())
-        definition = GrunwaldLetnikov(alpha, bounds=interval)
+        alpha: Any = self.parts[number]() if self._fixed is None else self._orders[number]
+        definition = GrunwaldLetnikov(alpha, bounds=self._parts[number][1])
         return apply_at("FractionalDifference", x, definition, self.dt, axis, self.site)
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
