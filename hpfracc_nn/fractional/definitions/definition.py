@@ -141,7 +141,7 @@ class Definition:
         return max(1, math.ceil(alpha))
 
     def _check_range(self, alpha: float) -> None:
-        if not math.isfinite(alpha):
+        if not -math.inf < alpha < math.inf:
             raise ValueError(
                 f"{self._name}(alpha={alpha}): needs a finite alpha; pass {self.lowest:g} <= alpha <= {self.highest:g}."
             )

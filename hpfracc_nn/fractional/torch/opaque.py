@@ -88,9 +88,7 @@ def compiled(
                 f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
                 f"{', '.join(DEFINITIONS)}; leave manager=None and configure() that manager."
             )
-        # The graph breaks here and the manager is honoured; with fullgraph=True it raises, and says this.
-        reason = f"{owner}: a graph cannot name a BackendManager or a definition of the caller's own"
-        return torch.compiler.disable(_plain, reason=reason)(owner, x, definition, dt, dim, where)
+        return _outside(owner, x, definition, dt, dim, where)
     bounds = [] if definition.bounds is None else list(definition.bounds)
     alpha = definition.alpha
     if isinstance(alpha, Tensor):
@@ -99,12 +97,15 @@ def compiled(
     return _APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
 
 
-def _plain(
+def _outside(
     owner: str, x: Tensor, definition: Definition, dt: float, dim: int, where: Site | BackendManager | None
 ) -> Tensor:
     if not isinstance(where, Site):
         where = (where or default_manager()).shared_site("toeplitz", "torch", "functions")
     return computed(owner, x, definition, dt, dim, where)
+
+
+uncompiled(_outside, "a graph cannot name a BackendManager or a definition of the caller's own; it runs outside")
 
 
 def _site() -> Site:

@@ -45,13 +45,16 @@ def is_batched(tensor: Tensor) -> bool:
     )
 
 
-def uncompiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Keep a compiler that gave up a caller's frame away from `function` and all that it calls; return `function`.
+def uncompiled(function: Any, reason: str | None = None) -> Any:
+    """Keep a compiler away from `function` and all that it calls, and return `function`.
 
-    torch.compiler.disable does the same, at a cost per call and for the import of the compiler.
+    It is what torch.compiler.disable does, but without a cost per call and without importing the compiler. A compiled
+    caller breaks its graph here; with fullgraph=True it raises and names the reason. A caller's frame that the
+    compiler gave up is safe too: else it would compile what that frame calls, piece by piece.
     """
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    function._torchdynamo_disable, function._torchdynamo_disable_msg = True, reason
     return function
 
 
