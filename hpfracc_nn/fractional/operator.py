@@ -23,7 +23,7 @@ Samples = Any  # an array of any framework, or what NumPy makes one of
 
 _ROOMS = ("numpy", "torch")
 _PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
-# Filled when a room is loaded, a framework's with its first array. torch.compile follows a dictionary, but not a cached function.
+# Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
 _rooms: dict[str, Any] = {}
 _frameworks: dict[type, str] = {}
 

@@ -42,7 +42,7 @@ _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY = torch.library.Library("hpfracc_nn", "DEF")
 _LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}, bool traced=False) -> Tensor", tags=_TAGS)
 _LIBRARY.define(f"backward(Tensor g, Tensor? x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor[]", tags=_TAGS)
-_APPLY, _BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
+APPLY, BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
 
 
 class Operator(NamedTuple):
@@ -92,9 +92,9 @@ def compiled(
     bounds = [] if definition.bounds is None else list(definition.bounds)
     alpha = definition.alpha
     if isinstance(alpha, Tensor):
-        return _APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
+        return APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
     orders, shape = list(definition.orders), list(alpha_shape(definition))
-    return _APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
+    return APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
 
 
 def _outside(
@@ -131,7 +131,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    with _plainly(x, records=False):
+    with _plainly(records=False):
         data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
@@ -164,7 +164,7 @@ def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     if tracks:
         return _Opaque.apply(x, alpha, operator)
     with torch._C._AutoDispatchBelowAutograd():
-        return _APPLY(x, alpha, *operator, needs_x, needs_alpha, watched or traced)
+        return APPLY(x, alpha, *operator, needs_x, needs_alpha, watched or traced)
 
 
 def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tensor:
@@ -172,10 +172,10 @@ def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tenso
     (x, moved), turned = unpacked(x), None
     if alpha is not None:
         alpha, turned = unpacked(alpha)
-    tangents = [] if moved is None else [_APPLY(moved, alpha, *operator)]
+    tangents = [] if moved is None else [APPLY(moved, alpha, *operator)]
     if turned is not None:
         tangents.append(torch.func.jvp(lambda alpha: operator.eagerly(x, alpha), (alpha,), (turned,))[1])
-    return torch._VF._make_dual(_APPLY(x, alpha, *operator), sum(tangents), level=0)  # type: ignore[attr-defined]
+    return torch._VF._make_dual(APPLY(x, alpha, *operator), sum(tangents), level=0)  # type: ignore[attr-defined]
 
 
 class _Opaque(torch.autograd.Function):
@@ -184,7 +184,7 @@ class _Opaque(torch.autograd.Function):
         needs_x, needs_alpha, _ = ctx.needs_input_grad
         ctx.operator = operator
         ctx.save_for_backward(x if needs_alpha else None, alpha)
-        return _APPLY(x, alpha, *operator, needs_x, needs_alpha, True)
+        return APPLY(x, alpha, *operator, needs_x, needs_alpha, True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -206,7 +206,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
     layout, dtype = _layout(operator, g, operator.at(alpha)), computed_in(operator.owner, g)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
-    with _plainly(g, records=needs_alpha):
+    with _plainly(records=needs_alpha):
         order = None if alpha is None else alpha.detach().requires_grad_(needs_alpha)
         weights = weights_of(operator.at(order), layout.n, operator.dt, dtype, g.device)
         grads = arranged(g.detach(), layout, dtype)
@@ -244,13 +244,13 @@ def _autograd_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given
     ):
         return _formula_backward(operator, g, x, alpha, needs_x, needs_alpha)
     with torch._C._AutoDispatchBelowAutograd():
-        return _BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
+        return BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
 
 
 def _opaque_backward(
     operator: Operator, g: Tensor, x: Tensor | None, alpha: Tensor | None, needs_x: bool, needs_alpha: bool
 ) -> list[Tensor]:
-    return _BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
+    return BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
 
 
 def _formula_backward(
@@ -275,7 +275,7 @@ def _vmap(info: Any, in_dims: tuple, x: Tensor, alpha: Tensor | None, *given: An
     batched = _with_batch(info, x, in_dims[0])
     orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[1], batched.ndim)
     moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, batched.ndim - 1) + 1)
-    return _APPLY(batched, orders, *moved, needs_x, needs_alpha, traced), 0
+    return APPLY(batched, orders, *moved, needs_x, needs_alpha, traced), 0
 
 
 def _vmap_backward(
@@ -286,7 +286,7 @@ def _vmap_backward(
     data = None if x is None else _with_batch(info, x, in_dims[1])
     orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[2], grads.ndim)
     moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, grads.ndim - 1) + 1)
-    found = _BACKWARD(grads, data, orders, *moved, needs_x, needs_alpha)
+    found = BACKWARD(grads, data, orders, *moved, needs_x, needs_alpha)
     if alpha is not None and needs_alpha:  # one gradient per call, in alpha's own shape
         shape = alpha.shape if in_dims[2] is None else alpha.movedim(in_dims[2], 0).shape[1:]
         found = [*found[:-1], found[-1].reshape(info.batch_size, *shape)]
@@ -322,25 +322,38 @@ def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
     """Raise where forward mode reaches a compiled graph: the code around the operation has lost other tangents."""
     if has_tangent(*tensors) and not torch._C._are_functorch_transforms_active():
         raise RuntimeError(
-            f"{owner}(x with a tangent): torch.compile loses the tangents of its inputs; "
+            f"{owner}(x with a tangent): a compiled graph loses the tangents of its inputs; "
             "take forward mode inside the compiled function, or call it without torch.compile."
         )
 
 
+def _keys(*names: str) -> Any:
+    found = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
+    for name in names[1:]:
+        found = found.add(getattr(torch._C.DispatchKey, name))
+    return found
+
+
+# The dispatcher's state in a plain call: views are tracked, autocast is off.
+_PLAIN = (
+    _keys("BackendSelect", "ADInplaceOrView"),
+    _keys(*[name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]),
+)
+
+
 @contextmanager
-def _plainly(x: Tensor, records: bool) -> Iterator[None]:
+def _plainly(records: bool) -> Iterator[None]:
     """Compute as in a plain call, whatever was entered on the way here.
 
-    An operation may run below autograd's keys, where nothing is recorded: they come back, that of views included.
+    An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records
+    nothing, and the lazy conjugate of a tensor is its plain value.
     """
-    with torch.inference_mode(False):
-        include, exclude = torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()
-        with (
-            torch._C._ForceDispatchKeyGuard(include, exclude.remove(torch._C.DispatchKey.ADInplaceOrView)),
-            torch.autocast(x.device.type, enabled=False),
-            torch.set_grad_enabled(records),
-        ):
-            yield
+    with (
+        torch.inference_mode(False),
+        torch._C._ForceDispatchKeyGuard(*_PLAIN),
+        torch.set_grad_enabled(records),
+    ):
+        yield
 
 
 def _like(
