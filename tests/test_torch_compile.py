@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -85,31 +85,39 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
     "bank": lambda: fnn.FractionalDifference(3, 2, bounds=(-1, 1), init=[-0.4, 0.4]),
     "fixed bank": lambda: fnn.FractionalDifference(3, 2, init=[0.3, 0.6], learn_alpha=False),
 }
-every_function = pytest.mark.parametrize(("function", "learned"), FUNCTIONS.values(), ids=FUNCTIONS.keys())
-every_layer = pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS.keys())
+
+
+def some(cases: Iterable[str], quick: Iterable[str]) -> list[Any]:
+    """Return the names of cases, marked as slow except a few that cover the ways through the code."""
+    return [name if name in quick else pytest.param(name, marks=pytest.mark.slow) for name in cases]
+
+
+every_function = pytest.mark.parametrize("function", some(FUNCTIONS, ["of a tensor"]))
+every_layer = pytest.mark.parametrize("layer", some(LAYERS, ["fixed bank", "learned channels"]))
 
 
 @every_function
-def test_a_compiled_function_computes_the_same(function: Callable[..., Tensor], learned: bool) -> None:
+def test_a_compiled_function_computes_the_same(function: str) -> None:
+    run, learned = FUNCTIONS[function]
     inputs = (rand(2, 3, N), order()) if learned else (rand(2, 3, N),)
-    assert agree(gradients(compiled(function), *inputs), gradients(function, *inputs))
+    assert agree(gradients(compiled(run), *inputs), gradients(run, *inputs))
     with torch.no_grad():
-        assert close(compiled(function)(*inputs), function(*inputs))
+        assert close(compiled(run)(*inputs), run(*inputs))
 
 
 @every_layer
-def test_a_compiled_layer_computes_the_same_in_one_graph(make: Callable[[], nn.Module]) -> None:
-    layer = make()
-    parameters = tuple(layer.parameters())
-    call, counter = compilations(layer)
+def test_a_compiled_layer_computes_the_same_in_one_graph(layer: str) -> None:
+    net = LAYERS[layer]()
+    parameters = tuple(net.parameters())
+    call, counter = compilations(net)
     for seed in (0, 1):
         x = rand(2, 3, N, seed=seed)
         found = gradients(call, x, parameters=parameters)
-        assert agree(found, gradients(layer, x, parameters=parameters))
+        assert agree(found, gradients(net, x, parameters=parameters))
     assert counter.frame_count == 1
 
 
-@pytest.mark.parametrize("marked", [False, True], ids=["dynamic=True", "marked"])
+@pytest.mark.parametrize("marked", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["marked", "dynamic=True"])
 def test_sizes_may_be_symbols(marked: bool) -> None:
     layer = fnn.FractionalLayer([0.2, 0.4, 0.6], "riemann_liouville", learn_alpha=True)
     call, counter = compilations(layer, dynamic=None if marked else True)
@@ -133,6 +141,7 @@ def test_one_graph_serves_all_later_calls() -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 def test_a_number_is_part_of_the_graph_and_a_tensor_is_not() -> None:
     x = rand(2, N)
     by_number, numbers = compilations(lambda x, alpha: fnn.caputo(x, alpha))
@@ -202,7 +211,6 @@ TRANSFORMS: dict[str, Callable[[Callable[..., Tensor], Tensor, Tensor], Any]] = 
     "dual numbers": lambda f, x, a: tangent(lambda x: f(x, 0.4), x),
     "dual numbers in alpha": lambda f, x, a: tangent(lambda a: f(x, a), a),
 }
-QUICK = ("grad", "vmap over both", "vmap of a number", "dual numbers")
 
 
 def tangent(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor | None:
@@ -214,16 +222,14 @@ def derivative(x: Tensor, alpha: Any) -> Tensor:
     return fnn.derivative(x, fnn.RiemannLiouville(alpha), dt=0.1)
 
 
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TRANSFORMS]
-)
+@pytest.mark.parametrize("name", some(TRANSFORMS, ["vmap over both", "dual numbers"]))
 def test_a_transform_inside_a_compiled_function_is_followed(name: str) -> None:
     transform, x = TRANSFORMS[name], rand(3, 40)
     found = compiled(lambda x, alpha: transform(derivative, x, alpha))(x, order())
     assert close(found, transform(derivative, x, order()))
 
 
-@pytest.mark.parametrize("name", ["grad", "vmap", "jvp", "one gradient per sample", "hessian in alpha"])
+@pytest.mark.parametrize("name", some(["grad", "vmap", "jvp", "one gradient per sample", "hessian in alpha"], ["jvp"]))
 def test_a_transform_around_a_compiled_function_is_refused_or_right(name: str) -> None:
     transform, x = TRANSFORMS[name], rand(3, 40)
     with pytest.raises(torch._dynamo.exc.Unsupported, match="from eager mode is not supported"):
@@ -237,7 +243,7 @@ def test_a_transform_around_a_compiled_function_is_refused_or_right(name: str) -
     assert close(later, derivative(2 * x + 1, order()))
 
 
-@pytest.mark.parametrize("warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.parametrize("warm", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["warm", "cold"])
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=[pytest.mark.slow, needs_compiler])])
 def test_tangents_never_get_lost_in_a_compiled_graph(backend: str, warm: bool) -> None:
     message = (
@@ -267,6 +273,7 @@ def test_a_batch_of_gradients_through_a_compiled_graph_is_refused() -> None:
         torch.autograd.grad(y, x, torch.stack([y.detach(), x.detach()]), is_grads_batched=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [False, True], ids=["around", "inside"])
 def test_autocast_leaves_the_compiled_operator_alone(inside: bool) -> None:
     x = rand(2, 3, N).float()
@@ -283,6 +290,7 @@ def test_autocast_leaves_the_compiled_operator_alone(inside: bool) -> None:
     assert agree(found, gradients(layer, x, parameters=tuple(layer.parameters())))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64], ids=str)
 def test_every_dtype_stays_itself(dtype: torch.dtype) -> None:
     x = rand(2, 3, N).to(dtype)
@@ -291,22 +299,21 @@ def test_every_dtype_stays_itself(dtype: torch.dtype) -> None:
     assert agree(found, expected)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: rand(0, 5),
-        lambda: rand(2, 0),
-        lambda: rand(2, 1),
-        lambda: rand(2, 2, 1),
-        lambda: rand(9, 4).mT,
-        lambda: rand(4, 18)[:, ::2],
-        lambda: rand(1, 9).expand(3, 9),
-        lambda: torch._neg_view(rand(3, 9)),
-    ],
-    ids=["no rows", "no samples", "one sample", "one of two axes", "transposed", "strided", "expanded", "negated"],
-)
-def test_layouts_and_sizes_at_the_edge(make: Callable[[], Tensor]) -> None:
-    x, alpha = make(), order().requires_grad_()
+EDGES: dict[str, Callable[[], Tensor]] = {
+    "no rows": lambda: rand(0, 5),
+    "no samples": lambda: rand(2, 0),
+    "one sample": lambda: rand(2, 1),
+    "one of two axes": lambda: rand(2, 2, 1),
+    "transposed": lambda: rand(9, 4).mT,
+    "strided": lambda: rand(4, 18)[:, ::2],
+    "expanded": lambda: rand(1, 9).expand(3, 9),
+    "negated": lambda: torch._neg_view(rand(3, 9)),
+}
+
+
+@pytest.mark.parametrize("edge", some(EDGES, ["no rows", "transposed"]))
+def test_layouts_and_sizes_at_the_edge(edge: str) -> None:
+    x, alpha = EDGES[edge](), order().requires_grad_()
     leaf = x.detach().clone().requires_grad_()
     found = compiled(derivative)(x, alpha)
     assert torch.equal(found, derivative(x, alpha))
@@ -317,6 +324,7 @@ def test_layouts_and_sizes_at_the_edge(make: Callable[[], Tensor]) -> None:
     assert all(torch.allclose(*pair, rtol=1e-12, atol=0) for pair in zip(one, other, strict=True))
 
 
+@pytest.mark.slow
 def test_inference_mode_and_training_share_a_compiled_layer() -> None:
     layer, x = fnn.FractionalLayer(0.4, learn_alpha=True), rand(2, 3, N)
     call = compiled(layer)
@@ -331,6 +339,7 @@ def test_inference_mode_and_training_share_a_compiled_layer() -> None:
         assert close(call(x), inferred)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints_inside_and_around_a_compiled_layer(reentrant: bool) -> None:
     layer, x = fnn.FractionalLayer(0.4, learn_alpha=True), rand(2, 3, N)
@@ -369,13 +378,13 @@ def test_what_a_plain_call_refuses_a_compiled_one_refuses() -> None:
 @needs_compiler
 @every_layer
 @pytest.mark.parametrize("dynamic", [False, True])
-def test_inductor_computes_the_same(make: Callable[[], nn.Module], dynamic: bool) -> None:
-    layer = make()
-    parameters = tuple(layer.parameters())
-    call = compiled(lambda x: layer(2 * x) + 1, "inductor", dynamic=dynamic)
+def test_inductor_computes_the_same(layer: str, dynamic: bool) -> None:
+    net = LAYERS[layer]()
+    parameters = tuple(net.parameters())
+    call = compiled(lambda x: net(2 * x) + 1, "inductor", dynamic=dynamic)
     for x in (rand(2, 3, N), rand(3, 3, 33)):
         found = gradients(call, x, parameters=parameters)
-        assert agree(found, gradients(lambda x: layer(2 * x) + 1, x, parameters=parameters))
+        assert agree(found, gradients(lambda x: net(2 * x) + 1, x, parameters=parameters))
 
 
 @pytest.mark.slow

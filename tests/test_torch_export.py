@@ -47,7 +47,7 @@ def close(found: Tensor, expected: Tensor) -> bool:
     return found.shape == expected.shape and bool((found - expected).abs().max() <= 1e-12 * expected.abs().max())
 
 
-@pytest.fixture(params=[False, True], ids=["not strict", "strict"])
+@pytest.fixture(params=[False, pytest.param(True, marks=pytest.mark.slow)], ids=["not strict", "strict"])
 def strict(request: pytest.FixtureRequest) -> bool:
     return request.param
 
@@ -120,7 +120,12 @@ TRANSFORMS: dict[str, Callable[[Callable[[Tensor], Tensor], Tensor], Tensor]] = 
 }
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
+QUICK = ("second backward", "jvp")
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in TRANSFORMS]
+)
 def test_a_loaded_program_can_be_transformed(name: str, tmp_path: pathlib.Path) -> None:
     net, x = Net(), rand(2, 3, 40)
     torch.export.save(exported(net, x), tmp_path / "net.pt2")
@@ -128,6 +133,7 @@ def test_a_loaded_program_can_be_transformed(name: str, tmp_path: pathlib.Path) 
     assert close(TRANSFORMS[name](program, x), TRANSFORMS[name](net, x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "message"),
     [

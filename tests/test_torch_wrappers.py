@@ -114,6 +114,7 @@ def test_functional_call_takes_other_parameters(make: Callable[[], nn.Module]) -
     assert torch.equal(torch.func.functional_call(layer, parameters, (x,)), other(x))
 
 
+@pytest.mark.slow
 @every_layer
 @pytest.mark.filterwarnings("ignore")  # what the compiler tells about its own parts
 def test_a_compiled_layer_can_be_copied_and_a_plain_one_pickled(make: Callable[[], nn.Module]) -> None:
@@ -139,6 +140,7 @@ def test_fake_and_meta_tensors_give_the_shape(make: Callable[[], nn.Module]) -> 
         assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
 
 
+@pytest.mark.slow
 @every_layer
 def test_a_traced_graph_of_a_training_step_computes_the_same(make: Callable[[], nn.Module]) -> None:
     layer, x, other = make(), rand(2, 3, 20), rand(2, 3, 20, seed=1)
