@@ -28,7 +28,7 @@ needs_compiler = pytest.mark.skipif(shutil.which("gcc") is None, reason="inducto
 def _fresh() -> Iterator[None]:
     """Compile anew in every test: graphs on disk may be those of another version."""
     torch._dynamo.reset()
-    with torch.compiler.config.patch(force_disable_caches=True):
+    with torch.compiler.config.patch(force_disable_caches=True):  # type: ignore[attr-defined]
         yield
     torch._dynamo.reset()
 

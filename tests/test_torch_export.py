@@ -84,9 +84,9 @@ def test_a_saved_program_runs_in_a_fresh_process(strict: bool, tmp_path: pathlib
     assert close(torch.tensor(json.loads(done.stdout), dtype=torch.float64), net(x).detach())
 
 
-def gradient(f: Callable[[Tensor], Tensor], x: Tensor, **options: bool) -> Tensor:
+def gradient(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     x = x.clone().requires_grad_()
-    return torch.autograd.grad(f(x).square().sum(), x, **options)[0]
+    return torch.autograd.grad(f(x).square().sum(), x)[0]
 
 
 def second(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

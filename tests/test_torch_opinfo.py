@@ -23,7 +23,7 @@ from tests.torch_cases import DT, KERNELS, Forced, Refused, every_kernel
 
 # PyTorch's own forward mode scripts its decompositions on first use.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
-TorchJudge.__test__ = False
+TorchJudge.__test__ = False  # type: ignore[attr-defined]
 
 SMALL = {  # name: shape, time axis, shape of alpha
     "one sample": ((2, 1), -1, ()),
@@ -199,8 +199,8 @@ def test_vmap_over_any_axis_of_any_input_is_a_loop(forced: Forced, size: int) ->
     for kind, (shape, dim, alpha) in product(KINDS, [((2, 9), -1, ()), ((2, 5, 3), 1, (3,))]):
         x, order = torch.rand(*shape, dtype=torch.float64), torch.full(alpha, 0.4, dtype=torch.float64)
 
-        def run(x: Tensor, order: Tensor, kind: type[Definition] = kind, dim: int = dim) -> Tensor:
-            return forced(x, kind(order, bounds=(0, 1)), DT, dim)
+        def run(*inputs: Tensor, kind: type[Definition] = kind, dim: int = dim) -> Tensor:
+            return forced(inputs[0], kind(inputs[1], bounds=(0, 1)), DT, dim)
 
         for axes in product([None, *range(len(shape) + 1)], [None, *range(len(alpha) + 1)]):
             if axes == (None, None):

@@ -110,7 +110,7 @@ def test_functional_call_takes_other_parameters(make: Callable[[], nn.Module]) -
     with torch.no_grad():
         for parameter in other.parameters():
             parameter.add_(0.1)
-    parameters = dict(other.named_parameters())
+    parameters: dict[str, Tensor] = dict(other.named_parameters())
     assert torch.equal(torch.func.functional_call(layer, parameters, (x,)), other(x))
 
 
@@ -169,7 +169,7 @@ def _train(rank: int, port: int, out: Any) -> None:
         net = nn.Sequential(fnn.FractionalLayer(0.4, learn_alpha=True), fnn.FractionalDifference(3, 2)).double()
         replica = nn.parallel.DistributedDataParallel(net)
         replica(rand(*SHAPE)[2 * rank : 2 * rank + 2]).square().mean().backward()
-        out.put((rank, [parameter.grad.tolist() for parameter in net.parameters()]))
+        out.put((rank, [parameter.grad.tolist() for parameter in net.parameters() if parameter.grad is not None]))
     finally:
         dist.destroy_process_group()
 

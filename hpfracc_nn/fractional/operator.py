@@ -190,10 +190,11 @@ def choose(op: str, shape: Sequence[int], *, framework: str, **facts: Any) -> Pl
 
 def _room(framework: str) -> Any:
     """Return the module whose `apply` takes the framework's arrays."""
+    room: Any
     if framework == "torch":
-        from hpfracc_nn.fractional.torch import operator as room
+        import hpfracc_nn.fractional.torch.operator as room
     else:
-        from hpfracc_nn.fractional.numpy import operator as room
+        import hpfracc_nn.fractional.numpy.operator as room
     _rooms[framework] = room
     _frameworks.update(dict.fromkeys(room.ARRAYS, framework))
     return room

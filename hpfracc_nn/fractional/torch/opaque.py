@@ -259,11 +259,11 @@ def _formula_backward(
     """Return the gradients, differentiable in g, x and alpha."""
     data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
     if not needs_alpha:
-        _, pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)
+        pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)[1]
     elif needs_x:
-        _, pull = torch.func.vjp(operator.eagerly, data, alpha)
+        pull = torch.func.vjp(operator.eagerly, data, alpha)[1]
     else:
-        _, pull = torch.func.vjp(lambda alpha: operator.eagerly(data, alpha), alpha)
+        pull = torch.func.vjp(lambda alpha: operator.eagerly(data, alpha), alpha)[1]
     return list(pull(g))
 
 
