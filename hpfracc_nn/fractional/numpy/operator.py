@@ -21,6 +21,8 @@ _COMPUTED_IN = {
     np.dtype(np.float64): np.float64,
 }
 
+ARRAYS = (np.ndarray,)  # the classes that need no further look
+
 
 def apply(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
