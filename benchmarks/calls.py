@@ -10,7 +10,6 @@ from timing import torch_threads
 from torch import Tensor
 
 from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, derivative
-from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import Kernel, Settings, kernels, this_machine
@@ -76,7 +75,8 @@ def planned_product(
     n, batch = x.shape[axis], x.shape[:axis].numel()
     weights = weights_of(definition, n, 1.0, x.dtype, x.device)
     form = plan.kernel.prepare(weights, plan.workload)
-    return Product(site, plan, form, Frame(weights.stencil, weights.columns())), x.reshape(batch, 1, n, -1)
+    data = x.reshape(batch, 1, n, -1)
+    return Product(site, plan, form, weights.frame, (batch, 1, n, data.shape[3])), data
 
 
 def planned_kernel(x: Tensor, definition: Definition, manager: BackendManager, dim: int = -1) -> str:

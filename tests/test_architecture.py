@@ -47,6 +47,7 @@ THIRD_PARTY = {
     "flax": JAX_FILES,
     "optax": JAX_FILES,
     "numba": ("*/torch/*kernels/numba_*.py", "fractional/numba/*"),
+    "llvmlite": ("fractional/numba/*",),
     "cupy": ("*/torch/*kernels/cuda_*.py",),
     "lightning": ("training/*",),
     "typer": ("cli.py",),
@@ -214,7 +215,7 @@ KEEPS = [
     ),
     (forbidden_imports, "fractional/torch/kernels/xla_fft.py", "def f():\n    import jax"),
     (forbidden_imports, "fractional/torch/kernels/numba_recurrence.py", "import numba, torch"),
-    (forbidden_imports, "fractional/numpy/kernels/numba_recurrence.py", "import numba"),
+    (forbidden_imports, "fractional/numba/recurrence.py", "import numba"),
     (forbidden_imports, "training/torch/optimizers/kernels/cuda_mix.py", "import cupy"),
     (forbidden_imports, "training/torch/report.py", "import lightning, rich, matplotlib.pyplot"),
     (

@@ -67,7 +67,7 @@ def test_explain_names_every_kernel():
     assert first.startswith("toeplitz on torch/cpu/float64: rows=2 n=300 width=3 channels=1 exponentials=")
     assert "exponentials=0" not in first
     assert first.endswith("gradient in the input")
-    for kernel in ("torch/dense", "torch/fft", "torch/chunked_scan", "numba/chunked_scan"):
+    for kernel in ("torch/dense", "torch/fft", "torch/chunked_scan", "numba/recurrence"):
         assert kernel in result.output
     assert sum(line.startswith("*") for line in result.output.splitlines()) == 1
 

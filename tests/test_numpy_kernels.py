@@ -203,8 +203,8 @@ def test_the_recurrence_needs_exponentials_and_numba(monkeypatch: pytest.MonkeyP
 @every_kernel
 @pytest.mark.parametrize("gradients", [{}, {"needs_gradient": True}, {"learns_weights": True}])
 def test_a_cost_grows_with_the_work(kernel: Kernel, gradients: dict[str, bool]) -> None:
-    without = Workload("toeplitz", "numpy", rows=4, n=96, exponentials=20)
-    small, large = (dataclasses.replace(without, n=n, **gradients) for n in (96, 960))
+    without = Workload("toeplitz", "numpy", rows=4, n=128, exponentials=20)
+    small, large = (dataclasses.replace(without, n=n, **gradients) for n in (128, 1280))
     assert sum(kernel.cost(large).flops.values()) > 9 * sum(kernel.cost(small).flops.values())
     assert kernel.cost(large).bytes > 9 * kernel.cost(small).bytes
     assert sum(kernel.cost(small).flops.values()) >= sum(kernel.cost(without).flops.values())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,9 +23,9 @@ Samples = Any  # an array of any framework, or what NumPy makes one of
 
 _ROOMS = ("numpy", "torch")
 _PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
-# What was found once. Plain dictionaries: torch.compile follows these, but not a cached function.
-_frameworks: dict[type, str] = {}
+# Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
 _rooms: dict[str, Any] = {}
+_frameworks: dict[type, str] = {}
 
 
 def derivative(
@@ -188,12 +189,14 @@ def choose(op: str, shape: Sequence[int], *, framework: str, **facts: Any) -> Pl
 
 
 def _room(framework: str) -> Any:
-    """Return the module whose `apply` takes the framework's arrays; imported when the first array comes."""
+    """Return the module whose `apply` takes the framework's arrays."""
+    room: Any
     if framework == "torch":
-        from hpfracc_nn.fractional.torch import operator as room
+        import hpfracc_nn.fractional.torch.operator as room
     else:
-        from hpfracc_nn.fractional.numpy import operator as room
+        import hpfracc_nn.fractional.numpy.operator as room
     _rooms[framework] = room
+    _frameworks.update(dict.fromkeys(room.ARRAYS, framework))
     return room
 
 
@@ -202,7 +205,6 @@ def _framework_of(kind: type) -> str:
     for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
         if package in _PACKAGES:
-            _frameworks[kind] = _PACKAGES[package]
             return _PACKAGES[package]
     return "numpy"
 
@@ -229,3 +231,9 @@ def _as_array(owner: str, x: Samples) -> np.ndarray:
 def _type_name(x: Samples) -> str:
     cls = type(x)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+# A first call inside torch.compile must find what later calls find, or it is compiled twice.
+_room("numpy")
+if "torch" in sys.modules:
+    _room("torch")

@@ -48,12 +48,12 @@ class Definition:
         fixed = _read_fixed(self._name, self.alpha)
         if fixed is not None:
             object.__setattr__(self, "alpha", fixed)
-            for value in np.ravel(fixed):
-                self._check_range(float(value))
+            for value in self.orders:
+                self._check_range(value)
         if self.bounds is not None:
             object.__setattr__(self, "bounds", self._read_bounds(self.bounds))
         if fixed is not None and self.subtracts and self.bounds is None:
-            intervals = {self._taylor(float(value)) for value in np.ravel(fixed)}
+            intervals = {self._taylor(value) for value in self.orders}
             if len(intervals) > 1:
                 raise ValueError(
                     f"{self._name}(alpha={fixed}): needs all orders on one side of 1; apply the operator once per side."
@@ -69,13 +69,17 @@ class Definition:
         return isinstance(self.alpha, float | tuple)
 
     @property
+    def orders(self) -> tuple[float, ...]:
+        """The numbers of a fixed alpha, one after the other."""
+        return _flat(self.alpha)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Where alpha lies: its bounds, or its own smallest and largest value."""
         if self.bounds is not None:
             return self.bounds
         if self.is_fixed:
-            values = np.ravel(self.alpha)
-            return float(values.min()), float(values.max())
+            return min(self.orders), max(self.orders)
         return 0.0, 1.0
 
     @property
@@ -154,7 +158,7 @@ class Definition:
         return max(1, math.ceil(alpha))
 
     def _check_range(self, alpha: float) -> None:
-        if not math.isfinite(alpha):
+        if not -math.inf < alpha < math.inf:
             raise ValueError(
                 f"{self._name}(alpha={alpha}): needs a finite alpha; pass {self.lowest:g} <= alpha <= {self.highest:g}."
             )
@@ -191,7 +195,7 @@ class Definition:
                 f"{self._name}(bounds=({low:g}, {high:g})): needs no whole number between the bounds, where the "
                 f"operator jumps; pass ({self._taylor(high) - 1:g}, {high:g})."
             )
-        if self.is_fixed and not all(low <= a <= high for a in np.ravel(self.alpha)):
+        if self.is_fixed and not all(low <= order <= high for order in self.orders):
             raise ValueError(
                 f"{self._name}(alpha={self.alpha}, bounds=({low:g}, {high:g})): needs alpha within its bounds; "
                 "widen the bounds."
@@ -220,6 +224,9 @@ def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
     if isinstance(alpha, Real):
         return float(alpha)
     if isinstance(alpha, Sequence | np.ndarray):
+        plain = _plain(alpha)
+        if plain is not None:
+            return plain
         try:
             values = np.asarray(alpha)
         except ValueError:  # lists of different lengths
@@ -234,6 +241,28 @@ def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
     raise TypeError(
         f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
     )
+
+
+def _plain(values: Any) -> Any:
+    """Return evenly nested lists of numbers as tuples of floats, else None; a compiler follows, as it cannot NumPy."""
+    if type(values) in (float, int):
+        return float(values)
+    if type(values) not in (list, tuple) or not values:
+        return None
+    parts = tuple([_plain(value) for value in values])
+    if any(part is None or _shape(part) != _shape(parts[0]) for part in parts):
+        return None
+    return parts
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    return (len(values), *_shape(values[0])) if isinstance(values, tuple) else ()
+
+
+def _flat(values: Any) -> tuple[float, ...]:
+    if not isinstance(values, tuple):
+        return (values,)
+    return tuple([number for value in values for number in _flat(value)])
 
 
 def _nested(values: Any) -> Any:

@@ -18,6 +18,7 @@ from hpfracc_nn.selection import Cost, Workload
 
 CHUNK = 16
 _PANEL = 8  # chunks
+_WHOLE = 64  # samples: what is shorter takes as long
 _FILLED = 8  # states are a whole number of half vectors
 _GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
 _DTYPES = ("float32", "float64")
@@ -122,15 +123,17 @@ def gram(
 
 
 def cost(workload: Workload) -> Cost:
-    """Return the cost, as selection asks for it."""
-    chunks = -(-workload.n // CHUNK)
-    samples = workload.rows * workload.width * chunks * CHUNK
+    """A product inside the chunks, one into and one out of the states, at the rate of one thread where it uses one."""
+    length = -(-workload.n // _WHOLE) * _WHOLE
+    width = workload.width if workload.width == 1 else -(-workload.width // _FILLED) * _FILLED
+    samples = workload.rows * length * width
+    states = -(-workload.exponentials // _FILLED) * _FILLED
     passes = 1 + workload.needs_gradient + workload.learns_weights
+    threads = min(workload.threads, max(1, workload.samples // _GRAIN), workload.rows * workload.width)
     return Cost(
-        flops={"matmul": samples * (2.0 * CHUNK + 4.0 * workload.exponentials) * passes},
+        flops={"matmul": samples * (2.0 * CHUNK + 4.0 * states) * passes * workload.threads / threads},
         bytes=2.0 * passes * workload.bytes,
-        launches=passes,
-        workspace=0.0,
+        launches=1 + workload.needs_gradient + 5 * workload.learns_weights,
     )
 
 

@@ -24,6 +24,8 @@ _COMPUTED_IN = {
 }
 _MOST_KEPT = 64  # shapes of one operator
 
+ARRAYS = (np.ndarray,)  # the classes that need no further look
+
 
 def apply(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None

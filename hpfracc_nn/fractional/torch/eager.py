@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, is_watched
+from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, is_watched, uncompiled
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.selection import Plan, Site, Workload
@@ -33,6 +33,7 @@ _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pick_backward`
 
 
+@uncompiled
 def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
     if definition.is_fixed and is_plain(x) and x.dtype in _COMPUTED_IN and x.numel() and x.device.type != "meta":
@@ -164,7 +165,9 @@ def _prepared(plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights
 
 
 def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
-    make = Weights if is_watched(x) else weights_of  # what a tracer sees is not kept
+    # What a tracer sees or a functorch transform wraps is not kept.
+    fresh = is_watched(x) or torch._C._are_functorch_transforms_active()
+    make = Weights if fresh else weights_of
     weights = make(definition, layout.n, dt, dtype, x.device)
     tracks = torch.is_grad_enabled()
     needs, learns = (

@@ -44,8 +44,9 @@ class ColumnForm:
 
     @cached_property
     def spectrum(self) -> Tensor:
-        """The column's transform [channels, padded // 2 + 1], padded so that nothing wraps round."""
-        return torch.fft.rfft(self.column, padded_length(self.column.shape[-1]))
+        """The column's transform [channels, padded // 2 + 1], padded so that nothing wraps round; rounded once."""
+        exact = torch.fft.rfft(self.column.to(torch.float64), padded_length(self.column.shape[-1]))
+        return exact if self.column.dtype == torch.float64 else exact.to(torch.complex64)
 
     def product(self, x: Tensor) -> Tensor:
         if x.shape[2] > _DENSE_UP_TO:

@@ -30,7 +30,7 @@ from hpfracc_nn.fractional.torch.eager import (
     planned,
     restored,
 )
-from hpfracc_nn.fractional.torch.probe import is_transformed, is_watched
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, uncompiled, unpacked
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
 
@@ -40,9 +40,9 @@ _OPERATOR = "float[] orders, int[] shape, str definition, str scheme, float[] bo
 _NEEDS = "bool needs_x=False, bool needs_alpha=False"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY = torch.library.Library("hpfracc_nn", "DEF")
-_LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor", tags=_TAGS)
+_LIBRARY.define(f"apply(Tensor x, Tensor? alpha, {_OPERATOR}, {_NEEDS}, bool traced=False) -> Tensor", tags=_TAGS)
 _LIBRARY.define(f"backward(Tensor g, Tensor? x, Tensor? alpha, {_OPERATOR}, {_NEEDS}) -> Tensor[]", tags=_TAGS)
-_APPLY, _BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
+APPLY, BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backward.default
 
 
 class Operator(NamedTuple):
@@ -88,16 +88,16 @@ def compiled(
                 f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
                 f"{', '.join(DEFINITIONS)}; leave manager=None and configure() that manager."
             )
-        return _uncompiled(owner, x, definition, dt, dim, where)
+        return _outside(owner, x, definition, dt, dim, where)
     bounds = [] if definition.bounds is None else list(definition.bounds)
     alpha = definition.alpha
     if isinstance(alpha, Tensor):
-        return _APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
-    orders, shape = _flat(alpha), list(alpha_shape(definition))
-    return _APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
+        return APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
+    orders, shape = list(definition.orders), list(alpha_shape(definition))
+    return APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
 
 
-def _plain(
+def _outside(
     owner: str, x: Tensor, definition: Definition, dt: float, dim: int, where: Site | BackendManager | None
 ) -> Tensor:
     if not isinstance(where, Site):
@@ -105,16 +105,11 @@ def _plain(
     return computed(owner, x, definition, dt, dim, where)
 
 
-# A compiled model breaks its graph here, and the manager is honoured.
-_uncompiled = torch.compiler.disable(_plain, reason="a graph cannot name a manager or definition of the caller's own")
+uncompiled(_outside, "a graph cannot name a BackendManager or a definition of the caller's own; it runs outside")
 
 
 def _site() -> Site:
     return default_manager().shared_site("toeplitz", "torch", "compiled")
-
-
-def _flat(alpha: float | tuple) -> list[float]:
-    return [alpha] if isinstance(alpha, float) else [value for part in alpha for value in _flat(part)]
 
 
 @functools.lru_cache(maxsize=256)
@@ -129,14 +124,14 @@ def _fixed(
 
 def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Run the plan's kernel: `x` is a plain tensor here, and whatever stood around the call is gone."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     definition = operator.at(alpha)
     if alpha is not None and not needs_alpha:
         check_alpha(operator.owner, definition)
     layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    with _plainly(x, records=False):
+    with _plainly(records=False):
         data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
@@ -144,7 +139,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Check all that can be checked without values, and return the result's shape."""
-    operator, _, _ = _read(given)
+    operator, *_ = _read(given)
     computed_in(operator.owner, x)
     if alpha is not None:
         floating_alpha(operator.owner, alpha)
@@ -156,15 +151,31 @@ def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     """Choose who differentiates: for a tracer the pair of opaque operations, for all others what they always do."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, traced = _read(given)
     tensors = (x,) if alpha is None else (x, alpha)
+    watched = is_watched(x)
+    if traced:
+        _refuse_tangents(operator.owner, tensors)
     tracks = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    if is_transformed(*tensors) or (tracks and not is_watched(x)):
+    if torch._C._are_functorch_transforms_active() or (not watched and (tracks or has_tangent(*tensors))):
         return operator.eagerly(x, alpha)
+    if has_tangent(*tensors):
+        return _with_tangents(operator, x, alpha)
     if tracks:
         return _Opaque.apply(x, alpha, operator)
     with torch._C._AutoDispatchBelowAutograd():
-        return _APPLY(x, alpha, *operator, needs_x, needs_alpha)
+        return APPLY(x, alpha, *operator, needs_x, needs_alpha, watched or traced)
+
+
+def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tensor:
+    """Forward mode for a tracer: the map is linear in x; its derivative in alpha is the formula's."""
+    (x, moved), turned = unpacked(x), None
+    if alpha is not None:
+        alpha, turned = unpacked(alpha)
+    tangents = [] if moved is None else [APPLY(moved, alpha, *operator)]
+    if turned is not None:
+        tangents.append(torch.func.jvp(lambda alpha: operator.eagerly(x, alpha), (alpha,), (turned,))[1])
+    return torch._VF._make_dual(APPLY(x, alpha, *operator), sum(tangents), level=0)  # type: ignore[attr-defined]
 
 
 class _Opaque(torch.autograd.Function):
@@ -173,14 +184,16 @@ class _Opaque(torch.autograd.Function):
         needs_x, needs_alpha, _ = ctx.needs_input_grad
         ctx.operator = operator
         ctx.save_for_backward(x if needs_alpha else None, alpha)
-        return _APPLY(x, alpha, *operator, needs_x, needs_alpha)
+        return APPLY(x, alpha, *operator, needs_x, needs_alpha, True)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = grads
         x, alpha = ctx.saved_tensors
         needs_x, needs_alpha, _ = ctx.needs_input_grad
-        found = iter(_BACKWARD(g, x, alpha, *ctx.operator, needs_x, needs_alpha))
+        moves = has_tangent(*[tensor for tensor in (g, x, alpha) if tensor is not None])
+        backward = _formula_backward if moves else _opaque_backward
+        found = iter(backward(ctx.operator, g, x, alpha, needs_x, needs_alpha))
         return next(found) if needs_x else None, next(found) if needs_alpha else None, None
 
 
@@ -189,11 +202,11 @@ class _Opaque(torch.autograd.Function):
 
 def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
     """Run the kernel's adjoint, and its Gram map where alpha's gradient is wanted."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     layout, dtype = _layout(operator, g, operator.at(alpha)), computed_in(operator.owner, g)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
-    with _plainly(g, records=needs_alpha):
+    with _plainly(records=needs_alpha):
         order = None if alpha is None else alpha.detach().requires_grad_(needs_alpha)
         weights = weights_of(operator.at(order), layout.n, operator.dt, dtype, g.device)
         grads = arranged(g.detach(), layout, dtype)
@@ -217,18 +230,27 @@ def _order_gradient(alpha: Tensor, tensors: Sequence[Tensor], grads: Sequence[Te
 
 
 def _fake_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    _, needs_x, needs_alpha = _read(given)
+    _, needs_x, needs_alpha, _ = _read(given)
     return _like(g, alpha, needs_x, needs_alpha, torch.empty_like)
 
 
 def _autograd_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
     """Take the aten formula where the gradients are themselves differentiated."""
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     tensors = [tensor for tensor in (g, x, alpha) if tensor is not None]
-    if is_transformed(*tensors) or (torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)):
+    _refuse_tangents(operator.owner, tensors)
+    if torch._C._are_functorch_transforms_active() or (
+        torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    ):
         return _formula_backward(operator, g, x, alpha, needs_x, needs_alpha)
     with torch._C._AutoDispatchBelowAutograd():
-        return _BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
+        return BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
+
+
+def _opaque_backward(
+    operator: Operator, g: Tensor, x: Tensor | None, alpha: Tensor | None, needs_x: bool, needs_alpha: bool
+) -> list[Tensor]:
+    return BACKWARD(g, x, alpha, *operator, needs_x, needs_alpha)
 
 
 def _formula_backward(
@@ -237,11 +259,11 @@ def _formula_backward(
     """Return the gradients, differentiable in g, x and alpha."""
     data = torch.zeros_like(g) if x is None else x  # the map is linear: where x counts for nothing it was not saved
     if not needs_alpha:
-        _, pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)
+        pull = torch.func.vjp(lambda x: operator.eagerly(x, alpha), data)[1]
     elif needs_x:
-        _, pull = torch.func.vjp(operator.eagerly, data, alpha)
+        pull = torch.func.vjp(operator.eagerly, data, alpha)[1]
     else:
-        _, pull = torch.func.vjp(lambda alpha: operator.eagerly(data, alpha), alpha)
+        pull = torch.func.vjp(lambda alpha: operator.eagerly(data, alpha), alpha)[1]
     return list(pull(g))
 
 
@@ -249,22 +271,22 @@ def _formula_backward(
 
 
 def _vmap(info: Any, in_dims: tuple, x: Tensor, alpha: Tensor | None, *given: Any) -> tuple[Tensor, int]:
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, traced = _read(given)
     batched = _with_batch(info, x, in_dims[0])
     orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[1], batched.ndim)
     moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, batched.ndim - 1) + 1)
-    return _APPLY(batched, orders, *moved, needs_x, needs_alpha), 0
+    return APPLY(batched, orders, *moved, needs_x, needs_alpha, traced), 0
 
 
 def _vmap_backward(
     info: Any, in_dims: tuple, g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
 ) -> tuple[list[Tensor], list[int]]:
-    operator, needs_x, needs_alpha = _read(given)
+    operator, needs_x, needs_alpha, _ = _read(given)
     grads = _with_batch(info, g, in_dims[0])
     data = None if x is None else _with_batch(info, x, in_dims[1])
     orders = None if alpha is None else _orders_with_batch(info, alpha, in_dims[2], grads.ndim)
     moved = operator._replace(dim=errors.axis(operator.owner, operator.dim, grads.ndim - 1) + 1)
-    found = _BACKWARD(grads, data, orders, *moved, needs_x, needs_alpha)
+    found = BACKWARD(grads, data, orders, *moved, needs_x, needs_alpha)
     if alpha is not None and needs_alpha:  # one gradient per call, in alpha's own shape
         shape = alpha.shape if in_dims[2] is None else alpha.movedim(in_dims[2], 0).shape[1:]
         found = [*found[:-1], found[-1].reshape(info.batch_size, *shape)]
@@ -284,11 +306,11 @@ def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -
 # What all of them share
 
 
-def _read(given: tuple) -> tuple[Operator, bool, bool]:
+def _read(given: tuple) -> tuple[Operator, bool, bool, bool]:
     """Return what stands behind the tensors; the dispatcher leaves out what has its default value."""
     count = len(Operator._fields)
-    needs_x, needs_alpha = (*given[count:], False, False)[:2]
-    return Operator(*given[:count]), needs_x, needs_alpha
+    needs_x, needs_alpha, traced = (*given[count:], False, False, False)[:3]
+    return Operator(*given[:count]), needs_x, needs_alpha, traced
 
 
 def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:
@@ -296,12 +318,39 @@ def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:
     return layout_of(operator.owner, x.shape, axis, alpha_shape(definition))
 
 
+def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
+    """Raise where forward mode reaches a compiled graph: the code around the operation has lost other tangents."""
+    if has_tangent(*tensors) and not torch._C._are_functorch_transforms_active():
+        raise RuntimeError(
+            f"{owner}(x with a tangent): a compiled graph loses the tangents of its inputs; "
+            "take forward mode inside the compiled function, or call it without torch.compile."
+        )
+
+
+def _keys(*names: str) -> Any:
+    found = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
+    for name in names[1:]:
+        found = found.add(getattr(torch._C.DispatchKey, name))
+    return found
+
+
+# The dispatcher's state in a plain call: views are tracked, autocast is off.
+_PLAIN = (
+    _keys("BackendSelect", "ADInplaceOrView"),
+    _keys(*[name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]),
+)
+
+
 @contextmanager
-def _plainly(x: Tensor, records: bool) -> Iterator[None]:
-    """Compute as outside inference mode and autocast; `inference_mode(False)` lets autograd record below its keys."""
+def _plainly(records: bool) -> Iterator[None]:
+    """Compute as in a plain call, whatever was entered on the way here.
+
+    An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records
+    nothing, and the lazy conjugate of a tensor is its plain value.
+    """
     with (
         torch.inference_mode(False),
-        torch.autocast(x.device.type, enabled=False),
+        torch._C._ForceDispatchKeyGuard(*_PLAIN),
         torch.set_grad_enabled(records),
     ):
         yield
@@ -316,10 +365,13 @@ def _like(
     return [make(tensor, memory_format=torch.contiguous_format) for tensor in wanted]
 
 
-_LIBRARY.impl("apply", _run, "CompositeExplicitAutograd")
-_LIBRARY.impl("backward", _run_backward, "CompositeExplicitAutograd")
-_LIBRARY.impl("apply", _autograd, "Autograd")
-_LIBRARY.impl("backward", _autograd_backward, "Autograd")
+for _name, _key, _kernel in (
+    ("apply", "CompositeExplicitAutograd", _run),
+    ("backward", "CompositeExplicitAutograd", _run_backward),
+    ("apply", "Autograd", _autograd),
+    ("backward", "Autograd", _autograd_backward),
+):
+    _LIBRARY.impl(_name, uncompiled(_kernel), _key)
 torch.library.register_fake("hpfracc_nn::apply", _fake, lib=_LIBRARY)
 torch.library.register_fake("hpfracc_nn::backward", _fake_backward, lib=_LIBRARY)
 torch.library.register_vmap("hpfracc_nn::apply", _vmap, lib=_LIBRARY)

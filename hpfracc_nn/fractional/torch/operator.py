@@ -11,6 +11,8 @@ from hpfracc_nn.fractional.torch.eager import check_alpha, computed
 from hpfracc_nn.fractional.torch.opaque import compiled
 from hpfracc_nn.selection import BackendManager, Site, default_manager
 
+ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
+
 
 def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Tensor:
     """Return the operator applied to `x` along `dim`; same shape, dtype and device. See `fractional.derivative`."""

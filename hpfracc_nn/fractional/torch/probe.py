@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
 from hpfracc_nn.selection import Rates, register_probe
@@ -36,16 +38,19 @@ def is_plain(x: Tensor) -> bool:
 
 def is_traced(x: Tensor, weights: tuple[Tensor, ...]) -> bool:
     """Whether a tracer, a functorch transform or forward mode looks at this call."""
-    return is_watched(x) or is_transformed(x, *weights)
-
-
-def is_transformed(*tensors: Tensor) -> bool:
-    """Whether a functorch transform or forward mode looks at this call."""
-    if torch._C._are_functorch_transforms_active():
+    if is_watched(x) or torch._C._are_functorch_transforms_active():
         return True
-    if forward_ad._current_level < 0:
-        return False
-    return any(forward_ad.unpack_dual(t).tangent is not None for t in tensors)
+    return forward_ad._current_level >= 0 and has_tangent(x, *weights)
+
+
+def has_tangent(*tensors: Tensor) -> bool:
+    """Whether forward mode looks at this call, also where only a compiler's graph entered its level."""
+    return any(unpacked(tensor)[1] is not None for tensor in tensors)
+
+
+def unpacked(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Return a tensor's value and its tangent in forward mode."""
+    return torch._VF._unpack_dual(tensor, level=0)  # type: ignore[attr-defined]
 
 
 def is_batched(tensor: Tensor) -> bool:
@@ -53,6 +58,19 @@ def is_batched(tensor: Tensor) -> bool:
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(
         tensor
     )
+
+
+def uncompiled(function: Any, reason: str | None = None) -> Any:
+    """Keep a compiler away from `function` and all that it calls, and return `function`.
+
+    It is what torch.compiler.disable does, but without a cost per call and without importing the compiler. A compiled
+    caller breaks its graph here; with fullgraph=True it raises and names the reason. A caller's frame that the
+    compiler gave up is safe too: else it would compile what that frame calls, piece by piece.
+    """
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
+    function._torchdynamo_disable, function._torchdynamo_disable_msg = True, reason
+    return function
 
 
 class TorchProbe:

@@ -49,14 +49,14 @@ class Product:
             return self._formula(x, self.form, self.frame.columns)
         if torch.is_grad_enabled():
             if tensors[0].requires_grad or tensors[-1].requires_grad:
-                return _ProductFunction.apply(x, self, True, *tensors)
+                return _ProductFunction.apply(x, self, *tensors)
             if x.requires_grad:
-                return _ProductFunction.apply(x, self, False)
+                return _ProductFunction.apply(x, self)
         return self.forward(x)
 
     def recorded(self, x: Tensor) -> Tensor:
         """Return y with its gradient in x, by autograd; the weights are fixed, and nothing is traced."""
-        return _ProductFunction.apply(x, self, False)
+        return _ProductFunction.apply(x, self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
@@ -66,11 +66,8 @@ class Product:
         x = _readable(x)
         y = torch.empty_like(x)
         started = time.perf_counter() if plan.due("forward") and x.device.type == "cpu" else None
-        try:
+        with plan:
             kernel.run(self.form, self.frame, x.view(self.canonical), y.view(self.canonical))
-        except BaseException as error:
-            error.add_note(plan.failure_note())
-            raise
         if started is not None:
             self.site.manager.record(plan, time.perf_counter() - started, "forward")
         return y
@@ -136,10 +133,9 @@ class Product:
 
 class _ProductFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, product: Product, learned: bool, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, product: Product, *tensors: Tensor) -> Tensor:
         ctx.product = product
-        ctx.learned = learned
-        if learned:
+        if tensors:
             ctx.save_for_backward(x, *tensors)
         return product.forward(x)
 
@@ -148,7 +144,7 @@ class _ProductFunction(torch.autograd.Function):
         (g,) = grads
         product: Product = ctx.product
         product.site.again(product.plan)
-        x, *tensors = ctx.saved_tensors if ctx.learned else (None,)
+        x, *tensors = ctx.saved_tensors or (None,)
         needs_x = ctx.needs_input_grad[0]
         if torch.is_grad_enabled() or is_batched(g):
             with torch.autocast(g.device.type, enabled=False):
@@ -160,9 +156,9 @@ class _ProductFunction(torch.autograd.Function):
 
 
 def _with_blanks(gradients: tuple[Tensor | None, tuple[Tensor, ...]]) -> tuple[Tensor | None, ...]:
-    """Place gradients where the function's arguments stand: x, product, learned, tensors."""
+    """Place gradients where the function's arguments stand: x, product, tensors."""
     gx, parts = gradients
-    return gx, None, None, *parts
+    return gx, None, *parts
 
 
 def _readable(x: Tensor) -> Tensor:

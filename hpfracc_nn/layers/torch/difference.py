@@ -85,6 +85,7 @@ class FractionalDifference(nn.Module):
         if self._fixed is not None:
             for value in values.tolist():
                 GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
+        self._orders = [tuple(values[index].tolist()) for index, _ in self._parts]
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
@@ -204,14 +205,12 @@ class FractionalDifference(nn.Module):
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """One part's definition, with its present orders."""
-        index, interval = self._parts[number]
-        alpha: Any = self.parts[number]() if self._fixed is None else tuple(self._fixed[index].tolist())
-        return GrunwaldLetnikov(alpha, bounds=interval)
+        alpha: Any = self.parts[number]() if self._fixed is None else self._orders[number]
+        return GrunwaldLetnikov(alpha, bounds=self._parts[number][1])
 
     def _source(self, number: int) -> tuple:
-        index, interval = self._parts[number]
-        fixed = None if self._fixed is None else tuple(self._fixed[index].tolist())
-        return type(self).__name__, fixed, interval, self.dt
+        fixed = None if self._fixed is None else self._orders[number]
+        return type(self).__name__, fixed, self._parts[number][1], self.dt
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
         count = self.channels * self.orders

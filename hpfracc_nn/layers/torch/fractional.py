@@ -133,7 +133,7 @@ class FractionalLayer(nn.Module):
             where = channel_axis(ndim, axis)
             self._check_channels(shape, ndim, where - (where > axis))
         return streaming.initial_state(
-            owner, self._present(ndim, axis), shape, dt=self.dt, horizon=horizon, device=device, source=self._source
+            owner, self._present(ndim, axis), shape, dt=self.dt, horizon=horizon, device=device, source=self._source()
         )
 
     def step(self, x: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
@@ -155,9 +155,8 @@ class FractionalLayer(nn.Module):
                 reached its horizon.
             TypeError: x is no real floating tensor, or `state` no state.
         """
-        return streaming.step("FractionalLayer.step", x, state, self._source)
+        return streaming.step("FractionalLayer.step", x, state, self._source())
 
-    @property
     def _source(self) -> tuple:
         return type(self).__name__, self.definition, self.dt
 
