@@ -168,14 +168,13 @@ def _autograd(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _with_tangents(operator: Operator, x: Tensor, alpha: Tensor | None) -> Tensor:
-    """Forward mode for a tracer: the map is linear in x; its derivative in alpha is the formula's."""
-    (x, moved), turned = unpacked(x), None
-    if alpha is not None:
-        alpha, turned = unpacked(alpha)
-    tangents = [] if moved is None else [APPLY(moved, alpha, *operator)]
-    if turned is not None:
-        tangents.append(torch.func.jvp(lambda alpha: operator.eagerly(x, alpha), (alpha,), (turned,))[1])
-    return torch._VF._make_dual(APPLY(x, alpha, *operator), sum(tangents), level=0)  # type: ignore[attr-defined]
+    """Forward mode for a tracer: the map is linear in x; the derivative in alpha is the formula's."""
+    (value, moved), order = unpacked(x), None if alpha is None else unpacked(alpha)[0]
+    tangents = [] if moved is None else [APPLY(moved, order, *operator)]
+    if alpha is not None and has_tangent(alpha):
+        turned = unpacked(operator.eagerly(value, alpha))[1]
+        tangents.append(turned if turned is not None else torch.zeros_like(value))
+    return torch._VF._make_dual(APPLY(value, order, *operator), sum(tangents), level=0)  # type: ignore[attr-defined]
 
 
 class _Opaque(torch.autograd.Function):
