@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.numba.availability import unusable
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.weights import Weights
@@ -111,7 +112,7 @@ def refuses(workload: Workload) -> str | None:
         return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
     if workload.exponentials == 0 and workload.n > _CHUNK:
         return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return None
+    return unusable()
 
 
 def saves(workload: Workload) -> float:
