@@ -121,7 +121,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
     d, e, s = room(BLOCK * lanes, g), room((BLOCK + 2) * lanes, g), room(states * lanes, g)
     state, after = room(TILES * states * lanes, decay).reshape(TILES, -1), np.empty((TILES, 2 * lanes), g.dtype)
     raw, row, zeros = room((BLOCK + 2) * lanes, g), room(2 * lanes, g), np.zeros(lanes, g.dtype)
-    sums, values = np.empty((TILES, 2 * lanes)), np.empty((TILES, terms * lanes))
+    sums, values = np.empty((TILES, 3 * lanes)), np.empty((TILES, terms * lanes))
     for unit in range(begin, end):
         b, first_lane, end_lane = unit_of(unit, width, like)
         state[:] = 0

@@ -141,11 +141,12 @@ def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor
 def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, values, sums):
     """Bring a tile back through `difference` and the columns' values, in place; tiles come from the last to the first.
 
-    e goes on for two more samples than the tile; sums is carried from tile to tile, two a lane.
+    e goes on for two more samples than the tile; sums is carried from tile to tile, three a lane.
     """
     like = e[0]
     lanes = lanes_of(like)
-    more, tile, step = sums[lanes:], e.ctypes.data, lanes * size_of(like)
+    more, running = sums[lanes:], sums[2 * lanes :]
+    tile, step = e.ctypes.data, lanes * size_of(like)
     two = subtract and taylor == 2
     if first == 0 and start >= 0:
         for j in range(lanes):
@@ -153,8 +154,8 @@ def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, va
     if m < 0:
         for k in range(count - 1, -1, -1):
             for j in range(lanes):
-                more[j] += e[k * lanes + j]
-                e[k * lanes + j] = more[j]
+                running[j] += e[k * lanes + j]
+                e[k * lanes + j] = running[j]
     if m <= 0 and subtract:
         for k in range(count):
             for j in range(lanes):

@@ -72,14 +72,7 @@ def gram(form: ChunkForm, frame: Frame, x: Tensor, g: Tensor) -> tuple[Tensor, .
     operands, data, grad = form.cached(Forward), x.detach().numpy(), g.detach().numpy()
     columns, *boundary = frame.arrays
     compiled, parts = _compiled(data), _parts(data)
-    near, far, terms = (
-        np.zeros((parts, *shape), kind)
-        for shape, kind in (
-            (operands.near.shape, np.float64),
-            (operands.out.shape, np.float64),
-            (columns.shape, data.dtype),
-        )
-    )
+    near, far, terms = (np.zeros((parts, *shape)) for shape in (operands.near.shape, operands.out.shape, columns.shape))
 
     def work(part: int, begin: int, end: int) -> None:
         compiled.gram(data, grad, begin, end, *operands, columns, *boundary, near[part], far[part], terms[part])
