@@ -64,7 +64,7 @@ def test_lanes_that_lack_are_not_missed(width: int, dtype: torch.dtype) -> None:
 
 @pytest.mark.slow
 @every_precision
-@pytest.mark.parametrize("width", (1, *WIDTHS))
+@pytest.mark.parametrize("width", [1, *WIDTHS])
 def test_every_size_width_and_boundary(width: int, dtype: torch.dtype) -> None:
     for n in (*SIZES, *(LONG if width < 20 else LONG[:4])):
         for i, case in enumerate(CASES):
