@@ -42,7 +42,7 @@ def assert_is_the_operator(case: Case, shape: tuple[int, int, int, int], dtype: 
 @every_precision
 @pytest.mark.parametrize("n", SIZES)
 def test_a_few_signals_of_every_size_see_every_boundary(n: int, dtype: torch.dtype) -> None:
-    for i, case in enumerate(CASES):
+    for i, case in list(enumerate(CASES))[n % 2 :: 2]:
         channels, batch = 1 + 2 * (i % 2), 1 + i % 3
         assert_is_the_operator(case, (batch, channels, n, 1), dtype)
 
@@ -50,15 +50,15 @@ def test_a_few_signals_of_every_size_see_every_boundary(n: int, dtype: torch.dty
 @every_precision
 @pytest.mark.parametrize("n", LONG)
 def test_blocks_of_a_signal_fit_together(n: int, dtype: torch.dtype) -> None:
-    for case in CASES[n % 5 :: 5]:
+    for case in CASES[n % 9 :: 9]:
         assert_is_the_operator(case, (1, 1, n, 1), dtype)
 
 
 @every_precision
 @pytest.mark.parametrize("width", WIDTHS)
 def test_lanes_that_lack_are_not_missed(width: int, dtype: torch.dtype) -> None:
-    for n, case in zip((*SIZES, *SIZES), CASES, strict=False):
-        if width < 100 or n < 20:
+    for n, case in zip(SIZES, CASES[width % 3 :: 2], strict=False):
+        if width < 100 or n < 20 or n == 129:
             assert_is_the_operator(case, (1 + n % 2, 1, n, width), dtype)
 
 

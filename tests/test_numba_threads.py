@@ -158,7 +158,7 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("program", [LOADER, CHILD], ids=["loader", "fork"])
+@pytest.mark.parametrize("program", [LOADER, pytest.param(CHILD, marks=pytest.mark.slow)], ids=["loader", "fork"])
 def test_a_child_of_a_process_that_has_threads_gets_the_same(program: str) -> None:
     assert run("-W", "ignore", "-c", FORKED + program, timeout=60).endswith("done\n")
 
@@ -173,5 +173,6 @@ threading.Thread(target=late).start()
 """
 
 
+@pytest.mark.slow
 def test_a_thread_that_outlives_the_main_one_still_computes() -> None:
     assert run("-c", FORKED + LATE, timeout=60).endswith("done\n")
