@@ -5,6 +5,7 @@ A program of its own, because it may end so: `python -m tests.numba_guarded`.
 
 import ctypes
 import mmap
+from collections.abc import Callable
 
 import numpy as np
 import torch
@@ -13,6 +14,7 @@ from hpfracc_nn.fractional.numba.kernel import _compiled
 from hpfracc_nn.fractional.torch.kernels.numba_recurrence import Backward, Forward
 from tests.numba_cases import CASES, Case, Operator, random
 
+Keep = Callable[[np.ndarray], np.ndarray]
 _KEPT = []  # mappings live as long as the process
 
 
@@ -33,29 +35,31 @@ def guarded(array: np.ndarray, at_end: bool) -> np.ndarray:
     return made
 
 
+def results(case: Case, shape: tuple[int, int, int, int], dtype: torch.dtype, keep: Keep) -> list[np.ndarray]:
+    """Return what the three maps write when every array that they are given is kept by `keep`."""
+    operator = Operator(case, shape[2], shape[1], dtype)
+    x, g = (keep(random(shape, dtype, seed).numpy()) for seed in (0, 1))
+    columns, *boundary = operator.frame.arrays
+    columns, found = keep(columns), []
+    for direction, source, arrangement in (("forward", x, Forward), ("backward", g, Backward)):
+        function, units = _compiled(direction, shape[3] == 1)
+        result = keep(np.full(shape, np.nan, x.dtype))
+        operands = [keep(a) for a in operator.form.cached(arrangement)]
+        function(source, result, 0, units(x), *operands, columns, *boundary)
+        found.append(result)
+    function, units = _compiled("gram", shape[3] == 1)
+    operands = operator.form.cached(Forward)
+    sums = [keep(np.zeros(a.shape)) for a in (operands.near, operands.out, columns)]
+    function(x, g, 0, units(x), *(keep(a) for a in operands), columns, *boundary, *sums)
+    return found + sums
+
+
 def check(case: Case, shape: tuple[int, int, int, int], dtype: torch.dtype, at_end: bool) -> None:
     """Run the three maps on guarded arrays, and compare with the same on plain ones."""
-    operator = Operator(case, shape[2], shape[1], dtype)
-    x, g = random(shape, dtype), random(shape, dtype, seed=1)
-    is_last = shape[3] == 1
-    columns, *boundary = operator.frame.arrays
-    data, grad, columns = (guarded(a, at_end) for a in (x.numpy(), g.numpy(), columns))
-    _, units = _compiled("gram", is_last)
-    count = units(data)
-    for direction, source, right in (("forward", data, operator.run(x)), ("backward", grad, operator.adjoint(g))):
-        operands = operator.form.cached(Forward if direction == "forward" else Backward)
-        room = guarded(np.full(shape, np.nan, data.dtype), at_end)
-        arrays = [guarded(a, at_end) for a in operands]
-        run, _ = _compiled(direction, is_last)
-        run(source, room, 0, count, *arrays, columns, *boundary)
-        assert np.array_equal(room, right.numpy()), (direction, case, shape)
-    operands = operator.form.cached(Forward)
-    sums = [guarded(np.zeros(a.shape), at_end) for a in (operands.near, operands.out, columns)]
-    arrays = [guarded(a, at_end) for a in operands]
-    gram, _ = _compiled("gram", is_last)
-    gram(data, grad, 0, count, *arrays, columns, *boundary, *sums)
-    for found, right in zip(sums, operator.gram(x, g), strict=False):
-        assert np.array_equal(found[:, : right.shape[1]].astype(data.dtype), right.numpy()), (case, shape)
+    plain = results(case, shape, dtype, np.copy)
+    for right, found in zip(plain, results(case, shape, dtype, lambda a: guarded(a, at_end)), strict=True):
+        assert np.isfinite(right).all(), (case, shape)
+        assert np.array_equal(found, right), (case, shape)
 
 
 def main() -> None:
