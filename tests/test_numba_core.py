@@ -66,7 +66,7 @@ def test_lanes_that_lack_are_not_missed(width: int, dtype: torch.dtype) -> None:
 @every_precision
 @pytest.mark.parametrize("width", [1, *WIDTHS])
 def test_every_size_width_and_boundary(width: int, dtype: torch.dtype) -> None:
-    for n in (*SIZES, *(LONG if width < 20 else LONG[:4])):
+    for n in (*SIZES, *(LONG if width == 1 else LONG[2:9:3])):
         for i, case in enumerate(CASES):
             if width == 1 or (i + n) % 4 == 0:
                 assert_is_the_operator(case, (2, 1, n, width), dtype)
