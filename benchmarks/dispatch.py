@@ -42,11 +42,11 @@ class Identity(torch.autograd.Function):
 def bare_kernel(x: Tensor) -> Call:
     """The planned kernel's own run on x, its result allocated."""
     product, data = planned_product(x, DEFINITION, BackendManager())
-    run, form, frame = product.plan.kernel.run, product.form, product.frame
+    run, form, frame, shape = product.plan.kernel.run, product.form, product.frame, product.canonical
 
     def call() -> Tensor:
         y = torch.empty_like(data)
-        run(form, frame, data, y)
+        run(form, frame, shape, data, y)
         return y
 
     return call

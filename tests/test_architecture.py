@@ -59,7 +59,10 @@ THIRD_PARTY = {
 }
 
 LONGEST = 400  # lines
-BROAD_EXCEPT = {"selection/manager.py"}  # around a kernel's run, after the input was checked
+BROAD_EXCEPT = {
+    "selection/manager.py",  # around a kernel's run, after the input was checked
+    "fractional/numba/threads.py",  # what a thread raises is raised where the work was asked for
+}
 
 # Framework -> what its modules must not load. "" are the modules that belong to no framework.
 KEPT_OUT = {

@@ -6,13 +6,10 @@ of d[start] (none where `start` is -1), x(0) and S = dt x'(0), as far as there a
 
 from __future__ import annotations
 
-from numba import njit
-
-compiled = njit(nogil=True, cache=True, error_model="numpy")
-summed = njit(nogil=True, cache=True, error_model="numpy", fastmath={"reassoc", "contract"})
+from hpfracc_nn.fractional.numba.compiled import inner, summed
 
 
-@compiled
+@inner
 def slope_weights(n):
     """Return the weights of the first four samples in S; see `stencil.slope_row`."""
     if n >= 4:
@@ -24,7 +21,7 @@ def slope_weights(n):
     return 0.0, 0.0, 0.0, 0.0
 
 
-@compiled
+@inner
 def slope(x):
     """Return S in double precision."""
     total, weights = 0.0, slope_weights(x.size)
@@ -33,7 +30,7 @@ def slope(x):
     return total
 
 
-@compiled
+@inner
 def difference(x, d, first, last, m, subtract, taylor, total):
     """Write the m-th difference of x, less its Taylor polynomial if `subtract`; return the running sum for m = -1."""
     zero = x.dtype.type(0)
@@ -71,7 +68,7 @@ def difference(x, d, first, last, m, subtract, taylor, total):
     return total
 
 
-@compiled
+@inner
 def second_sample(d, n):
     """Return d[1] from d[2] and d[3]: x'(0) is subtracted where no digits are lost."""
     if n == 2:
@@ -79,7 +76,7 @@ def second_sample(d, n):
     return d[2] / 2 if n == 3 else d[2] * (5 / 6) - d[3] / 3
 
 
-@compiled
+@inner
 def difference_adjoint(e, gx, first, last, m, subtract, taylor, start, values, sums):
     """Write the transpose of `difference` and of the columns' values; blocks come from the last to the first.
 
@@ -160,7 +157,7 @@ def dot(a, b):
     return found
 
 
-@compiled
+@inner
 def values_at_start(x, d, values, start):
     """Write what the columns multiply."""
     at = 0
@@ -173,7 +170,7 @@ def values_at_start(x, d, values, start):
         values[at + 1] = slope(x)
 
 
-@compiled
+@inner
 def add_columns(y, e, columns, c, first, values):
     """Write e plus every column of channel c, from sample `first` on, times its value."""
     n = y.size
@@ -190,14 +187,14 @@ def add_columns(y, e, columns, c, first, values):
             y[k] += column[k] * value
 
 
-@compiled
+@inner
 def project(g, columns, c, first, values):
     """Add every column's product with g to its value."""
     for j in range(values.size):
         values[j] += dot(g, columns[j, c][first:])
 
 
-@compiled
+@inner
 def add_products(sums, c, first, g, values):
     """Add g times every value to the columns' gradients."""
     for j in range(values.size):

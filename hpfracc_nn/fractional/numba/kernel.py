@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from hpfracc_nn.fractional.numba.availability import unusable
 from hpfracc_nn.selection import Cost, Workload
 
 CHUNK = 16
@@ -105,14 +106,7 @@ def gram(
     function, units = _compiled("gram", x.shape[3] == 1)
     columns, *boundary = around
     parts = _parts(x, threads())
-    near, far, terms = (
-        np.zeros((parts, *shape), kind)
-        for shape, kind in (
-            (operands.near.shape, np.float64),
-            (operands.out.shape, np.float64),
-            (columns.shape, x.dtype),
-        )
-    )
+    near, far, terms = (np.zeros((parts, *shape)) for shape in (operands.near.shape, operands.out.shape, columns.shape))
 
     def work(part: int, begin: int, end: int) -> None:
         function(x, g, begin, end, *operands, columns, *boundary, near[part], far[part], terms[part])
@@ -147,7 +141,7 @@ def refuses(workload: Workload) -> str | None:
         return f"{workload.dtype} is not computed in; it takes float32 and float64"
     if workload.exponentials == 0 and workload.n > CHUNK:
         return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return None
+    return unusable()
 
 
 def saves(workload: Workload) -> float:

@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-# Bytes of a row: one register of AVX-512, two of anything narrower.
-VECTOR = 64 if binding.get_host_cpu_features().get("avx512f", False) else 32
+# Bytes of a row: one register of AVX-512, two of anything narrower. The processor is the one that Numba compiles for,
+# which its environment variables may name, not the one that is here: code on disk is keyed by the same features.
+_FEATURES = cpu_target.target_context.codegen().magic_tuple()[2].split(",")
+VECTOR = 64 if "+avx512f" in _FEATURES else 32
 
 _INDEX = ir.IntType(64)
 
@@ -36,7 +39,7 @@ class _Rows:
 
     def multiply_add(self, a: Any, b: Any, c: Any) -> Any:
         kind = a.type
-        name = f"llvm.fma.v{kind.count}f{32 if kind.element == ir.FloatType() else 64}"
+        name = f"llvm.fmuladd.v{kind.count}f{32 if kind.element == ir.FloatType() else 64}"
         function = cgutils.get_or_insert_function(self.builder.module, ir.FunctionType(kind, [kind] * 3), name)
         return self.builder.call(function, [a, b, c])
 

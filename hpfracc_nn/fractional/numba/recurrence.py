@@ -12,9 +12,9 @@ out^T and into^T and runs backwards. Boundary columns are [terms, C, n]; signal 
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from hpfracc_nn.fractional.numba import boundary
+from hpfracc_nn.fractional.numba.compiled import entry, inner
 from hpfracc_nn.fractional.numba.panels import advance, lanes_of, panel, size_of
 
 CHUNK = 16
@@ -23,21 +23,19 @@ STRIDE = CHUNK * ROWS
 HALF = STRIDE // 2
 BLOCK = 8 * STRIDE  # samples that are worked on at once, in the first cache
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
-
 
 def units(x: np.ndarray) -> int:
     """Return how many signals x has."""
     return x.shape[0] * x.shape[1]
 
 
-@compiled
+@inner
 def signals_of(x):
     """Return x [batch, C, n, 1] as [signals, n]."""
     return x.reshape(x.shape[0] * x.shape[1], x.shape[2])
 
 
-@compiled
+@inner
 def room(count, like):
     """Return memory that begins with a cache line."""
     memory = np.empty(count + 64 // like.itemsize, like.dtype)
@@ -45,13 +43,13 @@ def room(count, like):
     return memory[ahead : ahead + count]
 
 
-@compiled
+@inner
 def whole(count):
     """Return the half strides that hold a number of samples, in samples."""
     return -(-count // HALF) * HALF
 
 
-@compiled
+@inner
 def step_states(d, length, at, backwards, into, decay, powers, state, s):
     """Write the states before the chunks of one stride to s [8, K], or of half a stride where no more is left."""
     like, states = d[0], into.shape[1]
@@ -80,7 +78,7 @@ def step_states(d, length, at, backwards, into, decay, powers, state, s):
         q += lanes
 
 
-@compiled
+@inner
 def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
     """Write the product of d into e, both of whole half strides; the state goes on from call to call."""
     like, states = d[0], into.shape[1]
@@ -99,7 +97,7 @@ def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
                       s.ctypes.data, states, 1, after, CHUNK, states)  # fmt: skip
 
 
-@compiled
+@entry
 def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the operator on the signals from `begin` to `end` of x [batch, C, n, 1] into y.
 
@@ -127,7 +125,7 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
             boundary.add_columns(y[row, first:last], e, columns, c, first, values)
 
 
-@compiled
+@entry
 def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the transpose of `forward` on g into gx; the operands are the transposed ones."""
     g, gx = signals_of(g), signals_of(gx)
@@ -155,7 +153,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
             boundary.difference_adjoint(e, gx[row], first, last, m, subtract, taylor, start, values, sums)
 
 
-@compiled
+@entry
 def gram(
     x,
     g,
@@ -205,7 +203,7 @@ def gram(
             add(far_sum[c], far)
 
 
-@compiled
+@inner
 def correlate(a, row, step, grad, count, result, rows):
     """Write result[r] = sum over chunks k of a[r * row + k * step] * grad[chunk k]."""
     like = a[0]
@@ -219,7 +217,7 @@ def correlate(a, row, step, grad, count, result, rows):
             )  # fmt: skip
 
 
-@compiled
+@inner
 def add(total, part):
     """Add a flat part, in double precision."""
     flat = total.reshape(-1)

@@ -8,9 +8,9 @@ memory are read to their end: unit i is group i % groups of batch i // groups.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from hpfracc_nn.fractional.numba import tile
+from hpfracc_nn.fractional.numba.compiled import entry, inner
 from hpfracc_nn.fractional.numba.panels import (
     VECTOR,
     add_panel,
@@ -25,27 +25,25 @@ from hpfracc_nn.fractional.numba.recurrence import CHUNK, ROWS, room
 BLOCK = 8 * CHUNK
 TILES = 8  # of a unit
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
-
 
 def units(x: np.ndarray) -> int:
     """Return how many units x has."""
     return x.shape[0] * -(-x.shape[3] // (TILES * VECTOR // x.itemsize))
 
 
-@compiled
+@inner
 def whole(x):
     """Return x [batch, 1, n, width] without the axis of channels."""
     return x.reshape(x.shape[0], x.shape[2], x.shape[3])
 
 
-@compiled
+@inner
 def lines(columns):
     """Return the columns [terms, 1, n] without it."""
     return columns.reshape(columns.shape[0], columns.shape[2])
 
 
-@compiled
+@inner
 def unit_of(index, width, like):
     """Return batch, first lane and end of a unit."""
     size = TILES * lanes_of(like)
@@ -54,7 +52,7 @@ def unit_of(index, width, like):
     return index // groups, first, min(first + size, width)
 
 
-@compiled
+@inner
 def step_states(d, chunk, into, decay, state, s):
     """Write the states before a chunk to s [K, lanes]."""
     like, states = d[0], into.shape[1]
@@ -67,7 +65,7 @@ def step_states(d, chunk, into, decay, state, s):
         )  # fmt: skip
 
 
-@compiled
+@inner
 def multiply(d, e, chunks, backwards, near, into, out, decay, state, s):
     """Write the product of d into e; the state goes on from call to call."""
     like, states = d[0], into.shape[1]
@@ -84,7 +82,7 @@ def multiply(d, e, chunks, backwards, near, into, out, decay, state, s):
             )  # fmt: skip
 
 
-@compiled
+@entry
 def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the operator on the units from `begin` to `end` of x into y; arguments as in `recurrence.forward`."""
     x, y, near, into, out, columns = whole(x), whole(y), near[0], into[0], out[0], lines(columns)
@@ -114,7 +112,7 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
                 put(y[b], at, used, first, count, e, zeros)
 
 
-@compiled
+@entry
 def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subtract, taylor, start):
     """Write the transpose of `forward` on g into gx; the operands are the transposed ones."""
     g, gx, near, into, out, columns = whole(g), whole(gx), near[0], into[0], out[0], lines(columns)
@@ -123,7 +121,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
     d, e, s = room(BLOCK * lanes, g), room((BLOCK + 2) * lanes, g), room(states * lanes, g)
     state, after = room(TILES * states * lanes, decay).reshape(TILES, -1), np.empty((TILES, 2 * lanes), g.dtype)
     raw, row, zeros = room((BLOCK + 2) * lanes, g), room(2 * lanes, g), np.zeros(lanes, g.dtype)
-    sums, values = np.empty((TILES, 2 * lanes)), np.empty((TILES, terms * lanes))
+    sums, values = np.empty((TILES, 3 * lanes)), np.empty((TILES, terms * lanes))
     for unit in range(begin, end):
         b, first_lane, end_lane = unit_of(unit, width, like)
         state[:] = 0
@@ -145,7 +143,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
                 put(gx[b], at, used, first, count, e, zeros)
 
 
-@compiled
+@inner
 def put(y, at, used, first, count, e, zeros):
     """Write a tile to the signals from `at` on."""
     like = e[0]
@@ -157,7 +155,7 @@ def put(y, at, used, first, count, e, zeros):
     subtract_rows(like, address, y.shape[1], e.ctypes.data, lanes, zeros.ctypes.data, 0, count)
 
 
-@compiled
+@entry
 def gram(
     x,
     g,
@@ -218,7 +216,7 @@ def gram(
                 far_sum[k // CHUNK, k % CHUNK] += far[k]
 
 
-@compiled
+@inner
 def correlate(a, rows, turned, result):
     """Add sum over lanes j of a[r, j] turned[j, :] to result[r, :]."""
     like = a[0]

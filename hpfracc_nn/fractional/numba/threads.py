@@ -9,29 +9,49 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from itertools import pairwise
+from queue import SimpleQueue
 
 _lock = threading.Lock()
 _pool: ThreadPoolExecutor | None = None
 
 
 def spread(work: Callable[[int, int, int], object], count: int, parts: int) -> None:
-    """Call work(part, begin, end) on `parts` ranges that make up `count`; the first here, the others on the pool.
+    """Call work(part, begin, end) once for each of `parts` ranges that make up `count`.
 
-    Whatever one of them raises is raised here, when all have ended.
+    This thread takes one range after another, and so does every thread of the pool that is free: where none is, because
+    others call too or because the process may start no more, this one does it all. Whatever the work raises is raised
+    here, when all of it has ended.
     """
     if parts <= 1:
         work(0, 0, count)
         return
     edges = [count * part // parts for part in range(parts + 1)]
-    pool = _threads()
-    waiting = [pool.submit(work, part, *ends) for part, ends in enumerate(pairwise(edges[1:]), 1)]
-    try:
-        work(0, edges[0], edges[1])
-    finally:
-        errors = [future.exception() for future in waiting]
+    ranges = deque(enumerate(pairwise(edges)))
+    ended: SimpleQueue[BaseException | None] = SimpleQueue()
+
+    def take() -> None:
+        while ranges:
+            try:
+                part, ends = ranges.popleft()
+            except IndexError:  # another thread was faster
+                return
+            try:
+                work(part, *ends)
+            except BaseException as error:
+                ended.put(error)
+            else:
+                ended.put(None)
+
+    with suppress(RuntimeError):  # the interpreter is about to end, or there may be no more threads
+        for _ in range(parts - 1):
+            _threads().submit(take)
+    take()
+    errors = [ended.get() for _ in range(parts)]
     for error in errors:
         if error is not None:
             raise error

@@ -6,18 +6,15 @@ A tile is flat, a vector of `lanes_of` signals per sample; it holds `count` samp
 
 from __future__ import annotations
 
-from numba import njit
-
 from hpfracc_nn.fractional.numba.boundary import slope_weights
+from hpfracc_nn.fractional.numba.compiled import inner
 from hpfracc_nn.fractional.numba.panels import add_panel, lanes_of, size_of, subtract_rows
 
 CHUNK = 16
 ROWS = 8
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
 
-
-@compiled
+@inner
 def load(x, at, used, first, last, raw):
     """Return address and stride of the samples from `first` to `last`: x itself, or a copy where lanes lack."""
     lanes, size = lanes_of(raw[0]), size_of(raw[0])
@@ -31,7 +28,7 @@ def load(x, at, used, first, last, raw):
     return raw.ctypes.data, lanes
 
 
-@compiled
+@inner
 def store(y, at, used, first, count, e):
     """Copy a tile with lanes that lack back to those from `at` on."""
     lanes = lanes_of(e[0])
@@ -41,7 +38,7 @@ def store(y, at, used, first, count, e):
             now[at + j] = row[j]
 
 
-@compiled
+@inner
 def fill(d, address, stride, count, zeros):
     """Copy samples into a tile; what they leave of whole chunks is zero."""
     like = d[0]
@@ -50,7 +47,7 @@ def fill(d, address, stride, count, zeros):
     d[count * lanes : -(-count // CHUNK) * CHUNK * lanes] = 0
 
 
-@compiled
+@inner
 def turn(g, turned):
     """Transpose one chunk: a row per lane."""
     lanes = lanes_of(g[0])
@@ -59,7 +56,7 @@ def turn(g, turned):
             turned[j * CHUNK + k] = g[k * lanes + j]
 
 
-@compiled
+@inner
 def heads(x, at, used, head):
     """Write x(0) and S of every lane."""
     lanes = head.size // 2
@@ -71,7 +68,7 @@ def heads(x, at, used, head):
             head[lanes + j] += row[k] * x[k, at + j]
 
 
-@compiled
+@inner
 def values_at_start(d, head, values, start, terms):
     """Write what the columns multiply: d[start] if there is such a column, then x(0) and S."""
     lanes, at = lanes_of(d[0]), 1 if start >= 0 else 0
@@ -80,7 +77,7 @@ def values_at_start(d, head, values, start, terms):
             values[i * lanes + j] = d[start * lanes + j] if i < at else head[(i - at) * lanes + j]
 
 
-@compiled
+@inner
 def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor, totals):
     """Write the m-th difference of the samples, less their Taylor polynomials where `subtract`, into a tile.
 
@@ -140,15 +137,16 @@ def difference(x, at, used, first, count, d, raw, row, head, m, subtract, taylor
     d[count * lanes : -(-count // CHUNK) * CHUNK * lanes] = 0
 
 
-@compiled
+@inner
 def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, values, sums):
     """Bring a tile back through `difference` and the columns' values, in place; tiles come from the last to the first.
 
-    e goes on for two more samples than the tile; sums is carried from tile to tile, two a lane.
+    e goes on for two more samples than the tile; sums is carried from tile to tile, three a lane.
     """
     like = e[0]
     lanes = lanes_of(like)
-    more, tile, step = sums[lanes:], e.ctypes.data, lanes * size_of(like)
+    more, running = sums[lanes:], sums[2 * lanes :]
+    tile, step = e.ctypes.data, lanes * size_of(like)
     two = subtract and taylor == 2
     if first == 0 and start >= 0:
         for j in range(lanes):
@@ -156,8 +154,8 @@ def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, va
     if m < 0:
         for k in range(count - 1, -1, -1):
             for j in range(lanes):
-                more[j] += e[k * lanes + j]
-                e[k * lanes + j] = more[j]
+                running[j] += e[k * lanes + j]
+                e[k * lanes + j] = running[j]
     if m <= 0 and subtract:
         for k in range(count):
             for j in range(lanes):
@@ -185,7 +183,7 @@ def difference_adjoint(e, first, count, n, m, subtract, taylor, start, terms, va
         add_heads(e, n, m, subtract, two, start, terms, values, sums)
 
 
-@compiled
+@inner
 def add_heads(e, n, m, subtract, two, start, terms, values, sums):
     """Add what the first samples get for x(0) and S."""
     lanes, row, at = lanes_of(e[0]), slope_weights(n), 1 if start >= 0 else 0
@@ -201,7 +199,7 @@ def add_heads(e, n, m, subtract, two, start, terms, values, sums):
             e[k * lanes + j] += lead * row[k]
 
 
-@compiled
+@inner
 def add_columns(e, columns, first, count, values):
     """Add every column [terms, n] times its values to the tile, whose last rows may get what is not in a column."""
     like, terms, n = e[0], columns.shape[0], columns.shape[1]
@@ -219,7 +217,7 @@ def add_columns(e, columns, first, count, values):
         )  # fmt: skip
 
 
-@compiled
+@inner
 def project(g, columns, first, count, values, row):
     """Add every column's product with the tile to its values; `row` is room for one sample."""
     like, n = g[0], columns.shape[1]
@@ -234,7 +232,7 @@ def project(g, columns, first, count, values, row):
             values[i * lanes + j] += row[j]
 
 
-@compiled
+@inner
 def add_products(sums, first, count, g, values):
     """Add the tile times the columns' values to the columns' gradients [terms, n]."""
     lanes = lanes_of(g[0])

@@ -25,6 +25,7 @@ from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.tiles import cut
 
 Pairs = Iterable[tuple[Tensor, Tensor]]
+Shape = tuple[int, int, int, int]  # batch, channels, n, width
 
 
 @dataclass(eq=False)
@@ -105,14 +106,14 @@ def by_tiles(run: Callable[..., None], adjoint: Callable[..., None], gram: Calla
     `run` and `adjoint` write into the second of each pair; `gram` returns the gradient of the form's tensors.
     """
 
-    def run_all(form: Form, frame: Frame, x: Tensor, y: Tensor) -> None:
-        run(form, frame.forward(x, y, form.multiple))
+    def run_all(form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
+        run(form, frame.forward(x.view(shape), y.view(shape), form.multiple))
 
-    def adjoint_all(form: Form, frame: Frame, g: Tensor, gx: Tensor) -> None:
-        adjoint(form, frame.backward(g, gx, form.multiple))
+    def adjoint_all(form: Form, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
+        adjoint(form, frame.backward(g.view(shape), gx.view(shape), form.multiple))
 
-    def gram_all(form: Form, frame: Frame, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    def gram_all(form: Form, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
         columns: list[Tensor] = []
-        return (*gram(form, frame.gram(x, g, form.multiple, columns)), *columns)
+        return (*gram(form, frame.gram(x.view(shape), g.view(shape), form.multiple, columns)), *columns)
 
     return run_all, adjoint_all, gram_all

@@ -26,8 +26,8 @@ from hpfracc_nn.selection import Plan, Site
 class Product:
     """One application of an operator: the plan, the weights in the plan's form, and what stands around the product.
 
-    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made here,
-    inside of what autograd records, because each would be a step of its own there.
+    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made inside of
+    what autograd records, where each would be a step of its own, by the kernels.
     """
 
     site: Site
@@ -67,7 +67,7 @@ class Product:
         y = torch.empty_like(x)
         started = time.perf_counter() if plan.due("forward") and x.device.type == "cpu" else None
         with plan:
-            kernel.run(self.form, self.frame, x.view(self.canonical), y.view(self.canonical))
+            kernel.run(self.form, self.frame, self.canonical, x, y)
         if started is not None:
             self.site.manager.record(plan, time.perf_counter() - started, "forward")
         return y
@@ -79,14 +79,13 @@ class Product:
         g = _readable(g)
         started = time.perf_counter() if plan.due("backward") and g.device.type == "cpu" else None
         with plan:
-            grads = g.view(canonical)
             if needs_x:
                 kernel.calls["adjoint"] += 1
                 gx = torch.empty_like(g)
-                kernel.adjoint(self.form, self.frame, grads, gx.view(canonical))
+                kernel.adjoint(self.form, self.frame, canonical, g, gx)
             if x is not None:
                 kernel.calls["gram"] += 1
-                parts = kernel.gram(self.form, self.frame, _readable(x).view(canonical), grads)
+                parts = kernel.gram(self.form, self.frame, canonical, _readable(x), g)
         if started is not None:
             self.site.manager.record(plan, time.perf_counter() - started, "backward")
         return gx, parts

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.numba import kernel
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import Frame
+from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Kernel, Workload, register
 
@@ -45,20 +45,21 @@ def prepare(weights: Weights, workload: Workload) -> ChunkForm:
     return weights.chunks(kernel.CHUNK)
 
 
-def run(form: ChunkForm, frame: Frame, x: Tensor, y: Tensor) -> None:
-    data = (x.detach() if x.requires_grad else x).numpy()
-    kernel.apply("forward", form.cached(Forward), frame.arrays, data, y.numpy(), torch.get_num_threads)
+def run(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
+    data = (x.detach() if x.requires_grad else x).numpy().reshape(shape)
+    result = y.numpy().reshape(shape)
+    kernel.apply("forward", form.cached(Forward), frame.arrays, data, result, torch.get_num_threads)
 
 
-def adjoint(form: ChunkForm, frame: Frame, g: Tensor, gx: Tensor) -> None:
-    grads = (g.detach() if g.requires_grad else g).numpy()
-    kernel.apply("backward", form.cached(Backward), frame.arrays, grads, gx.numpy(), torch.get_num_threads)
+def adjoint(form: ChunkForm, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
+    grads = (g.detach() if g.requires_grad else g).numpy().reshape(shape)
+    result = gx.numpy().reshape(shape)
+    kernel.apply("backward", form.cached(Backward), frame.arrays, grads, result, torch.get_num_threads)
 
 
-def gram(form: ChunkForm, frame: Frame, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    found = kernel.gram(
-        form.cached(Forward), frame.arrays, _array(x), _array(g), form.far.shape[1], torch.get_num_threads
-    )
+def gram(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+    data, grads, states = _array(x).reshape(shape), _array(g).reshape(shape), form.far.shape[1]
+    found = kernel.gram(form.cached(Forward), frame.arrays, data, grads, states, torch.get_num_threads)
     return tuple(torch.from_numpy(part).to(x.dtype) for part in found)
 
 

@@ -1,0 +1,137 @@
+"""What the tests of the compiled core share: operators made by hand, and the same maps by aten and direct sums."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.definitions import Caputo
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.torch import differences as diff
+from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.frame import Frame
+from hpfracc_nn.fractional.torch.kernels import numba_recurrence as kernel
+from hpfracc_nn.fractional.torch.weights import Weights
+
+LONGEST = 3200
+# Of |weights| |data|: the exponentials' fit and a few roundings per state and chunk.
+TOLERANCE = {torch.float32: 32 * 2.0**-24, torch.float64: 2e-13}
+
+
+@dataclass(frozen=True)
+class Case:
+    """The boundary of an operator: differences, what is subtracted, which columns there are."""
+
+    m: int
+    subtract: bool
+    taylor: int
+    start: int | None
+    terms: int
+
+    def stencil(self, n: int) -> Stencil:
+        """Return a stencil that says so; its columns are made in `Operator`."""
+        return Stencil(
+            n=n,
+            column=lambda lags: np.zeros((1, len(lags))),
+            differences=self.m,
+            subtract=self.subtract,
+            taylor=self.taylor,
+            start_column=None if self.start is None else lambda: np.zeros(n),
+            start_index=self.start or 0,
+            terms=self.terms,
+        )
+
+
+CASES = [
+    Case(m, subtract, taylor, start, terms)
+    for m, (subtract, taylor), (start, terms) in product(
+        (-1, 0, 1, 2), ((False, 1), (True, 1), (True, 2)), ((None, 0), (1, 0), (None, 2), (2, 1))
+    )
+]
+
+
+@lru_cache(maxsize=16)
+def weights_of(channels: int, short: bool, dtype: torch.dtype) -> tuple[ChunkForm, np.ndarray]:
+    """Return the weights in chunks and as columns [channels, length] in float64; `short` ones have no exponentials."""
+    alpha: Any = 0.6 if channels == 1 else tuple(np.linspace(0.2, 0.9, channels))
+    length = 16 if short else LONGEST
+    weights = Weights(Caputo(alpha), length, 1.0, dtype, torch.device("cpu"))
+    return weights.chunks(16), np.asarray(weights.stencil.left).reshape(channels, length)
+
+
+class Operator:
+    """An operator on `n` samples: the kernel's three maps, and the same three in float64 by other means."""
+
+    def __init__(self, case: Case, n: int, channels: int, dtype: torch.dtype):
+        self.n, self.stencil = n, case.stencil(n)
+        self.form, column = weights_of(channels, n <= 16, dtype)
+        self.column = column[:, :n]
+        terms = self.stencil.starts + case.terms
+        rng = np.random.default_rng(n)
+        self.columns = torch.as_tensor(rng.standard_normal((terms, channels, n))).to(dtype)
+        self.frame = Frame(self.stencil, self.columns if terms else None, dtype)
+
+    def run(self, x: Tensor) -> Tensor:
+        y = torch.full_like(x, torch.nan)
+        kernel.run(self.form, self.frame, x, y)
+        return y
+
+    def adjoint(self, g: Tensor) -> Tensor:
+        gx = torch.full_like(g, torch.nan)
+        kernel.adjoint(self.form, self.frame, g, gx)
+        return gx
+
+    def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
+        return kernel.gram(self.form, self.frame, x, g)
+
+    def expected(self, x: Tensor) -> tuple[Tensor, float]:
+        """Return the operator on x, and what its errors are relative to."""
+        x = x.double()
+        d = diff.difference(x, self.stencil)
+        y, size = self._convolved(d), np.abs(self.column).sum() * float(d.abs().max())
+        for column, value in zip(self.columns.double(), diff.boundary_values(x, d, self.stencil), strict=True):
+            y = y + column[:, :, None] * value
+            size += float(column.abs().max() * value.abs().max())
+        return y, size + float(x.abs().max())
+
+    def expected_adjoint(self, g: Tensor) -> tuple[Tensor, float]:
+        """Return the transpose on g, and what its errors are relative to."""
+        g = g.double()
+        values = [(g * column[:, :, None]).sum(dim=2, keepdim=True) for column in self.columns.double()]
+        start, analytic = diff.split_boundary(values, self.stencil)
+        gd = self._convolved(g.flip(2)).flip(2)
+        if start is not None:
+            gd = diff.add_at(gd, self.stencil.start_index, start)
+        gx = diff.difference_adjoint(gd, self.stencil)
+        if analytic:
+            gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
+        # Where the data are summed up, or a polynomial is subtracted, the transpose sums over all later samples.
+        size = np.abs(self.column).sum() * float(g.abs().max()) * 4
+        if self.stencil.differences < 0 or self.stencil.subtract:
+            size *= self.n ** (2 if self.stencil.taylor == 2 or self.stencil.differences < 0 else 1)
+        return gx, size + self.n * sum(float(value.abs().max()) for value in values) + float(g.abs().max())
+
+    def expected_gram(self, x: Tensor, g: Tensor) -> list[Tensor]:
+        """Return the gradients in near, far and the columns."""
+        x, g = x.double(), g.double()
+        d = diff.difference(x, self.stencil)
+        form = ChunkForm(*(t.double() for t in (self.form.near, self.form.far, self.form.into)), self.form.decay)
+        found = list(form.gram(d, g))
+        values = diff.boundary_values(x, d, self.stencil)
+        return found + ([torch.stack([(g * v).sum(dim=(0, 3)) for v in values])] if values else [])
+
+    def _convolved(self, d: Tensor) -> Tensor:
+        """Sum over lags directly, in float64."""
+        y = np.empty(d.shape)
+        for b, c, w in np.ndindex(d.shape[0], d.shape[1], d.shape[3]):
+            y[b, c, :, w] = np.convolve(self.column[c], d[b, c, :, w].numpy())[: self.n]
+        return torch.as_tensor(y)
+
+
+def random(shape: tuple[int, ...], dtype: torch.dtype, seed: int = 0) -> Tensor:
+    """Return standard normal samples."""
+    return torch.as_tensor(np.random.default_rng(seed).standard_normal(shape)).to(dtype)
