@@ -40,7 +40,7 @@ class Case:
             differences=self.m,
             subtract=self.subtract,
             taylor=self.taylor,
-            start_column=None if self.start is None else lambda: np.zeros(n),
+            start_column=None if self.start is None else lambda rows: np.zeros(rows.size),
             start_index=self.start or 0,
             terms=self.terms,
         )
@@ -52,6 +52,11 @@ CASES = [
         (-1, 0, 1, 2), ((False, 1), (True, 1), (True, 2)), ((None, 0), (1, 0), (None, 2), (2, 1))
     )
 ]
+
+
+def _shape(x: Tensor) -> tuple[int, int, int, int]:
+    batch, channels, n, width = x.shape
+    return batch, channels, n, width
 
 
 @lru_cache(maxsize=16)
@@ -77,16 +82,16 @@ class Operator:
 
     def run(self, x: Tensor) -> Tensor:
         y = torch.full_like(x, torch.nan)
-        kernel.run(self.form, self.frame, x, y)
+        kernel.run(self.form, self.frame, _shape(x), x, y)
         return y
 
     def adjoint(self, g: Tensor) -> Tensor:
         gx = torch.full_like(g, torch.nan)
-        kernel.adjoint(self.form, self.frame, g, gx)
+        kernel.adjoint(self.form, self.frame, _shape(g), g, gx)
         return gx
 
     def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        return kernel.gram(self.form, self.frame, x, g)
+        return kernel.gram(self.form, self.frame, _shape(x), x, g)
 
     def expected(self, x: Tensor) -> tuple[Tensor, float]:
         """Return the operator on x, and what its errors are relative to."""
@@ -119,7 +124,8 @@ class Operator:
         """Return the gradients in near, far and the columns."""
         x, g = x.double(), g.double()
         d = diff.difference(x, self.stencil)
-        form = ChunkForm(*(t.double() for t in (self.form.near, self.form.far, self.form.into)), self.form.decay)
+        near, far, into = (t.double() for t in (self.form.near, self.form.far, self.form.into))
+        form = ChunkForm(near, far, into, self.form.decay)
         found = list(form.gram(d, g))
         values = diff.boundary_values(x, d, self.stencil)
         return found + ([torch.stack([(g * v).sum(dim=(0, 3)) for v in values])] if values else [])

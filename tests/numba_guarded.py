@@ -9,7 +9,8 @@ import mmap
 import numpy as np
 import torch
 
-from hpfracc_nn.fractional.torch.kernels.numba_recurrence import Backward, Forward, _compiled
+from hpfracc_nn.fractional.numba.kernel import _compiled
+from hpfracc_nn.fractional.torch.kernels.numba_recurrence import Backward, Forward
 from tests.numba_cases import CASES, Case, Operator, random
 
 _KEPT = []  # mappings live as long as the process
@@ -36,20 +37,23 @@ def check(case: Case, shape: tuple[int, int, int, int], dtype: torch.dtype, at_e
     """Run the three maps on guarded arrays, and compare with the same on plain ones."""
     operator = Operator(case, shape[2], shape[1], dtype)
     x, g = random(shape, dtype), random(shape, dtype, seed=1)
-    compiled = _compiled(x.numpy())
+    is_last = shape[3] == 1
     columns, *boundary = operator.frame.arrays
     data, grad, columns = (guarded(a, at_end) for a in (x.numpy(), g.numpy(), columns))
-    units = compiled.units(data)
+    _, units = _compiled("gram", is_last)
+    count = units(data)
     for direction, source, right in (("forward", data, operator.run(x)), ("backward", grad, operator.adjoint(g))):
         operands = operator.form.cached(Forward if direction == "forward" else Backward)
         room = guarded(np.full(shape, np.nan, data.dtype), at_end)
         arrays = [guarded(a, at_end) for a in operands]
-        getattr(compiled, direction)(source, room, 0, units, *arrays, columns, *boundary)
+        run, _ = _compiled(direction, is_last)
+        run(source, room, 0, count, *arrays, columns, *boundary)
         assert np.array_equal(room, right.numpy()), (direction, case, shape)
     operands = operator.form.cached(Forward)
     sums = [guarded(np.zeros(a.shape), at_end) for a in (operands.near, operands.out, columns)]
     arrays = [guarded(a, at_end) for a in operands]
-    compiled.gram(data, grad, 0, units, *arrays, columns, *boundary, *sums)
+    gram, _ = _compiled("gram", is_last)
+    gram(data, grad, 0, count, *arrays, columns, *boundary, *sums)
     for found, right in zip(sums, operator.gram(x, g), strict=False):
         assert np.array_equal(found[:, : right.shape[1]].astype(data.dtype), right.numpy()), (case, shape)
 

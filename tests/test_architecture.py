@@ -68,6 +68,7 @@ BROAD_EXCEPT = {
 KEPT_OUT = {
     "torch": ("jax", "flax", "optax", "numba", "cupy"),
     "jax": ("torch", "numba", "cupy"),
+    "numba": ("torch", "jax", "flax", "optax", "cupy", "lightning"),
     "": ("torch", "jax", "flax", "optax", "numba", "cupy", "lightning"),
 }
 KEPT_OUT_OF_IMPORT = (*KEPT_OUT[""], "scipy", "pandas", "matplotlib", "arch", "statsmodels", "rich", "typer")
@@ -88,6 +89,8 @@ def framework(module: str) -> str:
     parts = module.split(".")[1:]
     if "torch" in parts:
         return "torch"
+    if "numba" in parts:
+        return "numba"
     return "jax" if {"jax", "flax"} & set(parts) else ""
 
 

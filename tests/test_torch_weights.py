@@ -56,9 +56,9 @@ def test_a_forced_kernel_that_refuses_is_named_with_its_reason() -> None:
 def test_chunks_need_exponentials_as_soon_as_there_are_two() -> None:
     for kernel in KERNELS:
         if kernel.algorithm == "chunked_scan" and unusable(kernel) is None:
-            assert kernel.refuses(Workload("toeplitz", "torch", n=32)) is None
-            assert kernel.refuses(Workload("toeplitz", "torch", n=33, exponentials=20)) is None
-            reason = kernel.refuses(Workload("toeplitz", "torch", n=33))
+            assert kernel.refuses(Workload("toeplitz", "torch", n=128)) is None
+            assert kernel.refuses(Workload("toeplitz", "torch", n=129, exponentials=20)) is None
+            reason = kernel.refuses(Workload("toeplitz", "torch", n=129))
             assert reason == "the weights are no sum of exponentials to float32 tolerance"
 
 
