@@ -1,7 +1,7 @@
 """What the kernels by Numba share, whatever the framework: operands, the compiled call, threads, cost and refusals.
 
 Data are NumPy arrays [batch, channels, n, width] in row order, aligned and writeable: for any other kind the functions
-would be compiled once more. Numba is imported when one of them first runs.
+would be compiled once more. Numba is imported when a plan first considers them, not before.
 """
 
 from __future__ import annotations
