@@ -1,5 +1,7 @@
 """What the tests of the NumPy operators share: the kernels, the definitions, the dense float64 oracle."""
 
+from functools import lru_cache
+
 import numpy as np
 import pytest
 
@@ -20,9 +22,12 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
+@lru_cache(maxsize=256)
 def matrix(definition: Definition, n: int, dt: float = DT) -> np.ndarray:
-    """Return the dense float64 matrix of a definition."""
-    return definition.stencil(n, dt, NUMPY).as_matrix()
+    """Return the dense float64 matrix of a definition, read-only."""
+    found = definition.stencil(n, dt, NUMPY).as_matrix()
+    found.flags.writeable = False
+    return found
 
 
 def _param(kernel: Kernel) -> object:
