@@ -199,7 +199,7 @@ def saved_by(forward: Any) -> list[Tensor]:
 @every_kernel
 @every_scheme
 @every_interval
-@pytest.mark.parametrize(("shape", "dim"), [((1000, 96), -1), ((100, 96, 10), 1)], ids=["last", "middle"])
+@pytest.mark.parametrize(("shape", "dim"), [((5000, 96), -1), ((500, 96, 10), 1)], ids=["last", "middle"])
 def test_the_backward_keeps_nothing_of_the_data_unless_alpha_is_learned(
     forced: Forced,
     kind: type[Definition],

@@ -1,7 +1,7 @@
 """What the kernels by Numba share, whatever the framework: operands, the compiled call, threads, cost and refusals.
 
 Data are NumPy arrays [batch, channels, n, width] in row order, aligned and writeable: for any other kind the functions
-would be compiled once more. Numba is imported when a plan first considers them, not before.
+would be compiled once more. Numba is imported when a kernel is first considered that nothing else speaks against.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from hpfracc_nn.selection import Cost, Workload
 CHUNK = 16
 _PANEL = 8  # chunks
 _WHOLE = 64  # samples: what is shorter takes as long
+_NARROW, _VECTOR = 24, 64  # bytes of one time step
 _FILLED = 8  # states are a whole number of half vectors
 _GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
 _DTYPES = ("float32", "float64")
@@ -78,6 +79,11 @@ def apply(
         y: Room for the result, of x's shape and dtype.
         threads: Says how many may be used; asked only where there is work for two.
     """
+    if _is_narrow(x):
+        result = np.empty((x.shape[0] * x.shape[3], 1, x.shape[2], 1), x.dtype)
+        apply(direction, operands, around, _turned(x), result, threads)
+        y[:, 0] = result.reshape(x.shape[0], x.shape[3], x.shape[2]).swapaxes(1, 2)
+        return
     function, units = _compiled(direction, x.shape[3] == 1)
     count, parts = units(x), 1 if x.size < 2 * _GRAIN else _parts(x, threads())
     if parts == 1:
@@ -103,6 +109,8 @@ def gram(
         states: How many there are, without those that fill up vectors.
         threads: As in `apply`.
     """
+    if _is_narrow(x):
+        x, g = _turned(x), _turned(g)
     function, units = _compiled("gram", x.shape[3] == 1)
     columns, *boundary = around
     parts = _parts(x, threads())
@@ -119,7 +127,9 @@ def gram(
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, at the rate of one thread where it uses one."""
     length = -(-workload.n // _WHOLE) * _WHOLE
-    width = workload.width if workload.width == 1 else -(-workload.width // _FILLED) * _FILLED
+    lanes = _VECTOR // workload.itemsize
+    is_narrow = workload.width * workload.itemsize <= _NARROW
+    width = workload.width if is_narrow else -(-workload.width // lanes) * lanes
     samples = workload.rows * length * width
     states = -(-workload.exponentials // _FILLED) * _FILLED
     passes = 1 + workload.needs_gradient + workload.learns_weights
@@ -147,6 +157,17 @@ def refuses(workload: Workload) -> str | None:
 def saves(workload: Workload) -> float:
     """Return the bytes held for the backward pass: the data, where the weights are learned; nothing else."""
     return float(workload.bytes if workload.learns_weights else 0)
+
+
+def _is_narrow(x: np.ndarray) -> bool:
+    """Whether so few signals lie side by side that turning them costs less than the lanes that would stay empty."""
+    return 1 < x.shape[3] <= _NARROW // x.itemsize
+
+
+def _turned(x: np.ndarray) -> np.ndarray:
+    """Return x [batch, 1, n, width] with time last, [batch * width, 1, n, 1]."""
+    batch, _, n, width = x.shape
+    return np.ascontiguousarray(x[:, 0].swapaxes(1, 2)).reshape(batch * width, 1, n, 1)
 
 
 def _parts(x: np.ndarray, threads: int) -> int:
