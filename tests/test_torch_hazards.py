@@ -92,3 +92,19 @@ def test_an_array_in_a_layer_is_refused() -> None:
     message = "FractionalLayer(x of type ndarray): needs a torch tensor; pass torch.as_tensor(x)."
     with pytest.raises(TypeError, match=re.escape(message)):
         fnn.FractionalLayer(0.5)(np.ones(9))
+
+
+@pytest.mark.parametrize("dt", [1e-12, 1e12])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_step_of_any_size_keeps_every_weight(dt: float, dtype: torch.dtype) -> None:
+    x = torch.randn(3, 200, dtype=dtype)
+    scaled, plain = (fnn.derivative(x, fnn.GrunwaldLetnikov(2.0), dt=step).double() for step in (dt, 1.0))
+    assert torch.allclose(scaled * dt**2, plain, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
+
+
+@pytest.mark.parametrize("dim", [True, 1.0])
+def test_an_axis_that_only_equals_one_is_refused_at_every_call(dim: object) -> None:
+    x = torch.randn(3, 50)
+    fnn.derivative(x, fnn.Caputo(0.5), dim=1)
+    with pytest.raises(TypeError, match="needs an integer"):
+        fnn.derivative(x, fnn.Caputo(0.5), dim=dim)  # type: ignore[arg-type]

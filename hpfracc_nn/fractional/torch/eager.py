@@ -36,7 +36,8 @@ Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pi
 @uncompiled
 def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
-    if definition.is_fixed and is_plain(x) and x.dtype in _COMPUTED_IN and x.numel() and x.device.type != "meta":
+    is_usual = definition.is_fixed and is_plain(x) and type(dim) is int  # True equals 1, and is none
+    if is_usual and x.dtype in _COMPUTED_IN and x.numel() and x.device.type != "meta":
         return _at_once(owner, x, definition, dt, dim, site)
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")

@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
 from hpfracc_nn.fractional.weights import fixed_stencil
 
-_NEGLIGIBLE = 1e-20  # smaller entries are zero: subnormal numbers slow a float32 product tenfold
+_NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
 _SHORTEST = 8  # no chunk is shorter
 
 
@@ -159,7 +159,7 @@ class Weights:
 
     def _cast(self, values: Tensor) -> Tensor:
         if self.is_fixed:
-            values = torch.where(values.abs() < _NEGLIGIBLE, 0.0, values)
+            values = torch.where(values.abs() < _NEGLIGIBLE * values.abs().amax(), 0.0, values)
         return values.to(self.dtype).contiguous()
 
 
