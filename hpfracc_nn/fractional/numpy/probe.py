@@ -45,7 +45,8 @@ class NumpyProbe:
         stream = np.ones(_STREAM // np.dtype(dtype).itemsize, dtype)
         target = np.empty_like(stream)
         flops = {
-            "matmul": 2 * _MATMUL**3 / _seconds(lambda: square @ square, 4 * _REPEATS),  # its threads wait for each other
+            # Its threads wait on each other, so that a busy machine slows it several times: more tries.
+            "matmul": 2 * _MATMUL**3 / _seconds(lambda: square @ square, 4 * _REPEATS),
             "fft": 2.5 * rows.size * np.log2(_FFT[1]) / _seconds(lambda: scipy.fft.rfft(rows)),
             "scan": rows.size / _seconds(lambda: np.cumsum(rows, axis=-1)),
             "elementwise": rows.size / _seconds(lambda: rows * rows),
