@@ -212,7 +212,7 @@ def _workload(
     definitions = importlib.import_module("hpfracc_nn.fractional.definitions")
     schemes = importlib.import_module("hpfracc_nn.fractional.schemes.exponentials")
     nodes = None
-    if framework == "torch" and n > 8:
+    if n > 8:
         nodes = schemes.exponentials(definitions.Caputo(0.5), n, dtype)
     return Workload(
         OP,

@@ -1,6 +1,13 @@
 """What a call leaves behind in the process, and the corners where it once went wrong."""
 
+import dataclasses
+import gc
+import os
 import re
+import signal
+import threading
+import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -108,3 +115,90 @@ def test_an_axis_that_only_equals_one_is_refused_at_every_call(dim: object) -> N
     fnn.derivative(x, fnn.Caputo(0.5), dim=1)
     with pytest.raises(TypeError, match="needs an integer"):
         fnn.derivative(x, fnn.Caputo(0.5), dim=dim)  # type: ignore[arg-type]
+
+
+def test_plans_are_of_the_axis_and_the_channels_that_the_call_has() -> None:
+    x = torch.randn(2, 16, 300)
+    alpha = torch.tensor(0.5, requires_grad=True)
+    manager = fnn.BackendManager()
+    for dim, orders in ((1, alpha), (2, alpha), (2, alpha.expand(16))):
+        definition = fnn.GrunwaldLetnikov(orders, bounds=(-1, 2))
+        found = fnn.derivative(x, definition, dim=dim, manager=manager).detach()
+        assert torch.allclose(found, fnn.derivative(x, fnn.GrunwaldLetnikov(0.5), dim=dim), atol=1e-4)
+    workloads = {(row.n, row.width, row.channels) for row in (plan.workload for plan in manager.sites()[0].plans())}
+    assert {(16, 300, 1), (300, 1, 1), (300, 1, 16)} <= workloads
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(fnn.GrunwaldLetnikov):
+    """A definition with a field of its own."""
+
+    gain: float = 1.0
+
+    def stencil_at(self, *arguments: Any, **options: Any) -> Any:
+        stencil = super().stencil_at(*arguments, **options)
+        column = stencil.column
+        return dataclasses.replace(stencil, column=lambda lags: self.gain * column(lags))
+
+
+def test_a_definition_of_your_own_keeps_its_fields_when_its_order_is_learned() -> None:
+    x = torch.randn(3, 200, dtype=torch.float64)
+    alpha = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    plain = 3 * fnn.derivative(x, fnn.GrunwaldLetnikov(0.5))
+    for order in (0.5, alpha):
+        assert torch.allclose(fnn.derivative(x, Scaled(order, gain=3.0)), plain, atol=1e-11)
+    assert Scaled(0.5, gain=3.0).at(0.6) == Scaled(0.6, gain=3.0)
+
+
+def test_layers_that_are_gone_leave_nothing_behind() -> None:
+    manager = fnn.BackendManager()
+    x = torch.randn(2, 40)
+    for _ in range(300):
+        fnn.FractionalLayer(0.5, manager=manager)(x)
+    gc.collect()
+    manager.site("toeplitz", "torch")
+    assert len(manager._retired) <= 64
+    assert manager.counters()["forward"] == 300
+
+
+def test_a_changed_step_is_checked_at_the_call() -> None:
+    layer = fnn.FractionalLayer(0.5)
+    layer.dt = 0.0
+    with pytest.raises(ValueError, match="needs a finite dt > 0"):
+        layer(torch.randn(3, 40))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning")
+def test_a_child_computes_though_its_parent_was_planning() -> None:
+    manager, held, done = fnn.BackendManager(), threading.Event(), threading.Event()
+
+    def plan_for_long() -> None:
+        with manager.lock:
+            held.set()
+            done.wait()
+
+    planner = threading.Thread(target=plan_for_long)
+    planner.start()
+    held.wait()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            y = fnn.derivative(torch.ones(3, 53), fnn.GrunwaldLetnikov(0.61), manager=manager)
+            status = 0 if y.isfinite().all() else 2
+        finally:
+            os._exit(status)
+    done.set()
+    planner.join()
+    for _ in range(600):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(0.1)
+    else:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        pytest.fail("the child waits for a lock that nobody holds")
+    assert os.waitstatus_to_exitcode(status) == 0

@@ -21,6 +21,7 @@ Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 an
 from __future__ import annotations
 
 import math
+import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
@@ -210,6 +211,10 @@ class _Shelf:
         self._kept: OrderedDict[Hashable, Table | None] = OrderedDict()
         self._lock = threading.Lock()
 
+    def renew_lock(self) -> None:
+        """Make the lock anew, in a child process: a thread that the child does not have may hold it."""
+        self._lock = threading.Lock()
+
     def get(self, key: Hashable, build: Callable[[], Table | None]) -> Table | None:
         with self._lock:
             if key in self._kept:
@@ -233,3 +238,6 @@ class _Shelf:
 
 
 _SHELF = _Shelf(_ROOM)
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SHELF.renew_lock)

@@ -60,6 +60,10 @@ class Machine:
         self._rates: dict[tuple[str, str, str, int], Rates] = {}
         self._lock = threading.Lock()
 
+    def renew_lock(self) -> None:
+        """Make the lock anew, in a child process."""
+        self._lock = threading.Lock()
+
     def rates(self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured") -> Rates:
         """Return the rates for what `dtype` is computed in: half precision runs in float32.
 

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import os
 import threading
 import weakref
 from collections import Counter, deque
@@ -23,6 +24,10 @@ from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Wo
 
 MOST_PLANS = 4096
 MOST_MEASUREMENTS = 4096
+MOST_RETIRED = 64
+
+
+_managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
 
 
 class Unchanged(Enum):
@@ -67,6 +72,12 @@ class BackendManager:
         self._past_backward = 0
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         watch(self)
+        _managers.add(self)
+
+    def renew_locks(self) -> None:
+        """Make the locks anew, in a child process: a thread that the child does not have may hold them."""
+        self.lock = threading.RLock()
+        (self._machine or this_machine()).renew_lock()
 
     def configure(
         self,
@@ -125,6 +136,8 @@ class BackendManager:
 
     def site(self, op: str, framework: str, label: str = "") -> Site:
         """Return a site for one caller to keep; it is reported for as long as it lives."""
+        if len(self._retired) > MOST_RETIRED:
+            self._fold()  # not where a site dies: the garbage collector must not wait for a lock
         made = Site(self, op, framework, label, self._retired)
         with self.lock:
             self._sites[next(self._site_numbers)] = made
@@ -228,6 +241,17 @@ class BackendManager:
 
 _process_wide: BackendManager | None = None
 _making = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+    for manager in list(_managers):
+        manager.renew_locks()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def default_manager() -> BackendManager:

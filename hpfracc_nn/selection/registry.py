@@ -1,5 +1,6 @@
 """The kernels that there are: each registers itself into here from its own room."""
 
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -143,6 +144,16 @@ def ask_again_after_fork() -> None:
     """
     for watcher in list(_watchers):
         watcher.kernels_changed()
+
+
+def _after_fork() -> None:
+    """A thread that the child does not have may hold the lock."""
+    global _lock
+    _lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def _tell_watchers() -> None:

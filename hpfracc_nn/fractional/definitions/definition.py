@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, fields, replace
+from functools import cache, lru_cache
 from numbers import Real
 from typing import Any, ClassVar
 
@@ -97,7 +97,8 @@ class Definition:
 
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""
-        return type(self)(alpha, self.scheme, self.bounds or self.interval)
+        low, high = self.interval
+        return replace(self, alpha=alpha, bounds=self.bounds or ((low, high) if low < high else None))
 
     def __call__(self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
@@ -205,12 +206,21 @@ class Definition:
 
 def family(definition: Definition) -> Definition:
     """Return what the weights of a tensor alpha depend on besides its values: the same operator at its upper bound."""
-    return _family(type(definition), definition.scheme, definition.interval)  # type: ignore[arg-type]
+    kind = type(definition)
+    own = tuple(getattr(definition, name) for name in _own_fields(kind))  # type: ignore[arg-type]
+    return _family(kind, definition.scheme, definition.interval, own)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)
-def _family(kind: type[Definition], scheme: str, interval: tuple[float, float]) -> Definition:
-    return kind(interval[1], scheme, interval)
+def _family(kind: type[Definition], scheme: str, interval: tuple[float, float], own: tuple) -> Definition:
+    options: dict[str, Any] = dict(zip(_own_fields(kind), own, strict=True))  # type: ignore[arg-type]
+    return kind(interval[1], scheme, interval, **options)
+
+
+@cache
+def _own_fields(kind: type[Definition]) -> tuple[str, ...]:
+    """Return what a class of definitions has besides the order, its scheme and its bounds."""
+    return tuple(field.name for field in fields(kind) if field.init and field.name not in ("alpha", "scheme", "bounds"))
 
 
 def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:

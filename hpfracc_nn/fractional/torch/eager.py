@@ -204,7 +204,7 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
         needs: A gradient in the samples is wanted.
         learns: A gradient in alpha is wanted.
     """
-    key = (x.shape, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
+    key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
     plan = pick(key, lambda: _workload(x, layout, weights, needs, learns))
     return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame, layout.canonical)
 

@@ -29,4 +29,4 @@ def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     """Return the same for arguments that were checked before, with the plans of `site`."""
     if torch.compiler.is_compiling():
         return compiled(owner, x, definition, dt, dim, site.manager)
-    return computed(owner, x, definition, dt, dim, site)
+    return computed(owner, x, definition, errors.positive_step(owner, dt), dim, site)
