@@ -77,13 +77,22 @@ def interleaved(
 def set_allocator(name: str) -> None:
     """Let glibc keep freed memory ("warm"), or give every block from 64 KiB on back to the system ("cold").
 
-    What malloc has once kept it hands out again: measure cold first. Without glibc this does nothing.
+    What malloc has once kept it hands out again: measure cold first. Without glibc this does nothing. 32 MiB is the
+    largest block that glibc can be made to keep: what is larger is fresh either way.
+
+    Raises:
+        OSError: glibc takes no such setting.
     """
     warm = name == "warm"
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
-        libc.mallopt(_M_MMAP_THRESHOLD, 1 << 30 if warm else 1 << 16)
-        libc.mallopt(_M_TRIM_THRESHOLD, (1 << 31) - 1 if warm else 1 << 16)
+        settings = {
+            _M_MMAP_THRESHOLD: 1 << 25 if warm else 1 << 16,
+            _M_TRIM_THRESHOLD: (1 << 31) - 1 if warm else 1 << 16,
+        }
+        for name_of, value in settings.items():
+            if not libc.mallopt(name_of, value):
+                raise OSError(f"set_allocator({name!r}): glibc refuses mallopt({name_of}, {value}).")
 
 
 @contextmanager
