@@ -77,8 +77,7 @@ def interleaved(
 def set_allocator(name: str) -> None:
     """Let glibc keep freed memory ("warm"), or give every block from 64 KiB on back to the system ("cold").
 
-    What malloc has once kept it hands out again: measure cold first. Without glibc this does nothing. 32 MiB is the
-    largest block that glibc can be made to keep: what is larger is fresh either way.
+    What malloc has once kept it hands out again: measure cold first. Without glibc this does nothing.
 
     Raises:
         OSError: glibc takes no such setting.
@@ -87,7 +86,7 @@ def set_allocator(name: str) -> None:
     libc = ctypes.CDLL(None)
     if hasattr(libc, "mallopt"):
         settings = {
-            _M_MMAP_THRESHOLD: 1 << 25 if warm else 1 << 16,
+            _M_MMAP_THRESHOLD: 1 << 30 if warm else 1 << 16,
             _M_TRIM_THRESHOLD: (1 << 31) - 1 if warm else 1 << 16,
         }
         for name_of, value in settings.items():

@@ -106,7 +106,8 @@ def test_an_array_in_a_layer_is_refused() -> None:
 def test_a_step_of_any_size_keeps_every_weight(dt: float, dtype: torch.dtype) -> None:
     x = torch.randn(3, 200, dtype=dtype)
     scaled, plain = (fnn.derivative(x, fnn.GrunwaldLetnikov(2.0), dt=step).double() for step in (dt, 1.0))
-    assert torch.allclose(scaled * dt**2, plain, rtol=1e-5 if dtype == torch.float32 else 1e-12, atol=1e-6)
+    tolerance = 4e-6 if dtype == torch.float32 else 4e-14  # 200 roundings of the weights' scale and sums, at most
+    assert (scaled * dt**2 - plain).abs().max() <= tolerance * plain.abs().max()
 
 
 @pytest.mark.parametrize("dim", [True, 1.0])
