@@ -22,6 +22,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov, RiemannLiouville
+from hpfracc_nn.fractional.torch.forms import ColumnForm
 from hpfracc_nn.fractional.torch.weights import Weights
 
 LENGTHS = (256, 1024, 16384, 65536)
@@ -48,7 +49,8 @@ class Step:
         weights = Weights(definition, self.n, 0.5, torch.float32, torch.device("cpu"), tabulated=self.tabulated)
         form = weights.column() if self.form == "column" else weights.chunks(16)
         columns = weights.columns()
-        return [*form.tensors, *([] if columns is None else [columns])]
+        tensors = [form.column] if isinstance(form, ColumnForm) else [form.near, form.far]
+        return tensors if columns is None else [*tensors, columns]
 
     def both(self) -> Tensor:
         found = self.forward()

@@ -69,7 +69,7 @@ def weights_of(channels: int, short: bool, dtype: torch.dtype) -> tuple[ChunkFor
 
 
 class Operator:
-    """An operator on `n` samples: the kernel's three maps, and the same three in float64 by other means."""
+    """An operator on `n` samples: the kernel's two maps, and the same two in float64 by other means."""
 
     def __init__(self, case: Case, n: int, channels: int, dtype: torch.dtype):
         self.n, self.stencil = n, case.stencil(n)
@@ -89,9 +89,6 @@ class Operator:
         gx = torch.full_like(g, torch.nan)
         kernel.adjoint(self.form, self.frame, _shape(g), g, gx)
         return gx
-
-    def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        return kernel.gram(self.form, self.frame, _shape(x), x, g)
 
     def expected(self, x: Tensor) -> tuple[Tensor, float]:
         """Return the operator on x, and what its errors are relative to."""
@@ -119,16 +116,6 @@ class Operator:
         if self.stencil.differences < 0 or self.stencil.subtract:
             size *= self.n ** (2 if self.stencil.taylor == 2 or self.stencil.differences < 0 else 1)
         return gx, size + self.n * sum(float(value.abs().max()) for value in values) + float(g.abs().max())
-
-    def expected_gram(self, x: Tensor, g: Tensor) -> list[Tensor]:
-        """Return the gradients in near, far and the columns."""
-        x, g = x.double(), g.double()
-        d = diff.difference(x, self.stencil)
-        near, far, into = (t.double() for t in (self.form.near, self.form.far, self.form.into))
-        form = ChunkForm(near, far, into, self.form.decay)
-        found = list(form.gram(d, g))
-        values = diff.boundary_values(x, d, self.stencil)
-        return found + ([torch.stack([(g * v).sum(dim=(0, 3)) for v in values])] if values else [])
 
     def _convolved(self, d: Tensor) -> Tensor:
         """Sum over lags directly, in float64."""

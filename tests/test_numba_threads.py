@@ -47,13 +47,11 @@ def test_two_threads_compute_the_bits_of_one(shape: tuple[int, int, int, int], d
     operator = Operator(CASES[-1], shape[2], shape[1], dtype)
     for count in (1, 2):
         torch.set_num_threads(count)
-        found.append((operator.run(x), operator.adjoint(g), operator.gram(x, g)))
+        found.append((operator.run(x), operator.adjoint(g)))
     torch.set_num_threads(before)
     (one, two) = found
     assert torch.equal(one[0], two[0])
     assert torch.equal(one[1], two[1])
-    for left, right in zip(one[2], two[2], strict=True):  # sums over hundreds of signals' blocks, in another order
-        assert (left - right).abs().max() <= 100 * torch.finfo(dtype).eps * left.abs().max()
 
 
 @pytest.mark.usefixtures("allowed")

@@ -115,30 +115,6 @@ def test_every_channel_has_its_own_order(kernel: Kernel, kind: type[Definition],
 
 @every_kernel
 @every_operator
-@pytest.mark.parametrize(("n", "width"), [(1, 1), (2, 3), (15, 1), (64, 3), (131, 1), (131, 9)])
-def test_the_gram_map_is_the_gradient_of_whatever_the_weights_are(
-    kernel: Kernel, definition: Definition, n: int, width: int
-) -> None:
-    """<operator(x), g> is linear in the weights: with any others it is their product with the gradient."""
-    form, frame = prepared(kernel, definition, n)
-    x, g = signals(3, 1, n, width)
-    parts = kernel.gram(form, frame, x, g)
-    assert {part.dtype for part in parts} == {x.dtype}
-    has_columns = frame.columns.size > 0
-    names = [field.name for field in dataclasses.fields(form)][: len(parts) - has_columns]
-    others = {name: rng().standard_normal(getattr(form, name).shape) for name in names}
-    columns = rng().standard_normal(frame.columns.shape)
-    y = np.empty_like(x)
-    kernel.run(dataclasses.replace(form, **others), dataclasses.replace(frame, columns=columns), x, y)
-    given = [*others.values(), *([columns] if has_columns else [])]
-    assert [part.shape for part in parts] == [array.shape for array in given]
-    found = sum((part * array).sum() for part, array in zip(parts, given, strict=True))
-    size = sum(np.linalg.norm(part) * np.linalg.norm(array) for part, array in zip(parts, given, strict=True))
-    np.testing.assert_allclose(found, (y * g).sum(), rtol=0, atol=TOLERANCE * (size + np.abs(y * g).sum()))
-
-
-@every_kernel
-@every_operator
 @pytest.mark.parametrize("width", [1, 5])
 def test_float32_is_the_same_operator(kernel: Kernel, definition: Definition, width: int) -> None:
     x, g = signals(2, 1, 100, width, dtype="float32")

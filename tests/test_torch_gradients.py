@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
+from torch.func import jvp
 
 from hpfracc_nn.fractional.definitions import (
     DEFINITIONS,
@@ -169,7 +170,7 @@ def test_the_hessian_in_alpha_meets_differences_of_the_gradient(
 @every_definition
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_double_backward_starts_from_the_same_first_gradient(forced: Forced, kind: Any, layout: str) -> None:
-    """The kernel's own adjoint and Gram map, and the formulas that run when a graph is wanted."""
+    """The kernel's own adjoint and its run with derived weights, and the formulas that run when a graph is wanted."""
     template, dim, per_channel = LAYOUTS[layout]
     for n in (5, 131, 300):
         x = forced.random(*(n if size == "n" else size for size in template)).requires_grad_()
@@ -235,10 +236,23 @@ def test_forward_and_backward_run_in_the_forced_kernel(forced: Forced, kind: Any
     learned = kind(alpha, bounds=(0, 1))
     assert counted(lambda: forced(x.detach(), kind(0.4)), []) == {"run": 1}
     assert counted(lambda: forced(x, kind(0.4)), [x]) == {"run": 1, "adjoint": 1}
-    assert counted(lambda: forced(x, learned), [x, alpha]) == {"run": 1, "adjoint": 1, "gram": 1}
-    assert counted(lambda: forced(x.detach(), learned), [alpha]) == {"run": 1, "gram": 1}
+    assert counted(lambda: forced(x, learned), [x, alpha]) == {"run": 1, "adjoint": 1, "slope": 1}
+    assert counted(lambda: forced(x.detach(), learned), [alpha]) == {"run": 1, "slope": 1}
     with torch.no_grad():
         assert counted(lambda: forced(x, learned), []) == {"run": 1}
+
+
+@every_kernel_always
+def test_the_gradient_in_alpha_keeps_its_digits_over_many_signals(forced: Forced) -> None:
+    x, g = (forced.random(20000, 40).abs().float() for _ in range(2))
+
+    def gradient(dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        alpha = torch.tensor(0.4, dtype=torch.float64, device=forced.device, requires_grad=True)
+        moved = jvp(lambda a: forced(x.to(dtype), Caputo(a)), (alpha,), (torch.ones_like(alpha),))[1]
+        return torch.autograd.grad(forced(x.to(dtype), Caputo(alpha)), alpha, g.to(dtype))[0], (moved * g).abs().sum()
+
+    (found, _), (right, size) = gradient(torch.float32), gradient(torch.float64)
+    assert abs(found - right) <= 1e-6 * size  # a few roundings of float32, not as many as there are signals
 
 
 def gradient_at(forced: Forced, x: Tensor, alpha: float, dt: float, points: list[int]) -> list[float]:

@@ -105,6 +105,40 @@ def test_the_column_and_its_derivatives_are_those_of_the_formula(
     assert_agree(got, wanted, 1e-12, noise_of(kind))
 
 
+def tensors(of: Weights) -> list[Tensor]:
+    """Return all that kernels may ask for, as far as there are exponentials and columns."""
+    found, columns = [of.column().column], of.columns()
+    if of.nodes is not None or of.n <= 16:
+        chunks = of.chunks(16)
+        found += [chunks.near, chunks.far]
+    return found if columns is None else [*found, columns]
+
+
+@every_case
+@pytest.mark.parametrize("tabulated", [True, False])
+@pytest.mark.parametrize("n", [1, 16, 77, 1000])
+def test_slopes_are_the_weights_tangent_in_alpha(
+    kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int, tabulated: bool
+) -> None:
+    case, alpha = (kind, scheme, bounds), orders(bounds)
+    value, wanted = tangent(lambda a: tensors(weights(case, a, n, tabulated)), alpha, torch.ones_like(alpha))
+    got = tensors(weights(case, alpha, n, tabulated).slopes)
+    for one, other, size in zip(got, wanted, value, strict=True):
+        # two orders of the same operations: a few roundings of what is added, the largest of the weights and slopes
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-11 * float(size.abs().amax() + other.abs().amax()))
+
+
+@pytest.mark.parametrize("tabulated", [True, False])
+def test_slopes_are_differentiable_where_gradients_are_on(tabulated: bool) -> None:
+    case, alpha = (RiemannLiouville, "bdf2", (0, 1)), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+    _, _, wanted = derivatives(lambda a: weights(case, a, 40, True).column().column, alpha.detach())
+    slopes = weights(case, alpha, 40, tabulated).slopes.column().column
+    found = torch.stack([torch.autograd.grad(slope, alpha, retain_graph=True)[0] for slope in slopes[0]])
+    torch.testing.assert_close(found, wanted[0], rtol=1e-8, atol=1e-9)  # torch's trigamma, as in `differentiated`
+    with torch.no_grad():
+        assert not weights(case, alpha, 40, tabulated).slopes.column().column.requires_grad
+
+
 @every_case
 @pytest.mark.parametrize("n", LENGTHS)
 def test_boundary_columns_and_their_derivatives_are_those_of_the_formula(
@@ -180,13 +214,14 @@ def test_one_table_serves_every_step_and_every_dt() -> None:
 
 
 def test_what_is_too_large_for_a_table_comes_from_the_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.forget()
     monkeypatch.setattr(tables, "_LARGEST", 1 << 10)
     case, alpha = (RiemannLiouville, "bdf2", (1.0, 2.0)), orders((1, 2))
     one, other = weights(case, alpha, 77, True), weights(case, alpha, 77, False)
     assert tables.boundary_table(family(one.definition), 77) is None
     for got, wanted in zip(
-        (one.columns(), *one.chunks(16).tensors, one.column().column),
-        (other.columns(), *other.chunks(16).tensors, other.column().column),
+        tensors(one),
+        tensors(other),
         strict=True,
     ):
         torch.testing.assert_close(got, wanted, rtol=0, atol=0)

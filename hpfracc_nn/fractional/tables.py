@@ -26,13 +26,13 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cache, cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
 from hpfracc_nn.fractional.stencil import Stencil
@@ -45,6 +45,8 @@ _ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
 _AT_ONCE = 1 << 18  # weights that are computed together, so that temporary arrays stay in the cache
 _LARGEST = 1 << 25  # bytes of a table
 _ROOM = 1 << 28  # bytes of all tables
+
+Constant = Callable[[str, np.ndarray], Array]
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,83 @@ class Table:
     def sizes(self) -> list[int]:
         """How many outputs each array has."""
         return [math.prod(shape) for shape in self.shapes]
+
+
+class Points:
+    """Orders as points of a domain: what the series of their weights, and those of the derivatives, are products with.
+
+    Args:
+        alpha: [channels, 1], float64, in arrays of `xp`. One further outside its bounds than a tenth of their width
+            gives NaN.
+        domain: Where they lie.
+        dt: Spacing of the samples.
+        xp: Whose arrays they are.
+        constant: Returns an array of `xp` for one of NumPy's that always has the same name.
+    """
+
+    def __init__(self, alpha: Array, domain: Domain, dt: float, xp: Namespace, constant: Constant):
+        self._alpha, self._domain, self._xp, self._constant = alpha, domain, xp, constant
+        self._log_base = domain.power * math.log(dt * domain.reach)
+        self._kept: dict[int, Array] = {}
+
+    def basis(self, degree: int) -> Array:
+        """Return (dt reach)**(power alpha) T_i(u), [channels, cells * degree]: zero but in alpha's cell."""
+        return self._placed(self._series(degree))
+
+    def slope(self, degree: int) -> Array:
+        """Return its derivative in alpha: that of each T_i is a sum of others."""
+        series = self._series(degree)
+        turned = self._xp.matmul(series, self._constant(f"derivatives to {degree}", derivatives(degree)))
+        return self._placed(turned * (1 / self._domain.radius) + series * self._log_base)
+
+    def _series(self, degree: int) -> Array:
+        found = self._kept.get(degree)
+        if found is None:
+            angles = self._angle * self._constant(f"degrees to {degree}", _range(degree))
+            found = self._kept[degree] = self._xp.cos(angles) * self._power
+        return found
+
+    def _placed(self, series: Array) -> Array:
+        """Return a series [channels, degree] at its cell, [channels, cells * degree]."""
+        if self._domain.cells == 1:
+            return series
+        cells = self._constant(f"cells to {self._domain.cells}", _range(self._domain.cells))
+        return ((self._cell == cells)[:, :, None] * series[:, None]).reshape(series.shape[0], -1)
+
+    @cached_property
+    def _power(self) -> Array:
+        return self._xp.exp(self._alpha * self._log_base)
+
+    @cached_property
+    def _cell(self) -> Array:
+        """The cell that each alpha is in, [channels, 1]."""
+        domain = self._domain
+        return self._xp.floor((self._alpha - domain.low) / domain.width).clip(0, domain.cells - 1)
+
+    @cached_property
+    def _angle(self) -> Array:
+        """acos(u), [channels, 1]."""
+        domain = self._domain
+        centre = domain.low + domain.width * (0.5 if domain.cells == 1 else self._cell + 0.5)
+        return self._xp.acos((self._alpha - centre) * (1 / domain.radius))
+
+
+@cache
+def derivatives(degree: int) -> np.ndarray:
+    """Return D with (T_0', T_1', ...) = (T_0, T_1, ...) D, [degree, degree]: T_i' = 2 i (T_{i-1} + T_{i-3} + ...).
+
+    The last term of an even one, i T_0, counts once.
+    """
+    found = np.zeros((degree, degree))
+    for i in range(degree):
+        found[i - 1 :: -2, i] = 2 * i if i else 0
+    found[0] /= 2
+    return found
+
+
+@cache
+def _range(count: int) -> np.ndarray:
+    return np.arange(count, dtype=np.float64)
 
 
 def column_table(family: Definition, n: int) -> Table | None:

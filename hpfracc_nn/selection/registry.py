@@ -28,13 +28,12 @@ class Kernel:
         algorithm: How.
         run: The operation.
         adjoint: Its transpose.
-        gram: The gradient of the weights' form.
         prepare: Brings the weights into the form that `run` takes.
         cost: Facts of the algorithm: forward, plus the backward work that the workload implies.
         refuses: Why it cannot take a workload, or None; never an exception. It is not asked
             while the kernel is disabled, so a disabled backend is never imported.
         saves: Bytes that the backward pass will hold.
-        calls: How often run, adjoint and gram ran; counted by the one who runs them.
+        calls: How often it ran and what for, counted by the one who runs it.
     """
 
     op: str
@@ -43,7 +42,6 @@ class Kernel:
     algorithm: str
     run: Callable[..., Any]
     adjoint: Callable[..., Any]
-    gram: Callable[..., Any]
     prepare: Callable[..., Any]
     cost: Callable[[Workload], Cost]
     refuses: Callable[[Workload], str | None]

@@ -192,12 +192,3 @@ def project(g, columns, c, first, values):
     """Add every column's product with g to its value."""
     for j in range(values.size):
         values[j] += dot(g, columns[j, c][first:])
-
-
-@inner
-def add_products(sums, c, first, g, values):
-    """Add g times every value to the columns' gradients."""
-    for j in range(values.size):
-        row, value = sums[j, c][first:], values[j]
-        for k in range(g.size):
-            row[k] += g[k] * value

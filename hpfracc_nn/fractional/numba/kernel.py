@@ -50,15 +50,19 @@ def decays(decay: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     return np.stack([decay, decay ** (_PANEL // 2), decay**_PANEL]), (decay**power).astype(dtype)
 
 
+def entries(into: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the operand of `forward`, and that of `backward`, made of into [16, K]."""
+    return _rows(_filled(into[None], 2)), _rows(_filled(into.T[None], 1))
+
+
 def forward(near: np.ndarray, far: np.ndarray, into: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
-    """Return the operands of the product, from near [C, 16, 16], far [C, K, 16], into [16, K] and `decays`."""
-    return Operands(_rows(near), _rows(_filled(into[None], 2)), _rows(_filled(far, 1)), *fading)
+    """Return the operands of the product, from near [C, 16, 16], far [C, K, 16], `entries` and `decays`."""
+    return Operands(_rows(near), into, _rows(_filled(far, 1)), *fading)
 
 
-def backward(near: np.ndarray, far: np.ndarray, into: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
+def backward(near: np.ndarray, far: np.ndarray, out: np.ndarray, fading: tuple[np.ndarray, np.ndarray]) -> Operands:
     """Return the operands of its transpose."""
-    near, far, into = near.swapaxes(1, 2), far.swapaxes(1, 2), into.T[None]
-    return Operands(_rows(near), _rows(_filled(far, 2)), _rows(_filled(into, 1)), *fading)
+    return Operands(_rows(near.swapaxes(1, 2)), _rows(_filled(far.swapaxes(1, 2), 2)), out, *fading)
 
 
 def apply(
@@ -96,34 +100,6 @@ def apply(
     )
 
 
-def gram(
-    operands: Operands, around: Around, x: np.ndarray, g: np.ndarray, states: int, threads: Callable[[], int]
-) -> tuple[np.ndarray, ...]:
-    """Return the gradients of <operator(x), g> in near [C, 16, 16], far [C, states, 16] and, if any, the columns.
-
-    Args:
-        operands: Those of the product.
-        around: As in `apply`.
-        x: The data.
-        g: Of x's shape.
-        states: How many there are, without those that fill up vectors.
-        threads: As in `apply`.
-    """
-    if _is_narrow(x):
-        x, g = _turned(x), _turned(g)
-    function, units = _compiled("gram", x.shape[3] == 1)
-    columns, *boundary = around
-    parts = _parts(x, threads())
-    near, far, terms = (np.zeros((parts, *shape)) for shape in (operands.near.shape, operands.out.shape, columns.shape))
-
-    def work(part: int, begin: int, end: int) -> None:
-        function(x, g, begin, end, *operands, columns, *boundary, near[part], far[part], terms[part])
-
-    _module("threads").spread(work, units(x), parts)
-    sums = [found.sum(axis=0) for found in (near, far[:, :, :states], terms)]
-    return tuple(sums if columns.shape[0] else sums[:2])
-
-
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, at the rate of one thread where it uses one."""
     length = -(-workload.n // _WHOLE) * _WHOLE
@@ -137,7 +113,7 @@ def cost(workload: Workload) -> Cost:
     return Cost(
         flops={"matmul": samples * (2.0 * CHUNK + 4.0 * states) * passes * workload.threads / threads},
         bytes=2.0 * passes * workload.bytes,
-        launches=1 + workload.needs_gradient + 5 * workload.learns_weights,
+        launches=1 + workload.needs_gradient + 3 * workload.learns_weights,
     )
 
 

@@ -13,7 +13,6 @@ from hpfracc_nn.fractional.numba import tile
 from hpfracc_nn.fractional.numba.compiled import entry, inner
 from hpfracc_nn.fractional.numba.panels import (
     VECTOR,
-    add_panel,
     advance_side_by_side,
     lanes_of,
     panel,
@@ -153,77 +152,3 @@ def put(y, at, used, first, count, e, zeros):
         return
     address = y.ctypes.data + (first * y.shape[1] + at) * size_of(like)
     subtract_rows(like, address, y.shape[1], e.ctypes.data, lanes, zeros.ctypes.data, 0, count)
-
-
-@entry
-def gram(
-    x,
-    g,
-    begin,
-    end,
-    near,
-    into,
-    out,
-    decay,
-    powers,
-    columns,
-    m,
-    subtract,
-    taylor,
-    start,
-    near_sum,
-    far_sum,
-    column_sums,
-):
-    """Add the gradients of <forward(x), g> in near, far and the columns over the units from `begin` to `end`."""
-    x, g, into = whole(x), whole(g), into[0]
-    near_sum, far_sum, column_sums = near_sum[0], far_sum[0], lines(column_sums)
-    n, width, terms, like = x.shape[1], x.shape[2], column_sums.shape[0], x[0, 0, 0]
-    lanes, states = lanes_of(like), into.shape[1]
-    d, grad, turned = room(BLOCK * lanes, x), room(BLOCK * lanes, x), room(CHUNK * lanes, x)
-    s, near, far = room(states * lanes, x), room(CHUNK * CHUNK, x), room(states * CHUNK, x)
-    state = room(TILES * states * lanes, decay).reshape(TILES, -1)
-    raw, row, zeros = room((BLOCK + 2) * lanes, x), room(2 * lanes, x), np.zeros(lanes, x.dtype)
-    head, totals = np.empty((TILES, 2 * lanes)), np.empty((TILES, lanes))
-    values = np.empty((TILES, terms * lanes), x.dtype)
-    for unit in range(begin, end):
-        b, first_lane, end_lane = unit_of(unit, width, like)
-        state[:] = 0
-        totals[:] = 0
-        for first in range(0, n, BLOCK):
-            count = min(BLOCK, n - first)
-            near[:] = 0
-            far[:] = 0
-            for t in range(-(-(end_lane - first_lane) // lanes)):
-                at = first_lane + t * lanes
-                used = min(lanes, end_lane - at)
-                if first == 0:
-                    tile.heads(x[b], at, used, head[t])
-                tile.difference(x[b], at, used, first, count, d, raw, row, head[t], m, subtract, taylor, totals[t])
-                address, stride = tile.load(g[b], at, used, first, first + count, raw)
-                tile.fill(grad, address, stride, count, zeros)
-                if first == 0:
-                    tile.values_at_start(d, head[t], values[t], start, terms)
-                tile.add_products(column_sums, first, count, grad, values[t])
-                for chunk in range(-(-count // CHUNK)):
-                    step_states(d, chunk, into, decay, state[t], s)
-                    tile.turn(grad[chunk * CHUNK * lanes :], turned)
-                    correlate(d[chunk * CHUNK * lanes :], CHUNK, turned, near)
-                    correlate(s, states, turned, far)
-            for k in range(near.size):
-                near_sum[k // CHUNK, k % CHUNK] += near[k]
-            for k in range(far.size):
-                far_sum[k // CHUNK, k % CHUNK] += far[k]
-
-
-@inner
-def correlate(a, rows, turned, result):
-    """Add sum over lanes j of a[r, j] turned[j, :] to result[r, :]."""
-    like = a[0]
-    size, lanes = size_of(like), lanes_of(like)
-    for r in range(0, rows, ROWS):
-        for at in range(0, CHUNK, lanes):
-            add_panel(
-                like, ROWS, 1, result.ctypes.data + (r * CHUNK + at) * size, CHUNK,
-                a.ctypes.data + r * lanes * size, lanes, 1, turned.ctypes.data + at * size, CHUNK, lanes,
-            )  # fmt: skip

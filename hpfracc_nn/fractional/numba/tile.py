@@ -48,15 +48,6 @@ def fill(d, address, stride, count, zeros):
 
 
 @inner
-def turn(g, turned):
-    """Transpose one chunk: a row per lane."""
-    lanes = lanes_of(g[0])
-    for k in range(CHUNK):
-        for j in range(lanes):
-            turned[j * CHUNK + k] = g[k * lanes + j]
-
-
-@inner
 def heads(x, at, used, head):
     """Write x(0) and S of every lane."""
     lanes = head.size // 2
@@ -230,16 +221,3 @@ def project(g, columns, first, count, values, row):
         )  # fmt: skip
         for j in range(lanes):
             values[i * lanes + j] += row[j]
-
-
-@inner
-def add_products(sums, first, count, g, values):
-    """Add the tile times the columns' values to the columns' gradients [terms, n]."""
-    lanes = lanes_of(g[0])
-    for i in range(sums.shape[0]):
-        column, value = sums[i][first:], values[i * lanes :]
-        for k in range(count):
-            found = column[k]
-            for j in range(lanes):
-                found += g[k * lanes + j] * value[j]
-            column[k] = found

@@ -56,12 +56,16 @@ class ChunkForm:
     @cached_property
     def forward(self) -> kernel.Operands:
         """What the compiled product takes."""
-        return kernel.forward(self.near, self.far, self.into, self._decays)
+        return kernel.forward(self.near, self.far, self._entries[0], self._decays)
 
     @cached_property
     def backward(self) -> kernel.Operands:
         """What its compiled transpose takes."""
-        return kernel.backward(self.near, self.far, self.into, self._decays)
+        return kernel.backward(self.near, self.far, self._entries[1], self._decays)
+
+    @cached_property
+    def _entries(self) -> tuple[np.ndarray, np.ndarray]:
+        return kernel.entries(self.into)
 
     @cached_property
     def _decays(self) -> tuple[np.ndarray, np.ndarray]:

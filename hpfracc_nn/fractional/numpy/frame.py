@@ -19,7 +19,7 @@ from hpfracc_nn.fractional.numba.kernel import Around
 from hpfracc_nn.fractional.numpy.differences import boundary_values, difference, difference_adjoint, head_gradient
 from hpfracc_nn.fractional.stencil import Stencil
 
-Steps = tuple[Callable[..., None], Callable[..., None], Callable[..., tuple[np.ndarray, ...]]]
+Steps = tuple[Callable[..., None], Callable[..., None]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,12 +40,8 @@ class Frame:
         return self.columns, stencil.differences, stencil.subtract, stencil.taylor, start
 
 
-def in_passes(run: Callable[..., None], adjoint: Callable[..., None], gram: Callable[..., np.ndarray]) -> Steps:
-    """Return a kernel's run, adjoint and gram, made of those of the product alone.
-
-    `run` and `adjoint` take (form, differenced data or gradient, room for the result), `gram` (form, differenced data,
-    gradient), and returns the gradient of the column.
-    """
+def in_passes(run: Callable[..., None], adjoint: Callable[..., None]) -> Steps:
+    """Return a kernel's run and adjoint, made of those of the product alone, each (form, data, room)."""
 
     def run_all(form: Any, frame: Frame, x: np.ndarray, y: np.ndarray) -> None:
         with _quietly():
@@ -65,13 +61,7 @@ def in_passes(run: Callable[..., None], adjoint: Callable[..., None], gram: Call
             if values:
                 gx[:, :, :4] += head_gradient(values, g.shape[2]).astype(g.dtype)
 
-    def gram_all(form: Any, frame: Frame, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
-        with _quietly():
-            d = difference(x, frame.stencil)
-            sums = [(g * value).sum(axis=(0, 3)) for value in boundary_values(x, d, frame.stencil)]
-            return (gram(form, d, g), np.stack(sums)) if sums else (gram(form, d, g),)
-
-    return run_all, adjoint_all, gram_all
+    return run_all, adjoint_all
 
 
 def _quietly() -> np.errstate:

@@ -128,17 +128,21 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
 
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
     """
-    length = node_length(n)
-    key = definition if definition.is_fixed else family(definition)
-    for fit in FITS[precision]:
-        if _certified(key, definition.is_fixed, length, fit) <= tolerance(length, precision):
-            return nodes(length, fit)
-    return None
+    is_fixed = definition.is_fixed
+    return _accepted(definition if is_fixed else family(definition), is_fixed, node_length(n), precision)
 
 
 def tolerance(n: int, precision: str) -> float:
     """Return the relative error per weight that is accepted on `n` samples."""
     return TOLERANCES[precision] * max(1.0, n / 65536)
+
+
+@lru_cache(maxsize=1024)
+def _accepted(definition: Definition, fixed: bool, n: int, precision: str) -> Nodes | None:
+    for fit in FITS[precision]:
+        if _certified(definition, fixed, n, fit) <= tolerance(n, precision):
+            return nodes(n, fit)
+    return None
 
 
 @lru_cache(maxsize=1024)

@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, is_watched, uncompiled
+from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.selection import Plan, Site, Workload
@@ -166,17 +166,19 @@ def _prepared(plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights
 
 
 def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
-    # What a tracer sees or a functorch transform wraps is not kept.
-    fresh = is_watched(x) or torch._C._are_functorch_transforms_active()
-    make = Weights if fresh else weights_of
-    weights = make(definition, layout.n, dt, dtype, x.device)
+    alpha = None if definition.is_fixed else definition.alpha
     tracks = torch.is_grad_enabled()
-    needs, learns = (
-        tracks and x.requires_grad,
-        tracks and not weights.is_fixed and weights.definition.alpha.requires_grad,
-    )
+    needs, learns = tracks and x.requires_grad, tracks and alpha is not None and alpha.requires_grad
     data = arranged(x, layout, dtype)
-    return restored(planned(site.pick, data, weights, layout, site, needs, learns)(data), layout, x.dtype)
+    if is_traced(x, () if alpha is None else (alpha,)):
+        weights = Weights(definition, layout.n, dt, dtype, x.device)  # what a tracer sees is not kept
+        return restored(planned(site.pick, data, weights, layout, site, needs, learns).formula(data), layout, x.dtype)
+    with torch.no_grad():
+        weights = weights_of(definition, layout.n, dt, dtype, x.device)
+        product = planned(site.pick, data, weights, layout, site, needs, learns)
+    if needs or learns:
+        return restored(product.recorded(data, alpha if learns else None), layout, x.dtype)
+    return restored(product.forward(data), layout, x.dtype)
 
 
 def arranged(x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
@@ -206,7 +208,7 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
     """
     key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
     plan = pick(key, lambda: _workload(x, layout, weights, needs, learns))
-    return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame, layout.canonical)
+    return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame, layout.canonical, weights)
 
 
 def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:

@@ -1,7 +1,7 @@
-"""The two forms in which weights reach a kernel, and the product, its adjoint and the Gram map in plain aten.
+"""The two forms in which weights reach a kernel, and the product and its adjoint in plain aten.
 
 These formulas are what a traced call, a double backward or a batched gradient runs: autograd differentiates them to any
-order. The kernels compute the same three maps faster. Arrays are [batch, channels, n, width], `width` 1 where there are
+order. The kernels compute the same two maps faster. Arrays are [batch, channels, n, width], `width` 1 where there are
 several channels.
 """
 
@@ -28,15 +28,6 @@ class ColumnForm:
     column: Tensor
     multiple: int = field(default=1, init=False)
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What a gradient in the weights flows into."""
-        return (self.column,)
-
-    def rebuilt(self, tensors: tuple[Tensor, ...]) -> ColumnForm:
-        """Return the same form made of other tensors."""
-        return ColumnForm(*tensors)
-
     @cached_property
     def matrix(self) -> Tensor:
         """M [channels, n, n] with y = x M on the last axis: M[j, l] = w[l - j]."""
@@ -57,12 +48,6 @@ class ColumnForm:
         if g.shape[2] > _DENSE_UP_TO:
             return self._filter(g, self.spectrum.conj())
         return _samples(torch.bmm(_rows(g, g.shape[2]), self.matrix.transpose(1, 2)), g.shape)
-
-    def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradient of <product(x), g> in the column: the correlation of g with x, [channels, n]."""
-        n, size = x.shape[2], padded_length(x.shape[2])
-        spectrum = torch.fft.rfft(g, size, dim=2) * torch.fft.rfft(x, size, dim=2).conj()
-        return (torch.fft.irfft(spectrum.sum(dim=(0, 3)), size, dim=-1).narrow(-1, 0, n),)
 
     @staticmethod
     def _filter(x: Tensor, spectrum: Tensor) -> Tensor:
@@ -88,23 +73,20 @@ class ChunkForm:
         far: From the states to the samples, [channels, K, L].
         into: From the samples to the states, [L, K].
         decay: Factor of each state from chunk to chunk, [K], float64.
+        shared: What kernels made of `into` and `decay` alone; forms of the same two may share it.
     """
 
     near: Tensor
     far: Tensor
     into: Tensor
     decay: Tensor
+    shared: dict[Any, Any] = field(default_factory=dict, repr=False)
     _operands: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def multiple(self) -> int:
         """L."""
         return self.near.shape[-1]
-
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What a gradient in the weights flows into."""
-        return self.near, self.far
 
     @cached_property
     def factors(self) -> np.ndarray:
@@ -118,10 +100,12 @@ class ChunkForm:
             found = self._operands[arrangement] = arrangement.operands(self)
         return found
 
-    def rebuilt(self, tensors: tuple[Tensor, ...]) -> ChunkForm:
-        """Return the same form made of other tensors."""
-        near, far = tensors
-        return ChunkForm(near, far, self.into, self.decay)
+    def cached_shared(self, arrangement: Any) -> Any:
+        """Return the same for operands made of `into` and `decay` alone."""
+        found = self.shared.get(arrangement)
+        if found is None:
+            found = self.shared[arrangement] = arrangement.operands(self)
+        return found
 
     def product(self, x: Tensor) -> Tensor:
         rows = _rows(x, self.multiple)
@@ -137,14 +121,6 @@ class ChunkForm:
             added = torch.bmm(rows, self.far.transpose(1, 2))
             x = x + torch.matmul(self._scan(added, g.shape, reverse=True), self.into.t())
         return _samples(x, g.shape)
-
-    def gram(self, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        """Return the gradient of <product(x), g> in `near` and `far`."""
-        rows, grads = _rows(x, self.multiple), _rows(g, self.multiple)
-        near = torch.bmm(rows.transpose(1, 2), grads)
-        if x.shape[2] <= self.multiple:
-            return near, torch.zeros_like(self.far)
-        return near, torch.bmm(self._states(rows, x.shape).transpose(1, 2), grads)
 
     def _states(self, rows: Tensor, shape: torch.Size) -> Tensor:
         return self._scan(torch.matmul(rows, self.into), shape)

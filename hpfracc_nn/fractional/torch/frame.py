@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import torch
@@ -45,9 +44,11 @@ class Frame:
         """
         stencil, columns = self.stencil, self.columns
         if columns is None:
-            columns = torch.empty((0, 1, stencil.n), dtype=self.dtype, device="cpu")
+            found = np.empty((0, 1, stencil.n), np.float64 if self.dtype == torch.float64 else np.float32)
+        else:
+            found = columns.detach().numpy()
         start = stencil.start_index if stencil.starts else -1
-        return columns.detach().numpy(), stencil.differences, stencil.subtract, stencil.taylor, start
+        return found, stencil.differences, stencil.subtract, stencil.taylor, start
 
     def forward(self, x: Tensor, y: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield (differenced data, room for the result), in whole chunks."""
@@ -81,30 +82,15 @@ class Frame:
             if analytic:
                 found[:, :, :4] += diff.head_gradient(analytic, found)
 
-    def gram(self, x: Tensor, g: Tensor, chunk: int, columns: list[Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (differenced data, gradient); the gradient of the boundary columns is summed into the list."""
-        stencil = self.stencil
-        rows, length = tiles.tile_rows(x), -(-x.shape[2] // chunk) * chunk
-        data = tiles.differenced(x, rows, length, stencil)
-        for part, d, grad, padded in zip(cut(x, rows), data, cut(g, rows), tiles.padded(g, rows, length), strict=True):
-            if self.columns is not None:
-                values = diff.boundary_values(part, d, stencil)
-                found = torch.stack([(grad * value).sum(dim=(0, 3)) for value in values])
-                columns[:] = [columns[0] + found] if columns else [found]
-            yield d, padded
-
     def _each_column(self) -> list[Tensor]:
         return [] if self.columns is None else [column[:, :, None] for column in self.columns]
 
 
-Steps = tuple[Callable[..., None], Callable[..., None], Callable[..., tuple[Tensor, ...]]]
+Steps = tuple[Callable[..., None], Callable[..., None]]
 
 
-def by_tiles(run: Callable[..., None], adjoint: Callable[..., None], gram: Callable[..., Any]) -> Steps:
-    """Return a kernel's run, adjoint and gram, made of functions (form, pairs) of differenced tiles.
-
-    `run` and `adjoint` write into the second of each pair; `gram` returns the gradient of the form's tensors.
-    """
+def by_tiles(run: Callable[..., None], adjoint: Callable[..., None]) -> Steps:
+    """Return a kernel's run and adjoint, made of functions (form, pairs) that write into the second of each pair."""
 
     def run_all(form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
         run(form, frame.forward(x.view(shape), y.view(shape), form.multiple))
@@ -112,8 +98,4 @@ def by_tiles(run: Callable[..., None], adjoint: Callable[..., None], gram: Calla
     def adjoint_all(form: Form, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
         adjoint(form, frame.backward(g.view(shape), gx.view(shape), form.multiple))
 
-    def gram_all(form: Form, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-        columns: list[Tensor] = []
-        return (*gram(form, frame.gram(x.view(shape), g.view(shape), form.multiple, columns)), *columns)
-
-    return run_all, adjoint_all, gram_all
+    return run_all, adjoint_all

@@ -16,6 +16,10 @@ class TorchNamespace:
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)
     expm1 = staticmethod(torch.expm1)
+    cos = staticmethod(torch.cos)
+    sin = staticmethod(torch.sin)
+    acos = staticmethod(torch.acos)
+    floor = staticmethod(torch.floor)
     lgamma = staticmethod(torch.lgamma)
     matmul = staticmethod(torch.matmul)
 

@@ -31,6 +31,7 @@ from hpfracc_nn.fractional.torch.eager import (
     restored,
 )
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, uncompiled, unpacked
+from hpfracc_nn.fractional.torch.product import in_shape_of
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
 
@@ -131,7 +132,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    with _plainly(records=False):
+    with _plainly():
         data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
@@ -200,32 +201,22 @@ class _Opaque(torch.autograd.Function):
 
 
 def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
-    """Run the kernel's adjoint, and its Gram map where alpha's gradient is wanted."""
+    """Run the kernel's adjoint, and where alpha's gradient is wanted once more the kernel, with derived weights."""
     operator, needs_x, needs_alpha, _ = _read(given)
-    layout, dtype = _layout(operator, g, operator.at(alpha)), computed_in(operator.owner, g)
+    definition = operator.at(alpha)
+    layout, dtype = _layout(operator, g, definition), computed_in(operator.owner, g)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
-    with _plainly(records=needs_alpha):
-        order = None if alpha is None else alpha.detach().requires_grad_(needs_alpha)
-        weights = weights_of(operator.at(order), layout.n, operator.dt, dtype, g.device)
+    with _plainly():
+        weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
         grads = arranged(g.detach(), layout, dtype)
         product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
         data = arranged(x.detach(), layout, dtype) if needs_alpha and x is not None else None
-        with torch.no_grad():
-            gx, parts = product.backward(data, grads, needs_x)
+        gx, order = product.backward(data, grads, needs_x)
         found = [restored(gx, layout, g.dtype)] if gx is not None else []
-        if order is not None and needs_alpha:
-            tensors = product.tensors
-            found.append(_order_gradient(order, tensors, parts))
+        if alpha is not None and order is not None:
+            found.append(in_shape_of(alpha, order))
     return found
-
-
-def _order_gradient(alpha: Tensor, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> Tensor:
-    """Carry the gradients of the weights' tensors on to alpha."""
-    pairs = [(tensor, grad) for tensor, grad in zip(tensors, grads, strict=True) if tensor.requires_grad]
-    if not pairs:
-        return torch.zeros_like(alpha)
-    return torch.autograd.grad([tensor for tensor, _ in pairs], alpha, [grad for _, grad in pairs])[0]
 
 
 def _fake_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any) -> list[Tensor]:
@@ -341,7 +332,7 @@ _PLAIN = (
 
 
 @contextmanager
-def _plainly(records: bool) -> Iterator[None]:
+def _plainly() -> Iterator[None]:
     """Compute as in a plain call, whatever was entered on the way here.
 
     An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records
@@ -350,7 +341,7 @@ def _plainly(records: bool) -> Iterator[None]:
     with (
         torch.inference_mode(False),
         torch._C._ForceDispatchKeyGuard(*_PLAIN),
-        torch.set_grad_enabled(records),
+        torch.no_grad(),
     ):
         yield
 

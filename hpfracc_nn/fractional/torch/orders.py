@@ -1,4 +1,4 @@
-"""Learned orders on one device, and what tables (`fractional.tables`) give for them: plain aten, float64."""
+"""Learned orders on one device, and what tables (`fractional.tables`) give for them."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.tables import Domain, Table
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.tables import Domain, Points, Table
+from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
+
+_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 class Orders:
     """The orders of all channels as points of a domain.
+
+    They are evaluated in plain aten, which autograd and transforms follow to any order, or where nobody follows, and on
+    a CPU, by NumPy: a call of it costs a quarter on arrays as small as these.
 
     Args:
         alpha: Any shape. A value further outside its bounds than a tenth of their width has weights that are NaN.
@@ -24,19 +31,22 @@ class Orders:
     """
 
     def __init__(self, alpha: Tensor, domain: Domain, dt: float, device: torch.device):
-        self._domain, self._device, self._traced = domain, device, is_traced(alpha, ())
-        self._alpha = alpha.reshape(-1, 1).to(device, torch.float64)
-        self._base = (dt * domain.reach) ** domain.power
-        self._bases: dict[int, Tensor] = {}
+        self._device, self._traced = device, is_traced(alpha, ())
+        is_followed = self._traced or (alpha.requires_grad and torch.is_grad_enabled())
+        self._by_numpy = not is_followed and device.type == "cpu" and alpha.device.type == "cpu"
+        if self._by_numpy:
+            orders = alpha.detach().numpy().astype(np.float64).reshape(-1, 1)
+            self._points = Points(orders, domain, dt, NUMPY, lambda name, array: array)
+        else:
+            self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)
 
     def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
         """Return the arrays of a table, each [channels, *shape]."""
-        (coefficients,) = self.constants(table, "coefficients", lambda: (table.coefficients,), torch.float64)
-        found = torch.mm(self._basis(table), coefficients).to(dtype)
-        if len(table.shapes) == 1:
-            return [found.view(-1, *table.shapes[0])]
-        parts = found.split(table.sizes, dim=1)
-        return [part.reshape(-1, *shape).contiguous() for part, shape in zip(parts, table.shapes, strict=True)]
+        return self._arrays(table, self._points.basis(table.degree), dtype)
+
+    def slopes(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+        """Return their derivatives in alpha, each [channels, *shape]."""
+        return self._arrays(table, self._points.slope(table.degree), dtype)
 
     def constants(
         self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
@@ -50,20 +60,34 @@ class Orders:
                 table.placed[key] = found
         return found
 
-    def _basis(self, table: Table) -> Tensor:
-        """(dt reach)**(power alpha) T_i(u), [channels, cells * degree]: zero but in the cell that alpha is in."""
-        if table.degree not in self._bases:
-            domain, alpha = self._domain, self._alpha
-            (i,) = self.constants(table, "degrees", lambda: (np.arange(table.degree),), torch.float64)
-            if domain.cells == 1:
-                basis = torch.cos(self._angle(alpha, domain.centres[0]) * i)
-            else:
-                (cells,) = self.constants(table, "cells", lambda: (np.arange(domain.cells),), torch.float64)
-                cell = ((alpha.detach() - domain.low) / domain.width).floor().clamp(0, domain.cells - 1)
-                series = torch.cos(self._angle(alpha, domain.low + domain.width * (cell + 0.5)) * i)
-                basis = ((cell == cells).unsqueeze(2) * series.unsqueeze(1)).flatten(1)
-            self._bases[table.degree] = basis * torch.pow(self._base, alpha)
-        return self._bases[table.degree]
+    def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
+        """Return what kernels keep with a table, on this device in this dtype."""
+        return {} if self._traced else table.placed.setdefault(("shared", self._device, dtype), {})
 
-    def _angle(self, alpha: Tensor, centre: float | Tensor) -> Tensor:
-        return torch.acos((alpha - centre) * (1 / self._domain.radius))
+    def _arrays(self, table: Table, basis: Any, dtype: torch.dtype) -> list[Tensor]:
+        if self._by_numpy:
+            return _split(np.matmul(basis, table.coefficients).astype(_DTYPES[dtype], copy=False), table)
+        (coefficients,) = self.constants(table, "coefficients", lambda: (table.coefficients,), torch.float64)
+        found = torch.mm(basis, coefficients).to(dtype)
+        parts = torch.split_with_sizes(found, table.sizes, dim=1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, table.shapes, strict=True)]
+
+    def _constant(self, name: str, array: np.ndarray) -> Tensor:
+        found = None if self._traced else _SMALL.get((name, self._device))
+        if found is None:
+            found = torch.as_tensor(array, device=self._device)
+            if not self._traced:
+                _SMALL[name, self._device] = found
+        return found
+
+
+_SMALL: dict[tuple[str, torch.device], Tensor] = {}  # a few short ranges and matrices for each device
+
+
+def _split(found: np.ndarray, table: Table) -> list[Tensor]:
+    """Return the arrays of a table from all outputs, [channels, outputs]."""
+    arrays, at = [], 0
+    for size, shape in zip(table.sizes, table.shapes, strict=True):
+        arrays.append(torch.from_numpy(found[:, at : at + size].reshape(-1, *shape)))
+        at += size
+    return arrays

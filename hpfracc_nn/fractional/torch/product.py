@@ -1,8 +1,9 @@
-"""The causal Toeplitz product as one custom autograd function, made of each kernel's run, adjoint and gram.
+"""The causal Toeplitz product as one custom autograd function, made of each kernel's run and adjoint.
 
-Plain eager calls run the plan's kernel and save nothing of the data's size unless the weights are learned. Traced calls
-(functorch, forward mode), double backwards and batched gradients run the same three maps in plain aten. What stands
-around the product, differences and boundary columns, is in `frame.py`.
+Plain eager calls run the plan's kernel and save nothing of the data's size unless alpha is learned. Its gradient is
+<T'(alpha) x, g>: one more run, with the derivative of the weights. Traced calls (functorch, forward mode), double
+backwards and batched gradients run the same maps in plain aten. What stands around the product, differences and
+boundary columns, is in `frame.py`.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.probe import is_batched, is_traced
+from hpfracc_nn.fractional.torch.probe import is_batched
+from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Plan, Site
 
 
@@ -27,7 +29,8 @@ class Product:
     """One application of an operator: the plan, the weights in the plan's form, and what stands around the product.
 
     Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made inside of
-    what autograd records, where each would be a step of its own, by the kernels.
+    what autograd records, where each would be a step of its own, by the kernels. `weights` are those of the form; they
+    are asked for alpha's gradient only.
     """
 
     site: Site
@@ -35,28 +38,11 @@ class Product:
     form: Form
     frame: Frame
     canonical: tuple[int, int, int, int]
+    weights: Weights | None = None
 
-    @property
-    def tensors(self) -> tuple[Tensor, ...]:
-        """What a gradient in the weights flows into."""
-        columns = self.frame.columns
-        return self.form.tensors if columns is None else (*self.form.tensors, columns)
-
-    def __call__(self, x: Tensor) -> Tensor:
-        """Return y, of x's shape."""
-        tensors = self.tensors
-        if is_traced(x, tensors):
-            return self._formula(x, self.form, self.frame.columns)
-        if torch.is_grad_enabled():
-            if tensors[0].requires_grad or tensors[-1].requires_grad:
-                return _ProductFunction.apply(x, self, *tensors)
-            if x.requires_grad:
-                return _ProductFunction.apply(x, self)
-        return self.forward(x)
-
-    def recorded(self, x: Tensor) -> Tensor:
-        """Return y with its gradient in x, by autograd; the weights are fixed, and nothing is traced."""
-        return _ProductFunction.apply(x, self)
+    def recorded(self, x: Tensor, alpha: Tensor | None = None) -> Tensor:
+        """Return y, of x's shape, with its gradients in x and in a learned alpha, where nothing is traced."""
+        return _ProductFunction.apply(x, self, alpha)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
@@ -72,43 +58,45 @@ class Product:
             self.site.manager.record(plan, time.perf_counter() - started, "forward")
         return y
 
-    def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, tuple[Tensor, ...]]:
-        """Run the kernel's adjoint, and its Gram map where x is given."""
-        plan, canonical = self.plan, self.canonical
-        kernel, gx, parts = plan.kernel, None, ()
+    def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradient in x, if it is wanted, and where x is given that in alpha, of as many values."""
+        plan, gx, order = self.plan, None, None
         g = _readable(g)
         started = time.perf_counter() if plan.due("backward") and g.device.type == "cpu" else None
         with plan:
             if needs_x:
-                kernel.calls["adjoint"] += 1
+                plan.kernel.calls["adjoint"] += 1
                 gx = torch.empty_like(g)
-                kernel.adjoint(self.form, self.frame, canonical, g, gx)
+                plan.kernel.adjoint(self.form, self.frame, self.canonical, g, gx)
             if x is not None:
-                kernel.calls["gram"] += 1
-                parts = kernel.gram(self.form, self.frame, canonical, _readable(x), g)
+                order = self._order_gradient(_readable(x), g)
         if started is not None:
             self.site.manager.record(plan, time.perf_counter() - started, "backward")
-        return gx, parts
+        return gx, order
 
-    def _formula(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
-        """The whole map in plain aten."""
-        shape, x = x.shape, _shaped(x, self.canonical)
-        d = diff.difference(x, self.frame.stencil)
-        y = form.product(d)
-        if columns is not None:
-            for j, value in enumerate(diff.boundary_values(x, d, self.frame.stencil)):
-                y = y + columns[j][:, :, None] * value
-        return _shaped(y, shape)
+    def _order_gradient(self, x: Tensor, g: Tensor) -> Tensor:
+        """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""
+        assert self.weights is not None, "only products of fixed weights are made without them"
+        kernel, slopes, moved = self.plan.kernel, self.weights.slopes, torch.empty_like(x)
+        kernel.calls["slope"] += 1
+        kernel.run(kernel.prepare(slopes, self.plan.workload), slopes.frame, self.canonical, x, moved)
+        moved.mul_(g)
+        if self.canonical[1] == 1:
+            return moved.sum()
+        return moved.view(self.canonical).sum(dim=(0, 2, 3))
 
-    def _formula_backward(
-        self, x: Tensor | None, g: Tensor, tensors: Sequence[Tensor]
-    ) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The gradients in plain aten, themselves differentiable in x, g and the weights."""
-        form, columns, shape = self.form, self.frame.columns, g.shape
-        g = _shaped(g, self.canonical)
-        if tensors:
-            count = len(form.tensors)
-            form, columns = form.rebuilt(tuple(tensors[:count])), (tensors[count] if columns is not None else None)
+    def formula(self, x: Tensor) -> Tensor:
+        """Return y in plain aten, which every tracer and transform follows."""
+        y = self._mapped(_shaped(x, self.canonical), self.form, self.frame.columns)
+        return _shaped(y, x.shape)
+
+    def formula_backward(self, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return the gradients in plain aten, themselves differentiable in x, g and alpha."""
+        weights, form, columns = self.weights, self.form, self.frame.columns
+        if alpha is not None and weights is not None:
+            weights = weights.at(alpha)
+            form, columns = self._form_of(weights)
+        shape, g = g.shape, _shaped(g, self.canonical)
         values = []
         if columns is not None:
             values = [(g * columns[j][:, :, None]).sum(dim=2, keepdim=True) for j in range(columns.shape[0])]
@@ -119,23 +107,29 @@ class Product:
         gx = diff.difference_adjoint(gd, self.frame.stencil)
         if analytic:
             gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
-        if x is None:
-            return _shaped(gx, shape), ()
-        x = _shaped(x, self.canonical)
+        if x is None or weights is None:
+            return _shaped(gx, shape), None
+        moved = self._mapped(_shaped(x, self.canonical), *self._form_of(weights.slopes))
+        return _shaped(gx, shape), (moved * g).sum(dim=(0, 2, 3))
+
+    def _form_of(self, weights: Weights) -> tuple[Form, Tensor | None]:
+        return self.plan.kernel.prepare(weights, self.plan.workload), weights.columns()
+
+    def _mapped(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
         d = diff.difference(x, self.frame.stencil)
-        parts = list(form.gram(d, g))
+        y = form.product(d)
         if columns is not None:
-            sums = [(g * v).sum(dim=(0, 3)) for v in diff.boundary_values(x, d, self.frame.stencil)]
-            parts.append(torch.stack(sums))
-        return _shaped(gx, shape), tuple(parts)
+            for j, value in enumerate(diff.boundary_values(x, d, self.frame.stencil)):
+                y = y + columns[j][:, :, None] * value
+        return y
 
 
 class _ProductFunction(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, product: Product, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, x: Tensor, product: Product, alpha: Tensor | None) -> Tensor:
         ctx.product = product
-        if tensors:
-            ctx.save_for_backward(x, *tensors)
+        if alpha is not None:
+            ctx.save_for_backward(x, alpha)
         return product.forward(x)
 
     @staticmethod
@@ -143,21 +137,26 @@ class _ProductFunction(torch.autograd.Function):
         (g,) = grads
         product: Product = ctx.product
         product.site.again(product.plan)
-        x, *tensors = ctx.saved_tensors or (None,)
-        needs_x = ctx.needs_input_grad[0]
+        x, alpha = ctx.saved_tensors or (None, None)
         if torch.is_grad_enabled() or is_batched(g):
             with torch.autocast(g.device.type, enabled=False):
-                return _with_blanks(product._formula_backward(x, g, tensors))
+                return _placed(product.formula_backward(x, g, alpha), alpha)
+        needs_x = ctx.needs_input_grad[0]
         if not torch._C._is_any_autocast_enabled():
-            return _with_blanks(product.backward(x, g, needs_x))
+            return _placed(product.backward(x, g, needs_x), alpha)
         with torch.autocast(g.device.type, enabled=False):
-            return _with_blanks(product.backward(x, g, needs_x))
+            return _placed(product.backward(x, g, needs_x), alpha)
 
 
-def _with_blanks(gradients: tuple[Tensor | None, tuple[Tensor, ...]]) -> tuple[Tensor | None, ...]:
-    """Place gradients where the function's arguments stand: x, product, tensors."""
-    gx, parts = gradients
-    return gx, None, *parts
+def _placed(gradients: tuple[Tensor | None, Tensor | None], alpha: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Place gradients where the function's arguments stand: x, product, alpha."""
+    gx, order = gradients
+    return gx, None, None if alpha is None or order is None else in_shape_of(alpha, order)
+
+
+def in_shape_of(alpha: Tensor, gradient: Tensor) -> Tensor:
+    """Return a gradient [channels] as one of alpha: its shape, dtype and device."""
+    return gradient.reshape(alpha.shape).to(alpha)
 
 
 def _readable(x: Tensor) -> Tensor:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -14,6 +16,7 @@ from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.state_space import transitions
+from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
@@ -53,23 +56,43 @@ class Weights:
         self._dt = dt
         self._family: Definition | None = None
         self._orders: Orders | None = None
-        if definition.is_fixed:
-            self.stencil = fixed_stencil(definition, n, dt)
-        else:
-            self.stencil = definition.stencil_at(TORCH.asarray(definition.alpha), n, dt, TORCH)
-            self._family = family(definition) if tabulated else None
+        if not definition.is_fixed and tabulated:
+            self._family = family(definition)
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
 
     @cached_property
+    def stencil(self) -> Stencil:
+        """The operator: of fixed orders in NumPy's arrays, else in tensors, by its formulas."""
+        definition = self.definition
+        if definition.is_fixed:
+            return fixed_stencil(definition, self.n, self._dt)
+        return definition.stencil_at(TORCH.asarray(definition.alpha), self.n, self._dt, TORCH)
+
+    @cached_property
+    def facts(self) -> Stencil:
+        """A stencil with the same differences, terms and starting index; its columns are of other orders."""
+        return self.stencil if self._family is None else fixed_stencil(self._family, self.n, 1.0)
+
+    @cached_property
     def frame(self) -> Frame:
         """What stands around the product."""
-        return Frame(self.stencil, self.columns(), self.dtype)
+        return Frame(self.facts, self.columns(), self.dtype)
 
     @property
     def is_fixed(self) -> bool:
         return self.definition.is_fixed
+
+    @cached_property
+    def slopes(self) -> Weights:
+        """The derivative of these weights in alpha, each channel's in its own; they give that of the result."""
+        return _Slopes(self)
+
+    def at(self, alpha: Tensor) -> Weights:
+        """Return the weights of another alpha, made anew."""
+        definition = replace(self.definition, alpha=alpha)
+        return Weights(definition, self.n, self._dt, self.dtype, self.device, tabulated=self._family is not None)
 
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
@@ -78,7 +101,7 @@ class Weights:
             if table is None:
                 self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))))
             else:
-                self._forms[0] = ColumnForm(*self._orders_in(table).evaluate(table, self.dtype))
+                self._forms[0] = ColumnForm(*self._evaluated(table))
         return self._forms[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> ChunkForm:
@@ -95,32 +118,35 @@ class Weights:
 
     def columns(self) -> Tensor | None:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
-        stencil = self.stencil
+        stencil = self.facts
         if self._columns is None and (stencil.starts or stencil.terms):
             table = None if self._family is None else tables.boundary_table(self._family, self.n)
             if table is not None:
-                (found,) = self._orders_in(table).evaluate(table, self.dtype)
+                (found,) = self._evaluated(table)
                 channels, count, _ = found.shape
                 # one channel: the axes change places without a copy
                 self._columns = found.view(count, 1, -1) if channels == 1 else found.transpose(0, 1).contiguous()
             else:
-                rows = [self._tensor(stencil.start).reshape(1, -1, self.n)] if stencil.starts else []
+                formulas = self.stencil
+                rows = [self._tensor(formulas.start).reshape(1, -1, self.n)] if stencil.starts else []
                 if stencil.terms:
-                    analytic = self._tensor(stencil.analytic).reshape(-1, stencil.terms, self.n)
+                    analytic = self._tensor(formulas.analytic).reshape(-1, stencil.terms, self.n)
                     rows.append(analytic.transpose(0, 1))
                 self._columns = self._cast(torch.cat(rows)).contiguous()
         return self._columns
 
     def _looked_up(self, table: tables.Table, nodes: Nodes | None, length: int) -> ChunkForm:
-        orders = self._orders_in(table)
         if nodes is None:
-            (near,) = orders.evaluate(table, self.dtype)
+            (near,) = self._evaluated(table)
             return self._single(near)
-        near, far = orders.evaluate(table, self.dtype)
-        form = transitions(nodes, length)
-        (into,) = orders.constants(table, "into", lambda: (form.into,), self.dtype)
-        (decay,) = orders.constants(table, "decay", lambda: (form.decay,), torch.float64)
-        return ChunkForm(near, far, into, decay)
+        near, far = self._evaluated(table)
+        orders = self._orders_in(table)
+        (into,) = orders.constants(table, "into", lambda: (transitions(nodes, length).into,), self.dtype)
+        (decay,) = orders.constants(table, "decay", lambda: (transitions(nodes, length).decay,), torch.float64)
+        return ChunkForm(near, far, into, decay, orders.shared(table, self.dtype))
+
+    def _evaluated(self, table: tables.Table) -> list[Tensor]:
+        return self._orders_in(table).evaluate(table, self.dtype)
 
     def _orders_in(self, table: tables.Table) -> Orders:
         """The orders as points of a table's domain, which all tables of these weights share."""
@@ -161,6 +187,52 @@ class Weights:
         if self.is_fixed:
             values = torch.where(values.abs() < _NEGLIGIBLE * values.abs().amax(), 0.0, values)
         return values.to(self.dtype).contiguous()
+
+
+class _Slopes(Weights):
+    def __init__(self, of: Weights):
+        self._of = of
+        self.definition, self.n, self.dtype, self.device = of.definition, of.n, of.dtype, of.device
+        self.nodes, self._dt, self._family = of.nodes, of._dt, of._family
+        self.kept, self._forms, self._columns = {}, {}, None
+
+    def _evaluated(self, table: tables.Table) -> list[Tensor]:
+        return self._orders_in(table).slopes(table, self.dtype)
+
+    def _orders_in(self, table: tables.Table) -> Orders:
+        return self._of._orders_in(table)
+
+    @cached_property
+    def stencil(self) -> Stencil:
+        return _derived(self.definition, self.n, self._dt)
+
+
+def _derived(definition: Definition, n: int, dt: float) -> Stencil:
+    """Return the stencil whose columns are derivatives in alpha of a definition's, by its formulas' autograd."""
+    alpha, records = TORCH.asarray(definition.alpha), torch.is_grad_enabled()
+    if not (records and alpha.requires_grad):
+        alpha = alpha.detach().requires_grad_()
+    of = definition.stencil_at(alpha, n, dt, TORCH)
+
+    def slopes(columns: Callable[[np.ndarray], Tensor]) -> Callable[[np.ndarray], Tensor]:
+        def evaluated(at: np.ndarray) -> Tensor:
+            # A channel's weights depend on its own alpha: the factor of what is pulled back is the derivative.
+            with torch.enable_grad():
+                values = columns(at)
+                seeds = torch.zeros_like(values, requires_grad=True)
+                (pulled,) = torch.autograd.grad(values, alpha, seeds, create_graph=True)
+                (found,) = torch.autograd.grad(pulled, seeds, torch.ones_like(pulled), create_graph=records)
+            return found
+
+        return evaluated
+
+    start, analytic = of.start_column, of.analytic_columns
+    return replace(
+        of,
+        column=slopes(of.column),
+        start_column=None if start is None else slopes(start),
+        analytic_columns=None if analytic is None else slopes(analytic),
+    )
 
 
 def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:

@@ -5,8 +5,6 @@ Each computes an operator on data [batch, channels, n, width], contiguous, align
 - `prepare(weights, workload)`: the weights in the kernel's form.
 - `run(form, frame, x, y)`: writes the operator on x into y.
 - `adjoint(form, frame, g, gx)`: writes its transpose on g into gx.
-- `gram(form, frame, x, g)`: returns the gradients of <operator(x), g> in the form's first fields and, if there are any,
-  in the boundary columns.
 """
 
 from hpfracc_nn.fractional.numpy.kernels import dense, fft, numba_recurrence

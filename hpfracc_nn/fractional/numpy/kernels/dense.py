@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.lib.stride_tricks import as_strided
 
 from hpfracc_nn.fractional.numpy.forms import MATRIX_KEPT, ColumnForm
 from hpfracc_nn.fractional.numpy.frame import in_passes
@@ -26,19 +25,9 @@ def adjoint(form: ColumnForm, g: np.ndarray, gx: np.ndarray) -> None:
     _multiply(form.matrix.swapaxes(1, 2), g, gx)
 
 
-def gram(form: ColumnForm, x: np.ndarray, g: np.ndarray) -> np.ndarray:
-    _, channels, n, _ = x.shape
-    # products[c, t, t + k], padded so that a row one longer starts each line at its own diagonal
-    products = np.zeros((channels, n, max(2 * n - 1, 1)), x.dtype)
-    products[:, :, :n] = np.matmul(_columns(x), _columns(g).swapaxes(1, 2))
-    step, _, item = products.strides
-    lines = products.strides[1] + item
-    return as_strided(products, (channels, n, n), (step, lines, item), writeable=False).sum(axis=1)
-
-
 def cost(workload: Workload) -> Cost:
     n, channels = workload.n, workload.channels
-    passes = 1 + workload.needs_gradient
+    passes = 1 + workload.needs_gradient + workload.learns_weights
     matrix = channels * n * n
     size = matrix * workload.itemsize
     product = 2.0 * workload.samples * n
@@ -46,12 +35,7 @@ def cost(workload: Workload) -> Cost:
     flops = {"matmul": product * passes, "elementwise": float(matrix * built)}
     # The matrix is read, and written before where it is not kept; the samples are read, brought into order and written.
     traffic = (passes + built) * size + 4.0 * passes * workload.bytes
-    if workload.learns_weights:
-        flops["matmul"] += product
-        flops["elementwise"] += matrix
-        traffic += 4 * size + 4 * workload.bytes
-    held = 2 * size if workload.learns_weights else size
-    return Cost(flops, traffic, launches=3 * passes + 2 * built + 4 * workload.learns_weights, workspace=held)
+    return Cost(flops, traffic, launches=3 * passes + 2 * built, workspace=(1 + workload.learns_weights) * size)
 
 
 def refuses(workload: Workload) -> str | None:
@@ -78,12 +62,7 @@ def _multiply(matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
     np.matmul(signals, matrix.swapaxes(1, 2), out=results)  # one product per channel, not per signal
 
 
-def _columns(x: np.ndarray) -> np.ndarray:
-    """Return [channels, n, batch * width]: every signal of a channel side by side."""
-    return x.transpose(1, 2, 0, 3).reshape(x.shape[1], x.shape[2], -1)
-
-
-_run, _adjoint, _gram = in_passes(run, adjoint, gram)
+_run, _adjoint = in_passes(run, adjoint)
 register(
     Kernel(
         op="toeplitz",
@@ -92,7 +71,6 @@ register(
         algorithm="dense",
         run=_run,
         adjoint=_adjoint,
-        gram=_gram,
         prepare=prepare,
         cost=cost,
         refuses=refuses,

@@ -29,32 +29,22 @@ def adjoint(form: ColumnForm, g: np.ndarray, gx: np.ndarray) -> None:
     _filter(g, np.conj(form.spectrum), gx)
 
 
-def gram(form: ColumnForm, x: np.ndarray, g: np.ndarray) -> np.ndarray:
-    length = padded_length(x.shape[2])
-    products = np.conj(transform(x, length)) * transform(g, length)
-    gradient = irfft(products.sum(axis=(0, 3)), length, axis=-1)[:, : x.shape[2]]
-    return np.ascontiguousarray(gradient, dtype=x.dtype)
-
-
 def cost(workload: Workload) -> Cost:
-    channels, signals = workload.channels, workload.rows * workload.width
+    signals = workload.rows * workload.width
     length = padded_length(workload.n)
     bins = length // 2 + 1
-    passes = 1 + workload.needs_gradient
+    passes = 1 + workload.needs_gradient + workload.learns_weights
     one = 2.5 * length * math.log2(max(length, 2))  # real transform
     if workload.itemsize == 4:
         one *= 2  # float64 work at the rate of float32, which is about twice as fast
     transforms = passes * 2 * signals  # the column's own is kept
     products = passes * signals
-    if workload.learns_weights:
-        transforms += 2 * signals + channels
-        products += signals
     # Each transform reads and writes reals of `length` and a spectrum, in float64; so does each product.
     traffic = 8.0 * (transforms * (length + 2 * bins) + products * 6 * bins) + 2.0 * passes * workload.bytes
     return Cost(
         {"fft": one * transforms, "elementwise": 6.0 * bins * products},
         traffic,
-        launches=5 * (passes + workload.learns_weights),
+        launches=5 * passes,
         workspace=8.0 * signals * (length + 4 * bins),
     )
 
@@ -76,7 +66,7 @@ def _filter(x: np.ndarray, spectrum: np.ndarray, y: np.ndarray) -> None:
     y[...] = irfft(transformed, length, axis=-2, overwrite_x=True)[:, :, : x.shape[2]]
 
 
-_run, _adjoint, _gram = in_passes(run, adjoint, gram)
+_run, _adjoint = in_passes(run, adjoint)
 register(
     Kernel(
         op="toeplitz",
@@ -85,7 +75,6 @@ register(
         algorithm="fft",
         run=_run,
         adjoint=_adjoint,
-        gram=_gram,
         prepare=prepare,
         cost=cost,
         refuses=refuses,

@@ -26,11 +26,6 @@ def adjoint(form: ChunkForm, frame: Frame, g: np.ndarray, gx: np.ndarray) -> Non
     kernel.apply("backward", form.backward, frame.arrays, g, gx, _threads)
 
 
-def gram(form: ChunkForm, frame: Frame, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, ...]:
-    found = kernel.gram(form.forward, frame.arrays, x, g, form.far.shape[1], _threads)
-    return tuple(part.astype(x.dtype) for part in found)
-
-
 def _threads() -> int:
     return 1  # as the other kernels here, and as the probe says
 
@@ -43,7 +38,6 @@ register(
         algorithm="recurrence",
         run=run,
         adjoint=adjoint,
-        gram=gram,
         prepare=prepare,
         cost=kernel.cost,
         refuses=kernel.refuses,

@@ -66,7 +66,7 @@ def cost(workload: Workload) -> Cost:
     return replace(found, flops=flops, launches=found.launches * _CALLS // 3)
 
 
-run, adjoint, gram = partial(chunks.run, scan=scan), partial(chunks.adjoint, scan=scan), partial(chunks.gram, scan=scan)
+run, adjoint = partial(chunks.run, scan=scan), partial(chunks.adjoint, scan=scan)
 
 register(
     Kernel(
@@ -74,7 +74,7 @@ register(
         "torch",
         "torch",
         "chunked_scan",
-        *by_tiles(run, adjoint, gram),
+        *by_tiles(run, adjoint),
         chunks.prepare,
         cost,
         chunks.refuses,

@@ -47,20 +47,6 @@ def adjoint(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
     _apply(form, pairs, scan, reverse=True)
 
 
-def gram(form: ChunkForm, pairs: Pairs, scan: Scan) -> tuple[Tensor, ...]:
-    """Return the gradients in `near` and `far`, summed over the pairs (x, g)."""
-    near, far = torch.zeros_like(form.near), torch.zeros_like(form.far)
-    for x, g in pairs:
-        kind = _arranged(x)
-        data, grads = kind.take(x, form.multiple), kind.take(g, form.multiple)
-        near += kind.correlate(data, grads)
-        if x.shape[2] > form.multiple:
-            states = kind.multiply(data, form.cached(kind).forward.into, kind.states(data, form))
-            scan(states, x.shape[0] * x.shape[1], x.shape[2] // form.multiple, form, False)()
-            far += kind.correlate(states, grads)
-    return near, far
-
-
 class Operands(NamedTuple):
     """What one direction multiplies with, laid out for an arrangement."""
 
@@ -121,10 +107,6 @@ class _Shared:
         return scratch("states", (*data.shape[:-1], form.decay.shape[0]), data)
 
     @staticmethod
-    def correlate(a: Tensor, b: Tensor) -> Tensor:
-        return torch.mm(a.t(), b)[None]
-
-    @staticmethod
     def give(result: Tensor, out: Tensor) -> None:
         pass  # a view of it
 
@@ -151,10 +133,6 @@ class _PerChannel(_Shared):
     def room(out: Tensor, length: int) -> Tensor:
         batch, channels, n, _ = out.shape
         return out.view(channels, -1, length) if batch == 1 else out.new_empty(channels, batch * n // length, length)
-
-    @staticmethod
-    def correlate(a: Tensor, b: Tensor) -> Tensor:
-        return torch.bmm(a.mT, b)
 
     @staticmethod
     def give(result: Tensor, out: Tensor) -> None:
@@ -189,11 +167,6 @@ class _Middle(_Shared):
     def states(data: Tensor, form: ChunkForm) -> Tensor:
         return scratch("states", (data.shape[0], form.decay.shape[0], data.shape[2]), data)
 
-    @staticmethod
-    def correlate(a: Tensor, b: Tensor) -> Tensor:
-        a, b = (t.transpose(0, 1).reshape(t.shape[1], -1) for t in (a, b))
-        return torch.mm(a, b.t())[None]
-
 
 def _arranged(x: Tensor) -> type[_Shared]:
     if x.shape[3] > 1:
@@ -202,19 +175,18 @@ def _arranged(x: Tensor) -> type[_Shared]:
 
 
 def cost(workload: Workload) -> Cost:
-    """Two products inside the chunks, one into and one out of the states; twice that and two correlations to learn."""
+    """A product inside the chunks, one into and one out of the states, for each pass."""
     length = chunk_length(workload)
     chunks = -(-workload.n // length)
     k = workload.exponentials if chunks > 1 else 0
     samples = workload.rows * workload.width * chunks * length
-    passes = 1 + workload.needs_gradient
-    matmul = samples * (2.0 * length + 4.0 * k) * passes + samples * (2.0 * length + 4.0 * k) * workload.learns_weights
-    scans = (passes + workload.learns_weights) * samples / length * k
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    scans = passes * samples / length * k
     size = workload.itemsize
     return Cost(
-        flops={"matmul": matmul, "scan": scans},
-        bytes=(passes + workload.learns_weights) * samples * size * (3.0 + 2.0 * k / length),
-        launches=(passes + workload.learns_weights) * (3 if chunks > 1 else 8),  # with the passes around the product
+        flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": scans},
+        bytes=passes * samples * size * (3.0 + 2.0 * k / length),
+        launches=passes * (3 if chunks > 1 else 8),  # with the passes around the product
         workspace=samples / length * k * size,
     )
 

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
 from hpfracc_nn.fractional.torch.frame import by_tiles
@@ -28,22 +27,6 @@ def run(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
 def adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     for g, out in pairs:
         _multiply(form.matrix.mT, g, out)
-
-
-def gram(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
-    channels, n = form.column.shape
-    products = torch.zeros_like(form.matrix)
-    for x, g in pairs:
-        batch, _, _, width = x.shape
-        if width > 1:
-            rows, grads = (t.squeeze(1).transpose(0, 1).reshape(1, n, batch * width) for t in (x, g))
-            products += torch.bmm(rows, grads.mT)
-        else:
-            rows, grads = (t.view(batch, channels, n).transpose(0, 1) for t in (x, g))
-            products += torch.bmm(rows.mT, grads)
-    # Entry [j, l] belongs to lag l - j: skew the rows so that a lag is a column.
-    skewed = F.pad(products.flip(1), (0, n)).reshape(channels, 2 * n * n)[:, : n * (2 * n - 1)]
-    return (skewed.reshape(channels, n, 2 * n - 1)[:, :, n - 1 :].sum(dim=1),)
 
 
 def cost(workload: Workload) -> Cost:
@@ -81,4 +64,4 @@ def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
         )
 
 
-register(Kernel("toeplitz", "torch", "torch", "dense", *by_tiles(run, adjoint, gram), prepare, cost, refuses, saves))
+register(Kernel("toeplitz", "torch", "torch", "dense", *by_tiles(run, adjoint), prepare, cost, refuses, saves))

@@ -35,13 +35,6 @@ def adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
         _filter(g, spectrum, out)
 
 
-def gram(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> tuple[Tensor, ...]:
-    total = torch.zeros_like(form.column)
-    for x, g in pairs:
-        total += form.gram(x, g)[0]
-    return (total,)
-
-
 def cost(workload: Workload) -> Cost:
     size = padded_length(workload.n)
     transforms = 2 + 2 * workload.needs_gradient + 2 * workload.learns_weights
@@ -70,4 +63,4 @@ def _filter(x: Tensor, spectrum: Tensor, out: Tensor) -> None:
     out.copy_(torch.fft.irfft(transformed, size, dim=2)[:, :, :n])
 
 
-register(Kernel("toeplitz", "torch", "torch", "fft", *by_tiles(run, adjoint, gram), prepare, cost, refuses, saves))
+register(Kernel("toeplitz", "torch", "torch", "fft", *by_tiles(run, adjoint), prepare, cost, refuses, saves))

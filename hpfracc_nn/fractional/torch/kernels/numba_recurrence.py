@@ -17,12 +17,20 @@ from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Kernel, Workload, register
 
 
-class Decays:
-    """What both directions share."""
+class Fading:
+    """What both directions make of the decays."""
 
     @staticmethod
     def operands(form: ChunkForm) -> tuple[np.ndarray, np.ndarray]:
         return kernel.decays(form.factors, _array(form.near).dtype)
+
+
+class Into:
+    """The way into the states, as rows of the product's first step and as columns of the transpose's last."""
+
+    @staticmethod
+    def operands(form: ChunkForm) -> tuple[np.ndarray, np.ndarray]:
+        return kernel.entries(_array(form.into))
 
 
 class Forward:
@@ -30,7 +38,8 @@ class Forward:
 
     @staticmethod
     def operands(form: ChunkForm) -> kernel.Operands:
-        return kernel.forward(_array(form.near), _array(form.far), _array(form.into), form.cached(Decays))
+        into, _ = form.cached_shared(Into)
+        return kernel.forward(_array(form.near), _array(form.far), into, form.cached_shared(Fading))
 
 
 class Backward:
@@ -38,7 +47,8 @@ class Backward:
 
     @staticmethod
     def operands(form: ChunkForm) -> kernel.Operands:
-        return kernel.backward(_array(form.near), _array(form.far), _array(form.into), form.cached(Decays))
+        _, out = form.cached_shared(Into)
+        return kernel.backward(_array(form.near), _array(form.far), out, form.cached_shared(Fading))
 
 
 def prepare(weights: Weights, workload: Workload) -> ChunkForm:
@@ -46,25 +56,19 @@ def prepare(weights: Weights, workload: Workload) -> ChunkForm:
 
 
 def run(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
-    data = (x.detach() if x.requires_grad else x).numpy().reshape(shape)
+    data = _array(x).reshape(shape)
     result = y.numpy().reshape(shape)
     kernel.apply("forward", form.cached(Forward), frame.arrays, data, result, torch.get_num_threads)
 
 
 def adjoint(form: ChunkForm, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
-    grads = (g.detach() if g.requires_grad else g).numpy().reshape(shape)
+    grads = _array(g).reshape(shape)
     result = gx.numpy().reshape(shape)
     kernel.apply("backward", form.cached(Backward), frame.arrays, grads, result, torch.get_num_threads)
 
 
-def gram(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> tuple[Tensor, ...]:
-    data, grads, states = _array(x).reshape(shape), _array(g).reshape(shape), form.far.shape[1]
-    found = kernel.gram(form.cached(Forward), frame.arrays, data, grads, states, torch.get_num_threads)
-    return tuple(torch.from_numpy(part).to(x.dtype) for part in found)
-
-
 def _array(t: Tensor) -> np.ndarray:
-    return t.detach().numpy()
+    return (t.detach() if t.requires_grad else t).numpy()
 
 
 register(
@@ -75,7 +79,6 @@ register(
         "recurrence",
         run,
         adjoint,
-        gram,
         prepare,
         kernel.cost,
         kernel.refuses,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -28,15 +27,6 @@ def run(form: ChunkForm, pairs: chunks.Pairs) -> None:
 def adjoint(form: ChunkForm, pairs: chunks.Pairs) -> None:
     for g, out in pairs:
         _write(_transpose, form, g, out)
-
-
-def gram(form: ChunkForm, pairs: chunks.Pairs) -> tuple[Tensor, ...]:
-    near, far = torch.zeros_like(form.near), torch.zeros_like(form.far)
-    for x, g in pairs:
-        found = xla_arrays.compute(_correlation, (x, g), _shape(form, x), _operands(form))
-        near += found[0]
-        far += found[1][:, : far.shape[1]]
-    return near, far
 
 
 def _write(step: xla_arrays.Step, form: ChunkForm, x: Tensor, out: Tensor) -> None:
@@ -71,19 +61,6 @@ def _apply(x: Array, near: Array, into: Array, out_of: Array, decay: Array, reve
     if data.shape[2] > 1:
         y += _multiply(_states(data, into, decay, reverse), out_of)
     return y.reshape(x.shape)
-
-
-def _correlation(x: Array, g: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array, Array]:
-    """The gradients of <product(x), g> in near and far, over the chunks [batch, channels, chunks, L, width]."""
-    from jax import lax
-    from jax import numpy as jnp
-
-    data, grads = (_in_chunks(each, near.shape[-1]) for each in (x, g))
-    states = _states(data, into[None], decay, reverse=False)
-    correlated = [
-        jnp.einsum("bcmlw,bcmkw->clk", each, grads, precision=lax.Precision.HIGHEST) for each in (data, states)
-    ]
-    return correlated[0], correlated[1]
 
 
 def _in_chunks(x: Array, length: int) -> Array:
@@ -152,7 +129,7 @@ register(
         "torch",
         "xla",
         "chunked_scan",
-        *by_tiles(run, adjoint, gram),
+        *by_tiles(run, adjoint),
         chunks.prepare,
         cost,
         refuses,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,14 +25,6 @@ def run(form: ColumnForm, pairs: Pairs) -> None:
 def adjoint(form: ColumnForm, pairs: Pairs) -> None:
     for g, out in pairs:
         _write(_transpose, form, g, out)
-
-
-def gram(form: ColumnForm, pairs: Pairs) -> tuple[Tensor, ...]:
-    total = torch.zeros_like(form.column)
-    for x, g in pairs:
-        (found,) = xla_arrays.compute(_correlation, (x, g), _shape(x), ())
-        total += found[:, : total.shape[1]]
-    return (total,)
 
 
 def _write(step: xla_arrays.Step, form: ColumnForm, x: Tensor, out: Tensor) -> None:
@@ -81,12 +72,6 @@ def _filter(x: Array, spectrum: Array) -> Array:
     return _back(_transformed(x) * spectrum, x.shape[2])
 
 
-def _correlation(x: Array, g: Array) -> tuple[Array]:
-    """The gradient of <product(x), g> in the column: the correlation of g with x, [channels, n]."""
-    summed = (_transformed(g) * _transformed(x).conj()).sum(axis=(0, 3), keepdims=True)
-    return (_back(summed, x.shape[2])[0, :, :, 0],)
-
-
 def _back(spectrum: Array, n: int) -> Array:
     from jax import numpy as jnp
 
@@ -108,5 +93,5 @@ def cost(workload: Workload) -> Cost:
     )
 
 
-_steps = by_tiles(run, adjoint, gram)
+_steps = by_tiles(run, adjoint)
 register(Kernel("toeplitz", "torch", "xla", "fft", *_steps, fft.prepare, cost, xla_arrays.refuses, fft.saves))
