@@ -20,6 +20,7 @@ from hpfracc_nn.selection.wisdom import TRUSTS, OtherSchemaError, Trust, Wisdom,
 
 LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.01
+DEFAULT, OFF = "default", "off"
 
 _log = logging.getLogger("hpfracc_nn.selection")
 
@@ -119,12 +120,7 @@ class WisdomFile:
         """
         if trust not in TRUSTS:
             raise ValueError(f"load(trust={trust!r}): needs one of {', '.join(TRUSTS)}.")
-        try:
-            wisdom, machine = decode(Path(path).read_bytes())
-        except OtherSchemaError as error:
-            raise OtherSchemaError(f"{path}: {error}.") from None
-        except ValueError as error:
-            raise ValueError(f"{path}: needs a whole wisdom file; {error}.") from None
+        wisdom, machine = inspect(path)
         if trust == "prior":
             return wisdom.as_prior()
         if digest(machine) != digest(self.facts):
@@ -145,30 +141,42 @@ class WisdomFile:
         _write(Path(path), encode(wisdom, self.facts))
         return wisdom
 
-    def clear(self) -> bool:
-        """Remove the file, and return whether there was one.
+    def clear(self, *, others: bool = False) -> list[Path]:
+        """Remove the file and a damaged one beside it, and return the paths of those that there were.
+
+        Args:
+            others: Also those of all other machines and versions in the directory.
 
         Raises:
-            OSError: It cannot be removed; a TimeoutError where the lock was held too long.
+            OSError: One cannot be removed; a TimeoutError where the lock was held too long.
         """
-        if not self.path.exists():
-            return False
-        with self._locked(LOCK_SECONDS):
-            self._sweep()
-            self.path.unlink(missing_ok=True)
-        return True
+        stem = "[0-9a-f]" * len(self.path.stem) if others else self.path.stem
+        found = sorted(path for end in ("json", "corrupt") for path in self.path.parent.glob(f"{stem}.{end}"))
+        if found:
+            with self._locked(LOCK_SECONDS):
+                self._sweep()
+                for path in found:
+                    path.unlink(missing_ok=True)
+        return found
+
+    @classmethod
+    def at(cls, where: str) -> "WisdomFile | None":
+        """Return the file that a setting names: "default", "off" (None) or a directory."""
+        return None if where == OFF else cls(None if where == DEFAULT else where)
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
         lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:
             lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
+            yield
         except NotImplementedError as error:  # what older filelocks say where the file system has no locks
             raise OSError(f"{self.path}: {error}") from None
-        try:
-            yield
         finally:
-            lock.release()
+            try:
+                lock.release(force=True)
+            finally:
+                lock.release(force=True)  # does nothing unless an interrupt ended the first one half way
 
     def _set_damaged_aside(self, error: ValueError) -> None:
         """Under the lock and after another look: since the first one a writer may have put a good file there."""
@@ -198,6 +206,22 @@ class WisdomFile:
         if what not in self._said:
             self._said.add(what)
             _log.log(level, "wisdom in %s %s: %s", self.path.parent, what, error)
+
+
+def inspect(path: Path | str) -> tuple[Wisdom, dict[str, Any]]:
+    """Return the wisdom in a file of any machine, and that machine's facts.
+
+    Raises:
+        OSError: It cannot be read.
+        OtherSchemaError: It is of another version of the format.
+        ValueError: It is damaged or no wisdom.
+    """
+    try:
+        return decode(Path(path).read_bytes())
+    except OtherSchemaError as error:
+        raise OtherSchemaError(f"{path}: {error}.") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: needs a whole wisdom file; {error}.") from None
 
 
 def _write(path: Path, data: bytes) -> None:
