@@ -103,9 +103,7 @@ def test_show_reads_the_file_of_another_machine(tmp_path, wisdom):
 
 def test_export_and_merge_pass_on_what_was_learnt(file, tmp_path, wisdom):
     file.update(LEARNT)
-    assert wisdom("export", tmp_path / "out.json") == (
-        f"1 times of kernels and the rates of 1 places to {tmp_path / 'out.json'}\n"
-    )
+    assert wisdom("export", tmp_path / "out.json") == (f"1 timing and 1 calibration to {tmp_path / 'out.json'}\n")
     wisdom("clear")
     assert wisdom("merge", tmp_path / "out.json", tmp_path / "out.json").endswith("from 2 files\n")
     assert [each.samples for each in file.read().timings.values()] == [14]

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from filelock import FileLock
 
@@ -229,6 +230,17 @@ def test_what_is_merged_is_read_by_a_second_process(file, caplog):
     assert lines(caplog) == []
 
 
+def test_nothing_learnt_is_nothing_written(file):
+    assert file.merge(Wisdom())
+    assert not file.path.parent.exists()
+
+
+def test_rates_may_be_numbers_of_numpy(file):
+    rates = dataclasses.replace(RATES, bandwidth=np.float32(2.0), launch=np.float64(0.5))  # type: ignore[arg-type]
+    assert file.merge(Wisdom(rates={PLACE: rates}))
+    assert file.read().rates == {PLACE: rates}
+
+
 def test_the_file_is_its_owners_alone(file):
     file.update(learnt())
     assert stat.S_IMODE(file.path.stat().st_mode) == 0o600
@@ -253,6 +265,15 @@ def test_a_setting_names_the_file_or_none(tmp_path):
         assert file.path == WisdomFile(directory).path
 
 
+def test_reading_loads_no_lock(tmp_path):
+    source = (
+        "import sys; from hpfracc_nn.selection import WisdomFile; "
+        "WisdomFile(sys.argv[1]).read(); print('filelock' in sys.modules)"
+    )
+    command = [sys.executable, "-c", source, str(tmp_path)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60).stdout == "False\n"
+
+
 def test_a_second_process_need_not_calibrate(file, monkeypatch):
     probe = FakeProbe()
     monkeypatch.setitem(_probes, "torch", probe)
@@ -262,7 +283,7 @@ def test_a_second_process_need_not_calibrate(file, monkeypatch):
     second.restore(file.read().rates)
     assert second.rates("torch", "cpu", "bfloat16") == rates
     assert probe.asked == [("cpu", "float32")]
-    assert second.calibrated() == {Place("torch", "cpu", "float32", 1): RATES}
+    assert second.calibrated() == {}  # nothing that it would have to write
 
 
 def test_what_this_process_has_measured_is_not_restored(monkeypatch):
@@ -270,7 +291,8 @@ def test_what_this_process_has_measured_is_not_restored(monkeypatch):
     machine = Machine()
     machine.rates("torch", "cpu", "float32")
     machine.restore({Place("torch", "cpu", "float32", 1): dataclasses.replace(RATES, launch=1.0), PLACE: RATES})
-    assert machine.calibrated() == {Place("torch", "cpu", "float32", 1): RATES, PLACE: RATES}
+    assert machine.rates("torch", "cpu", "float32") == RATES
+    assert machine.calibrated() == {Place("torch", "cpu", "float32", 1): RATES}
 
 
 @pytest.mark.parametrize("data", [DAMAGED[number][0] for number in (0, 4, 7, 8)], ids=["empty", "deep", "torn", "sum"])

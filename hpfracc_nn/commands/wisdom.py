@@ -140,7 +140,8 @@ def _or_exit(typer: Any, name: str, work: Callable[[], Any]) -> Any:
 
 
 def _counted(wisdom: Wisdom) -> str:
-    return f"{len(wisdom.timings)} times of kernels and the rates of {len(wisdom.rates)} places"
+    counts = (len(wisdom.timings), "timing"), (len(wisdom.rates), "calibration")
+    return " and ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts)
 
 
 def _shown(path: Path, wisdom: Wisdom, machine: Mapping[str, Any]) -> Iterator[str]:

@@ -62,7 +62,8 @@ class Machine:
     """Rates by framework, device, dtype and threads, each calibrated when first asked for."""
 
     def __init__(self) -> None:
-        self._rates: dict[Place, Rates] = {}
+        self._measured: dict[Place, Rates] = {}
+        self._restored: dict[Place, Rates] = {}
         self._lock = threading.Lock()
 
     def renew_lock(self) -> None:
@@ -72,8 +73,8 @@ class Machine:
     def rates(self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured") -> Rates:
         """Return the rates for what `dtype` is computed in: half precision runs in float32.
 
-        The first question about a framework, device and number of threads takes the
-        milliseconds of its calibration; the answer is kept as long as the process lives.
+        The first question about a framework, device and number of threads takes the milliseconds of
+        its calibration, unless they were restored; the answer is kept as long as the process lives.
 
         Raises:
             LookupError: The framework has no probe, or nothing is shipped for the device.
@@ -84,19 +85,20 @@ class Machine:
         asked = probe(framework)
         place = Place(framework, device, computed, asked.threads())
         with self._lock:  # two calibrations at once would measure each other
-            if place not in self._rates:
-                self._rates[place] = asked.calibrate(device, computed)
-            return self._rates[place]
+            found = self._measured.get(place) or self._restored.get(place)
+            if found is None:
+                found = self._measured[place] = asked.calibrate(device, computed)
+            return found
 
     def calibrated(self) -> dict[Place, Rates]:
-        """Return the rates that are known so far, measured or restored."""
+        """Return the rates that this process has measured itself."""
         with self._lock:
-            return dict(self._rates)
+            return dict(self._measured)
 
     def restore(self, rates: Mapping[Place, Rates]) -> None:
-        """Start from rates that were measured before; what this process has measured itself stays."""
+        """Start from rates that another process has measured; what this one has measured itself stays."""
         with self._lock:
-            self._rates = {**rates, **self._rates}
+            self._restored = dict(rates)
 
 
 @functools.cache

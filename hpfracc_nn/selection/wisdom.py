@@ -131,7 +131,12 @@ def encode(wisdom: Wisdom, facts: Mapping[str, Any]) -> bytes:
             "trust": timing.trust,
         }
     calibration = [
-        {**place._asdict(), "flops": dict(rates.flops), "bandwidth": rates.bandwidth, "launch": rates.launch}
+        {
+            **place._asdict(),
+            "flops": {unit: float(rate) for unit, rate in rates.flops.items()},
+            "bandwidth": float(rates.bandwidth),
+            "launch": float(rates.launch),
+        }
         for place, rates in sorted(wisdom.rates.items())
     ]
     body = {"schema": SCHEMA, "fingerprint": dict(facts), "calibration": calibration, "plans": plans}

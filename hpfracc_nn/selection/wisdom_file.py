@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import platformdirs
-from filelock import FileLock, Timeout
 
 from hpfracc_nn.selection.fingerprint import differing, digest, facts
 from hpfracc_nn.selection.wisdom import TRUSTS, OtherSchemaError, Trust, Wisdom, decode, encode
@@ -43,6 +42,13 @@ class WisdomFile:
     Args:
         directory: Where the files of all machines lie; None is `default_directory()`. It is made when first written.
         machine: What `fingerprint.facts` returns; None asks it.
+
+    Example:
+        >>> file = WisdomFile()
+        >>> this_machine().restore(file.read().rates)  # no calibration where another process has done one
+        >>> learnt = Wisdom.of([timing], this_machine().calibrated())  # since the last merge
+        >>> if file.merge(learnt):
+        ...     learnt = Wisdom()
     """
 
     def __init__(self, directory: Path | str | None = None, machine: Mapping[str, Any] | None = None):
@@ -75,9 +81,11 @@ class WisdomFile:
         After False keep it, and try again later: somebody held the lock for two seconds, or the disk is full or
         read-only. OSError is caught and nothing else; an interrupt passes, and leaves the old file or the new one.
         """
+        if not wisdom:
+            return True
         try:
             self.update(wisdom)
-        except Timeout as error:
+        except TimeoutError as error:
             self._say(logging.INFO, "not written yet", error)
         except OSError as error:
             self._say(logging.WARNING, "not written", error)
@@ -166,6 +174,8 @@ class WisdomFile:
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
+        from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
+
         lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:
             lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
