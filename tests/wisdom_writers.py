@@ -85,7 +85,7 @@ def threads(directory: Path) -> int:
     return len(inspect(file.path)[0].timings)
 
 
-def killed_at_random(directory: Path, rounds: int = 30) -> int:
+def killed_at_random(directory: Path, rounds: int = 20) -> int:
     """Kill writers at random moments; return how many of their timings were there, after checking that all were."""
     file, generator = WisdomFile(directory, MACHINE), random.Random(0)
     file.update(Wisdom.of(Timing(f"old/{number}", "torch/fft", 1e-3, None, 1, 0.0) for number in range(100)))
@@ -136,7 +136,7 @@ def killed_at_each_step(directory: Path) -> list[str]:
     return held
 
 
-def interrupted_at_random(directory: Path, rounds: int = 150) -> int:
+def interrupted_at_random(directory: Path, rounds: int = 100) -> int:
     """Interrupt merges at random moments; return how many were, after checking that each left file and lock whole."""
     file, generator = WisdomFile(directory, MACHINE), random.Random(0)
     file.update(one("old"))

@@ -15,7 +15,7 @@ from hpfracc_nn.selection.machine import Place, Rates
 Trust = Literal["own", "prior"]
 TRUSTS: tuple[str, ...] = get_args(Trust)
 MOST_SAMPLES = 64  # a new sample weighs at least 1/65: what was learnt long ago fades
-MOST_TIMINGS = 10_000  # some 2 MB
+MOST_TIMINGS = 4096  # half a megabyte
 LONGEST = 1e9  # seconds that a kernel may take, 30 years
 LATEST = 1e12  # seconds since 1970
 MOST = 1e30  # operations or bytes per second
