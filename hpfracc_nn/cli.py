@@ -1,4 +1,4 @@
-"""The command `hpfracc-nn`: demo, info, explain.
+"""The command `hpfracc-nn`: demo, info, explain, and those of `commands`: calibrate, wisdom.
 
 Importing this module loads no optional package. A command loads what it needs; `main` names what is missing.
 """
@@ -13,6 +13,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from hpfracc_nn.commands import calibrate, wisdom
 from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels, probe
 from hpfracc_nn.selection.reporting import summary
 
@@ -70,6 +71,8 @@ def app() -> Any:
     made = typer.Typer(add_completion=False, no_args_is_help=True, help="Fractional calculus for neural networks.")
     for make in (_demo, _info, _explain):
         made.command()(make(typer))
+    made.command()(calibrate.command(typer, ROOMS))
+    made.add_typer(wisdom.application(typer), name="wisdom")
     return made
 
 

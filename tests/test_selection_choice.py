@@ -284,13 +284,6 @@ def test_a_device_without_shipped_rates_is_an_error(add):
         fake_manager(calibration="shipped").plan(replace(WORK, device="cuda:0"))
 
 
-def test_the_fingerprint_changes_with_a_version(monkeypatch, torch_probe):
-    before = Machine().fingerprint()
-    assert before == Machine().fingerprint()
-    monkeypatch.setattr(torch_probe, "versions", lambda: {"torch": "1"})
-    assert Machine().fingerprint() != before
-
-
 def test_bad_facts_are_refused_at_the_door():
     with pytest.raises(ValueError, match=r"^Workload\(n=-1\): needs n >= 0\.$"):
         Workload("test_op", "torch", n=-1)

@@ -2,7 +2,7 @@
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import Settings, from_environment
-from hpfracc_nn.selection.machine import Machine, Rates, this_machine
+from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
 from hpfracc_nn.selection.plan import Plan, running
 from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
@@ -20,6 +20,8 @@ from hpfracc_nn.selection.registry import (
 )
 from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.wisdom import Timing, Wisdom
+from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Cost, Measurement, Workload
 
 __all__ = [
@@ -31,12 +33,16 @@ __all__ = [
     "Kernel",
     "Machine",
     "Measurement",
+    "Place",
     "Plan",
     "Probe",
     "Rates",
     "ReportRow",
     "Settings",
     "Site",
+    "Timing",
+    "Wisdom",
+    "WisdomFile",
     "Workload",
     "algorithms",
     "ask_again_after_fork",

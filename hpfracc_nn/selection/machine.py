@@ -1,19 +1,15 @@
-"""How fast this machine is: rates measured once through a framework's probe, and a fingerprint."""
+"""How fast this machine is: rates measured once through a framework's probe."""
 
 import functools
-import hashlib
-import json
 import math
-import os
-import platform
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
-from hpfracc_nn.selection.probe import probe, probes
+from hpfracc_nn.selection.probe import probe
 from hpfracc_nn.selection.workload import UNITS
 
 Calibration = Literal["measured", "shipped"]
@@ -41,6 +37,15 @@ class Rates:
             raise ValueError(f"{self!r}: needs every number finite and positive.")
 
 
+class Place(NamedTuple):
+    """Where rates hold: `dtype` is the one that is computed in, float32 or float64."""
+
+    framework: str
+    device: str
+    dtype: str
+    threads: int
+
+
 # One core of a 2.5 GHz AVX-512 Xeon. Wrong elsewhere, but wrong alike for all kernels, and the
 # same on every machine: the plans that follow from them do not depend on where they are made.
 SHIPPED = {
@@ -57,7 +62,8 @@ class Machine:
     """Rates by framework, device, dtype and threads, each calibrated when first asked for."""
 
     def __init__(self) -> None:
-        self._rates: dict[tuple[str, str, str, int], Rates] = {}
+        self._measured: dict[Place, Rates] = {}
+        self._restored: dict[Place, Rates] = {}
         self._lock = threading.Lock()
 
     def renew_lock(self) -> None:
@@ -67,8 +73,8 @@ class Machine:
     def rates(self, framework: str, device: str, dtype: str, *, calibration: Calibration = "measured") -> Rates:
         """Return the rates for what `dtype` is computed in: half precision runs in float32.
 
-        The first question about a framework, device and number of threads takes the
-        milliseconds of its calibration; the answer is kept as long as the process lives.
+        The first question about a framework, device and number of threads takes the milliseconds of
+        its calibration, unless they were restored; the answer is kept as long as the process lives.
 
         Raises:
             LookupError: The framework has no probe, or nothing is shipped for the device.
@@ -77,26 +83,22 @@ class Machine:
         if calibration == "shipped":
             return _shipped(device, computed)
         asked = probe(framework)
-        key = (framework, device, computed, asked.threads())
+        place = Place(framework, device, computed, asked.threads())
         with self._lock:  # two calibrations at once would measure each other
-            if key not in self._rates:
-                self._rates[key] = asked.calibrate(device, computed)
-            return self._rates[key]
+            found = self._measured.get(place) or self._restored.get(place)
+            if found is None:
+                found = self._measured[place] = asked.calibrate(device, computed)
+            return found
 
-    def facts(self) -> dict[str, object]:
-        """Return what the fingerprint is made of."""
-        return {
-            "cpu": _cpu_model(),
-            "cores": _cores(),
-            "architecture": platform.machine(),
-            "system": platform.system(),
-            "versions": {asked.framework: dict(asked.versions()) for asked in probes()},
-        }
+    def calibrated(self) -> dict[Place, Rates]:
+        """Return the rates that this process has measured itself."""
+        with self._lock:
+            return dict(self._measured)
 
-    def fingerprint(self) -> str:
-        """Return 16 hexadecimal digits that differ where times would."""
-        text = json.dumps(self.facts(), sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def restore(self, rates: Mapping[Place, Rates]) -> None:
+        """Start from rates that another process has measured; what this one has measured itself stays."""
+        with self._lock:
+            self._restored = dict(rates)
 
 
 @functools.cache
@@ -121,20 +123,3 @@ def _shipped(device: str, dtype: str) -> Rates:
             "call configure(calibration='measured') or unset HPFRACC_NN_CALIBRATION."
         )
     return SHIPPED[kind, dtype]
-
-
-def _cpu_model() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as lines:
-            for line in lines:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass  # not Linux
-    return platform.processor()
-
-
-def _cores() -> int | None:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()

@@ -1,0 +1,87 @@
+"""The command `hpfracc-nn calibrate`: measure how fast this machine computes, once for all later processes."""
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+from hpfracc_nn.commands.wisdom import directory_option, file_in, rates_table
+from hpfracc_nn.selection import Machine, Place, Rates, Wisdom
+from hpfracc_nn.selection.workload import UNITS
+
+DTYPES = ("float32", "float64")
+ONLY_ON_CPU = ("numpy",)
+
+
+def command(typer: Any, rooms: Mapping[str, str]) -> Callable[..., None]:
+    """Return the command; `rooms` names for each framework the module that registers its probe."""
+
+    def calibrate(
+        device: Annotated[str, typer.Option(help="Where torch computes, such as cuda:0; NumPy is on the cpu.")] = "cpu",
+        rounds: Annotated[int, typer.Option(min=1, help="The fastest of so many counts.")] = 5,
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Measure how fast this machine computes, with the threads set now, and keep it for later processes."""
+        own = file_in(directory)
+        try:
+            rates = _measured(_places(rooms, device), rounds)
+        except (RuntimeError, AssertionError) as error:  # AssertionError too is how torch refuses a device
+            _leave(typer, error)
+        try:
+            own.update(Wisdom(rates=rates))
+        except OSError as error:
+            _leave(typer, error)
+        for line in rates_table(rates):
+            typer.echo(line)
+        typer.echo(f"Kept in {own.path}")
+
+    return calibrate
+
+
+def _leave(typer: Any, error: Exception) -> NoReturn:
+    said = (str(error).splitlines() or [type(error).__name__])[0]
+    typer.echo(f"hpfracc-nn calibrate: {said}", err=True)
+    raise typer.Exit(1) from None
+
+
+def _places(rooms: Mapping[str, str], device: str) -> list[tuple[str, str, str]]:
+    """Framework, device and dtype of all that is installed here."""
+    places = []
+    for framework, room in rooms.items():
+        if device != "cpu" and framework in ONLY_ON_CPU:
+            continue
+        try:
+            importlib.import_module(room)
+        except ModuleNotFoundError as error:
+            if error.name != framework:
+                raise
+            continue
+        places += [(framework, device, dtype) for dtype in DTYPES]
+    if not places:
+        raise RuntimeError(f"--device {device}: needs torch, which is not installed.")
+    return places
+
+
+def _measured(places: Sequence[tuple[str, str, str]], rounds: int) -> dict[Place, Rates]:
+    """Measure the places in turn, `rounds` times, with a progress bar."""
+    found: dict[Place, list[Rates]] = {}
+    for place in _with_progress([place for _ in range(rounds) for place in places]):
+        machine = Machine()  # a new one knows nothing, and so it measures
+        machine.rates(*place)
+        for where, rates in machine.calibrated().items():
+            found.setdefault(where, []).append(rates)
+    return {where: _fastest(rates) for where, rates in found.items()}
+
+
+def _with_progress(work: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    yield from importlib.import_module("rich.progress").track(work, "Calibrating", console=console)
+
+
+def _fastest(rates: Sequence[Rates]) -> Rates:
+    """The best of each: a busy machine only ever takes longer."""
+    return Rates(
+        {unit: max(each.flops[unit] for each in rates) for unit in UNITS},
+        bandwidth=max(each.bandwidth for each in rates),
+        launch=min(each.launch for each in rates),
+    )

@@ -1,0 +1,183 @@
+"""The commands `hpfracc-nn wisdom show|export|import|merge|clear`: what this machine has learnt."""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from hpfracc_nn.selection import Place, Rates, Wisdom, WisdomFile
+from hpfracc_nn.selection.wisdom_file import inspect
+from hpfracc_nn.selection.workload import UNITS
+
+NEXT = "Measure how fast it computes:  hpfracc-nn calibrate"
+
+
+def application(typer: Any) -> Any:
+    """Return the group of commands, to be added to an application as `wisdom`."""
+    made = typer.Typer(no_args_is_help=True, help="Show, share or forget what this machine has learnt.")
+    for name, make in (
+        ("show", _show),
+        ("export", _export),
+        ("import", _import),
+        ("merge", _merge),
+        ("clear", _clear),
+    ):
+        made.command(name)(make(typer))
+    return made
+
+
+def directory_option(typer: Any) -> Any:
+    """Return the option that all of these commands have."""
+    return typer.Option(help="Where wisdom lies; in the user's cache by default.")
+
+
+def file_in(directory: Path | None) -> WisdomFile:
+    """Return this machine's file there, or where the process keeps it."""
+    return WisdomFile(directory)
+
+
+def rates_table(rates: Mapping[Place, Rates]) -> Iterator[str]:
+    """Yield a line for each place, under a header."""
+    lines = [("place", "threads", *(f"{unit} G/s" for unit in UNITS), "memory GB/s", "call us")]
+    for place, found in sorted(rates.items()):
+        speeds = (f"{found.flops[unit] / 1e9:.3g}" for unit in UNITS)
+        where = f"{place.framework}/{place.device}/{place.dtype}"
+        lines.append((where, str(place.threads), *speeds, f"{found.bandwidth / 1e9:.3g}", f"{1e6 * found.launch:.3g}"))
+    yield from _aligned(lines)
+
+
+def _show(typer: Any) -> Callable[..., None]:
+    def show(
+        file: Annotated[Path | None, typer.Argument(help="A wisdom file; this machine's own by default.")] = None,
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Show what was learnt: the machine, its rates, and the times of each kernel."""
+        own = file_in(directory)
+        if file is None and not own.path.exists():
+            typer.echo(f"Nothing is known yet in {own.path}")
+            typer.echo(NEXT)
+            return
+        path = own.path if file is None else file
+        wisdom, machine = _or_exit(typer, "show", lambda: inspect(path))
+        for line in _shown(path, wisdom, machine):
+            typer.echo(line)
+
+    return show
+
+
+def _export(typer: Any) -> Callable[..., None]:
+    def export(
+        file: Annotated[Path, typer.Argument(help="Where to.")],
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Copy what this machine has learnt to a file."""
+        wisdom = _or_exit(typer, "export", lambda: file_in(directory).export(file))
+        typer.echo(f"{_counted(wisdom)} to {file}")
+
+    return export
+
+
+def _import(typer: Any) -> Callable[..., None]:
+    def import_(
+        file: Annotated[Path, typer.Argument(help="A wisdom file of any machine.")],
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Take another machine's times to start from; they give way to the first that are measured here."""
+        own = file_in(directory)
+
+        def taken() -> Wisdom:
+            wisdom = own.load(file, trust="prior")
+            own.update(wisdom)
+            return wisdom
+
+        typer.echo(f"{_counted(_or_exit(typer, 'import', taken))} from {file}, as a prior")
+
+    return import_
+
+
+def _merge(typer: Any) -> Callable[..., None]:
+    def merge(
+        files: Annotated[list[Path], typer.Argument(help="Wisdom files of machines like this one.")],
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Merge what machines with the same hardware and versions have learnt; each file once: samples are counted."""
+        own = file_in(directory)
+
+        def together() -> Wisdom:
+            wisdom = Wisdom()
+            for file in files:
+                wisdom = wisdom.merged(own.load(file))
+            own.update(wisdom)
+            return wisdom
+
+        typer.echo(f"{_counted(_or_exit(typer, 'merge', together))} from {len(files)} file{'s' * (len(files) > 1)}")
+
+    return merge
+
+
+def _clear(typer: Any) -> Callable[..., None]:
+    def clear(
+        everything: Annotated[bool, typer.Option("--all", help="Also of other machines and versions.")] = False,
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Forget what this machine has learnt."""
+        removed = _or_exit(typer, "clear", lambda: file_in(directory).clear(others=everything))
+        for path in removed:
+            typer.echo(f"Removed {path}")
+        if not removed:
+            typer.echo("Nothing was known.")
+
+    return clear
+
+
+def _or_exit(typer: Any, name: str, work: Callable[[], Any]) -> Any:
+    """Return what `work` does; what is wrong with a file is said in one line."""
+    try:
+        return work()
+    except (OSError, ValueError) as error:
+        typer.echo(f"hpfracc-nn wisdom {name}: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _counted(wisdom: Wisdom) -> str:
+    counts = (len(wisdom.timings), "timing"), (len(wisdom.rates), "calibration")
+    return " and ".join(f"{count} {name}{'s' * (count != 1)}" for count, name in counts)
+
+
+def _shown(path: Path, wisdom: Wisdom, machine: Mapping[str, Any]) -> Iterator[str]:
+    yield f"File      {path}"
+    yield f"Machine   {_machine(machine)}"
+    yield f"Packages  {', '.join(f'{name} {version}' for name, version in machine.get('packages', {}).items())}"
+    if wisdom.rates:
+        yield ""
+        yield from rates_table(wisdom.rates)
+    if wisdom.timings:
+        yield ""
+        lines = [("workload", "kernel", "forward ms", "backward ms", "samples", "last", "trust")]
+        for _, timing in sorted(wisdom.timings.items()):
+            last = time.strftime("%Y-%m-%d %H:%M", time.localtime(timing.time))
+            times = _ms(timing.forward), _ms(timing.backward)
+            lines.append((timing.key, timing.arm, *times, str(timing.samples), last, timing.trust))
+        yield from _aligned(lines)
+
+
+def _machine(machine: Mapping[str, Any]) -> str:
+    caches = (f"{name} {size}" for name, size in machine.get("caches", {}).items())
+    facts: Iterable[Any] = (
+        machine.get("cpu"),
+        f"{machine.get('cores')} cores",
+        *caches,
+        *machine.get("gpus", ()),
+        f"{machine.get('system')} {machine.get('architecture')}",
+        f"Python {machine.get('python')}",
+    )
+    return ", ".join(str(fact) for fact in facts if fact)
+
+
+def _ms(seconds: float | None) -> str:
+    return "-" if seconds is None else f"{1e3 * seconds:.4g}"
+
+
+def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]

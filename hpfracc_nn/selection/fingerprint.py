@@ -1,0 +1,147 @@
+"""Which machine this is, and which versions: all that a time depends on, found without importing a framework.
+
+It must not depend on what a process has imported so far, or two processes of one machine would not share what
+they learn. So versions come from the packages' metadata and GPUs from the driver's own files, never from a probe.
+"""
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SCHEMA = 1  # of the wisdom file: another one is another file
+PACKAGES = (
+    "hpfracc-nn",
+    "numpy",
+    "scipy",
+    "torch",
+    "numba",
+    "llvmlite",
+    "jax",
+    "jaxlib",
+    "cupy",
+    "cupy-cuda12x",
+    "cupy-cuda13x",
+    "mkl",
+)
+CPUINFO = Path("/proc/cpuinfo")
+CACHES = Path("/sys/devices/system/cpu")
+DRIVER = Path("/proc/driver/nvidia")
+
+_MODEL = ("model name", "CPU implementer", "CPU part")  # the latter two on ARM, which has no name
+_FLAGS = ("flags", "Features")
+
+
+def facts() -> dict[str, Any]:
+    """Return what times depend on here, as JSON can hold it; it takes a few milliseconds.
+
+    cpu, flags, cores (those that this process may use), caches (bytes as the system writes them, such as 1024K), gpus
+    and their driver, architecture, system, python, blas (NumPy's) and the versions of those `PACKAGES` that are
+    installed. What the system does not tell is empty.
+    """
+    cpu = _first_processor()
+    return {
+        "schema": SCHEMA,
+        "cpu": " ".join(cpu[name] for name in _MODEL if name in cpu) or platform.processor(),
+        "flags": " ".join(sorted({flag for name in _FLAGS for flag in cpu.get(name, "").split()})),
+        "cores": _cores(),
+        "caches": _caches(),
+        "gpus": _gpus(),
+        "driver": _first_line(DRIVER / "version"),
+        "architecture": platform.machine(),
+        "system": platform.system(),
+        "python": ".".join(platform.python_version_tuple()[:2]),
+        "blas": _blas(),
+        "packages": _versions(PACKAGES),
+    }
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """Return 16 hexadecimal digits that differ where `facts` do."""
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Return the names of the facts that differ, in order."""
+    return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
+
+
+def _first_processor() -> dict[str, str]:
+    """The first block of /proc/cpuinfo, and no more: the file is written as it is read, core by core."""
+    found: dict[str, str] = {}
+    try:
+        with CPUINFO.open(encoding="utf-8", errors="replace") as lines:
+            for line in lines:
+                name, colon, value = line.partition(":")
+                if not colon:
+                    break
+                found[name.strip()] = value.strip()
+    except OSError:
+        pass  # not Linux
+    return found
+
+
+def _cores() -> int | None:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
+def _caches() -> dict[str, str]:
+    """The sizes of L2 and L3 of the first core, {} where the system does not say."""
+    sizes = {}
+    for index in sorted(CACHES.glob("cpu0/cache/index*")):
+        level = _first_line(index / "level")
+        if level in ("2", "3"):
+            sizes[f"L{level}"] = _first_line(index / "size")
+    return sizes
+
+
+def _gpus() -> list[str]:
+    models = []
+    for information in DRIVER.glob("gpus/*/information"):
+        name, _, model = _first_line(information).partition(":")
+        if name == "Model":
+            models.append(model.strip())
+    return sorted(models)
+
+
+def _first_line(path: Path) -> str:
+    try:
+        with path.open(encoding="utf-8", errors="replace") as lines:
+            return lines.readline().strip()
+    except OSError:
+        return ""  # the system does not tell
+
+
+def _blas() -> str:
+    built: Any = np.show_config(mode="dicts")
+    blas = built.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', '')} {blas.get('version', '')}".strip()
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    found = {}
+    for package in packages:
+        try:
+            found[package] = _version(metadata.distribution(package))
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _version(distribution: metadata.Distribution) -> str:
+    """Its version without parsing all of its metadata, which takes up to 3 ms where a whole licence stands in it."""
+    for line in (distribution.read_text("METADATA") or "").splitlines():
+        name, _, value = line.partition(":")
+        if name == "Version":
+            return value.strip()
+        if not line:
+            break
+    return distribution.version

@@ -1,0 +1,248 @@
+"""What was learnt, on disk: one JSON file for each kind of machine, shared by all processes that may write there.
+
+A writer holds a lock, reads again, merges, and puts a new file in the place of the old one; a reader takes no lock,
+because the file that it opened is whole and never changes. Nothing is kept open between calls, so a fork is safe.
+"""
+
+import contextlib
+import logging
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+from hpfracc_nn.selection.fingerprint import differing, digest, facts
+from hpfracc_nn.selection.wisdom import TRUSTS, OtherSchemaError, Trust, Wisdom, decode, encode
+
+LOCK_SECONDS = 2.0
+POLL_SECONDS = 0.01
+DEFAULT, OFF = "default", "off"
+
+_log = logging.getLogger("hpfracc_nn.selection")
+
+
+class ForeignError(ValueError):
+    """The wisdom is of another machine, or of other versions."""
+
+
+def default_directory() -> Path:
+    """Return where wisdom lies when nobody said anything: in the user's cache."""
+    return platformdirs.user_cache_path("hpfracc_nn") / "wisdom"
+
+
+class WisdomFile:
+    """The file of one kind of machine.
+
+    `read` and `merge` are for programs that compute: whatever is wrong with the disk, they say it in one line of the
+    log, once, and go on without. `load`, `update`, `export` and `clear` are for people: they raise.
+
+    Args:
+        directory: Where the files of all machines lie; None is `default_directory()`. It is made when first written.
+        machine: What `fingerprint.facts` returns; None asks it.
+
+    Example:
+        >>> file = WisdomFile()
+        >>> this_machine().restore(file.read().rates)  # no calibration where another process has done one
+        >>> learnt = Wisdom.of([timing], this_machine().calibrated())  # since the last merge
+        >>> if file.merge(learnt):
+        ...     learnt = Wisdom()
+    """
+
+    def __init__(self, directory: Path | str | None = None, machine: Mapping[str, Any] | None = None):
+        self.facts = dict(facts() if machine is None else machine)
+        self.path = Path(default_directory() if directory is None else directory) / f"{digest(self.facts)}.json"
+        self._said: set[str] = set()
+
+    def read(self) -> Wisdom:
+        """Return what the file holds; nothing where there is none, or none that can be used.
+
+        A damaged file is renamed to `.corrupt`. No exception but an interrupt reaches the caller: it catches OSError
+        and the ValueError of a file that is no wisdom.
+        """
+        try:
+            return self.load(self.path)
+        except FileNotFoundError:
+            return Wisdom()
+        except (ForeignError, OtherSchemaError) as error:
+            self._say(logging.INFO, "ignored", error)
+        except OSError as error:
+            self._say(logging.WARNING, "not read", error)
+        except ValueError as error:
+            self._set_damaged_aside(error)
+        return Wisdom()
+
+    def merge(self, wisdom: Wisdom) -> bool:
+        """Merge `wisdom` into the file, and return whether it is there now.
+
+        Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
+        After False keep it, and try again later: somebody held the lock for two seconds, or the disk is full or
+        read-only. OSError is caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+        """
+        if not wisdom:
+            return True
+        try:
+            self.update(wisdom)
+        except TimeoutError as error:
+            self._say(logging.INFO, "not written yet", error)
+        except OSError as error:
+            self._say(logging.WARNING, "not written", error)
+        else:
+            return True
+        return False
+
+    def update(self, wisdom: Wisdom) -> None:
+        """Merge `wisdom` into the file; one that cannot be used is renamed to `.corrupt` first.
+
+        Raises:
+            OSError: It cannot be written; a TimeoutError where the lock was held too long.
+        """
+        if not self.path.is_absolute() and self.path.parts[0] == "~":
+            raise FileNotFoundError(f"{self.path}: needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
+        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with self._locked(LOCK_SECONDS):
+            try:
+                before = self.load(self.path)
+            except FileNotFoundError:
+                before = Wisdom()
+            except ValueError as error:
+                self._set_aside(error)
+                before = Wisdom()
+            self._sweep()
+            _write(self.path, encode(before.merged(wisdom), self.facts))
+
+    def load(self, path: Path | str, trust: Trust = "own") -> Wisdom:
+        """Return the wisdom in any file.
+
+        Args:
+            path: The file.
+            trust: "own" takes it for times of this machine; "prior" accepts any machine's, as times to start from.
+
+        Raises:
+            OSError: It cannot be read.
+            ForeignError: It is of another machine, and the trust is "own".
+            OtherSchemaError: It is of another version of the format.
+            ValueError: It is damaged or no wisdom, or there is no such trust.
+        """
+        if trust not in TRUSTS:
+            raise ValueError(f"load(trust={trust!r}): needs one of {', '.join(TRUSTS)}.")
+        wisdom, machine = inspect(path)
+        if trust == "prior":
+            return wisdom.as_prior()
+        if digest(machine) != digest(self.facts):
+            others = ", ".join(differing(machine, self.facts))
+            raise ForeignError(
+                f"{path}: needs wisdom of a machine like this one, {others} differ; import it as a prior."
+            )
+        return wisdom
+
+    def export(self, path: Path | str) -> Wisdom:
+        """Copy what the file holds to `path`, and return it.
+
+        Raises:
+            OSError: There is no file yet, or `path` cannot be written.
+            ValueError: The file cannot be used.
+        """
+        wisdom = self.load(self.path)
+        _write(Path(path), encode(wisdom, self.facts))
+        return wisdom
+
+    def clear(self, *, others: bool = False) -> list[Path]:
+        """Remove the file and a damaged one beside it, and return the paths of those that there were.
+
+        Args:
+            others: Also those of all other machines and versions in the directory.
+
+        Raises:
+            OSError: One cannot be removed; a TimeoutError where the lock was held too long.
+        """
+        stem = "[0-9a-f]" * len(self.path.stem) if others else self.path.stem
+        found = sorted(path for end in ("json", "corrupt") for path in self.path.parent.glob(f"{stem}.{end}"))
+        if found:
+            with self._locked(LOCK_SECONDS):
+                self._sweep()
+                for path in found:
+                    path.unlink(missing_ok=True)
+        return found
+
+    @classmethod
+    def at(cls, where: str) -> "WisdomFile | None":
+        """Return the file that a setting names: "default", "off" (None) or a directory."""
+        return None if where == OFF else cls(None if where == DEFAULT else where)
+
+    @contextlib.contextmanager
+    def _locked(self, seconds: float) -> Iterator[None]:
+        from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
+
+        lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
+        try:
+            lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
+            yield
+        except NotImplementedError as error:  # what older filelocks say where the file system has no locks
+            raise OSError(f"{self.path}: {error}") from None
+        finally:
+            try:
+                lock.release(force=True)
+            finally:
+                lock.release(force=True)  # does nothing unless an interrupt ended the first one half way
+
+    def _set_damaged_aside(self, error: ValueError) -> None:
+        """Under the lock and after another look: since the first one a writer may have put a good file there."""
+        try:
+            with self._locked(0.0):
+                try:
+                    self.load(self.path)
+                except (FileNotFoundError, ForeignError, OtherSchemaError):
+                    pass  # somebody else was faster
+                except ValueError as still:
+                    self._set_aside(still)
+        except OSError as why:
+            self._say(logging.WARNING, "ignored", error)
+            _log.debug("wisdom not renamed: %s", why)  # the next writer will
+
+    def _set_aside(self, error: ValueError) -> None:
+        os.replace(self.path, self.path.with_suffix(".corrupt"))
+        self._say(logging.WARNING, "ignored, and renamed to .corrupt", error)
+
+    def _sweep(self) -> None:
+        """Remove what writers left that were killed; under the lock no other writer is at work."""
+        for left in self.path.parent.glob(f"{self.path.name}.*.tmp"):
+            left.unlink(missing_ok=True)
+
+    def _say(self, level: int, what: str, error: Exception) -> None:
+        """Log a line, once of its kind: who saves every minute must not fill the log."""
+        if what not in self._said:
+            self._said.add(what)
+            _log.log(level, "wisdom in %s %s: %s", self.path.parent, what, error)
+
+
+def inspect(path: Path | str) -> tuple[Wisdom, dict[str, Any]]:
+    """Return the wisdom in a file of any machine, and that machine's facts.
+
+    Raises:
+        OSError: It cannot be read.
+        OtherSchemaError: It is of another version of the format.
+        ValueError: It is damaged or no wisdom.
+    """
+    try:
+        return decode(Path(path).read_bytes())
+    except OtherSchemaError as error:
+        raise OtherSchemaError(f"{path}: {error}.") from None
+    except ValueError as error:
+        raise ValueError(f"{path}: needs a whole wisdom file; {error}.") from None
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Put `data` in the place of `path` at once, readable by its owner only."""
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.", suffix=".tmp")
+    try:
+        with open(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(handle)
+        os.replace(name, path)
+    finally:
+        with contextlib.suppress(FileNotFoundError):  # it has become `path`
+            os.unlink(name)

@@ -1,0 +1,160 @@
+"""The commands `hpfracc-nn calibrate` and `hpfracc-nn wisdom`: what they print, write, and refuse."""
+
+import importlib.util
+import logging
+
+import pytest
+
+from hpfracc_nn import cli
+from hpfracc_nn.commands import calibrate
+from hpfracc_nn.selection import Place, Timing, Wisdom, WisdomFile
+from hpfracc_nn.selection.wisdom import encode
+from tests.selection_kernels import RATES
+
+testing = pytest.importorskip("typer.testing")
+pytest.importorskip("rich")
+
+TIMING = Timing("toeplitz rows=32 n=1024", "torch/fft", 1.25e-3, None, 7, 1e9)
+LEARNT = Wisdom.of([TIMING], {Place("torch", "cpu", "float32", 2): RATES})
+THERE = {"cpu": "slide rule", "cores": 2, "packages": {"torch": "9.9"}}
+HAS_TORCH = importlib.util.find_spec("torch") is not None
+
+
+def run(*arguments):
+    return testing.CliRunner().invoke(cli.app(), [str(argument) for argument in arguments])
+
+
+@pytest.fixture
+def file(tmp_path):
+    return WisdomFile(tmp_path / "wisdom")
+
+
+@pytest.fixture
+def wisdom(file):
+    """Return a function that runs a command on `file`, with what else it is given, and returns what it says."""
+
+    def command(name, *arguments, code=0):
+        result = run("wisdom", name, *arguments, "--directory", file.path.parent)
+        assert result.exit_code == code, result.output
+        return result.stderr if code else result.stdout
+
+    return command
+
+
+def test_help_names_the_commands():
+    assert "calibrate" in run("--help").output
+    said = run("wisdom", "--help").output
+    assert all(command in said for command in ("show", "export", "import", "merge", "clear"))
+
+
+def test_calibrate_measures_each_framework_and_keeps_the_rates(file, monkeypatch):
+    result = run("calibrate", "--rounds", 1, "--directory", file.path.parent)
+    assert result.exit_code == 0, result.output
+    rates = file.read().rates
+    frameworks = {"numpy", "torch"} if HAS_TORCH else {"numpy"}
+    assert {(place.framework, place.dtype) for place in rates} == {
+        (framework, dtype) for framework in frameworks for dtype in calibrate.DTYPES
+    }
+    assert result.stdout.splitlines()[-1] == f"Kept in {file.path}"
+    assert "numpy/cpu/float32" in result.stdout
+    assert "Calibrating" in result.stderr
+
+
+def test_the_fastest_of_the_rounds_counts():
+    slow = type(RATES)({**RATES.flops, "fft": 2e9}, bandwidth=2e9, launch=3e-6)
+    fastest = calibrate._fastest([RATES, slow])
+    assert fastest == type(RATES)({**RATES.flops, "fft": 2e9}, bandwidth=2e9, launch=RATES.launch)
+
+
+def test_calibrate_refuses_a_device_that_is_not_there(file):
+    result = run("calibrate", "--device", "nowhere", "--directory", file.path.parent)
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("hpfracc-nn calibrate: ")
+    assert not file.path.exists()
+
+
+def test_a_framework_that_is_not_installed_is_left_out_and_a_broken_room_is_not(monkeypatch):
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[-1])
+
+    monkeypatch.setattr(calibrate.importlib, "import_module", missing)
+    with pytest.raises(RuntimeError, match=r"^--device cuda: needs torch, which is not installed\.$"):
+        calibrate._places({"numpy": "rooms.numpy", "torch": "rooms.torch"}, "cuda")
+    with pytest.raises(ModuleNotFoundError, match="operator"):
+        calibrate._places({"torch": "rooms.operator"}, "cpu")
+
+
+def test_show_says_what_is_known(file, wisdom):
+    assert wisdom("show").startswith(f"Nothing is known yet in {file.path}\n")
+    file.update(LEARNT)
+    said = wisdom("show").splitlines()
+    assert said[0] == f"File      {file.path}"
+    assert said[2].startswith("Packages  hpfracc-nn ")
+    assert said[5].split() == ["torch/cpu/float32", "2", *["1"] * 5, "1"]  # G/s, GB/s, us of RATES
+    assert said[7].split()[:4] == ["workload", "kernel", "forward", "ms"]
+    assert said[8].split()[:6] == ["toeplitz", "rows=32", "n=1024", "torch/fft", "1.25", "-"]
+    assert said[8].endswith("own")
+
+
+def test_show_reads_the_file_of_another_machine(tmp_path, wisdom):
+    (tmp_path / "other.json").write_bytes(encode(LEARNT, THERE))
+    assert "Machine   slide rule, 2 cores" in wisdom("show", tmp_path / "other.json")
+
+
+def test_export_and_merge_pass_on_what_was_learnt(file, tmp_path, wisdom):
+    file.update(LEARNT)
+    assert wisdom("export", tmp_path / "out.json") == (f"1 timing and 1 calibration to {tmp_path / 'out.json'}\n")
+    wisdom("clear")
+    assert wisdom("merge", tmp_path / "out.json", tmp_path / "out.json").endswith("from 2 files\n")
+    assert [each.samples for each in file.read().timings.values()] == [14]
+    assert file.read().rates == LEARNT.rates
+
+
+def test_import_takes_another_machines_times_as_a_prior(file, tmp_path, wisdom):
+    (tmp_path / "other.json").write_bytes(encode(LEARNT, THERE))
+    said = wisdom("merge", tmp_path / "other.json", code=1)
+    assert said.startswith(f"hpfracc-nn wisdom merge: {tmp_path / 'other.json'}: needs wisdom of a machine like this")
+    assert said.count("\n") == 1
+    assert wisdom("import", tmp_path / "other.json").endswith("as a prior\n")
+    assert file.read() == LEARNT.as_prior()
+
+
+def test_clear_forgets(file, wisdom):
+    assert wisdom("clear") == "Nothing was known.\n"
+    file.update(LEARNT)
+    other = WisdomFile(file.path.parent, THERE)
+    other.update(LEARNT)
+    assert wisdom("clear") == f"Removed {file.path}\n"
+    assert wisdom("clear", "--all") == f"Removed {other.path}\n"
+
+
+@pytest.mark.parametrize("command", ["show", "import", "merge"])
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (None, "No such file or directory"),
+        (b"torn", "needs a whole wisdom file; "),
+        (b'{"schema":7}', "its schema is 7"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_named_in_one_line(tmp_path, wisdom, command, data, message):
+    if data is not None:
+        (tmp_path / "bad.json").write_bytes(data)
+    said = wisdom(command, tmp_path / "bad.json", code=1)
+    assert said.startswith(f"hpfracc-nn wisdom {command}: ")
+    assert message in said
+    assert str(tmp_path / "bad.json") in said
+    assert said.count("\n") == 1
+
+
+def test_there_is_nothing_to_export_before_something_was_learnt(tmp_path, wisdom):
+    assert "No such file or directory" in wisdom("export", tmp_path / "out.json", code=1)
+
+
+def test_a_directory_that_cannot_be_written_is_named_in_one_line(tmp_path, caplog):
+    (tmp_path / "file").write_text("")
+    caplog.set_level(logging.DEBUG, "hpfracc_nn.selection")
+    result = run("calibrate", "--rounds", 1, "--directory", tmp_path / "file" / "below")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines()[-1].startswith("hpfracc-nn calibrate: ")
+    assert caplog.records == []
