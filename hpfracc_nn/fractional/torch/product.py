@@ -42,7 +42,7 @@ class Product:
 
     def recorded(self, x: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Return y, of x's shape, with its gradients in x and in a learned alpha, where nothing is traced."""
-        return _ProductFunction.apply(x, self, alpha)
+        return _record(x, self, alpha)
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
@@ -146,6 +146,10 @@ class _ProductFunction(torch.autograd.Function):
             return _placed(product.backward(x, g, needs_x), alpha)
         with torch.autocast(g.device.type, enabled=False):
             return _placed(product.backward(x, g, needs_x), alpha)
+
+
+# `apply` of the class looks for functorch's transforms and for tensors that outlived one: both have been looked for.
+_record = super(torch.autograd.Function, _ProductFunction).apply
 
 
 def _placed(gradients: tuple[Tensor | None, Tensor | None], alpha: Tensor | None) -> tuple[Tensor | None, ...]:
