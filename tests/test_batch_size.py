@@ -73,6 +73,35 @@ def test_growth_with_the_square_of_the_batch_is_foreseen():
     assert ROW * found + 4 * found**2 <= limit < ROW * (found + 1) + 4 * (found + 1) ** 2
 
 
+def test_gradients_of_weights_that_count_most_in_small_batches_do_not_hide_what_counts_in_large_ones():
+    hidden, limit = 8 * WIDTH, 1 << 26
+    net = nn.Sequential(nn.Linear(WIDTH, hidden, bias=False), nn.ReLU(), nn.Linear(hidden, WIDTH, bias=False))
+    found = suggest_batch_size(net, rows_of(), memory_limit=limit)
+    # While the ReLU is differentiated there are the batch, the result and its gradient, three times the hidden samples
+    # (what the ReLU saved and the gradients on both sides of it), and one of the two gradients of weights.
+    assert found == (limit - hidden * ROW) // (3 * ROW + 3 * 4 * hidden)
+
+
+class InTurn(nn.Module):
+    """Keeps a copy of each row for itself: the number of requests grows with the batch."""
+
+    def forward(self, x):
+        return torch.cat([row.clone()[None] for row in x])
+
+
+class Switching(nn.Module):
+    """Takes another way from 40 rows on, with twice the memory."""
+
+    def forward(self, x):
+        return x.repeat(1, 4) if len(x) < 40 else torch.cat([x.repeat(1, 4), x.repeat(1, 4)], 1)
+
+
+@pytest.mark.parametrize(("module", "row"), [(InTurn(), 3 * ROW), (Switching(), 17 * ROW)])
+def test_requests_that_differ_with_the_batch_are_followed(module, row):
+    found = suggest_batch_size(module, rows_of(), memory_limit=1 << 24, backward=False)
+    assert found == pytest.approx((1 << 24) / row, rel=0.02)  # below a row's own bytes, its index counts too
+
+
 def test_what_is_given_back_before_the_growth_begins_is_not_extrapolated():
     temporary, limit = 64 * 8 * ROW, 1 << 26
     found = suggest_batch_size(Copies(temporary=temporary), rows_of(), memory_limit=limit, backward=False)
@@ -338,6 +367,7 @@ def test_the_batch_takes_the_resident_memory_that_was_given():
     assert 0.6 < resident / (512 << 20) < 1.25
 
 
+@pytest.mark.slow
 def test_the_name_is_loaded_when_it_is_asked_for():
     source = (
         "import sys, hpfracc_nn.training as training; assert 'torch' not in sys.modules; "

@@ -10,7 +10,7 @@
     HPFRACC_NN_DETERMINISTIC     1 or 0; unset follows the framework
     HPFRACC_NN_MEMORY_LIMIT      of the host: bytes, a fraction in (0, 1], or text such as 4GiB
     HPFRACC_NN_GPU_MEMORY_LIMIT  of every other device
-    HPFRACC_NN_WISDOM            a path, off, or default
+    HPFRACC_NN_WISDOM            a directory, off, or default
 
 Names of HPFRACC are honoured too; where both speak of the same thing, the name above wins:
 

@@ -114,7 +114,7 @@ class BackendManager:
             memory_limit: The most that a call may take of the host's memory: bytes, a fraction in (0, 1] of what
                 is free, or text such as "4GiB".
             gpu_memory_limit: The same for the other devices.
-            wisdom: A path, "off", or "default".
+            wisdom: A directory, "off", or "default".
 
         Raises:
             ValueError: A name is not known, a number out of range, or energy cannot be read; nothing is changed then.

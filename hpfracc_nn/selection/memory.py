@@ -1,6 +1,6 @@
 """How much memory is free, how much of it a call may take, and how many rows of a workload fit into that.
 
-Reading it takes some 0.1 ms on the host: for where a plan is made, never for where one is picked.
+Reading it takes 0.1 to 0.3 ms on the host: for where a plan is made, never for where one is picked.
 """
 
 import functools

@@ -47,7 +47,8 @@ class Settings:
         calibration: "measured" times this machine once; "shipped" uses constants, so that the
             plans are the same everywhere.
         sample: Whether live calls are timed now and then.
-        mode: How much of what was measured may change a choice: "off", "prior", "frozen" or "learn".
+        mode: What may change a choice: "learn" the estimate, what was learnt before, and live calls; "frozen" no
+            live calls; "prior" the estimate alone; "off" nothing, the first kernel that accepts is taken.
         explore_fraction: Part of the time, in [0, 0.5], that may go into trying other kernels.
         switch_margin: By which part, in [0, 1], another kernel must be better to replace the present one.
         objective: What a good choice has little of: "latency", "memory" or "energy" (joules, by NVML), or
@@ -57,8 +58,8 @@ class Settings:
         memory_limit: The most that one call may take of the host's memory: bytes, a fraction in (0, 1] of what
             is free when it is asked for, or text such as "4GiB"; None is `memory.SHARE`.
         gpu_memory_limit: The same for every device that is not the host.
-        wisdom: Where what was learnt is kept: "default" (the user's cache), "off" (nowhere) or a path; a
-            relative one is made absolute.
+        wisdom: Where what was learnt is kept: "default" (the user's cache), "off" (nowhere) or the path of a
+            directory; a relative one is made absolute.
 
     Raises:
         ValueError: A name is not known, a number out of range, or energy cannot be read here.

@@ -7,21 +7,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch import probe  # noqa: F401  registered on import: it knows what a GPU has left
 from hpfracc_nn.selection import default_manager
 from hpfracc_nn.selection.memory import free, limit, limited
 from hpfracc_nn.selection.settings import Limit, amount
+from hpfracc_nn.training.torch.growth import FIRST, foreseen, largest, profiled
 
 Sample = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
 
 _OWNER = "suggest_batch_size"
-_FIRST = 2  # rows; one alone is refused by batch normalisation, which training divides by
-_STEP = 4  # from one measured batch to the next, where there is room for it
-_LEAST_STEP = 1.25
-_CONVINCING = 128  # rows: a batch of so many that was foreseen ends the measuring
-_TOLERANCE = 0.01  # of the growth since the batch before
 
 
 def suggest_batch_size(
@@ -37,15 +33,17 @@ def suggest_batch_size(
 
     On a GPU batches are tried, doubling and then bisecting; one that runs out of memory is one that is too large, and
     what counts is the peak of what torch's allocator hands out. On a CPU nothing is made to run out: small batches are
-    run under `torch.profiler`, which counts every byte that torch's allocator hands out and takes back; the peak is
-    continued by a parabola through the last three, and a batch of at least 128 rows must confirm it, or larger ones
-    are measured until one does or the limit is near. What counts is the batch, what is saved for the backward pass,
-    temporaries, results and gradients; not parameters and kept weights, which are there before, not an optimizer's
-    state, and on a CPU not what other libraries allocate for themselves.
+    run under `torch.profiler`, which counts every byte that torch's allocator hands out and takes back. What is in use
+    after each request is continued by a parabola through the last three batches; the highest of them is the peak. A
+    batch of at least 128 rows must confirm it, or larger ones are measured until one does or the limit is near.
+
+    What counts is the batch, what is saved for the backward pass, temporaries, results and gradients; not parameters
+    and kept weights, which are there before, not an optimizer's state, and on a CPU not what other libraries allocate
+    for themselves.
 
     The module runs as it stands, in its mode of training or evaluation. Its buffers, modes and gradients and torch's
-    random state are as before afterwards; what its `forward` keeps elsewhere is not. On a GPU the allocator's peak
-    statistics are reset. It takes a second or more: call it once, not in a loop.
+    random state are as before afterwards; what its `forward` and its hooks keep elsewhere is not. On a GPU the
+    allocator's peak statistics are reset. It takes a second or more: call it once, not in a loop.
 
     Args:
         module: What is to be run. Its result is a tensor, or tuples, lists and dicts of them.
@@ -84,15 +82,22 @@ def suggest_batch_size(
             _run(module, sample, rows, place, backward)
 
     with _untouched(module, place):
-        first = min(_FIRST, most)
+        first = min(FIRST, most)
         if place.type == "cuda":
             tried = _tried(run, place)
             peak = tried(first)  # also fills the caches, before anyone asks what is free
             room = _room(said, place)
-            return _largest(lambda rows: _keeps(tried(rows), room), most, _keeps(peak, room), room)
-        run(first)
-        room = _room(said, place)
-        return _foreseen(lambda rows: _profiled(run, rows), room, most)
+            found = largest(lambda rows: _keeps(tried(rows), room), most, _keeps(peak, room))
+        else:
+            run(first)
+            room = _room(said, place)
+            found = foreseen(lambda rows: profiled(run, rows), room, most)
+    if found == 0:
+        raise MemoryError(
+            f"{_OWNER}: needs room for one row, and it takes more than the {room} bytes there are; "
+            "raise memory_limit, free memory, or make the module or its input smaller."
+        )
+    return found
 
 
 class _Trying:
@@ -241,100 +246,3 @@ def _tried(run: Callable[[int], None], place: torch.device) -> Callable[[int], i
 
 def _keeps(peak: int | None, room: int) -> bool:
     return peak is not None and peak <= room
-
-
-def _profiled(run: Callable[[int], None], rows: int) -> int:
-    """Return the most bytes that torch's CPU allocator had handed out at once, beyond those before."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        run(rows)
-    results = profiled.profiler.kineto_results  # type: ignore[union-attr]
-    events = [event for event in results.events() if event.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
-
-
-def _foreseen(peak: Callable[[int], int], room: int, most: int) -> int:
-    """Return the largest batch that keeps within `room`, from the peaks of small ones."""
-    rows = min(_FIRST, most)
-    points = [(rows, peak(rows))]
-    if rows == _FIRST < most and 1.5 * points[0][1] <= room:  # three rows take at most half as much again
-        points.append((rows + 1, peak(rows + 1)))
-        _measure_on(points, peak, room, most)
-
-    def fits(rows: int) -> bool:
-        if rows < points[0][0]:
-            return peak(rows) <= room
-        return _continued(points, rows) <= room
-
-    return _largest(fits, most, points[0][1] <= room, room)
-
-
-def _measure_on(points: list[tuple[int, int]], peak: Callable[[int], int], room: int, most: int) -> None:
-    """Add larger and larger batches to `points`, until a large one was foreseen or the next might not fit."""
-    while points[-1][0] < most:
-        rows, last = points[-1]
-        following = _next(points, room, most)
-        if following < min(_LEAST_STEP * rows, most):
-            return
-        foreseen, measured = _continued(points, following), peak(following)
-        points.append((following, measured))
-        if following >= _CONVINCING and abs(measured - foreseen) <= _TOLERANCE * abs(measured - last):
-            return
-
-
-def _next(points: list[tuple[int, int]], room: int, most: int) -> int:
-    """Return how many rows to measure next: four times as many, or what keeps within `room` in any case.
-
-    That is, if the growth is at most four times as steep as the last; a parabola's is over four times as many rows.
-    """
-    rows, last = points[-1]
-
-    def keeps(following: int) -> bool:
-        line = _continued(points[-2:], following)
-        return max(last + _STEP * (line - last), _continued(points, following)) <= room
-
-    low, high = rows, min(_STEP * rows, most) + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if keeps(middle) else (low, middle)
-    return low
-
-
-def _continued(points: list[tuple[int, int]], rows: int) -> float:
-    """Return the peak of `rows` on the parabola through the last three points, never bent downwards.
-
-    Newton's form. Through two points it is a line, through one the line from nothing.
-    """
-    if len(points) == 1:
-        return points[0][1] * rows / points[0][0]
-    (before, lower), (last, upper) = points[-2:]
-    slope = (upper - lower) / (last - before)
-    bend = 0.0
-    if len(points) > 2:
-        first, lowest = points[-3]
-        bend = max((slope - (lower - lowest) / (before - first)) / (last - first), 0.0)
-    return upper + max(slope, 0.0) * (rows - last) + bend * (rows - last) * (rows - before)
-
-
-def _largest(fits: Callable[[int], bool], most: int, first_fits: bool, room: int) -> int:
-    """Return the largest number up to `most` that fits, by doubling and bisection; smaller ones than it fit too.
-
-    Raises:
-        MemoryError: One does not fit.
-    """
-    low, high = (min(_FIRST, most),) * 2 if first_fits else (0, min(_FIRST, most))
-    while low == high < most:
-        high = min(2 * low, most)
-        low = high if fits(high) else low
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
-    if low == 0:
-        raise MemoryError(
-            f"{_OWNER}: needs room for one row, and it takes more than the {room} bytes there are; "
-            "raise memory_limit, free memory, or make the module or its input smaller."
-        )
-    return low
