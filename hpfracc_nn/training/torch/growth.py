@@ -59,12 +59,12 @@ def _next(points: list[Point], room: int, most: int) -> int:
 
     That is, if the growth is at most four times as steep as the last; a parabola's is over four times as many rows.
     """
-    rows, last = points[-1]
+    rows = points[-1][0]
+    now = _continued(points[-2:], rows)
 
     def keeps(following: int) -> bool:
-        line = _continued(points[-2:], following).max()
-        steep = last.max() + _STEP * (line - last.max())
-        return max(steep, _continued(points, following).max()) <= room
+        steep = now + _STEP * (_continued(points[-2:], following) - now)
+        return max(steep.max(), _continued(points, following).max()) <= room
 
     low, high = rows, min(_STEP * rows, most) + 1
     while high - low > 1:
