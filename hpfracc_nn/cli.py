@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from hpfracc_nn.commands import calibrate, wisdom
 from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels, probe
+from hpfracc_nn.selection.environment import shown
+from hpfracc_nn.selection.memory import host_free, limit
 from hpfracc_nn.selection.reporting import summary
 
 if TYPE_CHECKING:
@@ -186,11 +188,26 @@ def _info_lines() -> Iterator[str]:
         yield f"{package:<10}  {_status(package)}"
     settings = default_manager().settings
     for name, value in asdict(settings).items():
-        yield f"{name}={', '.join(sorted(value)) if isinstance(value, frozenset) else value}"
+        yield f"{name}={_setting(value)}"
+    for variable, said in shown().items():
+        yield f"{variable} {'is unset' if said is None else '= ' + said}"
+    yield f"memory of the host: {_size(host_free())} free, {_size(limit('numpy', 'cpu', settings))} for one call"
     for framework, room in ROOMS.items():
         if framework in sys.modules:
             importlib.import_module(room)
             yield from _kernel_lines(framework, settings)
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, frozenset):
+        return ", ".join(sorted(value))
+    if isinstance(value, tuple):
+        return ", ".join(f"{weight:g} {name}" for name, weight in value)
+    return str(value)
+
+
+def _size(count: int | None) -> str:
+    return "an unknown number of bytes" if count is None else f"{count / 2**30:.1f} GiB"
 
 
 def _kernel_lines(framework: str, settings: Settings) -> Iterator[str]:

@@ -31,6 +31,9 @@ class FakeProbe:
     def free_memory(self, device):
         return None
 
+    def deterministic(self):
+        return False
+
     def calibrate(self, device, dtype):
         self.asked.append((device, dtype))
         return RATES

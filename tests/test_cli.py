@@ -49,6 +49,26 @@ def test_info_names_versions_settings_and_kernels(monkeypatch):
     assert "force_backend=None\n" in result.output
 
 
+def test_info_shows_settings_environment_and_memory(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.delenv("JAX_PLATFORM_NAME", raising=False)
+    monkeypatch.setenv("HPFRACC_DISABLE_NUMBA", "1")
+    settings = Settings(memory_limit="1GiB", objective={"memory": 0.5, "latency": 1})
+    monkeypatch.setattr(cli, "default_manager", lambda: BackendManager(settings))
+    lines = run("info").output.splitlines()
+    for line in (
+        "memory_limit=1GiB",
+        "objective=1 latency, 0.5 memory",
+        "mode=learn",
+        "JAX_PLATFORMS = cpu",
+        "JAX_PLATFORM_NAME is unset",
+        "HPFRACC_DISABLE_NUMBA = 1",
+    ):
+        assert line in lines
+    (memory,) = (line for line in lines if line.startswith("memory of the host: "))
+    assert memory.endswith("GiB for one call")
+
+
 @needs_torch
 def test_info_says_why_a_kernel_is_left_out(monkeypatch):
     manager = BackendManager(Settings(disabled=frozenset({"torch/dense"}), force_algorithm="dense"))

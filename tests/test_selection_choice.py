@@ -34,7 +34,7 @@ from tests.selection_kernels import (
 
 LIFT = "lift the force with configure(force_backend=None, force_algorithm=None)"
 ENABLE = "enable one with configure(disable=None)"
-WHERE = " or in the environment (HPFRACC_NN_FORCE_*, HPFRACC_NN_DISABLE*)."
+WHERE = " or in the environment (HPFRACC_NN_FORCE_*, HPFRACC_NN_DISABLE*, HPFRACC_FORCE_*, HPFRACC_DISABLE_*)."
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,7 @@ import re
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Settings, from_environment
+from hpfracc_nn.selection.environment import shown
 from tests.selection_kernels import WORK, fake, fake_manager, registering
 
 BACKENDS = "torch, numba, xla, cuda, numpy"
@@ -104,3 +105,109 @@ def test_the_environment_is_read_when_a_manager_is_made_and_on_reload(monkeypatc
     with pytest.raises(ValueError, match=r"^HPFRACC_NN_FORCE_BACKEND='nonsense': needs one of "):
         manager.reload_env()
     assert manager.settings.force_backend == "torch"
+
+
+LIMIT = (
+    "needs a whole number of bytes, a fraction in (0, 1], or text such as '4GiB', with one of the units "
+    "B, KB, MB, GB, TB, KiB, MiB, GiB, TiB."
+)
+
+
+def test_each_variable_of_learning_and_memory_sets_its_field(tmp_path):
+    settings = from_environment(
+        {
+            "HPFRACC_NN_SELECTION": "frozen",
+            "HPFRACC_NN_EXPLORE_FRACTION": "0.05",
+            "HPFRACC_NN_DETERMINISTIC": "yes",
+            "HPFRACC_NN_MEMORY_LIMIT": "0.5",
+            "HPFRACC_NN_GPU_MEMORY_LIMIT": "4GiB",
+            "HPFRACC_NN_WISDOM": str(tmp_path),
+        }
+    )
+    assert settings == Settings(
+        mode="frozen",
+        explore_fraction=0.05,
+        deterministic=True,
+        memory_limit="0.5",
+        gpu_memory_limit="4GiB",
+        wisdom=str(tmp_path),
+    )
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "rule"),
+    [
+        ("SELECTION", "always", "needs one of off, prior, frozen, learn."),
+        ("EXPLORE_FRACTION", "0.6", "needs a number in [0, 0.5]."),
+        ("EXPLORE_FRACTION", "much", "needs a number in [0, 0.5]."),
+        ("EXPLORE_FRACTION", "nan", "needs a number in [0, 0.5]."),
+        ("DETERMINISTIC", "maybe", "needs one of 1, true, yes, on, 0, false, no, off."),
+        ("MEMORY_LIMIT", "half", LIMIT),
+        ("GPU_MEMORY_LIMIT", "0", LIMIT),
+    ],
+)
+def test_a_bad_value_of_learning_or_memory_names_what_is_allowed(variable, value, rule):
+    with pytest.raises(ValueError, match=rf"^HPFRACC_NN_{variable}=.*: {re.escape(rule)}$"):
+        from_environment({f"HPFRACC_NN_{variable}": value})
+
+
+@pytest.mark.parametrize(
+    ("environ", "expected"),
+    [
+        ({"FORCE_JAX": "1"}, Settings(force_backend="xla")),
+        ({"FORCE_TORCH": "1", "FORCE_JAX": "0"}, Settings(force_backend="torch")),
+        ({"FORCE_NUMBA": "1"}, Settings(force_backend="numba")),
+        ({"FORCE_JAX": "1", "NN_FORCE_BACKEND": "torch"}, Settings(force_backend="torch")),
+        ({"DISABLE_JAX": "1", "DISABLE_NUMBA": "1"}, Settings(disabled=frozenset({"xla", "numba"}))),
+        ({"DISABLE_TORCH": "1", "NN_DISABLE": "cuda"}, Settings(disabled=frozenset({"torch", "cuda"}))),
+        ({"DISABLE_JAX": "1", "NN_DISABLE_XLA": "0"}, Settings()),
+        ({"DISABLE_NUMBA": "1", "NN_FORCE_BACKEND": "numba"}, Settings(force_backend="numba")),
+        ({"DISABLE_JAX": "", "FORCE_TORCH": "0"}, Settings()),
+        ({"GPU_MEMORY_LIMIT": "0.8"}, Settings(gpu_memory_limit="0.8")),
+        ({"GPU_MEMORY_LIMIT": "0.8", "NN_GPU_MEMORY_LIMIT": "2GiB"}, Settings(gpu_memory_limit="2GiB")),
+        ({"ENABLE_LEARNING": "0"}, Settings(mode="prior")),
+        ({"ENABLE_LEARNING": "1"}, Settings(mode="learn")),
+        ({"ENABLE_LEARNING": "0", "NN_SELECTION": "frozen"}, Settings(mode="frozen")),
+        ({"DISABLE_THE_LOGO": "1", "FORCE_GPU": "1"}, Settings()),  # HPFRACC's own business
+    ],
+)
+def test_the_older_names_are_honoured_and_the_newer_ones_win(environ, expected):
+    assert from_environment({f"HPFRACC_{name}": value for name, value in environ.items()}) == expected
+
+
+@pytest.mark.parametrize(
+    ("environ", "message"),
+    [
+        ({"FORCE_JAX": "2"}, "HPFRACC_FORCE_JAX='2': needs one of 1, true, yes, on, 0, false, no, off."),
+        ({"DISABLE_NUMBA": "x"}, "HPFRACC_DISABLE_NUMBA='x': needs one of 1, true, yes, on, 0, false, no, off."),
+        ({"GPU_MEMORY_LIMIT": "-1"}, f"HPFRACC_GPU_MEMORY_LIMIT='-1': {LIMIT}"),
+        ({"ENABLE_LEARNING": "x"}, "HPFRACC_ENABLE_LEARNING='x': needs one of 1, true,"),
+        (
+            {"FORCE_JAX": "1", "FORCE_NUMBA": "1"},
+            "HPFRACC_FORCE_JAX and HPFRACC_FORCE_NUMBA: needs at most one of them to be 1; unset the others, or set "
+            "HPFRACC_NN_FORCE_BACKEND.",
+        ),
+    ],
+)
+def test_a_bad_value_of_an_older_name_is_refused(environ, message):
+    with pytest.raises(ValueError, match=f"^{re.escape(message)}"):
+        from_environment({f"HPFRACC_{name}": value for name, value in environ.items()})
+
+
+def test_where_an_older_name_disables_the_last_kernel_the_way_out_is_named():
+    with registering() as add:
+        add(fake("torch/fft"))
+        settings = from_environment({"HPFRACC_DISABLE_TORCH": "1", "HPFRACC_NN_CALIBRATION": "shipped"})
+        with pytest.raises(LookupError, match=r"torch/fft: disabled.*configure\(disable=None\).*HPFRACC_DISABLE_\*"):
+            BackendManager(settings).plan(WORK)
+
+
+def test_what_is_shown_holds_our_variables_and_those_that_choose_devices():
+    environ = {"HPFRACC_NN_SELECTION": "off", "HPFRACC_FORCE_JAX": "0", "JAX_PLATFORMS": "cpu", "PATH": "/bin"}
+    assert shown(environ) == {
+        "HPFRACC_FORCE_JAX": "0",
+        "HPFRACC_NN_SELECTION": "off",
+        "JAX_PLATFORM_NAME": None,
+        "JAX_PLATFORMS": "cpu",
+        "CUDA_VISIBLE_DEVICES": None,
+    }

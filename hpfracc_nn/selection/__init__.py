@@ -1,7 +1,7 @@
 """Which kernel runs: workloads in, plans out. Knows the kernels only by what they register."""
 
 from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.environment import Settings, from_environment
+from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
 from hpfracc_nn.selection.plan import Plan, running
@@ -19,6 +19,7 @@ from hpfracc_nn.selection.registry import (
     unregister,
 )
 from hpfracc_nn.selection.reporting import ReportRow
+from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.wisdom import Timing, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile

@@ -5,21 +5,45 @@
     HPFRACC_NN_DISABLE           a comma list of "backend" or "backend/algorithm"
     HPFRACC_NN_DISABLE_<BACKEND> 1 disables that backend, 0 does not
     HPFRACC_NN_CALIBRATION       measured or shipped
+    HPFRACC_NN_SELECTION         off, prior, frozen or learn: `Settings.mode`
+    HPFRACC_NN_EXPLORE_FRACTION  a number in [0, 0.5]
+    HPFRACC_NN_DETERMINISTIC     1 or 0; unset follows the framework
+    HPFRACC_NN_MEMORY_LIMIT      of the host: bytes, a fraction in (0, 1], or text such as 4GiB
+    HPFRACC_NN_GPU_MEMORY_LIMIT  of every other device
+    HPFRACC_NN_WISDOM            a directory, off, or default
+
+Names of HPFRACC are honoured too; where both speak of the same thing, the name above wins:
+
+    HPFRACC_FORCE_JAX, _TORCH, _NUMBA    1: force xla, torch, numba
+    HPFRACC_DISABLE_JAX, _TORCH, _NUMBA  1: disable xla, torch, numba
+    HPFRACC_GPU_MEMORY_LIMIT             as HPFRACC_NN_GPU_MEMORY_LIMIT
+    HPFRACC_ENABLE_LEARNING              0: mode prior; 1: mode learn
 
 They are read when a manager is made and by its `reload_env()`, never while a model runs. An
 empty value counts as unset.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast, get_args
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
-from hpfracc_nn.selection.machine import Calibration
 from hpfracc_nn.selection.registry import algorithms, backends
+from hpfracc_nn.selection.settings import (
+    CALIBRATIONS,
+    MODES,
+    MOST_EXPLORED,
+    Settings,
+    amount,
+    between,
+    check_disabled,
+    names,
+    one_of,
+)
 
 PREFIX = "HPFRACC_NN_"
-CALIBRATIONS: tuple[str, ...] = get_args(Calibration)
+OLD_PREFIX = "HPFRACC_"
+OLD_BACKENDS = {"JAX": "xla", "TORCH": "torch", "NUMBA": "numba"}
+FOREIGN = ("JAX_PLATFORM_NAME", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
 _SWITCH = {
     "1": True,
     "true": True,
@@ -32,113 +56,118 @@ _SWITCH = {
 }
 
 
-@dataclass(frozen=True)
-class Settings:
-    """What the user said about the choice.
-
-    Args:
-        force_backend: Only kernels of this backend may run.
-        force_algorithm: Only kernels of this algorithm may run.
-        disabled: Backends, or "backend/algorithm", that may not run.
-        calibration: "measured" times this machine once; "shipped" uses constants, so that the
-            plans are the same everywhere.
-        sample: Whether live calls are timed now and then.
-
-    Raises:
-        ValueError: A name is not known.
-    """
-
-    force_backend: str | None = None
-    force_algorithm: str | None = None
-    disabled: frozenset[str] = frozenset()
-    calibration: Calibration = "measured"
-    sample: bool = True
-
-    def __post_init__(self) -> None:
-        if self.force_backend is not None:
-            _check("force_backend", self.force_backend, backends())
-        if self.force_algorithm is not None:
-            _check("force_algorithm", self.force_algorithm, algorithms())
-        for name in sorted(self.disabled):
-            _check_disabled("disable", name)
-        _check("calibration", self.calibration, CALIBRATIONS)
-        if not isinstance(self.sample, bool):
-            raise ValueError(f"sample={self.sample!r}: needs one of True, False.")
-
-    @property
-    def forced(self) -> str:
-        """The force in words, "" where there is none."""
-        forces = {"force_backend": self.force_backend, "force_algorithm": self.force_algorithm}
-        return " and ".join(f"{name}={value!r}" for name, value in forces.items() if value is not None)
-
-    def disables(self, backend: str, algorithm: str) -> bool:
-        return backend in self.disabled or f"{backend}/{algorithm}" in self.disabled
-
-    def admits(self, backend: str, algorithm: str) -> bool:
-        """Return whether the force, if any, leaves this kernel."""
-        return self.force_backend in (None, backend) and self.force_algorithm in (None, algorithm)
-
-
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that the environment asks for.
 
     Raises:
-        ValueError: A variable holds a value, or disables a name, that is not known.
+        ValueError: A variable holds a value, or disables a name, that is not known; or two of the older names
+            force different backends.
     """
     environ = os.environ if environ is None else environ
-    calibration = _choice(environ, "CALIBRATION", CALIBRATIONS) or "measured"
-    return Settings(
-        force_backend=_choice(environ, "FORCE_BACKEND", backends()),
-        force_algorithm=_choice(environ, "FORCE_ALGORITHM", algorithms()),
-        disabled=frozenset({*_disable_list(environ), *_disable_switches(environ)}),
-        calibration=cast(Calibration, calibration),
-    )
+    force = _choice(environ, PREFIX + "FORCE_BACKEND", backends())
+    said = {
+        "force_backend": _old_force(environ) if force is None else force,
+        "force_algorithm": _choice(environ, PREFIX + "FORCE_ALGORITHM", algorithms()),
+        "disabled": _disabled(environ, force),
+        "calibration": _choice(environ, PREFIX + "CALIBRATION", CALIBRATIONS),
+        "mode": _mode(environ),
+        "explore_fraction": _explore_fraction(environ),
+        "deterministic": _switch(environ, PREFIX + "DETERMINISTIC"),
+        "memory_limit": _limit(environ, PREFIX + "MEMORY_LIMIT"),
+        "gpu_memory_limit": _limit(environ, PREFIX + "GPU_MEMORY_LIMIT", OLD_PREFIX + "GPU_MEMORY_LIMIT"),
+        "wisdom": _text(environ, PREFIX + "WISDOM"),
+    }
+    given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
+    return Settings(**given)
 
 
-def names(listed: str | Iterable[str] | None) -> frozenset[str]:
-    """Return the names in a comma list, or in any iterable of names."""
-    if listed is None:
-        return frozenset()
-    parts = listed.split(",") if isinstance(listed, str) else listed
-    return frozenset(part.strip() for part in parts if part.strip())
+def shown(environ: Mapping[str, str] | None = None) -> dict[str, str | None]:
+    """Return what `hpfracc-nn info` shows of the environment: None where a variable is unset.
+
+    Every variable of ours or HPFRACC's that is set, and those of JAX and CUDA that decide which devices there are.
+    """
+    environ = os.environ if environ is None else environ
+    ours = sorted(variable for variable in environ if variable.startswith(OLD_PREFIX))
+    return {variable: environ.get(variable) for variable in (*ours, *FOREIGN)}
 
 
-def _choice(environ: Mapping[str, str], suffix: str, allowed: Sequence[str]) -> str | None:
-    value = environ.get(PREFIX + suffix, "").strip()
-    if value:
-        _check(PREFIX + suffix, value, allowed)
-    return value or None
+def _text(environ: Mapping[str, str], variable: str) -> str | None:
+    return environ.get(variable, "").strip() or None
 
 
-def _disable_list(environ: Mapping[str, str]) -> frozenset[str]:
-    disabled = names(environ.get(PREFIX + "DISABLE"))
-    for name in sorted(disabled):
-        _check_disabled(PREFIX + "DISABLE", name)
-    return disabled
+def _choice(environ: Mapping[str, str], variable: str, allowed: Sequence[str]) -> str | None:
+    value = _text(environ, variable)
+    if value is not None:
+        one_of(variable, value, allowed)
+    return value
 
 
-def _disable_switches(environ: Mapping[str, str]) -> Iterator[str]:
+def _switch(environ: Mapping[str, str], variable: str) -> bool | None:
+    value = _text(environ, variable)
+    if value is None:
+        return None
+    one_of(variable, value.lower(), tuple(_SWITCH))
+    return _SWITCH[value.lower()]
+
+
+def _old_force(environ: Mapping[str, str]) -> str | None:
+    start = OLD_PREFIX + "FORCE_"
+    forced = [name for name in OLD_BACKENDS if _switch(environ, start + name)]
+    if len(forced) > 1:
+        both = " and ".join(start + name for name in forced)
+        raise ValueError(f"{both}: needs at most one of them to be 1; unset the others, or set {PREFIX}FORCE_BACKEND.")
+    return OLD_BACKENDS[forced[0]] if forced else None
+
+
+def _disabled(environ: Mapping[str, str], force: str | None) -> frozenset[str]:
+    """Return what is disabled; an older name loses against a newer switch, or force, of the same backend."""
+    listed = names(environ.get(PREFIX + "DISABLE"))
+    for name in sorted(listed):
+        check_disabled(PREFIX + "DISABLE", name)
+    switches = dict(_disable_switches(environ))
+    for name, backend in OLD_BACKENDS.items():
+        if _switch(environ, f"{OLD_PREFIX}DISABLE_{name}") and backend != force:
+            switches.setdefault(backend, True)
+    return listed | {backend for backend, is_disabled in switches.items() if is_disabled}
+
+
+def _disable_switches(environ: Mapping[str, str]) -> Iterator[tuple[str, bool]]:
     start = PREFIX + "DISABLE_"
     for variable in sorted(variable for variable in environ if variable.startswith(start)):
-        backend, value = variable[len(start) :].lower(), environ[variable].strip().lower()
+        backend = variable[len(start) :].lower()
         if backend not in backends():
             allowed = ", ".join(start + name.upper() for name in backends())
             raise ValueError(f"{variable}={environ[variable]!r}: needs one of the names {allowed}.")
-        if value:
-            _check(variable, value, tuple(_SWITCH))
-        if _SWITCH.get(value, False):
-            yield backend
+        is_disabled = _switch(environ, variable)
+        if is_disabled is not None:
+            yield backend, is_disabled
 
 
-def _check(name: str, value: object, allowed: Sequence[str]) -> None:
-    if value not in allowed:
-        raise ValueError(f"{name}={value!r}: needs one of {', '.join(allowed)}.")
+def _mode(environ: Mapping[str, str]) -> str | None:
+    mode = _choice(environ, PREFIX + "SELECTION", MODES)
+    learns = _switch(environ, OLD_PREFIX + "ENABLE_LEARNING")
+    if mode is not None or learns is None:
+        return mode
+    return "learn" if learns else "prior"
 
 
-def _check_disabled(name: str, value: str) -> None:
-    backend, slash, algorithm = value.partition("/")
-    if backend not in backends() or (slash and algorithm not in algorithms()):
-        raise ValueError(
-            f"{name}={value!r}: needs a backend ({', '.join(backends())}), alone or followed by a slash "
-            f"and an algorithm ({', '.join(algorithms())})."
-        )
+def _explore_fraction(environ: Mapping[str, str]) -> float | None:
+    variable = PREFIX + "EXPLORE_FRACTION"
+    value = _text(environ, variable)
+    if value is None:
+        return None
+    try:
+        fraction = float(value)
+    except ValueError:
+        raise ValueError(f"{variable}={value!r}: needs a number in [0, {MOST_EXPLORED:g}].") from None
+    between(variable, fraction, MOST_EXPLORED)
+    return fraction
+
+
+def _limit(environ: Mapping[str, str], *variables: str) -> str | None:
+    """Return the limit in the first variable that is set, as it is written there; the others are checked as well."""
+    values = {variable: _text(environ, variable) for variable in variables}
+    set_ones = {variable: value for variable, value in values.items() if value is not None}
+    for variable, value in set_ones.items():
+        amount(variable, value)
+    return next(iter(set_ones.values()), None)

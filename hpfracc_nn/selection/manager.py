@@ -6,18 +6,19 @@ import os
 import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import Any, Literal, TypedDict
 
 from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.environment import Settings, from_environment, names
+from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import kernels, watch
 from hpfracc_nn.selection.reporting import ReportRow, rows
+from hpfracc_nn.selection.settings import Limit, Mode, Objective, Settings, names
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.verdict import Verdict, choose_plan, judge
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
@@ -87,8 +88,16 @@ class BackendManager:
         disable: str | Iterable[str] | Unchanged | None = UNCHANGED,
         calibration: Literal["measured", "shipped"] | Unchanged | None = UNCHANGED,
         sample: bool | Unchanged | None = UNCHANGED,
+        mode: Mode | Unchanged | None = UNCHANGED,
+        explore_fraction: float | Unchanged | None = UNCHANGED,
+        switch_margin: float | Unchanged | None = UNCHANGED,
+        objective: Objective | Mapping[str, float] | Unchanged | None = UNCHANGED,
+        deterministic: bool | Unchanged | None = UNCHANGED,
+        memory_limit: Limit | Unchanged | None = UNCHANGED,
+        gpu_memory_limit: Limit | Unchanged | None = UNCHANGED,
+        wisdom: str | os.PathLike[str] | Unchanged | None = UNCHANGED,
     ) -> None:
-        """Change the settings that are given; None restores the default of one.
+        """Change the settings that are given; None restores the default of one. See `Settings`.
 
         Args:
             force_backend: The only backend that may run.
@@ -97,18 +106,40 @@ class BackendManager:
                 iterable; it replaces what was disabled before.
             calibration: "measured" (default) or "shipped".
             sample: Whether live calls are timed now and then (default True).
+            mode: "off", "prior", "frozen" or "learn" (default).
+            explore_fraction: Part of the time that may go into trying other kernels, in [0, 0.5] (default 0.02).
+            switch_margin: By which part a kernel must be better to replace the present one, in [0, 1] (default 0.1).
+            objective: "latency" (default), "memory", "energy", or weights such as {"latency": 1, "memory": 0.5}.
+            deterministic: Whether plans must not change; None follows the framework.
+            memory_limit: The most that a call may take of the host's memory: bytes, a fraction in (0, 1] of what
+                is free, or text such as "4GiB".
+            gpu_memory_limit: The same for the other devices.
+            wisdom: A directory, "off", or "default".
 
         Raises:
-            ValueError: A name is not known; nothing is changed then.
+            ValueError: A name is not known, a number out of range, or energy cannot be read; nothing is changed then.
+            TypeError: A value is of another type; nothing is changed then.
         """
         given: dict[str, Any] = {
             "force_backend": force_backend,
             "force_algorithm": force_algorithm,
             "disabled": disable if isinstance(disable, Unchanged) else names(disable),
-            "calibration": "measured" if calibration is None else calibration,
-            "sample": True if sample is None else sample,
+            "calibration": calibration,
+            "sample": sample,
+            "mode": mode,
+            "explore_fraction": explore_fraction,
+            "switch_margin": switch_margin,
+            "objective": objective,
+            "deterministic": deterministic,
+            "memory_limit": memory_limit,
+            "gpu_memory_limit": gpu_memory_limit,
+            "wisdom": wisdom,
         }
-        changes = {name: value for name, value in given.items() if not isinstance(value, Unchanged)}
+        changes = {
+            name: getattr(Settings, name) if value is None else value  # the default of a field is its class attribute
+            for name, value in given.items()
+            if not isinstance(value, Unchanged)
+        }
         with self.lock:
             self._adopt(replace(self.settings, **changes))
 

@@ -18,6 +18,9 @@ class Probe(Protocol):
     def free_memory(self, device: str) -> int | None:
         """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
 
+    def deterministic(self) -> bool:
+        """Return whether the framework was told to use deterministic algorithms only."""
+
     def calibrate(self, device: str, dtype: str) -> "Rates":
         """Measure the rates of `device` in a few milliseconds, with the threads set now."""
 

@@ -82,7 +82,9 @@ def no_kernel(verdicts: list[Verdict], workload: Workload, settings: Settings) -
     if any(verdict.refusal == DISABLED for verdict in asked):
         ways.append("enable one with configure(disable=None)")
     if ways:
-        ways[-1] += " or in the environment (HPFRACC_NN_FORCE_*, HPFRACC_NN_DISABLE*)"
+        ways[-1] += (
+            " or in the environment (HPFRACC_NN_FORCE_*, HPFRACC_NN_DISABLE*, HPFRACC_FORCE_*, HPFRACC_DISABLE_*)"
+        )
     else:
         ways.append("change what a refusal names, or register a kernel that accepts this workload")
     head = f"no kernel for {workload}" + (f" with {forced}" if forced else "")

@@ -1,6 +1,7 @@
-"""Training: the report of what ran where, and what forecasts are compared with.
+"""Training: the report of what ran where, the largest batch that fits, and what forecasts are compared with.
 
-`BackendReport` needs `hpfracc-nn[lightning]`; it is loaded when it is first asked for.
+The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`,
+`suggest_batch_size` needs `hpfracc-nn[torch]`.
 """
 
 import importlib
@@ -8,10 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpfracc_nn.training.torch.backend_report import BackendReport
+    from hpfracc_nn.training.torch.batch_size import suggest_batch_size
 
-__all__ = ["BackendReport"]
+__all__ = ["BackendReport", "suggest_batch_size"]
 
-_ROOMS = {"BackendReport": "hpfracc_nn.training.torch.backend_report"}
+_ROOMS = {
+    "BackendReport": "hpfracc_nn.training.torch.backend_report",
+    "suggest_batch_size": "hpfracc_nn.training.torch.batch_size",
+}
+_EXTRAS = {"lightning": "lightning", "torch": "torch"}
 
 
 def __getattr__(name: str) -> Any:
@@ -20,10 +26,11 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_ROOMS[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in {"lightning", "torch"}:
+        if error.name not in _EXTRAS:
             raise
+        extra = "lightning" if name == "BackendReport" else _EXTRAS[error.name]
         raise ModuleNotFoundError(
-            f"{__name__}.{name}: needs the package {error.name!r}; pip install 'hpfracc-nn[lightning]'.",
+            f"{__name__}.{name}: needs the package {error.name!r}; pip install 'hpfracc-nn[{extra}]'.",
             name=error.name,
         ) from None
 

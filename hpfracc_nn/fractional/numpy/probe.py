@@ -10,6 +10,7 @@ import scipy
 import scipy.fft
 
 from hpfracc_nn.selection import Rates, register_probe
+from hpfracc_nn.selection.memory import host_free
 
 _REPEATS = 3  # the fastest counts: a busy machine only ever adds time
 _MATMUL = 256
@@ -27,15 +28,12 @@ class NumpyProbe:
         return 1
 
     def free_memory(self, device: str) -> int | None:
-        """Return what the system can still give out, None where it does not say (not Linux)."""
-        try:
-            with open("/proc/meminfo", encoding="ascii") as lines:
-                for line in lines:
-                    if line.startswith("MemAvailable:"):
-                        return 1024 * int(line.split()[1])
-        except OSError:
-            pass
-        return None
+        """Return what the host can still give out, None where it does not say."""
+        return host_free()
+
+    def deterministic(self) -> bool:
+        """False: NumPy has no such switch."""
+        return False
 
     def calibrate(self, device: str, dtype: str) -> Rates:
         """Measure the rates in about ten milliseconds."""

@@ -12,6 +12,7 @@ from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
 from hpfracc_nn.selection import Rates, register_probe
+from hpfracc_nn.selection.memory import host_free
 
 _PLAIN = (Tensor, torch.nn.Parameter)
 
@@ -87,7 +88,10 @@ class TorchProbe:
             free, _ = torch.cuda.mem_get_info(where)
             pool = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
             return free + pool
-        return None
+        return host_free() if where.type == "cpu" else None
+
+    def deterministic(self) -> bool:
+        return torch.are_deterministic_algorithms_enabled()
 
     def versions(self) -> Mapping[str, str]:
         found = {"torch": torch.__version__, "blas": torch.__config__.parallel_info().split("\n")[0]}

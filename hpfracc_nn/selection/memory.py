@@ -1,0 +1,176 @@
+"""How much memory is free, how much of it a call may take, and how many rows of a workload fit into that.
+
+Reading it takes 0.1 to 0.3 ms on the host: for where a plan is made, never for where one is picked.
+"""
+
+import functools
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from hpfracc_nn.selection.probe import probe
+from hpfracc_nn.selection.settings import Settings, amount
+
+SHARE = 0.8  # of what is free, where nothing was said: allocators round up, and others allocate as well
+PROC = Path("/proc")
+CGROUP = Path("/sys/fs/cgroup")
+
+# Limits, usage and, in memory.stat, what of the usage is a cache of files that the kernel gives up first.
+_V2 = (("memory.max", "memory.high"), "memory.current", "inactive_file")
+_UNLIMITED = 1 << 60  # version 1 writes the largest number of pages
+_V1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
+
+
+def is_host(device: str) -> bool:
+    """Return whether `device` computes in the host's own memory."""
+    return device.partition(":")[0] == "cpu"
+
+
+def host_free(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
+    """Return the bytes that this process can still get on the host, None where the system does not say.
+
+    That is the RAM which Linux calls available, or what is left under the limits of the process's control group and
+    of the groups around it, whichever is less. Elsewhere it is the pages that the system calls available.
+
+    Args:
+        proc: Where procfs is mounted.
+        cgroup: Where control groups are mounted, version 2 or, in a folder `memory`, version 1.
+    """
+    rooms = [room for room in (_available(proc), *_group_rooms(proc, cgroup)) if room is not None]
+    return min(rooms) if rooms else _system_pages()
+
+
+def free(framework: str, device: str) -> int | None:
+    """Return the bytes that can still be allocated on `device`, None where it cannot be told.
+
+    Raises:
+        LookupError: The framework has no probe, and the device is not the host.
+    """
+    return host_free() if is_host(device) else probe(framework).free_memory(device)
+
+
+def limit(framework: str, device: str, settings: Settings) -> int | None:
+    """Return the bytes that one call may take on `device` now, beyond what is allocated; None where there is no limit.
+
+    It is what the settings say, and never more than what is free: without settings `SHARE` of that. A limit in bytes
+    also holds where it cannot be told what is free; a fraction then means nothing.
+
+    Raises:
+        LookupError: The framework has no probe, and the device is not the host.
+    """
+    name = "memory_limit" if is_host(device) else "gpu_memory_limit"
+    said = getattr(settings, name)
+    return limited(SHARE if said is None else amount(name, said), free(framework, device))
+
+
+def limited(most: int | float, room: int | None) -> int | None:
+    """Return a limit, as `settings.amount` gives it, in bytes where `room` bytes are free."""
+    if isinstance(most, float):
+        return None if room is None else int(most * room)
+    return most if room is None else min(most, room)
+
+
+def fits(need: float, framework: str, device: str, settings: Settings) -> bool:
+    """Return whether a call that takes `need` bytes may run on `device` now.
+
+    Raises:
+        LookupError: The framework has no probe, and the device is not the host.
+    """
+    most = limit(framework, device, settings)
+    return most is None or need <= most
+
+
+def chunks(rows: int, bytes_per_row: float, limit: float | None, *, fixed: float = 0.0) -> int:
+    """Return how many rows at a time keep within `limit`: `rows` where all do, 0 where not even one does.
+
+    There are as few chunks as possible, and they are no larger than so few need, which keeps the last one from being
+    a small rest: of nine rows, where four would fit, three at a time.
+
+    Args:
+        rows: Independent signals.
+        bytes_per_row: What one of them takes while it is computed.
+        limit: The most bytes at a time; None is no limit.
+        fixed: Bytes that are taken however many rows there are.
+
+    Raises:
+        ValueError: A number is negative.
+
+    Example:
+        >>> chunks(100, 1 << 20, 40 << 20)  # 34, 34 and 32 rows
+        34
+    """
+    for name, value in {"rows": rows, "bytes_per_row": bytes_per_row, "limit": limit or 0, "fixed": fixed}.items():
+        if not value >= 0:
+            raise ValueError(f"chunks({name}={value}): needs {name} >= 0.")
+    if limit is None or fixed + rows * bytes_per_row <= limit:
+        return rows
+    if bytes_per_row == 0 or fixed > limit:
+        return 0
+    most = int((limit - fixed) // bytes_per_row)
+    if most == 0:
+        return 0
+    return -(-rows // -(-rows // most))
+
+
+def _available(proc: Path) -> int | None:
+    return _entry(_text(proc / "meminfo"), "MemAvailable:", 1024)
+
+
+def _group_rooms(proc: Path, cgroup: Path) -> Iterator[int]:
+    """Yield what is left under each limit of this process's group and of those around it."""
+    for limits, usage, stat in _group_files(proc, cgroup):
+        numbers = [int(text) for path in limits if (text := _text(path).strip()).isdecimal()]
+        if numbers and min(numbers) < _UNLIMITED:
+            used = int(_text(usage) or 0)
+            cached = _entry(_text(stat[0]), stat[1]) or 0
+            yield max(min(numbers) - used + cached, 0)
+
+
+@functools.cache
+def _group_files(proc: Path, cgroup: Path) -> tuple[tuple[list[Path], Path, tuple[Path, str]], ...]:
+    """Return the files that hold limits: found once, because a process stays in its group."""
+    found = []
+    for folder in _groups(proc, cgroup):
+        for limits, usage, cache in (_V2, _V1):
+            there = [folder / name for name in limits if (folder / name).is_file()]
+            if there:
+                found.append((there, folder / usage, (folder / "memory.stat", cache)))
+    return tuple(found)
+
+
+def _groups(proc: Path, cgroup: Path) -> Iterator[Path]:
+    for line in _text(proc / "self" / "cgroup").splitlines():
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            mount = cgroup
+        elif "memory" in controllers.split(","):
+            mount = cgroup / "memory"
+        else:
+            continue
+        # In a container the path may be the host's, or lead out of what is mounted: then only the mount is there.
+        parts = [part for part in path.split("/") if part]
+        here = mount if ".." in parts else mount.joinpath(*parts)
+        yield from (folder for folder in (here, *here.parents) if folder.is_relative_to(mount))
+
+
+def _entry(text: str, name: str, unit: int = 1) -> int | None:
+    """Return the number after `name` at the beginning of a line, times `unit`."""
+    for line in text.splitlines():
+        if line.split(maxsplit=1)[:1] == [name]:
+            return unit * int(line.split()[1])
+    return None
+
+
+def _text(path: Path) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read()
+    except OSError:  # not this system's, not this version's, or not for us to read: it does not say
+        return ""
+
+
+def _system_pages() -> int | None:
+    names = getattr(os, "sysconf_names", {})
+    if not {"SC_AVPHYS_PAGES", "SC_PAGE_SIZE"} <= names.keys():
+        return None
+    return max(os.sysconf("SC_AVPHYS_PAGES"), 0) * os.sysconf("SC_PAGE_SIZE")

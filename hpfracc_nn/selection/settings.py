@@ -1,0 +1,235 @@
+"""What the user may say about the choice, checked where it is said."""
+
+import math
+import os
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal, cast, get_args
+
+from hpfracc_nn.selection import energy
+from hpfracc_nn.selection.machine import Calibration
+from hpfracc_nn.selection.probe import probes
+from hpfracc_nn.selection.registry import algorithms, backends
+
+Mode = Literal["off", "prior", "frozen", "learn"]
+Objective = Literal["latency", "memory", "energy"]
+Limit = int | float | str
+Weights = tuple[tuple[Objective, float], ...]
+
+CALIBRATIONS: tuple[str, ...] = get_args(Calibration)
+MODES: tuple[str, ...] = get_args(Mode)
+OBJECTIVES: tuple[str, ...] = get_args(Objective)
+MOST_EXPLORED = 0.5
+DEFAULT, OFF = "default", "off"
+
+_UNITS = {
+    "B": 1,
+    **{letter + "B": 1000**power for power, letter in enumerate("KMGT", 1)},
+    **{letter + "iB": 1024**power for power, letter in enumerate("KMGT", 1)},
+}
+_BYTES = {unit.lower(): size for unit, size in _UNITS.items()}
+_AMOUNTS = (
+    f"a whole number of bytes, a fraction in (0, 1], or text such as '4GiB', with one of the units {', '.join(_UNITS)}."
+)
+_AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e\d+)?\s*([a-z]*)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What the user said about the choice.
+
+    Args:
+        force_backend: Only kernels of this backend may run.
+        force_algorithm: Only kernels of this algorithm may run.
+        disabled: Backends, or "backend/algorithm", that may not run.
+        calibration: "measured" times this machine once; "shipped" uses constants, so that the
+            plans are the same everywhere.
+        sample: Whether live calls are timed now and then.
+        mode: What may change a choice: "learn" the estimate, what was learnt before, and live calls; "frozen" no
+            live calls; "prior" the estimate alone; "off" nothing, the first kernel that accepts is taken.
+        explore_fraction: Part of the time, in [0, 0.5], that may go into trying other kernels.
+        switch_margin: By which part, in [0, 1], another kernel must be better to replace the present one.
+        objective: What a good choice has little of: "latency", "memory" or "energy" (joules, by NVML), or
+            weights of several, such as {"latency": 1, "memory": 0.5}. Weights are kept as pairs.
+        deterministic: Whether the same workload must have the same plan on every run; None follows the
+            framework, see `is_deterministic`.
+        memory_limit: The most that one call may take of the host's memory: bytes, a fraction in (0, 1] of what
+            is free when it is asked for, or text such as "4GiB"; None is `memory.SHARE`.
+        gpu_memory_limit: The same for every device that is not the host.
+        wisdom: Where what was learnt is kept: "default" (the user's cache), "off" (nowhere) or the path of a
+            directory; a relative one is made absolute.
+
+    Raises:
+        ValueError: A name is not known, a number out of range, or energy cannot be read here.
+        TypeError: A value is of another type.
+    """
+
+    force_backend: str | None = None
+    force_algorithm: str | None = None
+    disabled: frozenset[str] = frozenset()
+    calibration: Calibration = "measured"
+    sample: bool = True
+    mode: Mode = "learn"
+    explore_fraction: float = 0.02
+    switch_margin: float = 0.1
+    objective: Objective | Mapping[str, float] | Weights = "latency"
+    deterministic: bool | None = None
+    memory_limit: Limit | None = None
+    gpu_memory_limit: Limit | None = None
+    wisdom: str | os.PathLike[str] = DEFAULT
+
+    def __post_init__(self) -> None:
+        if self.force_backend is not None:
+            one_of("force_backend", self.force_backend, backends())
+        if self.force_algorithm is not None:
+            one_of("force_algorithm", self.force_algorithm, algorithms())
+        for name in sorted(self.disabled):
+            check_disabled("disable", name)
+        one_of("calibration", self.calibration, CALIBRATIONS)
+        if not isinstance(self.sample, bool):
+            raise ValueError(f"sample={self.sample!r}: needs one of True, False.")
+        one_of("mode", self.mode, MODES)
+        between("explore_fraction", self.explore_fraction, MOST_EXPLORED)
+        between("switch_margin", self.switch_margin, 1)
+        if self.deterministic is not None and not isinstance(self.deterministic, bool):
+            raise ValueError(f"deterministic={self.deterministic!r}: needs one of True, False, None.")
+        for name in ("memory_limit", "gpu_memory_limit"):
+            if getattr(self, name) is not None:
+                amount(name, getattr(self, name))
+        object.__setattr__(self, "objective", _objective(self.objective))
+        object.__setattr__(self, "wisdom", _wisdom(self.wisdom))
+
+    @property
+    def forced(self) -> str:
+        """The force in words, "" where there is none."""
+        forces = {"force_backend": self.force_backend, "force_algorithm": self.force_algorithm}
+        return " and ".join(f"{name}={value!r}" for name, value in forces.items() if value is not None)
+
+    @property
+    def weights(self) -> dict[Objective, float]:
+        """How much latency, memory and energy count; those that do not are left out."""
+        if isinstance(self.objective, str):
+            return {self.objective: 1.0}
+        return dict(cast(Weights, self.objective))
+
+    def disables(self, backend: str, algorithm: str) -> bool:
+        return backend in self.disabled or f"{backend}/{algorithm}" in self.disabled
+
+    def admits(self, backend: str, algorithm: str) -> bool:
+        """Return whether the force, if any, leaves this kernel."""
+        return self.force_backend in (None, backend) and self.force_algorithm in (None, algorithm)
+
+    def is_deterministic(self, framework: str) -> bool:
+        """Return whether plans must not change: as it was set, else as `framework` says of itself.
+
+        A framework without a probe says nothing, and is not.
+        """
+        if self.deterministic is not None:
+            return self.deterministic
+        return any(probe.framework == framework and probe.deterministic() for probe in probes())
+
+
+def amount(name: str, value: object) -> int | float:
+    """Return a limit as bytes (an int) or as a fraction in (0, 1] of what is free (a float).
+
+    A number up to 1 is a fraction, a larger one bytes; text is such a number, alone or followed by a unit:
+    B, KB, MB, GB, TB (powers of 1000) or KiB, MiB, GiB, TiB (powers of 1024), in any case.
+
+    Raises:
+        ValueError: It is none of these, or not positive.
+        TypeError: It is neither a number nor text.
+
+    Example:
+        >>> amount("memory_limit", "4GiB"), amount("memory_limit", "0.5")
+        (4294967296, 0.5)
+    """
+    if isinstance(value, bool) or not isinstance(value, Real | str):
+        raise TypeError(f"{name}={value!r}: needs {_AMOUNTS}")
+    number, unit = (float(value), "") if isinstance(value, Real) else _parsed(value)
+    if not 0 < number < math.inf or (number > 1 and not unit and number != int(number)):
+        raise ValueError(f"{name}={value!r}: needs {_AMOUNTS}")
+    if number <= 1 and not unit:
+        return number
+    if isinstance(value, int):
+        return value  # not by way of float, which has no odd numbers above 2**53
+    return max(int(number * _BYTES[unit or "b"]), 1)
+
+
+def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
+    """Raise unless `value` is one of the allowed names."""
+    if value not in allowed:
+        raise ValueError(f"{name}={value!r}: needs one of {', '.join(allowed)}.")
+
+
+def between(name: str, value: object, most: float) -> None:
+    """Raise unless `value` is a number in [0, most]."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{name}={value!r}: needs a number in [0, {most:g}].")
+    if not 0 <= float(value) <= most:
+        raise ValueError(f"{name}={value!r}: needs a number in [0, {most:g}].")
+
+
+def check_disabled(name: str, value: str) -> None:
+    """Raise unless `value` is a backend, or a backend, a slash and an algorithm."""
+    backend, slash, algorithm = value.partition("/")
+    if backend not in backends() or (slash and algorithm not in algorithms()):
+        raise ValueError(
+            f"{name}={value!r}: needs a backend ({', '.join(backends())}), alone or followed by a slash "
+            f"and an algorithm ({', '.join(algorithms())})."
+        )
+
+
+def names(listed: str | Iterable[str] | None) -> frozenset[str]:
+    """Return the names in a comma list, or in any iterable of names."""
+    if listed is None:
+        return frozenset()
+    parts = listed.split(",") if isinstance(listed, str) else listed
+    return frozenset(part.strip() for part in parts if part.strip())
+
+
+def _parsed(text: str) -> tuple[float, str]:
+    """Return number and unit of a limit; a number that no limit can be where it is not one."""
+    found = _AMOUNT.fullmatch(text.strip())
+    if found is None or found[3].lower() not in {"", *_BYTES}:
+        return math.nan, ""
+    return float(found[1] + (found[2] or "")), found[3].lower()
+
+
+def _objective(given: Any) -> Objective | Weights:
+    """Return the one objective that counts, or pairs of name and weight in the order of `OBJECTIVES`."""
+    if isinstance(given, str):
+        one_of("objective", given, OBJECTIVES)
+        weights = {given: 1.0}
+    else:
+        weights = _weights(given)
+    if weights.get("energy"):
+        refusal = energy.refusal()
+        if refusal is not None:
+            raise ValueError(f"objective={given!r}: energy cannot be read here: {refusal}; use latency or memory.")
+    counted = tuple((cast(Objective, name), float(weights[name])) for name in OBJECTIVES if weights.get(name))
+    return counted[0][0] if len(counted) == 1 else counted
+
+
+def _weights(given: Any) -> dict[str, float]:
+    rule = f"needs one of {', '.join(OBJECTIVES)}, or weights of them such as {{'latency': 1, 'memory': 0.5}}"
+    is_pairs = isinstance(given, tuple) and all(isinstance(pair, tuple) and len(pair) == 2 for pair in given)
+    if not isinstance(given, Mapping) and not is_pairs:
+        raise TypeError(f"objective={given!r}: {rule}.")
+    weights = dict(given)
+    reals = (weight for weight in weights.values() if isinstance(weight, Real) and not isinstance(weight, bool))
+    numbers = [float(weight) for weight in reals]
+    finite = len(numbers) == len(weights) and all(0 <= weight < math.inf for weight in numbers)
+    if not set(weights) <= set(OBJECTIVES) or not finite or not any(numbers):
+        raise ValueError(f"objective={given!r}: {rule}, finite, none negative and one positive.")
+    return weights
+
+
+def _wisdom(given: object) -> str:
+    if not isinstance(given, str | os.PathLike):
+        raise TypeError(f"wisdom={given!r}: needs a path, or one of {DEFAULT}, {OFF}.")
+    path = os.fspath(given)
+    if not isinstance(path, str) or not path.strip() or "\0" in path:
+        raise ValueError(f"wisdom={given!r}: needs a path, or one of {DEFAULT}, {OFF}.")
+    return path if path in (DEFAULT, OFF) else os.path.abspath(os.path.expanduser(path))

@@ -1,0 +1,248 @@
+"""How large a batch a module can take: tried on a GPU, extrapolated from small batches on a CPU."""
+
+import gc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch import probe  # noqa: F401  registered on import: it knows what a GPU has left
+from hpfracc_nn.selection import default_manager
+from hpfracc_nn.selection.memory import free, limit, limited
+from hpfracc_nn.selection.settings import Limit, amount
+from hpfracc_nn.training.torch.growth import FIRST, foreseen, largest, profiled
+
+Sample = Tensor | Sequence[Tensor] | Mapping[str, Tensor]
+
+_OWNER = "suggest_batch_size"
+
+
+def suggest_batch_size(
+    module: nn.Module,
+    sample: Sample,
+    *,
+    device: torch.device | str | None = None,
+    memory_limit: Limit | None = None,
+    backward: bool = True,
+    most: int = 65536,
+) -> int:
+    """Return the largest batch whose forward, and backward, pass keeps within the memory there is.
+
+    On a GPU batches are tried, doubling and then bisecting; one that runs out of memory is one that is too large, and
+    what counts is the peak of what torch's allocator hands out. On a CPU nothing is made to run out: small batches are
+    run under `torch.profiler`, which counts every byte that torch's allocator hands out and takes back. What is in use
+    after each request is continued by a parabola through the last three batches; the highest of them is the peak. A
+    batch of at least 128 rows must confirm it, or larger ones are measured until one does or the limit is near.
+
+    What counts is the batch, what is saved for the backward pass, temporaries, results and gradients; not parameters
+    and kept weights, which are there before, not an optimizer's state, and on a CPU not what other libraries allocate
+    for themselves.
+
+    The module runs as it stands, in its mode of training or evaluation. Its buffers, modes and gradients and torch's
+    random state are as before afterwards; what its `forward` and its hooks keep elsewhere is not. On a GPU the
+    allocator's peak statistics are reset. It takes a second or more: call it once, not in a loop.
+
+    Args:
+        module: What is to be run. Its result is a tensor, or tuples, lists and dicts of them.
+        sample: Its arguments: a tensor, a tuple or list of positional ones, or a dict of named ones, each of shape
+            [batch, ...] with the same batch, one or more; the rows are repeated to make larger batches.
+        device: Where to run, "cpu" or a CUDA device; None is where the module's parameters are, or else the sample.
+        memory_limit: Bytes, a fraction in (0, 1] of what is free, or text such as "4GiB"; None is what the
+            process-wide manager's settings say for the device: 0.8 of what is free, unless configured.
+        backward: Whether a backward pass follows, from gradients of one in every result that has one.
+        most: The largest batch that comes into question.
+
+    Returns:
+        A number of rows between 1 and `most`.
+
+    Raises:
+        MemoryError: Not even one row fits.
+        ValueError: The sample has no rows, or not the same number everywhere; a parameter is uninitialised or on
+            another device; nothing has a gradient; or it is not known how much memory is free.
+        TypeError: An argument has the wrong type.
+        RuntimeError: A profiler runs already (CPU).
+
+    Example:
+        >>> suggest_batch_size(nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB")
+    """
+    if not isinstance(module, nn.Module):
+        raise TypeError(f"{_OWNER}(module of type {type(module).__name__}): needs a torch.nn.Module.")
+    leaves = _leaves(sample)
+    most = errors.count(_OWNER, "most", most)
+    said = None if memory_limit is None else amount("memory_limit", memory_limit)
+    place = _place(module, leaves, device)
+    if place.type == "cpu" and torch.autograd._profiler_enabled():
+        raise RuntimeError(f"{_OWNER}: measures by a profiler, and one is running; call it outside of that.")
+
+    def run(rows: int) -> None:
+        with _Trying(rows):
+            _run(module, sample, rows, place, backward)
+
+    with _untouched(module, place):
+        first = min(FIRST, most)
+        if place.type == "cuda":
+            tried = _tried(run, place)
+            peak = tried(first)  # also fills the caches, before anyone asks what is free
+            room = _room(said, place)
+            found = largest(lambda rows: _keeps(tried(rows), room), most, _keeps(peak, room))
+        else:
+            run(first)
+            room = _room(said, place)
+            found = foreseen(lambda rows: profiled(run, rows), room, most)
+    if found == 0:
+        raise MemoryError(
+            f"{_OWNER}: needs room for one row, and it takes more than the {room} bytes there are; "
+            "raise memory_limit, free memory, or make the module or its input smaller."
+        )
+    return found
+
+
+class _Trying:
+    """Names the batch in a note on whatever is raised inside."""
+
+    def __init__(self, rows: int):
+        self.rows = rows
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
+        if error is not None:
+            error.add_note(f"while {_OWNER} tried a batch of {self.rows}")
+
+
+def _leaves(sample: Any) -> list[Tensor]:
+    if isinstance(sample, Tensor):
+        leaves: list[Any] = [sample]
+    elif isinstance(sample, Mapping):
+        leaves = list(sample.values())
+    elif isinstance(sample, list | tuple):
+        leaves = list(sample)
+    else:
+        leaves = []
+    if not leaves or not all(isinstance(leaf, Tensor) for leaf in leaves):
+        raise TypeError(
+            f"{_OWNER}(sample): needs a tensor, or a tuple, list or dict of tensors: the module's arguments."
+        )
+    shapes = [tuple(leaf.shape) for leaf in leaves]
+    if not all(shape and shape[0] == shapes[0][0] > 0 for shape in shapes):
+        raise ValueError(
+            f"{_OWNER}(sample of shapes {', '.join(map(str, shapes))}): needs the batch as axis 0, of one row or more "
+            "and the same everywhere; pass what the module takes, with its batch first."
+        )
+    return leaves
+
+
+def _place(module: nn.Module, leaves: list[Tensor], device: torch.device | str | None) -> torch.device:
+    parameters = list(module.parameters())
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in parameters):
+        raise ValueError(f"{_OWNER}(module): has parameters that wait for a first batch; run it on the sample once.")
+    homes = {parameter.device for parameter in parameters}
+    wanted = torch.device(device) if device is not None else next(iter(homes), leaves[0].device)
+    if wanted.type == "cuda" and wanted.index is None:
+        wanted = torch.device("cuda", torch.cuda.current_device())
+    if homes - {wanted}:
+        raise ValueError(
+            f"{_OWNER}(device={str(wanted)!r}): needs all parameters there, and they are on "
+            f"{', '.join(sorted(map(str, homes)))}; move the module with module.to({str(wanted)!r})."
+        )
+    if wanted.type not in ("cpu", "cuda"):
+        raise ValueError(f"{_OWNER}(device={str(wanted)!r}): needs a device of type cpu or cuda.")
+    return wanted
+
+
+def _room(said: int | float | None, place: torch.device) -> int:
+    name = str(place)
+    settings = default_manager().settings
+    room = limit("torch", name, settings) if said is None else limited(said, free("torch", name))
+    if room is None:
+        raise ValueError(f"{_OWNER}(memory_limit=None): this system does not say what is free; pass a limit in bytes.")
+    return room
+
+
+@contextmanager
+def _untouched(module: nn.Module, place: torch.device) -> Iterator[None]:
+    """Let the module work on copies of its buffers; put them, its modes and torch's random state back afterwards."""
+    owners = list(module.modules())
+    kept = [(owner, owner.training, dict(owner._buffers)) for owner in owners]
+    buffers = {buffer for owner in owners for buffer in owner._buffers.values() if buffer is not None}
+    copies: dict[Tensor | None, Tensor | None] = {buffer: buffer.clone() for buffer in buffers}  # keys: by identity
+    try:
+        for owner, _, held in kept:
+            owner._buffers.update({name: copies.get(buffer) for name, buffer in held.items()})
+        with torch.random.fork_rng([place.index] if place.type == "cuda" else []):
+            yield
+    finally:
+        for owner, training, held in kept:
+            owner.training = training
+            owner._buffers.clear()
+            owner._buffers.update(held)
+
+
+def _run(module: nn.Module, sample: Sample, rows: int, place: torch.device, backward: bool) -> None:
+    """Run a batch; nothing of it is alive afterwards."""
+
+    def repeated(leaf: Tensor) -> Tensor:
+        index = torch.arange(rows, device=leaf.device).remainder_(len(leaf))
+        return leaf.detach()[index].to(place).requires_grad_(leaf.requires_grad)
+
+    arguments: list[Tensor] = []
+    named: dict[str, Tensor] = {}
+    if isinstance(sample, Mapping):
+        named = {name: repeated(leaf) for name, leaf in sample.items()}
+    else:
+        arguments = [repeated(leaf) for leaf in ([sample] if isinstance(sample, Tensor) else sample)]
+    with torch.set_grad_enabled(backward):
+        result = module(*arguments, **named)
+        if backward:
+            _differentiate(result, [*module.parameters(), *arguments, *named.values()])
+
+
+def _differentiate(result: Any, sources: list[Tensor]) -> None:
+    """Run the backward pass; it returns the gradients, so that no `.grad` is touched and no optimizer wakes."""
+    ends = [tensor for tensor in _tensors(result) if tensor.requires_grad]
+    wanted = [source for source in sources if source.requires_grad]
+    if not ends or not wanted:
+        raise ValueError(
+            f"{_OWNER}(backward=True): needs a result with a gradient in a parameter or in the sample; there is none, "
+            "pass backward=False."
+        )
+    torch.autograd.grad(ends, wanted, [torch.ones_like(end) for end in ends], allow_unused=True)
+
+
+def _tensors(result: Any) -> Iterator[Tensor]:
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, Mapping):
+        yield from _tensors(list(result.values()))
+    elif isinstance(result, list | tuple):
+        for part in result:
+            yield from _tensors(part)
+
+
+def _tried(run: Callable[[int], None], place: torch.device) -> Callable[[int], int | None]:
+    """Return a function that returns the peak of a batch on a GPU, None where it ran out of memory."""
+
+    def tried(rows: int) -> int | None:
+        before = torch.cuda.memory_allocated(place)
+        torch.cuda.reset_peak_memory_stats(place)
+        try:
+            run(rows)
+        except torch.cuda.OutOfMemoryError:
+            ran_out = True
+        else:
+            ran_out = False
+        if ran_out:  # not inside `except`: the exception holds the frames, and they the tensors
+            gc.collect()
+            torch.cuda.empty_cache()
+            return None
+        return torch.cuda.max_memory_allocated(place) - before
+
+    return tried
+
+
+def _keeps(peak: int | None, room: int) -> bool:
+    return peak is not None and peak <= room
