@@ -1,0 +1,262 @@
+"""Which kernel runs now: the decision, apart from clocks, threads and kernels.
+
+It is told estimates and times and answers names, so that a replay of recorded times decides by the
+very code that decides in a running model. Callers hold a lock where threads share it.
+
+A key's *incumbent* is the arm (kernel) believed to be the fastest. Another arm replaces it when it is
+faster by `switch_margin`. An arm that may be faster, because little is known of it, is tried on live
+calls while the time lost that way stays below `explore_fraction` of all time. Code that must be
+compiled first is bought when it would have gained its price in the calls so far.
+"""
+
+import math
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Literal
+
+from hpfracc_nn.selection.arms import MEASURED
+from hpfracc_nn.selection.bucket import Key
+from hpfracc_nn.selection.budget import Budget
+from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction, Reason
+from hpfracc_nn.selection.knowledge import Knowledge, Record, State
+from hpfracc_nn.selection.rental import Rental, expected_gain
+from hpfracc_nn.selection.sampling import LONGEST_PERIOD
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction
+
+Trust = Literal["own", "prior"]
+
+WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
+AFTER_CHANGE = 4  # the longest period while little is known
+REMEMBERED = 64  # calls over which the share of backward passes is averaged
+
+
+class Policy:
+    """Decides, learns and predicts.
+
+    Args:
+        explore_fraction: Most of all time that trials may cost.
+        allowance: Seconds that they may cost besides.
+        switch_margin: Part of its time by which the incumbent must be beaten.
+        learn: False: nothing is tried or bought, and times that are told change nothing.
+
+    Attributes:
+        budget: What was spent, and on what.
+
+    Raises:
+        ValueError: An argument is out of its range.
+
+    Example:
+        >>> policy = Policy()
+        >>> key = Key(("toeplitz", "cpu"), (4.0, 10.0))
+        >>> policy.decide(key, [Candidate("torch/fft", 2e-4, 2.0), Candidate("torch/dense", 3e-4, 2.0)]).name
+        'torch/fft'
+        >>> policy.observe(key, "torch/fft", 2.5e-4)
+    """
+
+    def __init__(
+        self,
+        explore_fraction: float = 0.02,
+        allowance: float = 1e-3,
+        switch_margin: float = 0.1,
+        learn: bool = True,
+    ):
+        if not 0 <= switch_margin < 1:
+            raise ValueError(f"Policy(switch_margin={switch_margin!r}): needs 0 <= switch_margin < 1.")
+        self.budget = Budget(explore_fraction, allowance)
+        self.switch_margin = switch_margin
+        self.learn = learn
+        self._knowledge = Knowledge()
+        self._rental = Rental()
+
+    def decide(
+        self, key: Key, candidates: Sequence[Candidate], calls: int = 1, backwards: int | None = None
+    ) -> Decision:
+        """Return what runs now, and when to ask again.
+
+        Where the call compiles, or `observe` returns a change, every key of the group should ask
+        again at once: there is more to choose from, or what is believed of all has changed.
+
+        Args:
+            key: See `bucket.key_of`.
+            candidates: Those that may run: accepted, not quarantined.
+            calls: Calls of this key since the last decision, this one included.
+            backwards: How many of them were followed by a backward pass; None: all.
+
+        Raises:
+            ValueError: There is no candidate, or `calls` is not positive.
+        """
+        if not candidates:
+            raise ValueError("Policy.decide(candidates=[]): needs at least one; raise where every kernel refuses.")
+        if calls < 1:
+            raise ValueError(f"Policy.decide(calls={calls!r}): needs calls >= 1, this one included.")
+        record = self._knowledge.record(key)
+        self._count(record, calls, calls if backwards is None else backwards)
+        record.candidates = {each.name: each for each in candidates}
+        found = self.predict(key, candidates)
+        ready = [each.name for each in candidates if not each.compile_seconds]
+        changed = self._choose(record, found, ready or [_soonest(candidates)])
+        record.trial = None
+        if self.learn and len(candidates) > 1:
+            record.trial = self._purchase(key, record, calls, found) or self._trial(record, found, ready)
+        name = record.trial or record.incumbent
+        record.compiling = record.candidates[name].compile_seconds
+        record.expected = self._knowledge.expected(key, record.candidates[record.incumbent])
+        if record.trial:
+            return Decision(name, "explore", True, 1, record.incumbent)
+        record.period = self._period(record, found[name].samples, changed)
+        return Decision(name, _reason(record, found), False, record.period, name)
+
+    def observe(
+        self,
+        key: Key,
+        name: str,
+        seconds: float,
+        *,
+        direction: Direction = "forward",
+        estimate: float | None = None,
+        keep: bool = True,
+    ) -> Change | None:
+        """Learn that a call took `seconds`; return a change if this is what reveals one.
+
+        The first call of each arm at each key paid for compilation, prepared weights, page faults
+        and cold caches: it is no sample, and says only that the arm takes no longer.
+
+        Args:
+            key: As it was decided for.
+            name: What ran.
+            seconds: Its time in this direction.
+            direction: Of the pass.
+            estimate: Of exactly this call; None is the last decision's.
+            keep: False: it was preempted; it counts as spent and says nothing.
+
+        Raises:
+            ValueError: The time is not positive and finite, or `name` was no candidate of `key`.
+        """
+        if not 0 < seconds < math.inf:
+            raise ValueError(f"Policy.observe(seconds={seconds!r}): needs a positive, finite time.")
+        record = self._knowledge.records.get(key)
+        if record is None or name not in record.candidates:
+            raise ValueError(f"Policy.observe(name={name!r}): needs a kernel that was a candidate of {key}.")
+        self._spend(record, name, seconds, direction)
+        if estimate is None:
+            estimate = record.candidates[name].estimate(direction)
+        if not (self.learn and keep and estimate > 0):
+            return None
+        return self._knowledge.learn(key, name, direction, seconds, estimate)
+
+    def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
+        """Return what is believed of each candidate; nothing is changed."""
+        return {each.name: self._knowledge.predict(key, each) for each in candidates}
+
+    def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
+        """Drop what is known of the keys that match, of all without an argument; the budget stays."""
+        self._knowledge.forget(matches)
+        if matches is None:
+            self._rental = Rental()
+
+    def state(self) -> State:
+        """Return what was measured, for JSON: key's text -> kernel -> direction -> [seconds, estimate, samples].
+
+        Only the ratio of the two times means something to `restore`: keep the calibration with it.
+        """
+        return self._knowledge.state()
+
+    def restore(self, state: State, trust: Trust = "own") -> None:
+        """Add what another process measured; what this one measured itself stays.
+
+        Args:
+            state: What `state` returned.
+            trust: "own": measured on this machine, as good as if measured here. "prior": on
+                another; it corrects estimates as a neighbour two octaves away does.
+
+        Raises:
+            ValueError: It is no state; nothing is changed then.
+        """
+        if trust not in ("own", "prior"):
+            raise ValueError(f"Policy.restore(trust={trust!r}): needs one of own, prior.")
+        self._knowledge.restore(state, trust == "own")
+
+    def _count(self, record: Record, calls: int, backwards: int) -> None:
+        """Account for the calls since the last decision; a trial was accounted for when it was observed."""
+        record.backwards += min(1.0, calls / REMEMBERED) * (backwards / calls - record.backwards)
+        untold = calls - 1 if record.trial else calls
+        self.budget.total += untold * (record.expected[0] + record.backwards * record.expected[1])
+        record.calls += calls
+
+    def _choose(self, record: Record, found: Mapping[str, Prediction], ready: Sequence[str]) -> bool:
+        """Set the incumbent; return whether it is another than before."""
+        before = record.incumbent
+        best = min(ready, key=lambda name: found[name].seconds)
+        if before in ready and found[best].seconds >= (1 - self.switch_margin) * found[before].seconds:
+            return False
+        record.incumbent = best
+        return best != before
+
+    def _trial(self, record: Record, found: Mapping[str, Prediction], ready: Sequence[str]) -> str | None:
+        """Return the arm to try: the one that may be the fastest of those that the budget allows."""
+        now = found[record.incumbent]
+        if not now.samples:
+            return None
+        bar = (1 - self.switch_margin) * now.seconds
+        hopeful = [name for name in ready if name != record.incumbent and found[name].low < bar]
+        for name in sorted(hopeful, key=lambda name: found[name].low):
+            is_open = _is_open(record, name, found[name].samples)
+            if is_open and self.budget.allows(max(0.0, found[name].high - now.seconds)):
+                return name
+        return None
+
+    def _purchase(self, key: Key, record: Record, calls: int, found: Mapping[str, Prediction]) -> str | None:
+        """Return the arm whose code has become worth its price and may be faster here."""
+        now = found[record.incumbent].seconds
+        best, most = None, 1.0
+        for each in record.candidates.values():
+            if each.compile_seconds and each.name != record.incumbent:
+                gain = calls * expected_gain(now, found[each.name])
+                worth = self._rental.add(_code(key, each), gain) / each.compile_seconds
+                if worth >= most and found[each.name].low < now:
+                    best, most = each, worth
+        if best is None:
+            return None
+        self._rental.bought(_code(key, best))
+        return best.name
+
+    def _period(self, record: Record, samples: int, changed: bool) -> int:
+        """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample."""
+        if not self.learn:
+            return LONGEST_PERIOD
+        record.asked = 0 if changed else record.asked + 1
+        if record.asked <= WARM_UP:
+            return 1
+        is_odd = record.incumbent in record.arms and record.arms[record.incumbent].is_odd
+        if is_odd and record.period > AFTER_CHANGE:
+            return 1
+        return min(2 * record.period, LONGEST_PERIOD if samples >= MEASURED else AFTER_CHANGE)
+
+    def _spend(self, record: Record, name: str, seconds: float, direction: Direction) -> None:
+        if record.compiling:
+            self.budget.compiled += min(seconds, record.compiling)
+            seconds, record.compiling = max(0.0, seconds - record.compiling), 0.0
+        if name == record.trial:
+            self.budget.total += seconds
+            self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
+
+
+def _is_open(record: Record, name: str, samples: int) -> bool:
+    """Whether there is something to learn of an arm."""
+    return samples < MEASURED or record.arms[name].is_odd or record.staleness(name, samples) > 0
+
+
+def _reason(record: Record, found: Mapping[str, Prediction]) -> Reason:
+    if len(found) == 1:
+        return "only"
+    if not found[record.incumbent].samples:
+        return "prior"
+    return "measured" if record.arms[record.incumbent].is_warm else "wisdom"
+
+
+def _code(key: Key, candidate: Candidate) -> Hashable:
+    return (key, candidate.name) if candidate.code is None else candidate.code
+
+
+def _soonest(candidates: Iterable[Candidate]) -> str:
+    """Return whose first result is there first, where all must compile."""
+    return min(candidates, key=lambda each: each.compile_seconds + each.seconds + each.backward).name
