@@ -1,9 +1,15 @@
 """What every test shares."""
 
 import importlib.util
+import os
 import shutil
 
 import pytest
+
+# What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
+# is made to learn, and nothing is read from or written to the user's cache.
+os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
+os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
 
 
 def has_cuda() -> bool:

@@ -84,4 +84,5 @@ def is_registered(name, op, framework):
 
 
 def fake_manager(**settings):
-    return BackendManager(Settings(**settings), machine=Machine())
+    """Return a manager that goes by the estimate, and reads and writes no wisdom, unless it is told otherwise."""
+    return BackendManager(Settings(**{"mode": "prior", "wisdom": "off", **settings}), machine=Machine())

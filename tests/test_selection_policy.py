@@ -442,7 +442,7 @@ def test_decisions_are_the_same_on_every_run():
         (lambda: Candidate(FAST, 1.0, 0.5), "factor >= 1"),
         (lambda: Policy(explore_fraction=1.0), "explore_fraction < 1"),
         (lambda: Policy(allowance=-1.0), "seconds >= 0"),
-        (lambda: Policy(switch_margin=2.0), "switch_margin < 1"),
+        (lambda: Policy(switch_margin=2.0), "switch_margin <= 1"),
         (lambda: Policy().decide(KEY, []), "at least one"),
         (lambda: Policy().decide(KEY, arms(fft=1.0), calls=0), "calls >= 1"),
         (lambda: Policy().observe(KEY, FAST, 1.0), "candidate"),

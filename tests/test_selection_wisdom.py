@@ -144,7 +144,17 @@ def test_the_format_is_what_the_documentation_says():
     assert sorted(body) == ["calibration", "fingerprint", "plans", "schema", "sum"]
     assert body["schema"] == 1
     assert body["fingerprint"] == HERE
-    assert body["plans"]["k"] == {"numba/x": {"forward": None, "backward": 2.0, "n": 1, "t": 0.0, "trust": "prior"}}
+    assert body["plans"]["k"] == {
+        "numba/x": {
+            "forward": None,
+            "backward": 2.0,
+            "forward_estimate": None,
+            "backward_estimate": None,
+            "n": 1,
+            "t": 0.0,
+            "trust": "prior",
+        }
+    }
     place = {"framework": "torch", "device": "cuda:0", "dtype": "float32", "threads": 2}
     assert body["calibration"] == [{**place, **dataclasses.asdict(RATES)}]
 

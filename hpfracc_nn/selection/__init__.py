@@ -10,6 +10,7 @@ from hpfracc_nn.selection.process import choose, configure, report
 from hpfracc_nn.selection.registry import (
     ALGORITHMS,
     BACKENDS,
+    Compilation,
     Kernel,
     algorithms,
     ask_again_after_fork,
@@ -19,18 +20,21 @@ from hpfracc_nn.selection.registry import (
     unregister,
 )
 from hpfracc_nn.selection.reporting import ReportRow
+from hpfracc_nn.selection.sampling import Stopwatch
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.wisdom import Timing, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
-from hpfracc_nn.selection.workload import Cost, Measurement, Workload
+from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Workload
 
 __all__ = [
     "ALGORITHMS",
     "BACKENDS",
     "BackendManager",
+    "Compilation",
     "Cost",
     "CostModel",
+    "Direction",
     "Kernel",
     "Machine",
     "Measurement",
@@ -41,6 +45,7 @@ __all__ = [
     "ReportRow",
     "Settings",
     "Site",
+    "Stopwatch",
     "Timing",
     "Wisdom",
     "WisdomFile",

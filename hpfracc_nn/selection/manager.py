@@ -1,5 +1,6 @@
 """The BackendManager: turns workloads into plans, and remembers how they fared."""
 
+import atexit
 import itertools
 import math
 import os
@@ -14,13 +15,14 @@ from typing import Any, Literal, TypedDict
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.explain import table
+from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import kernels, watch
 from hpfracc_nn.selection.reporting import ReportRow, rows
 from hpfracc_nn.selection.settings import Limit, Mode, Objective, Settings, names
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.verdict import Verdict, choose_plan, judge
+from hpfracc_nn.selection.verdict import Verdict, accepted, judge, no_kernel, plan_of
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
 
 MOST_PLANS = 4096
@@ -71,6 +73,8 @@ class BackendManager:
         self._retired: deque[tuple[Plan, ...]] = deque()
         self._past = Counter[str]()
         self._past_backward = 0
+        self._verdicts: dict[Workload, list[Verdict]] = {}
+        self.learner = Learner(self.settings, machine or this_machine())
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         watch(self)
         _managers.add(self)
@@ -78,6 +82,7 @@ class BackendManager:
     def renew_locks(self) -> None:
         """Make the locks anew, in a child process: a thread that the child does not have may hold them."""
         self.lock = threading.RLock()
+        self.learner.after_fork()
         (self._machine or this_machine()).renew_lock()
 
     def configure(
@@ -157,13 +162,40 @@ class BackendManager:
         with self.lock:
             key = (self.epoch, workload)
             plan = self._plans.get(key)
-            if plan is None:
-                settings, model = self.settings, self._model()
-                plan = choose_plan(self._judge(workload), workload, settings, model)
+            if plan is None or plan.learns:
+                plan = self._planned(workload)
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
             return plan
+
+    def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int]:
+        """Return the kernel that runs now in place of `plan`, why, and after how many calls to ask again.
+
+        For sites. The reason is "explore" where it is tried for one call.
+
+        Args:
+            plan: One that learns.
+            calls: Since the last decision, this one included.
+            backwards: How many of them were followed by a backward pass; None: all.
+        """
+        workload = plan.workload
+        with self.lock:
+            decision, compiles = self.learner.decide(workload, self._verdicts_on(workload), calls, backwards)
+            if compiles:
+                self.reconsider()
+            return decision.name, decision.reason, decision.period
+
+    def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
+        """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""
+        verdicts = self._verdicts_on(workload)
+        _, believed = self.learner.believed(workload, verdicts)
+        return plan_of(name, reason, verdicts, workload, self.settings, learns=True, believed=believed)
+
+    def reconsider(self) -> None:
+        """Let every site ask again at its next call."""
+        for site in self.sites():
+            site.reconsider()
 
     def site(self, op: str, framework: str, label: str = "") -> Site:
         """Return a site for one caller to keep; it is reported for as long as it lives."""
@@ -190,8 +222,14 @@ class BackendManager:
         """Return a site of the process-wide manager: what an unpickled site becomes."""
         return default_manager().site(op, framework, label)
 
-    def record(self, plan: Plan, seconds: float, direction: Direction = "forward") -> None:
-        """Remember that `plan` took `seconds`; a plan's first sample in each direction is dropped.
+    def record(self, plan: Plan, seconds: float, direction: Direction = "forward", *, keep: bool = True) -> None:
+        """Remember that `plan` took `seconds`, and learn from it; a plan's first sample in each direction is dropped.
+
+        Args:
+            plan: What ran.
+            seconds: Its time.
+            direction: Of the pass.
+            keep: False: the time says nothing of the plan, because the processor was taken away meanwhile.
 
         Raises:
             ValueError: `seconds` is negative or not finite, or there is no such direction.
@@ -200,8 +238,29 @@ class BackendManager:
             raise ValueError(f"record(direction={direction!r}): needs one of {', '.join(DIRECTIONS)}.")
         if not 0 <= seconds < math.inf:
             raise ValueError(f"record(seconds={seconds}): needs a finite time, not negative.")
-        if plan.samples(direction).add(seconds):
+        if keep and plan.samples(direction).add(seconds):
             self._history.append(Measurement(plan.workload, plan.kernel.name, seconds, direction))
+        if plan.learns:
+            with self.lock:
+                if self.learner.observe(plan, seconds, direction, keep):
+                    self.reconsider()
+
+    def forget(self, op: str | None = None) -> None:
+        """Drop what was measured of an operation, or of all, and ask again; what is on disk stays."""
+        with self.lock:
+            self.learner.forget(op)
+            kept = [each for each in self._history if op is not None and each.workload.op != op]
+            self._history.clear()
+            self._history.extend(kept)
+            self.kernels_changed()
+
+    def save(self) -> bool:
+        """Merge what was learnt into the wisdom file, and return whether it is there now.
+
+        It happens by itself, once a minute while something is learnt and when the process ends.
+        """
+        with self.lock:
+            return self.learner.save()
 
     def history(self) -> list[Measurement]:
         """Return the last measurements, oldest first."""
@@ -235,6 +294,7 @@ class BackendManager:
     def kernels_changed(self) -> None:
         """Ask again from now on; the registry calls this when a kernel comes or goes."""
         self._plans.clear()
+        self._verdicts.clear()
         self.epoch = next(self._epochs)
 
     def retire(self, plans: tuple[Plan, ...]) -> None:
@@ -244,13 +304,39 @@ class BackendManager:
 
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
+        self.learner.adopt(settings)
         self.kernels_changed()
 
-    def _judge(self, workload: Workload) -> list[Verdict]:
-        return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model())
+    def _planned(self, workload: Workload) -> Plan:
+        settings, verdicts = self.settings, self._verdicts_on(workload)
+        if settings.mode == "off":
+            first = next(each for each in verdicts if each.refusal is None)
+            return plan_of(first.kernel.name, "first", verdicts, workload, settings)
+        if not self.learner.uses_knowledge(workload.framework):
+            return plan_of(accepted(verdicts)[0].kernel.name, "prior", verdicts, workload, settings)
+        name, believed = self.learner.believed(workload, verdicts)
+        reason = "measured" if believed[name].samples else "prior"
+        learns = self.learner.is_learning(workload.framework)
+        return plan_of(name, reason, verdicts, workload, settings, learns=learns, believed=believed)
 
-    def _model(self) -> CostModel:
-        return CostModel(self._machine or this_machine(), self.settings.calibration)
+    def _verdicts_on(self, workload: Workload) -> list[Verdict]:
+        """Return what all kernels say, of which at least one accepts."""
+        found = self._verdicts.get(workload)
+        if found is None:
+            found = self._judge(workload)
+            if not accepted(found):
+                raise LookupError(no_kernel(found, workload, self.settings))
+            if len(self._verdicts) >= MOST_PLANS:
+                self._verdicts.clear()
+            self._verdicts[workload] = found
+        return found
+
+    def _judge(self, workload: Workload) -> list[Verdict]:
+        return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model(workload.framework))
+
+    def _model(self, framework: str) -> CostModel:
+        is_fixed = self.settings.is_deterministic(framework)
+        return CostModel(self._machine or this_machine(), "shipped" if is_fixed else self.settings.calibration)
 
     def _fold(self) -> None:
         with self.lock:
@@ -283,6 +369,13 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+@atexit.register
+def _save_all() -> None:
+    """What was learnt is not lost when the process ends."""
+    for manager in list(_managers):
+        manager.save()
 
 
 def default_manager() -> BackendManager:

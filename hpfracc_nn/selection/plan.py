@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.sampling import Samples, quantile
+from hpfracc_nn.selection.sampling import NEVER, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
 
 
@@ -21,11 +21,16 @@ class Plan:
         seconds: Predicted time, forward plus the backward that the workload asks for.
         uncertainty: Factor u >= 1: the time is believed to lie in [seconds / u, seconds * u].
         workspace: Bytes held beyond input and output.
-        reason: "forced", "only" (nothing else accepts the workload) or "prior" (the estimate).
+        reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
+            it: "prior" (the estimate), "wisdom" (an earlier process), "measured", or "explore" (it is being tried).
         alternatives: The other kernels that accept it, with predicted seconds, fastest first.
         sample: Whether live calls are to be timed at all.
+        learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
 
     Attributes:
+        left: Forward calls until the choice is reconsidered.
+        granted: What `left` began with.
+        told: Backward calls that were there then.
         kept: Room for whoever picks the plan: what it would make anew at every call.
     """
 
@@ -37,15 +42,21 @@ class Plan:
     reason: str
     alternatives: tuple[tuple[str, float], ...] = ()
     sample: bool = True
+    learns: bool = False
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
+    left: int = field(default=NEVER, init=False)
+    granted: int = field(default=1, init=False)
+    told: int = field(default=0, init=False)
     kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        self.forward = Samples(self.sample)
-        self.backward = Samples(self.sample)
+        self.forward = Samples(self.sample and not self.learns)
+        self.backward = Samples(self.sample and not self.learns)
+        if self.learns:
+            self.left = 1
 
     def twin(self) -> "Plan":
         """Return the same decision with counters of its own."""
@@ -58,7 +69,22 @@ class Plan:
             self.reason,
             self.alternatives,
             self.sample,
+            self.learns,
         )
+
+    def grant(self, calls: int) -> None:
+        """Time the next call, and reconsider the choice after so many."""
+        self.left = self.granted = calls
+        self.told = self.backwards
+        if self.sample:
+            self.forward.request()
+            self.backward.request()
+
+    def reconsider(self) -> None:
+        """Let the next call reconsider the choice."""
+        if self.left < NEVER:
+            self.granted -= max(0, self.left - 1)
+            self.left = 1
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward

@@ -59,8 +59,8 @@ class Policy:
         switch_margin: float = 0.1,
         learn: bool = True,
     ):
-        if not 0 <= switch_margin < 1:
-            raise ValueError(f"Policy(switch_margin={switch_margin!r}): needs 0 <= switch_margin < 1.")
+        if not 0 <= switch_margin <= 1:
+            raise ValueError(f"Policy(switch_margin={switch_margin!r}): needs 0 <= switch_margin <= 1.")
         self.budget = Budget(explore_fraction, allowance)
         self.switch_margin = switch_margin
         self.learn = learn
@@ -142,6 +142,16 @@ class Policy:
         if not (self.learn and keep and estimate > 0):
             return None
         return self._knowledge.learn(key, name, direction, seconds, estimate)
+
+    def incumbent(self, key: Key) -> str:
+        """Return the kernel that was last believed to be the fastest, "" where none was asked for."""
+        record = self._knowledge.records.get(key)
+        return "" if record is None else record.incumbent
+
+    def expects(self, key: Key, name: str) -> bool:
+        """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision."""
+        record = self._knowledge.records.get(key)
+        return record is not None and name in record.candidates
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
@@ -232,9 +242,10 @@ class Policy:
         return min(2 * record.period, LONGEST_PERIOD if samples >= MEASURED else AFTER_CHANGE)
 
     def _spend(self, record: Record, name: str, seconds: float, direction: Direction) -> None:
-        if record.compiling:
-            self.budget.compiled += min(seconds, record.compiling)
-            seconds, record.compiling = max(0.0, seconds - record.compiling), 0.0
+        if record.compiling:  # whatever it takes beyond a plain call is the price of the code
+            price = max(0.0, seconds - record.candidates[name].estimate(direction))
+            self.budget.compiled += price
+            seconds, record.compiling = seconds - price, 0.0
         if name == record.trial:
             self.budget.total += seconds
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -12,6 +12,24 @@ from hpfracc_nn.selection.workload import Cost, Workload
 
 BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
 ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft")
+
+
+@dataclass(frozen=True, slots=True)
+class Compilation:
+    """What must be compiled, or loaded, before a kernel can run.
+
+    Args:
+        seconds: About how long that takes; infinite where it should not happen unasked, only where the kernel is forced
+            or nothing else is left.
+        code: What it makes; workloads with equal code share it.
+    """
+
+    seconds: float
+    code: Hashable
+
+
+def _nothing(workload: Workload) -> None:
+    return None
 
 
 @dataclass(eq=False)
@@ -33,6 +51,7 @@ class Kernel:
         refuses: Why it cannot take a workload, or None; never an exception. It is not asked
             while the kernel is disabled, so a disabled backend is never imported.
         saves: Bytes that the backward pass will hold.
+        compiles: What the next call would have to compile or load, None where all is there.
         calls: How often it ran and what for, counted by the one who runs it.
     """
 
@@ -46,6 +65,7 @@ class Kernel:
     cost: Callable[[Workload], Cost]
     refuses: Callable[[Workload], str | None]
     saves: Callable[[Workload], float]
+    compiles: Callable[[Workload], Compilation | None] = _nothing
     calls: Counter[str] = field(default_factory=Counter, repr=False)
 
     @property

@@ -5,11 +5,13 @@ and hardly ever later. The first sample is dropped: it paid for compilation, pag
 cold caches.
 """
 
+import time
 from collections import deque
 from collections.abc import Sequence
 
 LONGEST_PERIOD = 256
 KEPT_SAMPLES = 16
+PREEMPTED = 0.9  # of its time a call of one thread must have had the processor
 NEVER = 1 << 62  # a countdown that no process lives to see
 
 
@@ -22,14 +24,39 @@ def quantile(seconds: Sequence[float]) -> float | None:
     return sorted(seconds)[len(seconds) // 5] if seconds else None
 
 
+class Stopwatch:
+    """Times one call, and tells whether the processor was taken away meanwhile.
+
+    Args:
+        threads: That the call may use; of a call that uses several the processor time says nothing.
+    """
+
+    __slots__ = ("_processor", "_started")
+
+    def __init__(self, threads: int):
+        self._processor = time.thread_time() if threads == 1 else None
+        self._started = time.perf_counter()
+
+    def stop(self) -> tuple[float, bool]:
+        """Return the seconds, and whether they say how long the call takes."""
+        seconds = time.perf_counter() - self._started
+        if self._processor is None:
+            return seconds, True
+        return seconds, time.thread_time() - self._processor >= PREEMPTED * seconds
+
+
 class Samples:
-    """One direction of one plan: when to time it next, and how long it took."""
+    """One direction of one plan: when to time it next, and how long it took.
+
+    Args:
+        sample: Whether calls are timed by themselves; otherwise only after `request`.
+    """
 
     __slots__ = ("countdown", "period", "seconds", "warm")
 
     def __init__(self, sample: bool = True):
         self.countdown = 1 if sample else NEVER
-        self.period = 1
+        self.period = 1 if sample else NEVER
         self.seconds: deque[float] = deque(maxlen=KEPT_SAMPLES)
         self.warm = False
 
@@ -42,9 +69,14 @@ class Samples:
         self.countdown = left
         if left > 0:
             return False
-        self.period = min(2 * self.period, LONGEST_PERIOD)
+        if self.period != NEVER:
+            self.period = min(2 * self.period, LONGEST_PERIOD)
         self.countdown = self.period
         return True
+
+    def request(self) -> None:
+        """Let the next call be timed."""
+        self.countdown = 1
 
     def add(self, seconds: float) -> bool:
         """Keep one sample; return False for the first, which is dropped."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.sampling import NEVER
 from hpfracc_nn.selection.workload import Workload
 
 if TYPE_CHECKING:
@@ -21,7 +22,7 @@ class Site:
     the same manager; an unpickled one belongs to the process-wide manager.
     """
 
-    __slots__ = ("__weakref__", "_epoch", "_plans", "framework", "label", "manager", "op")
+    __slots__ = ("__weakref__", "_epoch", "_others", "_plans", "framework", "label", "manager", "op")
 
     def __init__(
         self,
@@ -36,8 +37,9 @@ class Site:
         self.framework = framework
         self.label = label
         self._plans: dict[Hashable, Plan] = {}
+        self._others: dict[tuple[Hashable, str], Plan] = {}  # those that were tried or replaced, by kernel
         self._epoch = manager.epoch
-        weakref.finalize(self, _retire, retired, self._plans).atexit = False
+        weakref.finalize(self, _retire, retired, self._plans, self._others).atexit = False
 
     def pick(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return the plan for `key` and count one forward consultation.
@@ -58,7 +60,9 @@ class Site:
         if plan is None or self._epoch != self.manager.epoch:
             plan = self._ask(key, describe)
         plan.forwards += 1
-        return plan
+        left = plan.left - 1
+        plan.left = left
+        return plan if left > 0 else self._decide(key, plan)
 
     def again(self, plan: Plan) -> Plan:
         """Return `plan`, picked in the forward pass, and count one backward consultation."""
@@ -78,21 +82,56 @@ class Site:
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans since the last change of settings, in the order they were first asked for."""
         with self.manager.lock:
-            return tuple(self._plans.values())
+            return (*self._plans.values(), *self._others.values())
+
+    def reconsider(self) -> None:
+        """Let the next call of each plan reconsider the choice."""
+        with self.manager.lock:
+            for plan in self._plans.values():
+                plan.reconsider()
 
     def _ask(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         manager = self.manager
         with manager.lock:
             epoch = manager.epoch  # read before planning: a change meanwhile makes the next pick ask again
             if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
-                manager.retire(tuple(self._plans.values()))
-                self._plans.clear()  # the same dict for ever: the finalizer holds it
+                manager.retire((*self._plans.values(), *self._others.values()))
+                self._plans.clear()  # the same dicts for ever: the finalizer holds them
+                self._others.clear()
                 self._epoch = epoch
             plan = self._plans.get(key)  # another thread may have asked while this one waited
             if plan is None:
                 plan = manager.plan(self._described(describe)).twin()
                 self._plans[key] = plan
             return plan
+
+    def _decide(self, key: Hashable, plan: Plan) -> Plan:
+        """Return what runs now, which may be another plan for this call or from now on."""
+        manager = self.manager
+        with manager.lock:
+            if self._plans.get(key) is not plan or plan.left > 0:  # another thread decided while this one waited
+                return self._plans.get(key, plan)
+            backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
+            name, reason, period = manager.decide(plan, plan.granted, backwards)
+            if name == plan.kernel.name:
+                plan.reason = reason if plan.reason != "forced" else plan.reason
+                plan.grant(period)
+                return plan
+            plan.forwards -= 1
+            chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
+            chosen.forwards += 1
+            if reason == "explore":
+                self._others[key, name] = chosen
+                plan.left = plan.granted = 1
+                chosen.grant(NEVER)
+            else:
+                self._others.pop((key, name), None)
+                self._others[key, plan.kernel.name] = plan
+                plan.left = NEVER
+                self._plans[key] = chosen
+                chosen.reason = reason
+                chosen.grant(period)
+            return chosen
 
     def _described(self, describe: Callable[[], Workload]) -> Workload:
         workload = describe()
@@ -116,5 +155,6 @@ class Site:
         return f"Site({self.label or self.op!r}, {self.op} on {self.framework}, {len(self._plans)} plans)"
 
 
-def _retire(retired: deque[tuple[Plan, ...]], plans: dict[Hashable, Plan]) -> None:
-    retired.append(tuple(plans.values()))  # runs in the garbage collector, which must not wait for a lock
+def _retire(retired: deque[tuple[Plan, ...]], *plans: dict[Any, Plan]) -> None:
+    # It runs in the garbage collector, which must not wait for a lock.
+    retired.append(tuple(plan for some in plans for plan in some.values()))

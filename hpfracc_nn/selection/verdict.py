@@ -1,10 +1,11 @@
 """One kernel's standing for one workload, and the choice among all of them."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import Settings
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
@@ -19,8 +20,15 @@ class Verdict:
 
     kernel: Kernel
     refusal: str | None
-    seconds: float = math.inf
+    seconds: float = math.inf  # forward and the backward that the workload asks for
     workspace: float = 0.0
+    forward: float = math.inf
+    uncertainty: float = 1.0
+
+    @property
+    def backward(self) -> float:
+        """Seconds of the backward pass alone."""
+        return max(0.0, self.seconds - self.forward) if self.refusal is None else 0.0
 
 
 def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel) -> list[Verdict]:
@@ -34,9 +42,11 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
         if refusal is not None:
             verdicts.append(Verdict(kernel, refusal))
             continue
-        cost = kernel.cost(workload)
-        seconds = model.seconds(cost, model.rates(workload))
-        verdicts.append(Verdict(kernel, None, seconds, cost.workspace))
+        cost, rates = kernel.cost(workload), model.rates(workload)
+        seconds = forward = model.seconds(cost, rates)
+        if workload.needs_gradient or workload.learns_weights:
+            forward = model.seconds(kernel.cost(replace(workload, needs_gradient=False, learns_weights=False)), rates)
+        verdicts.append(Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty))
     return verdicts
 
 
@@ -45,25 +55,44 @@ def accepted(verdicts: Iterable[Verdict]) -> list[Verdict]:
     return sorted((v for v in verdicts if v.refusal is None), key=lambda v: v.seconds)
 
 
-def choose_plan(verdicts: list[Verdict], workload: Workload, settings: Settings, model: CostModel) -> Plan:
-    """Return the plan with the lowest estimate.
+def plan_of(
+    name: str,
+    reason: str,
+    verdicts: Sequence[Verdict],
+    workload: Workload,
+    settings: Settings,
+    *,
+    learns: bool = False,
+    believed: Mapping[str, Prediction] | None = None,
+) -> Plan:
+    """Return the plan that runs one of the kernels that accept.
 
-    Raises:
-        LookupError: Every kernel is refused, disabled or not the forced one.
+    Args:
+        name: The kernel.
+        reason: Why.
+        verdicts: On all kernels.
+        workload: What they were made for.
+        settings: Of the manager.
+        learns: Whether the choice is to be reconsidered.
+        believed: What is expected of the kernels after measurements; without it the estimates stand.
     """
     ranked = accepted(verdicts)
-    if not ranked:
-        raise LookupError(no_kernel(verdicts, workload, settings))
-    best, *others = ranked
+    found = {each.kernel.name: (each.seconds, each.uncertainty) for each in ranked}
+    for kernel, said in (believed or {}).items():
+        found[kernel] = said.seconds, said.high / said.seconds
+    chosen = next(each for each in ranked if each.kernel.name == name)
+    others = sorted((seconds, kernel) for kernel, (seconds, _) in found.items() if kernel != name)
+    seconds, uncertainty = found[name]
     return Plan(
-        kernel=best.kernel,
+        kernel=chosen.kernel,
         workload=workload,
-        seconds=best.seconds,
-        uncertainty=model.uncertainty,
-        workspace=best.workspace,
-        reason="forced" if settings.forced else "prior" if others else "only",
-        alternatives=tuple((other.kernel.name, other.seconds) for other in others),
+        seconds=seconds,
+        uncertainty=uncertainty,
+        workspace=chosen.workspace,
+        reason="forced" if settings.forced else reason if others else "only",
+        alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
+        learns=learns,
     )
 
 

@@ -16,6 +16,7 @@ Trust = Literal["own", "prior"]
 TRUSTS: tuple[str, ...] = get_args(Trust)
 MOST_SAMPLES = 64  # a new sample weighs at least 1/65: what was learnt long ago fades
 MOST_TIMINGS = 4096  # half a megabyte
+_SECONDS = ("forward", "backward", "forward_estimate", "backward_estimate")
 LONGEST = 1e9  # seconds that a kernel may take, 30 years
 LATEST = 1e12  # seconds since 1970
 MOST = 1e30  # operations or bytes per second
@@ -34,6 +35,9 @@ class Timing:
         arm: Name of the kernel.
         forward: Seconds, a 20 % quantile; None where it was never timed.
         backward: The same of the backward pass.
+        forward_estimate: What the kernel was expected to take, without measurement, where it was timed: a kind of
+            workload has several sizes, and only the ratio holds for all of them.
+        backward_estimate: The same of the backward pass.
         samples: How many samples stand behind it; more than 64 count as 64.
         time: Unix time of the last one.
         trust: "own" was measured on this machine, "prior" on another one.
@@ -49,13 +53,15 @@ class Timing:
     samples: int
     time: float
     trust: Trust = "own"
+    forward_estimate: float | None = None
+    backward_estimate: float | None = None
 
     def __post_init__(self) -> None:
         for name in ("key", "arm"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value:
                 raise ValueError(f"Timing({name}={value!r}): needs a text that is not empty.")
-        for name in ("forward", "backward"):
+        for name in _SECONDS:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and 0 <= value < LONGEST):
                 raise ValueError(f"Timing({name}={value!r}): needs None or seconds, 0 <= {name} < {LONGEST:.0e}.")
@@ -78,6 +84,8 @@ class Timing:
             self,
             forward=_mean((self.forward, other.forward), weights),
             backward=_mean((self.backward, other.backward), weights),
+            forward_estimate=_mean((self.forward_estimate, other.forward_estimate), weights),
+            backward_estimate=_mean((self.backward_estimate, other.backward_estimate), weights),
             samples=sum(weights),
             time=max(self.time, other.time),
         )
@@ -124,8 +132,7 @@ def encode(wisdom: Wisdom, facts: Mapping[str, Any]) -> bytes:
     plans: dict[str, dict[str, Any]] = {}
     for timing in wisdom.timings.values():
         plans.setdefault(timing.key, {})[timing.arm] = {
-            "forward": timing.forward,
-            "backward": timing.backward,
+            **{name: getattr(timing, name) for name in _SECONDS},
             "n": timing.samples,
             "t": timing.time,
             "trust": timing.trust,
@@ -186,6 +193,8 @@ def _timing(key: str, arm: str, entry: Any) -> Timing:
         cast(int, entry.get("n")),
         cast(float, entry.get("t")),
         cast(Trust, entry.get("trust")),
+        entry.get("forward_estimate"),
+        entry.get("backward_estimate"),
     )
 
 

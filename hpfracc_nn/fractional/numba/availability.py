@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from functools import cache
+from importlib.resources import files
+from pathlib import Path
+
+# Beside the code that Numba keeps on disk lies an empty file whose name says for which sources it was compiled.
+MARK = ".hpfracc_nn"
 
 
 @cache
@@ -15,3 +22,17 @@ def unusable() -> str | None:
     if config.DISABLE_JIT:
         return "Numba compiles nothing where NUMBA_DISABLE_JIT is set; unset it"
     return None
+
+
+@cache
+def sources() -> str:
+    """Return a hash of every source of this room: compiled code is good for these only."""
+    found = sorted(files(__package__).iterdir(), key=str)
+    return hashlib.sha256(b"".join(file.read_bytes() for file in found if file.name.endswith(".py"))).hexdigest()
+
+
+def is_kept() -> bool:
+    """Return whether code of these sources was put on disk; Numba is not asked, which would load it."""
+    where, mark = os.environ.get("NUMBA_CACHE_DIR"), sources()[:16] + MARK
+    found = Path(where).rglob(mark) if where else (Path(__file__).parent / "__pycache__").glob(mark)
+    return next(iter(found), None) is not None

@@ -7,18 +7,15 @@ write nowhere, or no more. Here the key holds every source of the room, and with
 
 from __future__ import annotations
 
-import hashlib
 import warnings
 from collections.abc import Callable
-from importlib.resources import files
+from pathlib import Path
 from typing import Any
 
 from numba import njit
 from numba.core.caching import FunctionCache
 
-_SOURCES = hashlib.sha256(
-    b"".join(file.read_bytes() for file in sorted(files(__package__).iterdir(), key=str) if file.name.endswith(".py"))
-).hexdigest()
+from hpfracc_nn.fractional.numba.availability import MARK, sources
 
 # For what is called by compiled functions only: neither a wrapper for Python nor a place on disk of its own.
 inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
@@ -39,7 +36,7 @@ class Kept(FunctionCache):
     """Numba's cache of one function, for the sources as they are, as long as it can be read and written."""
 
     def _index_key(self, sig: Any, codegen: Any) -> tuple[Any, ...]:
-        return (*super()._index_key(sig, codegen), _SOURCES)
+        return (*super()._index_key(sig, codegen), sources())
 
     def load_overload(self, sig: Any, target_context: Any) -> Any:
         try:
@@ -50,6 +47,7 @@ class Kept(FunctionCache):
     def save_overload(self, sig: Any, data: Any) -> None:
         try:
             super().save_overload(sig, data)
+            (Path(self.cache_path) / (sources()[:16] + MARK)).touch()
         except OSError as error:
             self._without(error)
 

@@ -6,6 +6,7 @@ would be compiled once more. Numba is imported when a kernel is first considered
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -14,8 +15,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hpfracc_nn.fractional.numba.availability import unusable
-from hpfracc_nn.selection import Cost, Workload
+from hpfracc_nn.fractional.numba.availability import is_kept, unusable
+from hpfracc_nn.selection import Compilation, Cost, Workload
 
 CHUNK = 16
 _PANEL = 8  # chunks
@@ -24,6 +25,10 @@ _NARROW, _VECTOR = 24, 64  # bytes of one time step
 _FILLED = 8  # states are a whole number of half vectors
 _GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
 _DTYPES = ("float32", "float64")
+# Seconds, on a core of 2.5 GHz.
+_ONE_COMPILED, _ONE_LOADED, _NUMBA_LOADED = 3.0, 0.1, 0.5
+
+_ready: set[tuple[str, bool, str]] = set()  # functions that have run: direction, layout, dtype
 
 Around = tuple[np.ndarray, int, bool, int, int]  # what a frame tells compiled functions; see `recurrence.forward`
 
@@ -89,6 +94,7 @@ def apply(
         y[:, 0] = result.reshape(x.shape[0], x.shape[3], x.shape[2]).swapaxes(1, 2)
         return
     function, units = _compiled(direction, x.shape[3] == 1)
+    _ready.add((direction, x.shape[3] == 1, x.dtype.name))
     count, parts = units(x), 1 if x.size < 2 * _GRAIN else _parts(x, threads())
     if parts == 1:
         function(x, y, 0, count, *operands, *around)
@@ -128,6 +134,18 @@ def refuses(workload: Workload) -> str | None:
     if workload.exponentials == 0 and workload.n > CHUNK:
         return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
     return unusable()
+
+
+def compiles(workload: Workload) -> Compilation | None:
+    """Return what the next call loads or compiles: the functions of both passes for this dtype and layout."""
+    is_last = workload.width == 1 or workload.width * workload.itemsize <= _NARROW
+    names = ["forward", "backward"] if workload.needs_gradient else ["forward"]
+    missing = [name for name in names if (name, is_last, workload.dtype) not in _ready]
+    if not missing:
+        return None
+    seconds = _ONE_LOADED if is_kept() else _ONE_COMPILED
+    loads_numba = "numba.core" not in sys.modules
+    return Compilation(len(missing) * seconds + _NUMBA_LOADED * loads_numba, ("numba", is_last, workload.dtype, *names))
 
 
 def saves(workload: Workload) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
-from hpfracc_nn.selection import BackendManager, Plan, Workload, default_manager, running
+from hpfracc_nn.selection import BackendManager, Plan, Stopwatch, Workload, default_manager, running
 
 _COMPUTED_IN = {
     np.dtype(np.float16): np.dtype(np.float32),
@@ -94,11 +93,12 @@ def _product(plan: Plan, ready: _Ready, x: np.ndarray, manager: BackendManager) 
     y = np.empty(ordered.shape, ready.dtype)
     data, result = ordered.reshape(layout.canonical), y.reshape(layout.canonical)
     kernel.calls["run"] += 1
-    started = time.perf_counter() if plan.due() else None
+    watch = Stopwatch(plan.workload.threads) if plan.due() else None
     with running(plan):
         kernel.run(ready.form, ready.frame, data, result)
-    if started is not None:
-        manager.record(plan, time.perf_counter() - started)
+    if watch is not None:
+        seconds, keep = watch.stop()
+        manager.record(plan, seconds, keep=keep)
     return y
 
 

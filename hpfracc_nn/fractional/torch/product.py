@@ -8,7 +8,6 @@ boundary columns, is in `frame.py`.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,7 @@ from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_batched
 from hpfracc_nn.fractional.torch.weights import Weights
-from hpfracc_nn.selection import Plan, Site
+from hpfracc_nn.selection import Direction, Plan, Site, Stopwatch
 
 
 @dataclass(eq=False, slots=True)
@@ -51,18 +50,18 @@ class Product:
         kernel.calls["run"] += 1
         x = _readable(x)
         y = torch.empty_like(x)
-        started = time.perf_counter() if plan.due("forward") and x.device.type == "cpu" else None
+        watch = Stopwatch(plan.workload.threads) if plan.due("forward") and x.device.type == "cpu" else None
         with plan:
             kernel.run(self.form, self.frame, self.canonical, x, y)
-        if started is not None:
-            self.site.manager.record(plan, time.perf_counter() - started, "forward")
+        if watch is not None:
+            self._record(watch, "forward")
         return y
 
     def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradient in x, if it is wanted, and where x is given that in alpha, of as many values."""
         plan, gx, order = self.plan, None, None
         g = _readable(g)
-        started = time.perf_counter() if plan.due("backward") and g.device.type == "cpu" else None
+        watch = Stopwatch(plan.workload.threads) if plan.due("backward") and g.device.type == "cpu" else None
         with plan:
             if needs_x:
                 plan.kernel.calls["adjoint"] += 1
@@ -70,9 +69,13 @@ class Product:
                 plan.kernel.adjoint(self.form, self.frame, self.canonical, g, gx)
             if x is not None:
                 order = self._order_gradient(_readable(x), g)
-        if started is not None:
-            self.site.manager.record(plan, time.perf_counter() - started, "backward")
+        if watch is not None:
+            self._record(watch, "backward")
         return gx, order
+
+    def _record(self, watch: Stopwatch, direction: Direction) -> None:
+        seconds, keep = watch.stop()
+        self.site.manager.record(self.plan, seconds, direction, keep=keep)
 
     def _order_gradient(self, x: Tensor, g: Tensor) -> Tensor:
         """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""

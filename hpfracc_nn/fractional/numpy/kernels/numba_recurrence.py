@@ -42,5 +42,6 @@ register(
         cost=kernel.cost,
         refuses=kernel.refuses,
         saves=kernel.saves,
+        compiles=kernel.compiles,
     )
 )

@@ -83,5 +83,6 @@ register(
         kernel.cost,
         kernel.refuses,
         kernel.saves,
+        kernel.compiles,
     )
 )

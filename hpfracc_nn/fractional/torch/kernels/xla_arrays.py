@@ -8,6 +8,7 @@ himself. JAX is multithreaded, so a process that was forked after JAX was loaded
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.scratch import scratch
-from hpfracc_nn.selection import Workload, ask_again_after_fork
+from hpfracc_nn.selection import Compilation, Workload, ask_again_after_fork
 
 Array = Any  # a jax.Array, or what stands for one while a function is traced
 Step = Callable[..., tuple[Array, ...]]
@@ -85,6 +86,11 @@ def refuses(workload: Workload) -> str | None:
     if find_spec("jax") is None:
         return "JAX is not installed; pip install 'hpfracc-nn[jax]'"
     return _FORKED if _forked else _platform_refusal()
+
+
+def compiles(workload: Workload) -> Compilation | None:
+    """JAX is not started unasked: after its threads a fork is dangerous. What compiles, the estimate counts."""
+    return None if "jax" in sys.modules else Compilation(math.inf, "jax")
 
 
 def _platform_refusal() -> str | None:

@@ -134,5 +134,6 @@ register(
         cost,
         refuses,
         chunks.saves,
+        xla_arrays.compiles,
     )
 )

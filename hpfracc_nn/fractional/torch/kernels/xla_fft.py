@@ -94,4 +94,17 @@ def cost(workload: Workload) -> Cost:
 
 
 _steps = by_tiles(run, adjoint)
-register(Kernel("toeplitz", "torch", "xla", "fft", *_steps, fft.prepare, cost, xla_arrays.refuses, fft.saves))
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "xla",
+        "fft",
+        *_steps,
+        fft.prepare,
+        cost,
+        xla_arrays.refuses,
+        fft.saves,
+        xla_arrays.compiles,
+    )
+)

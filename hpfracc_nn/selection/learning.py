@@ -1,0 +1,193 @@
+"""What a manager learns from live calls, and shares with other processes: the policy in contact with clock and disk.
+
+Callers hold the manager's lock.
+"""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
+from hpfracc_nn.selection.bucket import Key, key_of
+from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
+from hpfracc_nn.selection.knowledge import State
+from hpfracc_nn.selection.machine import Machine
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.policy import Policy
+from hpfracc_nn.selection.registry import Compilation
+from hpfracc_nn.selection.settings import Settings
+from hpfracc_nn.selection.verdict import Verdict, accepted
+from hpfracc_nn.selection.wisdom import Timing, Trust, Wisdom
+from hpfracc_nn.selection.wisdom_file import WisdomFile
+from hpfracc_nn.selection.workload import Direction, Workload
+
+SAVED_AFTER = 60.0  # seconds in which something was learnt
+SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
+
+
+class Learner:
+    """A policy, told of live calls, with the wisdom file behind it.
+
+    Args:
+        settings: Of the manager.
+        machine: Whose rates the file keeps too.
+    """
+
+    def __init__(self, settings: Settings, machine: Machine):
+        self._settings, self._machine = settings, machine
+        self.policy = _policy(settings)
+        self._file: WisdomFile | None = None
+        self._is_read = False
+        self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
+        self._saved = time.monotonic()
+
+    def adopt(self, settings: Settings) -> None:
+        """Go on under other settings; what was learnt stays."""
+        if settings.wisdom != self._settings.wisdom:
+            self._is_read = False
+        before, self._settings = self.policy, settings
+        self.policy = _policy(settings)
+        self.policy.restore(before.state())
+
+    def is_learning(self, framework: str) -> bool:
+        """Return whether live calls change what is chosen for the arrays of a framework."""
+        settings = self._settings
+        return settings.mode == "learn" and settings.sample and not settings.is_deterministic(framework)
+
+    def uses_knowledge(self, framework: str) -> bool:
+        """Return whether what was learnt, now or before, changes what is chosen."""
+        return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
+
+    def decide(
+        self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
+    ) -> tuple[Decision, bool]:
+        """Return what runs now, and whether the sites should ask again because its code will be there then.
+
+        Args:
+            workload: Of the call.
+            verdicts: With at least one kernel that accepts it.
+            calls: Since the last decision of the same caller, this one included.
+            backwards: How many of them were followed by a backward pass; None: all.
+        """
+        self._know()
+        candidates = self._candidates(workload, verdicts)
+        decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
+        compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
+        return decision, compiles
+
+    def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
+        """Return the kernel that is taken to be the fastest, and what is expected of each; nothing is changed."""
+        self._know()
+        candidates, key = self._candidates(workload, verdicts), key_of(workload)
+        found = self.policy.predict(key, candidates)
+        incumbent = self.policy.incumbent(key)
+        if incumbent in found:
+            return incumbent, found
+        ready = [each.name for each in candidates if not each.compile_seconds] or list(found)
+        return min(ready, key=lambda name: found[name].seconds), found
+
+    def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
+        """Learn from a timed call; return whether what is believed of other workloads has changed with it."""
+        key, name = key_of(plan.workload), plan.kernel.name
+        if not self.policy.expects(key, name):
+            return False
+        change = self.policy.observe(key, name, max(seconds, SHORTEST), direction=direction, keep=keep)
+        if keep:
+            self._new[key.text(), name] += 1
+            if time.monotonic() - self._saved > SAVED_AFTER:
+                self.save()
+        return change is not None
+
+    def forget(self, op: str | None = None) -> None:
+        """Drop what is known of an operation, or of all, in this process; the file stays."""
+        if op is None:
+            self.policy.forget()
+            self._new.clear()
+        else:
+            self.policy.forget(lambda key: key.group[0] == op)
+            for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
+                del self._new[key, name]
+
+    def save(self) -> bool:
+        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written."""
+        self._saved = time.monotonic()
+        if not self._new or self._settings.mode != "learn":
+            return False
+        self._know()
+        if self._file is None or not self._file.merge(self._learnt()):
+            return False
+        self._new.clear()
+        return True
+
+    def after_fork(self) -> None:
+        """Leave to the parent process what it has to save."""
+        self._new.clear()
+
+    def _know(self) -> None:
+        """Read the file once, unless nothing of it would be used."""
+        if self._is_read or self._settings.mode not in ("learn", "frozen"):
+            return
+        self._is_read = True
+        self._file = WisdomFile.at(str(self._settings.wisdom))
+        if self._file is None:
+            return
+        known = self._file.read()
+        self._machine.restore(known.rates)
+        for trust in ("own", "prior"):
+            self.policy.restore(_state(known, trust), trust)  # type: ignore[arg-type]
+
+    def _learnt(self) -> Wisdom:
+        now, timings = time.time(), []
+        for key, arms in self.policy.state().items():
+            for name, directions in arms.items():
+                samples = self._new[key, name]
+                if samples:
+                    forward, backward = (directions.get(each, (None, None)) for each in ("forward", "backward"))
+                    timings.append(
+                        Timing(key, name, forward[0], backward[0], samples, now, "own", forward[1], backward[1])
+                    )
+        return Wisdom.of(timings, self._machine.calibrated())
+
+    def _candidates(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Candidate]:
+        """Return those that accept, with what they would have to compile; who should not start unasked comes last."""
+        able = accepted(verdicts)
+        if self._settings.mode != "learn":
+            return [_candidate(verdict, None) for verdict in able]
+        missing = [verdict.kernel.compiles(workload) for verdict in able]
+        found = [
+            _candidate(verdict, code)
+            for verdict, code in zip(able, missing, strict=True)
+            if code is None or code.seconds < math.inf
+        ]
+        return found or [_candidate(verdict, None) for verdict in able]
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(
+        settings.explore_fraction,
+        switch_margin=settings.switch_margin,
+        learn=settings.mode == "learn" and settings.sample,
+    )
+
+
+def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:
+    name, forward = verdict.kernel.name, max(verdict.forward, SHORTEST)
+    if missing is None:
+        return Candidate(name, forward, verdict.uncertainty, verdict.backward)
+    return Candidate(name, forward, verdict.uncertainty, verdict.backward, missing.seconds, missing.code)
+
+
+def _state(known: Wisdom, trust: Trust) -> State:
+    """Return the timings of one trust as the policy reads them."""
+    state: dict[str, dict[str, dict[str, list[float]]]] = {}
+    for timing in known.timings.values():
+        if timing.trust != trust:
+            continue
+        entry = state.setdefault(timing.key, {}).setdefault(timing.arm, {})
+        for direction, seconds, estimate in (
+            ("forward", timing.forward, timing.forward_estimate),
+            ("backward", timing.backward, timing.backward_estimate),
+        ):
+            if seconds and estimate:
+                entry[direction] = [seconds, estimate, float(timing.samples)]
+    return state
