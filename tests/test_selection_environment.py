@@ -63,10 +63,8 @@ def test_a_bad_name_in_the_list_of_disabled_is_named(bad):
         fake_manager().configure(disable=["cuda", bad])
 
 
-def test_configure_changes_only_what_is_given_and_none_clears(monkeypatch):
-    for name in ("SELECTION", "WISDOM"):
-        monkeypatch.delenv(f"HPFRACC_NN_{name}", raising=False)
-    manager = fake_manager(force_backend="torch", disabled=frozenset({"cuda"}))
+def test_configure_changes_only_what_is_given_and_none_clears():
+    manager = fake_manager(mode="learn", wisdom="default", force_backend="torch", disabled=frozenset({"cuda"}))
     manager.configure(force_algorithm="fft", sample=False)
     assert manager.settings == Settings("torch", "fft", frozenset({"cuda"}), sample=False)
     manager.configure(force_backend=None, disable=None, sample=None)
