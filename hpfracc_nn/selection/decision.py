@@ -1,0 +1,85 @@
+"""The values that go into a decision and come out of it."""
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Literal
+
+from hpfracc_nn.selection.bucket import Key
+from hpfracc_nn.selection.workload import Direction
+
+Reason = Literal["only", "prior", "wisdom", "measured", "explore"]
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel that accepts a workload, and what is thought of it before any measurement.
+
+    Args:
+        name: "backend/algorithm".
+        seconds: Estimate of a call, forward only where `backward` is given.
+        uncertainty: The factor either way within which the estimate is believed to be right.
+        backward: Estimate of the backward pass, 0 where none can follow.
+        compile_seconds: What its next call compiles, 0 where nothing.
+        code: What that compilation makes; workloads with equal code share one compilation. None:
+            this key's own.
+    """
+
+    name: str
+    seconds: float
+    uncertainty: float
+    backward: float = 0.0
+    compile_seconds: float = 0.0
+    code: Hashable = None
+
+    def __post_init__(self) -> None:
+        finite = all(math.isfinite(number) for number in (self.seconds, self.backward, self.compile_seconds))
+        if not (finite and self.seconds > 0 and self.backward >= 0 and self.compile_seconds >= 0):
+            raise ValueError(f"{self!r}: needs finite seconds > 0, backward >= 0 and compile_seconds >= 0.")
+        if not self.uncertainty >= 1:
+            raise ValueError(f"Candidate(uncertainty={self.uncertainty!r}): needs a factor >= 1.")
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What runs now.
+
+    Args:
+        name: The kernel.
+        reason: "only" candidate, best by the estimate ("prior"), by an earlier process
+            ("wisdom") or by what was "measured", or tried to learn of it ("explore").
+        is_trial: This call only: it must be timed, and the next one asks again.
+        period: Ask again after this many calls.
+    """
+
+    name: str
+    reason: Reason
+    is_trial: bool
+    period: int
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is believed of one kernel at one key: forward and the backward that follows it.
+
+    Args:
+        seconds: The expected time.
+        low: It may be as little.
+        high: It may be as much.
+        samples: Of the direction that was timed least.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A lasting change: `factor` times what the kernel took before."""
+
+    key: Key
+    name: str
+    direction: Direction
+    factor: float
