@@ -10,7 +10,7 @@ from collections.abc import Callable
 from selection_replay import BACK_OFF, Player, World
 
 from hpfracc_nn.selection.bucket import Key
-from hpfracc_nn.selection.decision import Candidate
+from hpfracc_nn.selection.decision import Candidate, Decision
 from hpfracc_nn.selection.policy import Policy
 
 UNCERTAINTY = 2.0  # what the estimate says of itself after a calibration
@@ -28,6 +28,7 @@ class Ours(Player):
         self._plans: dict[int, str] = {}
         self._left: dict[int, int] = {}
         self._since: dict[int, int] = defaultdict(int)
+        self._explored = 0.0  # seconds without noise
         self._blocked: dict[tuple[str, int], float] = {}
 
     def play(self, key: int) -> str:
@@ -45,6 +46,7 @@ class Ours(Player):
             self._since[key] = 0
             self._plans[key], self._left[key] = decision.name, decision.period - 1
             compiles = self.world.to_compile(decision.name, key) > 0
+            self._account(decision, key)
             seconds = self.world.run(decision.name, key)
             if seconds is None:
                 self._fail(decision.name, key)
@@ -72,8 +74,13 @@ class Ours(Player):
         self._blocked[arm, key] = self.world.seconds + BACK_OFF
         self._left[key] = 0
 
+    def _account(self, decision: Decision, key: int) -> None:
+        trace, call = self.world.trace, self.world.call
+        tried, known = (trace.seconds(arm, key, call) for arm in (decision.name, decision.incumbent))
+        self._explored += max(0.0, tried - known)
+
     def share(self) -> float:
-        return self.policy.budget.explored / self.policy.budget.total
+        return self._explored / (self.world.seconds - self.world.compiled)
 
 
 class Chooser(Player):

@@ -237,6 +237,11 @@ class World:
             noisy *= self._rng.uniform(*SPIKE)
         return noisy + extra
 
+    def best(self, key: int) -> float:
+        """Return what the fastest arm takes now of those that need nothing compiled any more."""
+        ready = [a for a in self.trace.costs.arms if not self._parts(a, key) and (a, key) not in self.trace.broken]
+        return min(self.trace.seconds(arm, key, self.call) for arm in ready)
+
     def _parts(self, arm: str, key: int) -> list[tuple[object, float]]:
         costs = self.trace.costs
         parts: list[tuple[object, float]] = []
@@ -269,16 +274,18 @@ def replay(trace: Trace, make: type[Player] | Any) -> dict[str, float]:
     world = World(trace)
     player = make(world)
     count = len(trace.keys)
-    paid, chosen = np.empty(count), []
+    paid, wanted, chosen = np.empty(count), 0.0, []
     for call, key in enumerate(trace.keys):
         world.call = call
         before = world.seconds
         chosen.append(player.play(int(key)))
         paid[call] = world.seconds - before
+        wanted += world.best(int(key))
     best, fixed = Hindsight(trace, fixed=False), Hindsight(trace, fixed=True)
     spent = world.seconds + (trace.costs.calibration if player.measures else 0.0)
     return {
         "regret": spent / best.seconds - 1,
+        "choice": (world.seconds - world.compiled) / wanted - 1,
         "regret_fixed": spent / fixed.seconds - 1,
         "steady": _steady(trace, paid, best),
         "steady_any": _steady(trace, paid, None),

@@ -12,6 +12,7 @@ from hpfracc_nn.selection.workload import DIRECTIONS, Direction
 
 SLOW, FAST = 1.6, 0.6  # times the level: what lies outside is odd
 ODD_IN_A_ROW = 4  # make a change
+FEW = 5  # below it the 20 % quantile is the least
 MEASURED = 3  # samples after which an arm counts as known
 _ONE_SAMPLE = 0.3  # how far off a single sample may be; it falls as 1 / samples
 
@@ -26,11 +27,12 @@ class Track:
         warm: Whether the first call is over.
     """
 
-    __slots__ = ("_level", "_odd", "_ratios", "_unseen", "alternative", "estimate", "warm")
+    __slots__ = ("_first", "_level", "_odd", "_ratios", "_unseen", "alternative", "estimate", "warm")
 
     def __init__(self) -> None:
         self._ratios: deque[float] = deque(maxlen=KEPT_SAMPLES)
         self._odd: list[float] = []
+        self._first: float | None = None
         self._level: float | None = None
         self._unseen = False
         self.alternative: float | None = None
@@ -68,9 +70,13 @@ class Track:
         After a change only the samples that showed it are kept.
         """
         before = self._level
-        if self._unseen or before is None:  # nothing of its own was there
+        if before is None:
             self._keep([ratio])
             return None
+        if self._unseen and self.alternative is not None and _is_nearer(ratio, self.alternative, before):
+            self._keep([ratio])  # the change of another key does not apply here
+            return None
+        self._unseen = False
         self.alternative = None
         is_slow, is_fast = ratio > SLOW * before, ratio < FAST * before
         if not (is_slow or is_fast):
@@ -80,12 +86,17 @@ class Track:
         else:
             self._odd.append(ratio)
         if len(self._odd) == ODD_IN_A_ROW:
+            self._first = None
             self._keep(self._odd)
             assert self._level is not None
             return self._level / before
         self._ratios.append(ratio)
-        self._level = quantile(self._ratios)
+        self._level = self._bounded()
         return None
+
+    def begin(self, ratio: float) -> None:
+        """Take the first call: no sample, but the level is not above it."""
+        self.warm, self._first = True, ratio
 
     def thin(self) -> None:
         """Keep one sample, so that the arm counts as hardly known."""
@@ -95,7 +106,7 @@ class Track:
     def scale(self, factor: float) -> None:
         """Believe, until a sample says otherwise, that `factor` applies here too."""
         if self._level is not None:
-            old = self._level
+            old, self._first = self._level, None
             self._keep([old * factor])
             self._unseen, self.alternative = True, old
 
@@ -107,7 +118,19 @@ class Track:
     def _keep(self, ratios: list[float]) -> None:
         self._ratios = deque(ratios, maxlen=KEPT_SAMPLES)
         self._odd, self._unseen, self.alternative = [], False, None
-        self._level = quantile(self._ratios)
+        self._level = self._bounded()
+
+    def _bounded(self) -> float | None:
+        """The quantile of few samples is the least; the first call, which took longer than it should, bounds it too."""
+        level = quantile(self._ratios)
+        if level is None or self._first is None or len(self._ratios) >= FEW:
+            return level
+        return min(level, self._first)
+
+
+def _is_nearer(ratio: float, one: float, other: float) -> bool:
+    """Whether `ratio` is nearer to one than to the other, by factors."""
+    return abs(math.log(ratio / one)) < abs(math.log(ratio / other))
 
 
 class Arm:

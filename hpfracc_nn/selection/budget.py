@@ -29,5 +29,8 @@ class Budget:
         self.total = self.explored = self.compiled = 0.0
 
     def allows(self, extra: float) -> bool:
-        """Return whether a trial may cost `extra` seconds more than the incumbent."""
-        return self.explored + extra <= self.fraction * self.total + self.allowance
+        """Return whether a trial may cost `extra` seconds more than the incumbent: half of what is left.
+
+        The other half is for what nobody expected: a trial that takes longer than was feared.
+        """
+        return 2 * extra <= self.fraction * self.total + self.allowance - self.explored

@@ -50,12 +50,14 @@ class Decision:
             ("wisdom") or by what was "measured", or tried to learn of it ("explore").
         is_trial: This call only: it must be timed, and the next one asks again.
         period: Ask again after this many calls.
+        incumbent: What is believed to be the fastest; another one than `name` in a trial.
     """
 
     name: str
     reason: Reason
     is_trial: bool
     period: int
+    incumbent: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,9 +28,9 @@ Trust = Literal["own", "prior"]
 State = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]  # see `Policy.state`
 
 MOST_KEYS = 4096
-AFTER_CHANGE = 4  # the period after a switch
+WARM_UP = 2  # decisions after the first for an incumbent: one sample is dropped, one kept
+AFTER_CHANGE = 4  # the longest period while little is known
 STALE = 64  # calls of a key for each sample of an arm after which, without another, its time is doubted
-MOST_SURPRISE = 4.0  # a single sample is believed to be at most this many times a spike
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 
 
@@ -46,7 +46,8 @@ class _Record:
     compiles: float = 0.0  # seconds, in the last decision's call
     calls: int = 0
     backwards: float = 1.0  # of each call, lately
-    period: int = 0
+    period: int = 1
+    asked: int = 0  # decisions since the incumbent is another
 
 
 class Policy:
@@ -105,14 +106,14 @@ class Policy:
         changed = self._choose(record, found, ready or [_soonest(candidates)])
         record.trial = None
         if self.learn and len(candidates) > 1:
-            record.trial = self._purchase(key, record, candidates, found) or self._trial(record, found, ready)
+            record.trial = self._purchase(key, record, calls, found) or self._trial(record, found, ready)
         name = record.trial or record.incumbent
         record.compiles = record.candidates[name].compile_seconds
         record.expected = self._expected(key, record)
         if record.trial:
-            return Decision(name, "explore", True, 1)
-        record.period = self._period(record, found[name], changed)
-        return Decision(name, self._reason(record, found), False, record.period)
+            return Decision(name, "explore", True, 1, record.incumbent)
+        record.period = self._period(record, found[name].samples, changed)
+        return Decision(name, self._reason(record, found), False, record.period, name)
 
     def observe(
         self,
@@ -154,7 +155,7 @@ class Policy:
         if not (self.learn and keep and estimate > 0):
             return None
         if not track.warm:
-            track.warm = True
+            track.begin(seconds / estimate)
             return None
         track.estimate = estimate
         return self._learn(key, name, direction, track, seconds / estimate)
@@ -217,7 +218,6 @@ class Policy:
     def _drop(self, key: Key) -> None:
         del self._records[key]
         self._neighbours.forget(key)
-        self._rental.forget(key)
 
     def _count(self, record: _Record, calls: int, backwards: int) -> None:
         """Account for the calls since the last decision; a trial was accounted for when it was observed."""
@@ -289,15 +289,15 @@ class Policy:
         return arm.is_odd or _staleness(record, arm, samples) > 0
 
     def _purchase(
-        self, key: Key, record: _Record, candidates: Iterable[Candidate], found: Mapping[str, Prediction]
+        self, key: Key, record: _Record, calls: int, found: Mapping[str, Prediction]
     ) -> str | None:
         """Return the arm whose code has become worth its price and may be faster here."""
         now = found[record.incumbent].seconds
         best, most = None, 1.0
-        for each in candidates:
+        for each in record.candidates.values():
             if each.compile_seconds and each.name != record.incumbent:
-                gain = record.calls * expected_gain(now, found[each.name])
-                worth = self._rental.weigh(_code(key, each), key, gain) / each.compile_seconds
+                gain = calls * expected_gain(now, found[each.name])
+                worth = self._rental.add(_code(key, each), gain) / each.compile_seconds
                 if worth >= most and found[each.name].low < now:
                     best, most = each, worth
         if best is None:
@@ -305,13 +305,15 @@ class Policy:
         self._rental.bought(_code(key, best))
         return best.name
 
-    def _period(self, record: _Record, incumbent: Prediction, changed: bool) -> int:
-        arm = record.arms.get(record.incumbent)
-        if changed or incumbent.samples < MEASURED:
-            return max(1, min(2 * record.period, AFTER_CHANGE))
-        if arm is not None and arm.is_odd and record.period > AFTER_CHANGE:
+    def _period(self, record: _Record, samples: int, changed: bool) -> int:
+        """Return 1 until a new incumbent was timed, then twice as many calls each time; fewer after an odd sample."""
+        record.asked = 0 if changed else record.asked + 1
+        if record.asked <= WARM_UP:
             return 1
-        return min(2 * record.period, LONGEST_PERIOD)
+        is_odd = record.incumbent in record.arms and record.arms[record.incumbent].is_odd
+        if is_odd and record.period > AFTER_CHANGE:
+            return 1
+        return min(2 * record.period, LONGEST_PERIOD if samples >= MEASURED else AFTER_CHANGE)
 
     def _reason(self, record: _Record, found: Mapping[str, Prediction]) -> Reason:
         if len(found) == 1:
@@ -336,7 +338,7 @@ class Policy:
         if factor is not None:
             self._spread(key, name, factor)
         elif is_first and either < math.inf and ratio > expected * either:
-            track.alternative = max(expected, ratio / MOST_SURPRISE)  # it may have been a spike
+            track.alternative = expected  # it may have been a spike
         assert track.level is not None
         self._neighbours.set(key, name, direction, track.level)
         return None if factor is None else Change(key, name, direction, factor)
@@ -350,6 +352,7 @@ class Policy:
         self._neighbours.shift(key.group, backend, factor)
         for each, record in self._records.items():
             if each.group == key.group:
+                record.period = min(record.period, AFTER_CHANGE)
                 for other, arm in record.arms.items():
                     if backend_of(other) == backend and (each, other) != (key, name):
                         arm.scale(factor)

@@ -4,7 +4,6 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable
 
-from hpfracc_nn.selection.bucket import Key
 from hpfracc_nn.selection.decision import Prediction
 
 
@@ -25,28 +24,23 @@ def expected_gain(seconds: float, arm: Prediction) -> float:
 
 
 class Rental:
-    """What each compilation would have gained in the calls so far, at what is believed now.
+    """What each compilation would have gained so far, as was believed at each time.
 
-    Adding up the gains of the past as they were believed then would wait as long again after a
-    change that makes an arm worth its price at once.
+    Waiting until that is its price costs at most twice what knowing the future would, however long
+    the process goes on and whatever changes (Karlin et al., 1988).
     """
 
     def __init__(self) -> None:
-        self._worth: dict[Hashable, dict[Key, float]] = defaultdict(dict)
+        self._gained: dict[Hashable, float] = defaultdict(float)
 
-    def weigh(self, code: Hashable, key: Key, seconds: float) -> float:
-        """Set what `code` would have gained at one key, and return what it would have gained at all."""
-        self._worth[code][key] = seconds
-        return sum(self._worth[code].values())
+    def add(self, code: Hashable, seconds: float) -> float:
+        """Add what `code` would have gained in the last calls, and return what it would have gained in all."""
+        self._gained[code] += seconds
+        return self._gained[code]
 
     def bought(self, code: Hashable) -> None:
         """Begin anew, after a purchase."""
-        self._worth.pop(code, None)
-
-    def forget(self, key: Key) -> None:
-        """Drop what it would have gained at one key."""
-        for worth in self._worth.values():
-            worth.pop(key, None)
+        self._gained.pop(code, None)
 
 
 def _normal(d: float) -> float:
