@@ -54,7 +54,7 @@ class Ours(Player):
                 continue
             change = self.policy.observe(self._keys[key], decision.name, seconds)
             if compiles or change is not None:
-                self._left.clear()  # all sizes ask again: there is more to choose from, or what they believe has changed
+                self._left.clear()  # there is more to choose from, or what all sizes believe has changed
             return decision.name
 
     def _candidates(self, key: int) -> list[Candidate]:
@@ -81,6 +81,33 @@ class Ours(Player):
 
     def share(self) -> float:
         return self._explored / (self.world.seconds - self.world.compiled)
+
+
+class Informed(Player):
+    """Knows every cost and not the future: the fastest arm there is, and what must be compiled when it has paid.
+
+    What it loses is the price of not knowing how long a process will run; nobody who must decide call by call can be
+    sure to lose less than this in the worst case.
+    """
+
+    def __init__(self, world: World):
+        super().__init__(world)
+        self._gained: dict[object, float] = defaultdict(float)
+
+    def play(self, key: int) -> str:
+        trace, call = self.world.trace, self.world.call
+        usable = [arm for arm in self.costs.arms if (arm, key) not in trace.broken]
+        seconds = {arm: trace.seconds(arm, key, call) for arm in usable}
+        prices = {arm: self.world.to_compile(arm, key) for arm in usable}
+        best = min((arm for arm in usable if not prices[arm]), key=seconds.__getitem__)
+        for arm in usable:
+            if prices[arm] and seconds[arm] < seconds[best]:
+                code = (arm, key) if arm in self.costs.each else self.costs.needs[arm]
+                self._gained[code] += seconds[best] - seconds[arm]
+                if self._gained[code] >= prices[arm]:
+                    best = arm
+        self.world.run(best, key)
+        return best
 
 
 class Chooser(Player):
@@ -116,7 +143,7 @@ class FixedFFT(Chooser):
 
 
 class EstimateOnly(Chooser):
-    """The calibrated estimate, never corrected; nothing is compiled for it in vain: it counts the compilation as ten calls do."""
+    """The calibrated estimate, never corrected; of a compilation it counts a tenth, as if ten calls shared it."""
 
     measures = True
 
@@ -127,14 +154,14 @@ class EstimateOnly(Chooser):
 
 
 class HPFRACC(Chooser):
-    """HPFRACC 2.x `IntelligentBackendSelector` without a GPU: below 1000 elements Numba, else torch, which is its FFT."""
+    """HPFRACC 2 `IntelligentBackendSelector` without a GPU: Numba below 1000 elements, else torch, for which FFT stands."""
 
     def choose(self, key: int) -> str:
         return self.compiled_loop() if self.elements(key) < 1000 else "torch/fft"
 
 
 class HPFRACCFed(HPFRACC):
-    """The same with its learning fed: from five records of an operation on, whatever its size, the backend with the least mean."""
+    """The same with its learning fed: from five records on the backend with the least mean, whatever the size."""
 
     def __init__(self, world: World):
         super().__init__(world)
@@ -153,7 +180,7 @@ class HPFRACCFed(HPFRACC):
 
 
 class Renacer(Chooser):
-    """Renacer's `AdaptiveBackend` for "convolution": GPU above 1000 elements, for which torch's FFT stands, else scalar.
+    """Renacer's `AdaptiveBackend` for "convolution": GPU above 1000 elements, for which FFT stands, else scalar.
 
     Times below 100 us are never recorded (its random number is the constant 0.5), and after 10000 calls in all the
     history is not looked at any more.
@@ -178,7 +205,7 @@ class Renacer(Chooser):
 
 
 class SciPyLike(Chooser):
-    """`scipy.signal.choose_conv_method` of 1.17 for one-dimensional signals: counted operations times shipped constants."""
+    """`scipy.signal.choose_conv_method` of 1.17 for each row: counted operations times shipped constants."""
 
     def choose(self, key: int) -> str:
         rows, n = self.costs.sizes[key]
@@ -237,6 +264,7 @@ class MeasureReady(MeasureAll):
 
 PLAYERS: dict[str, type[Player]] = {
     "this package": Ours,
+    "all costs known, not the future": Informed,
     "estimate only": EstimateOnly,
     "HPFRACC, rules": HPFRACC,
     "HPFRACC, fed": HPFRACCFed,

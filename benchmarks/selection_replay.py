@@ -13,7 +13,6 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -199,7 +198,7 @@ class Hindsight:
         for size in range(len(paid) + 1):
             for bought in itertools.combinations(paid, size):
                 arms = [arm for arm in usable if not pays[arm] or arm in bought]
-                chosen = tuple(min(arms, key=lambda arm: cost[arm][p]) for p in phases)  # noqa: B023
+                chosen = tuple(min(arms, key=lambda arm: cost[arm][p]) for p in phases)
                 seconds = sum(cost[arm][p] for p, arm in enumerate(chosen)) + sum(pays[arm] for arm in bought)
                 found.append((seconds, chosen))
         return min(found)
@@ -253,7 +252,7 @@ class World:
 
 
 class Player:
-    """Someone who chooses: `play` runs one call, or several where it tries out, and returns the arm whose result counts."""
+    """Someone who chooses: `play` runs a call, or more where it tries out, and returns the arm whose result counts."""
 
     measures = False  # whether it pays for the calibration of the estimate
 
@@ -269,7 +268,7 @@ class Player:
         return 0.0
 
 
-def replay(trace: Trace, make: type[Player] | Any) -> dict[str, float]:
+def replay(trace: Trace, make: type[Player]) -> dict[str, float]:
     """Play a whole trace and return its figures; ratios, not percent."""
     world = World(trace)
     player = make(world)

@@ -39,6 +39,10 @@ class Candidate:
         if not self.uncertainty >= 1:
             raise ValueError(f"Candidate(uncertainty={self.uncertainty!r}): needs a factor >= 1.")
 
+    def estimate(self, direction: Direction) -> float:
+        """Return the estimated seconds of one pass."""
+        return self.seconds if direction == "forward" else self.backward
+
 
 @dataclass(frozen=True, slots=True)
 class Decision:

@@ -12,7 +12,7 @@ OCTAVE = 0.5  # what an octave of distance adds to the factor u
 OTHER_DIRECTION = 1.0  # octaves: as far as the other pass of the same call counts
 PRIOR = 6.0  # octaves: as far as the estimate itself counts
 FOREIGN = 2.0  # octaves: as far as what another machine measured at the same key counts; u = 2
-NEAREST = 64  # keys of an arm that are looked at: the newest
+NEAREST = 16  # keys of an arm that are looked at: the newest; a decision must stay cheap
 
 Place = tuple[tuple[Fact, ...], str, Direction]
 

@@ -1,0 +1,191 @@
+"""All that was measured, and what it lets expect of a kernel at a key."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from hpfracc_nn.selection.arms import Arm, Track
+from hpfracc_nn.selection.bucket import Key
+from hpfracc_nn.selection.decision import Candidate, Change, Prediction
+from hpfracc_nn.selection.estimate import FOREIGN, OCTAVE, Neighbours, backend_of
+from hpfracc_nn.selection.sampling import KEPT_SAMPLES
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction
+
+State = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]  # see `Knowledge.state`
+
+MOST_KEYS = 4096
+STALE = 64  # calls of a key, for each sample of an arm, after which its time is doubted
+
+
+@dataclass(slots=True)
+class Record:
+    """What is kept for one key: the arms that were timed, and how the last decision went.
+
+    Attributes:
+        arms: By the kernel's name.
+        candidates: Of the last decision.
+        incumbent: The arm believed to be the fastest; "" before the first decision.
+        expected: Its seconds at the last decision, forward and backward.
+        trial: The arm that the last decision tries, if any.
+        compiling: Seconds that the last decision's call compiles.
+        calls: So far.
+        backwards: Backward passes for each call, lately.
+        period: Of the last decision.
+        asked: Decisions since the incumbent is another.
+    """
+
+    arms: dict[str, Arm] = field(default_factory=dict)
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    incumbent: str = ""
+    expected: tuple[float, float] = (0.0, 0.0)
+    trial: str | None = None
+    compiling: float = 0.0
+    calls: int = 0
+    backwards: float = 1.0
+    period: int = 1
+    asked: int = 0
+
+    def staleness(self, name: str, samples: int) -> float:
+        """Return for how many octaves of calls an arm was not timed for too long; none for the incumbent."""
+        if name == self.incumbent or not samples:
+            return 0.0
+        return max(0.0, math.log2(max(1, self.calls - self.arms[name].last) / (STALE * samples)))
+
+
+class Knowledge:
+    """The records of all keys, and what they say of one another."""
+
+    def __init__(self) -> None:
+        self.records: dict[Key, Record] = {}
+        self._neighbours = Neighbours()
+
+    def record(self, key: Key) -> Record:
+        """Return the record of `key`, a new one where there is none; of too many the oldest is dropped."""
+        record = self.records.get(key)
+        if record is None:
+            if len(self.records) >= MOST_KEYS:
+                self._drop(next(iter(self.records)))
+            record = self.records[key] = Record()
+        return record
+
+    def predict(self, key: Key, candidate: Candidate) -> Prediction:
+        """Add up both directions, the backward one as often as it follows."""
+        record = self.records.get(key) or Record()
+        seconds = low = high = 0.0
+        samples = KEPT_SAMPLES
+        for direction, share in zip(DIRECTIONS, (1.0, record.backwards), strict=True):
+            estimate = share * candidate.estimate(direction)
+            if estimate:
+                ratio, least, most, count = self._ratio(key, record, candidate, direction)
+                seconds, low, high = seconds + ratio * estimate, low + least * estimate, high + most * estimate
+                samples = min(samples, count)
+        return Prediction(seconds, low, high, samples)
+
+    def expected(self, key: Key, candidate: Candidate) -> tuple[float, float]:
+        """Return the seconds of the forward and of the backward pass."""
+        record = self.record(key)
+        forward, backward = (
+            candidate.estimate(direction) * self._ratio(key, record, candidate, direction)[0]
+            for direction in DIRECTIONS
+        )
+        return forward, backward
+
+    def learn(self, key: Key, name: str, direction: Direction, seconds: float, estimate: float) -> Change | None:
+        """Take one time; return a change if this is what reveals one."""
+        record = self.records[key]
+        arm = record.arms.setdefault(name, Arm())
+        arm.last = record.calls
+        track, ratio = arm.tracks[direction], seconds / estimate
+        track.estimate = estimate
+        if not track.warm:
+            track.begin(ratio)
+            return None
+        is_first = track.level is None
+        expected, either = self._neighbours.correction(key, name, direction, math.inf)
+        factor = track.add(ratio)
+        if factor is not None:
+            self._spread(key, name, factor)
+        elif is_first and either < math.inf and ratio > expected * either:
+            track.alternative = expected  # it may have been a spike
+        assert track.level is not None
+        self._neighbours.set(key, name, direction, track.level)
+        return None if factor is None else Change(key, name, direction, factor)
+
+    def forget(self, matches: Callable[[Key], bool] | None) -> None:
+        """Drop the keys that match, or all."""
+        for key in [key for key in self.records if matches is None or matches(key)]:
+            self._drop(key)
+        if matches is None:
+            self._neighbours = Neighbours()
+
+    def state(self) -> State:
+        """Return key's text -> kernel -> direction -> [seconds, estimate, samples]."""
+        kept: dict[str, dict[str, dict[str, list[float]]]] = {}
+        for key, record in self.records.items():
+            for name, arm in record.arms.items():
+                for direction, track in arm.tracks.items():
+                    if track.level is not None:
+                        entry = kept.setdefault(key.text(), {}).setdefault(name, {})
+                        entry[direction] = [track.level * track.estimate, track.estimate, len(track)]
+        return kept
+
+    def restore(self, state: State, is_own: bool) -> None:
+        """Add what `state` returned elsewhere; what was measured here stays.
+
+        Raises:
+            ValueError: It is no state; nothing is changed then.
+        """
+        for key, name, direction, (seconds, estimate, samples) in list(_entries(state)):
+            if not is_own:
+                self._neighbours.set(key, name, direction, seconds / estimate, FOREIGN)
+                continue
+            track = self.record(key).arms.setdefault(name, Arm()).tracks[direction]
+            if track.level is None:
+                track.fill(seconds, estimate, int(samples))
+                self._neighbours.set(key, name, direction, seconds / estimate)
+
+    def _ratio(
+        self, key: Key, record: Record, candidate: Candidate, direction: Direction
+    ) -> tuple[float, float, float, int]:
+        """Return the factor on the estimate, its bounds, and how many samples say so."""
+        name = candidate.name
+        track = record.arms[name].tracks[direction] if name in record.arms else Track()
+        if track.level is None:
+            ratio, either = self._neighbours.correction(key, name, direction, candidate.uncertainty)
+            return ratio, ratio / either, ratio * either, 0
+        low, high = track.bounds()
+        return track.level, low / (1 + OCTAVE * record.staleness(name, len(track))), high, len(track)
+
+    def _spread(self, key: Key, name: str, factor: float) -> None:
+        """Doubt the other arms of this key, and apply a change to the backend wherever it was measured."""
+        for other, arm in self.records[key].arms.items():
+            if other != name:
+                arm.thin()
+        backend = backend_of(name)
+        self._neighbours.shift(key.group, backend, factor)
+        for each, record in self.records.items():
+            if each.group == key.group:
+                record.asked = 0
+                for other, arm in record.arms.items():
+                    if backend_of(other) == backend and (each, other) != (key, name):
+                        arm.scale(factor)
+
+    def _drop(self, key: Key) -> None:
+        del self.records[key]
+        self._neighbours.forget(key)
+
+
+def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Sequence[float]]]:
+    for text, arms in state.items():
+        key = Key.parse(text)
+        for name, directions in arms.items():
+            for direction in DIRECTIONS:
+                if direction in directions:
+                    yield key, name, direction, _checked(directions[direction])
+
+
+def _checked(entry: Iterable[float]) -> Sequence[float]:
+    numbers = tuple(entry)
+    if len(numbers) != 3 or not all(0 < number < math.inf for number in numbers):
+        raise ValueError(f"restore(...: {numbers}): needs [seconds, estimate, samples], all positive and finite.")
+    return numbers
