@@ -79,8 +79,15 @@ class Ours(Player):
         tried, known = (trace.seconds(arm, key, call) for arm in (decision.name, decision.incumbent))
         self._explored += max(0.0, tried - known)
 
-    def share(self) -> float:
-        return self._explored / (self.world.seconds - self.world.compiled)
+    def explored(self) -> tuple[float, float]:
+        budget, total = self.policy.budget, self.world.seconds - self.world.compiled
+        return self._explored / total, budget.fraction + budget.allowance / total
+
+
+class Calibrated(Ours):
+    """The same where an earlier process left its calibration on disk."""
+
+    measures = False
 
 
 class Informed(Player):
@@ -154,7 +161,7 @@ class EstimateOnly(Chooser):
 
 
 class HPFRACC(Chooser):
-    """HPFRACC 2 `IntelligentBackendSelector` without a GPU: Numba below 1000 elements, else torch, for which FFT stands."""
+    """HPFRACC 2 `IntelligentBackendSelector` without a GPU: Numba below 1000 elements, else torch, here by FFT."""
 
     def choose(self, key: int) -> str:
         return self.compiled_loop() if self.elements(key) < 1000 else "torch/fft"
@@ -264,7 +271,8 @@ class MeasureReady(MeasureAll):
 
 PLAYERS: dict[str, type[Player]] = {
     "this package": Ours,
-    "all costs known, not the future": Informed,
+    "this package, calibrated before": Calibrated,
+    "knows all costs but not the future": Informed,
     "estimate only": EstimateOnly,
     "HPFRACC, rules": HPFRACC,
     "HPFRACC, fed": HPFRACCFed,

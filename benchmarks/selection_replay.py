@@ -263,9 +263,9 @@ class Player:
     def play(self, key: int) -> str:
         raise NotImplementedError
 
-    def share(self) -> float:
-        """Return the part of all time that trials cost beyond what the incumbent would have."""
-        return 0.0
+    def explored(self) -> tuple[float, float]:
+        """Return the part of all time that trials cost beyond what the incumbent would have, and what was allowed."""
+        return 0.0, 0.0
 
 
 def replay(trace: Trace, make: type[Player]) -> dict[str, float]:
@@ -282,6 +282,7 @@ def replay(trace: Trace, make: type[Player]) -> dict[str, float]:
         wanted += world.best(int(key))
     best, fixed = Hindsight(trace, fixed=False), Hindsight(trace, fixed=True)
     spent = world.seconds + (trace.costs.calibration if player.measures else 0.0)
+    share, allowed = player.explored()
     return {
         "regret": spent / best.seconds - 1,
         "choice": (world.seconds - world.compiled) / wanted - 1,
@@ -289,7 +290,8 @@ def replay(trace: Trace, make: type[Player]) -> dict[str, float]:
         "steady": _steady(trace, paid, best),
         "steady_any": _steady(trace, paid, None),
         "worst_key": _worst_key(trace, paid, best),
-        "explored": player.share(),
+        "explored": share,
+        "overspent": max(0.0, share - allowed),
         "switches": 1000 * _switches(trace.keys, chosen) / count,
         "failed": world.failed,
         "compiled": world.compiled,

@@ -101,11 +101,11 @@ class Knowledge:
             track.begin(ratio)
             return None
         is_first = track.level is None
-        expected, either = self._neighbours.correction(key, name, direction, math.inf)
+        expected, either = self._neighbours.correction(key, name, direction, record.candidates[name].uncertainty)
         factor = track.add(ratio)
         if factor is not None:
             self._spread(key, name, factor)
-        elif is_first and either < math.inf and ratio > expected * either:
+        elif is_first and ratio > expected * either:
             track.alternative = expected  # it may have been a spike
         assert track.level is not None
         self._neighbours.set(key, name, direction, track.level)

@@ -1,0 +1,165 @@
+"""How good the choice of kernels is that is learnt in a running process: traces replayed from tables of costs.
+
+    python benchmarks/selection.py [--quick] [--output benchmarks/results]
+
+The tables are those of `selection_tables.py`: what each arm takes at 15 sizes and what its first use compiles, with
+empty caches ("cold") or with what an earlier process left ("disk"). A trace asks for sizes with Pareto weights, 4000 or
+20000 times. `drift`: from half of it on, the backend that hindsight uses most takes three times as long. `faults`: the
+arm that hindsight would use raises at a third of the sizes. Times that a policy is told have 10 % of noise and 2 % of
+spikes of 2 to 20 times; what it is charged has none. Regret is the time beyond that of the best plan in hindsight: it
+knows all costs, changes its mind at the drift, and pays for what it compiles. Calibration and compilation are charged
+to the policy too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from results import Table
+from selection_players import PLAYERS, Ours
+from selection_replay import Costs, Player, Trace, drifting, faulty, read, replay, stationary
+from timing import machine
+
+RESULTS = Path(__file__).parent / "results"
+OPERATIONS = ("convolution", "library")  # the policy was written with these two in sight
+HOLDOUT = ("taps", "training")  # these were measured after it was frozen
+CACHES = ("cold", "disk")
+LENGTHS = {4000: 10, 20000: 6}  # calls: seeds
+QUICK = {500: 2}
+TRACES: dict[str, Callable[[Costs, int, int], Trace]] = {
+    "stationary": stationary,
+    "drift": drifting,
+    "faults": faulty,
+}
+TARGETS = {("stationary", 4000): 0.03, ("stationary", 20000): 0.02, ("drift", 4000): 0.15, ("drift", 20000): 0.15}
+STEADY, WORST_KEY, EXPLORED = 0.02, 1.5, 0.02
+SCRAMBLED = "this package, scrambled estimates"
+OURS = ("this package", "this package, calibrated before", SCRAMBLED)
+REFERENCE = "knows all costs but not the future"
+
+Figures = dict[str, list[float]]
+
+
+def figures(costs: Costs, make: type[Player], kind: str, calls: int, seeds: int, scramble: bool) -> Figures:
+    """Return each figure of a replay for every seed."""
+    found: Figures = {}
+    for seed in range(seeds):
+        table = costs.scrambled(np.random.default_rng([seed, 3])) if scramble else costs
+        for name, value in replay(TRACES[kind](table, calls, seed), make).items():
+            found.setdefault(name, []).append(value)
+    return found
+
+
+def row(costs: Costs, label: str, name: str, lengths: dict[int, int]) -> dict[str, Any]:
+    """Return the record of one policy on one table."""
+    make = Ours if name == SCRAMBLED else PLAYERS[name]
+    all_figures: dict[str, Figures] = {}
+    record: dict[str, Any] = {"costs": label, "policy": name}
+    for calls, seeds in lengths.items():
+        for kind in TRACES:
+            found = figures(costs, make, kind, calls, seeds, name == SCRAMBLED)
+            all_figures[f"{kind} {calls}"] = found
+            record[f"{kind} {calls}"] = spread(found["regret"])
+    last = all_figures[f"stationary {max(lengths)}"]
+    record["choice"] = statistics.median(last["choice"])
+    record["steady"] = statistics.median(last["steady"])
+    record["worst_key"] = statistics.median(last["worst_key"])
+    record["switches"] = statistics.median(last["switches"])
+    record["explored"] = max(max(found["explored"]) for found in all_figures.values())
+    record["figures"] = all_figures
+    return record
+
+
+def spread(values: Sequence[float]) -> str:
+    """Return median, least and largest in percent."""
+    return f"{_percent(statistics.median(values))} [{_percent(min(values))}, {_percent(max(values))}]"
+
+
+def verdicts(table: Table, label: str) -> None:
+    """Note what of the targets is reached on one table, and whether every other policy is worse."""
+    records = {record["policy"]: record for record in table.records if record["costs"] == label}
+    ours = records["this package"]
+    said = [
+        _said(f"{kind} {calls}", statistics.median(ours["figures"][f"{kind} {calls}"]["regret"]), most)
+        for (kind, calls), most in TARGETS.items()
+        if f"{kind} {calls}" in ours["figures"]
+    ]
+    said.append(_said("steady", ours["steady"], STEADY))
+    said.append(f"worst key {ours['worst_key']:.2f} ({WORST_KEY:g}){_mark(ours['worst_key'] <= WORST_KEY)}")
+    said.append(_said("exploration", max(records[name]["explored"] for name in OURS), EXPLORED))
+    table.note(f"{label}: {', '.join(said)}.")
+    better = [
+        f"{name} ({cell})"
+        for cell in ours["figures"]
+        for name, other in records.items()
+        if name not in (*OURS, REFERENCE)
+        and statistics.median(other["figures"][cell]["regret"]) <= statistics.median(ours["figures"][cell]["regret"])
+    ]
+    table.note(f"{label}: not worse than this package: {', '.join(better) or 'none'}.")
+
+
+def empty(lengths: dict[int, int]) -> Table:
+    """Return the table without records."""
+    regrets = {f"{kind} {calls}": (f"{kind} {calls}", "") for calls in lengths for kind in TRACES}
+    seeds = ", ".join(f"{seeds} seeds of {calls} calls" for calls, seeds in lengths.items())
+    return Table(
+        "selection",
+        f"Regret against hindsight in percent, median [least, largest] over {seeds}, {machine()}. The figures that "
+        "follow are those of the longest stationary trace: choice is the time beyond that of the fastest arm that is "
+        "already compiled, steady the last quarter against hindsight's plan, worst key the largest ratio to that plan "
+        "of any size after its first 200 calls; explored is the largest share of time that trials cost in any trace.",
+        {
+            "costs": ("costs", ""),
+            "policy": ("policy", ""),
+            **regrets,
+            "choice": ("choice", ".1%"),
+            "steady": ("steady", ".1%"),
+            "worst_key": ("worst key", ".2f"),
+            "explored": ("explored", ".2%"),
+            "switches": ("switches / 1000", ".1f"),
+        },
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="one table, two short traces: shows that it works")
+    parser.add_argument("--output", type=Path, help="also write the table into this folder")
+    arguments = parser.parse_args()
+    lengths = QUICK if arguments.quick else LENGTHS
+    operations = OPERATIONS[:1] if arguments.quick else (*OPERATIONS, *HOLDOUT)
+    table = empty(lengths)
+    for operation in operations:
+        for caches in CACHES[:1] if arguments.quick else CACHES:
+            label = f"{operation}, {caches}"
+            costs = read(RESULTS / f"selection-{operation}.json", caches)
+            table.begin(label)
+            for name in (*OURS, *(name for name in PLAYERS if name not in OURS)):
+                table.add(**row(costs, label, name, lengths))
+            verdicts(table, label)
+    if arguments.output:
+        table.write(arguments.output)
+    if any(max(found["overspent"]) for record in table.records for found in record["figures"].values()):
+        sys.exit(f"trials cost more than {EXPLORED:.0%} of the time and the allowance")
+
+
+def _said(name: str, value: float, most: float) -> str:
+    return f"{name} {value:.1%} ({most:.0%}){_mark(value <= most)}"
+
+
+def _mark(reached: bool) -> str:
+    return "" if reached else " FAIL"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.1f}" if abs(value) < 1 else f"{100 * value:.0f}"
+
+
+if __name__ == "__main__":
+    main()
