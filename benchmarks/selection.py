@@ -94,6 +94,7 @@ def verdicts(table: Table, label: str) -> None:
     said.append(f"worst key {ours['worst_key']:.2f} ({WORST_KEY:g}){_mark(ours['worst_key'] <= WORST_KEY)}")
     said.append(_said("exploration", max(records[name]["explored"] for name in OURS), EXPLORED))
     table.note(f"{label}: {', '.join(said)}.")
+    table.note(f"{label}: beyond the policy that {REFERENCE}, calibrated before: {', '.join(learning(records))}.")
     better = [
         f"{name} ({cell})"
         for cell in ours["figures"]
@@ -102,6 +103,16 @@ def verdicts(table: Table, label: str) -> None:
         and statistics.median(other["figures"][cell]["regret"]) <= statistics.median(ours["figures"][cell]["regret"])
     ]
     table.note(f"{label}: not worse than this package: {', '.join(better) or 'none'}.")
+
+
+def learning(records: dict[str, dict[str, Any]]) -> list[str]:
+    """Return what learning costs in each kind of trace: the median over the seeds, in percent of hindsight's time."""
+    said = []
+    for cell, ours in records["this package, calibrated before"]["figures"].items():
+        known = records[REFERENCE]["figures"][cell]["regret"]
+        difference = statistics.median(a - b for a, b in zip(ours["regret"], known, strict=True))
+        said.append(f"{cell} {difference:+.1%}")
+    return said
 
 
 def empty(lengths: dict[int, int]) -> Table:

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from hpfracc_nn.selection import knowledge
 from hpfracc_nn.selection.arms import KEPT_SAMPLES, Track
 from hpfracc_nn.selection.bucket import Key, bucket, key_of
 from hpfracc_nn.selection.budget import Budget
@@ -425,6 +426,39 @@ def test_forgetting_drops_the_keys_that_match():
     assert machine.policy.state() == {}
 
 
+def test_a_time_that_comes_after_its_key_was_forgotten_is_not_learnt():
+    policy = Policy()
+    assert policy.observe(KEY, FAST, 1e-4) is None
+    policy.decide(KEY, arms(fft=1e-4))
+    policy.forget()
+    assert policy.observe(KEY, FAST, 1e-4) is None
+    assert policy.state() == {}
+
+
+def test_of_too_many_keys_the_one_not_asked_for_longest_is_forgotten(monkeypatch):
+    monkeypatch.setattr(knowledge, "MOST_KEYS", 3)
+    machine = Machine(Policy(), {FAST: 1e-4})
+    keys = [Key(("op",), (float(i),)) for i in range(4)]
+    for key in [*keys[:3], keys[0], keys[3]]:
+        machine.plans.clear()
+        machine.calls(3, arms(fft=1e-4), key)
+    assert {Key.parse(text) for text in machine.policy.state()} == {keys[2], keys[0], keys[3]}
+
+
+def test_the_backward_of_a_trial_counts_as_explored_also_after_another_decision():
+    policy = Policy(allowance=1.0)
+    pair = [Candidate(FAST, 1e-4, 2.0, backward=1e-4), Candidate(SLOW, 1.1e-4, 2.0, backward=1.1e-4)]
+    while not (decision := policy.decide(KEY, pair)).is_trial:
+        policy.observe(KEY, decision.name, 1e-4)
+        policy.observe(KEY, decision.name, 1e-4, direction="backward")
+    policy.observe(KEY, decision.name, 1e-4)
+    policy.decide(KEY, pair[:1])
+    before = policy.budget.explored
+    policy.decide(KEY, pair)
+    policy.observe(KEY, SLOW, 5e-4, direction="backward")
+    assert policy.budget.explored - before == pytest.approx(4e-4)
+
+
 def test_decisions_are_the_same_on_every_run():
     def names():
         machine = Machine(Policy(), {FAST: 3e-4, SLOW: 1e-4, JIT: 0.9e-4}, noise=0.1, seed=3)
@@ -445,7 +479,6 @@ def test_decisions_are_the_same_on_every_run():
         (lambda: Policy(switch_margin=2.0), "switch_margin < 1"),
         (lambda: Policy().decide(KEY, []), "at least one"),
         (lambda: Policy().decide(KEY, arms(fft=1.0), calls=0), "calls >= 1"),
-        (lambda: Policy().observe(KEY, FAST, 1.0), "candidate"),
         (lambda: Policy().observe(KEY, FAST, -1.0), "positive"),
         (lambda: Policy().restore({}, trust="foreign"), "own, prior"),  # type: ignore[arg-type]
         (lambda: Track().bounds(), "sample"),

@@ -60,12 +60,13 @@ class Knowledge:
         self._neighbours = Neighbours()
 
     def record(self, key: Key) -> Record:
-        """Return the record of `key`, a new one where there is none; of too many the oldest is dropped."""
-        record = self.records.get(key)
+        """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes."""
+        record = self.records.pop(key, None)
         if record is None:
             if len(self.records) >= MOST_KEYS:
                 self._drop(next(iter(self.records)))
-            record = self.records[key] = Record()
+            record = Record()
+        self.records[key] = record  # so that it is the last
         return record
 
     def predict(self, key: Key, candidate: Candidate) -> Prediction:

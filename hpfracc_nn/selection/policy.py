@@ -128,14 +128,16 @@ class Policy:
             estimate: Of exactly this call; None is the last decision's.
             keep: False: it was preempted; it counts as spent and says nothing.
 
+        What was forgotten since it was decided is not learnt.
+
         Raises:
-            ValueError: The time is not positive and finite, or `name` was no candidate of `key`.
+            ValueError: The time is not positive and finite.
         """
         if not 0 < seconds < math.inf:
             raise ValueError(f"Policy.observe(seconds={seconds!r}): needs a positive, finite time.")
         record = self._knowledge.records.get(key)
         if record is None or name not in record.candidates:
-            raise ValueError(f"Policy.observe(name={name!r}): needs a kernel that was a candidate of {key}.")
+            return None
         self._spend(record, name, seconds, direction)
         if estimate is None:
             estimate = record.candidates[name].estimate(direction)
@@ -235,8 +237,9 @@ class Policy:
         if record.compiling:
             self.budget.compiled += min(seconds, record.compiling)
             seconds, record.compiling = max(0.0, seconds - record.compiling), 0.0
-        if name == record.trial:
+        if name == record.trial and direction == "forward":
             self.budget.total += seconds
+        if name != record.incumbent:  # a trial, also where another decision came between its passes
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
 
 
