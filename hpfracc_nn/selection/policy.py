@@ -212,8 +212,8 @@ class Policy:
         best, most = None, 1.0
         for each in record.candidates.values():
             if each.compile_seconds and each.name != record.incumbent:
-                gain = calls * expected_gain(now, found[each.name])
-                worth = self._rental.add(_code(key, each), gain) / each.compile_seconds
+                gain = expected_gain(now, found[each.name])
+                worth = self._rental.add(_code(key, each), key, gain, calls, record.calls) / each.compile_seconds
                 if worth >= most and found[each.name].low < now:
                     best, most = each, worth
         if best is None:
