@@ -1,8 +1,9 @@
 """The arms of the replayed choices: what runs, what an estimate says of it, and what its first use compiles.
 
 `library` is the causal Toeplitz product of this package, forward, by each of its kernels; `training` the same with its
-backward pass and in float64; `middle` with 16 signals side by side at each time step. `convolution` is a causal convolution with as many taps as samples, as an engineer would
-write it five times; `taps` one with 64 taps. All are float32 and run on one thread unless their name says otherwise.
+backward pass and in float64; `middle` with 16 signals side by side at each time step. `convolution` is a causal
+convolution with as many taps as samples, as an engineer would write it five times; `taps` one with 64 taps. All are
+float32 and run on one thread unless their name says otherwise.
 """
 
 from __future__ import annotations
