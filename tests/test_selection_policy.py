@@ -393,8 +393,19 @@ def test_foreign_wisdom_widens_the_bounds_and_is_soon_overruled():
 def test_what_this_process_measured_stays_when_wisdom_comes():
     machine = Machine(Policy(), {FAST: 1e-4, SLOW: 2e-4})
     machine.calls(50, arms(fft=1e-4, dense=2e-4))
-    machine.policy.restore({KEY.text(): {FAST: {"forward": [1.0, 1e-4, 16]}}})
+    other = Key(KEY.group, (4.0, 11.0))
+    before = machine.policy.predict(other, arms(fft=1e-4))
+    for trust in ("own", "prior"):
+        machine.policy.restore({KEY.text(): {FAST: {"forward": [1.0, 1e-4, 16]}}}, trust)
     assert machine.policy.predict(KEY, arms(fft=1e-4))[FAST].seconds == pytest.approx(1e-4)
+    assert machine.policy.predict(other, arms(fft=1e-4)) == before
+
+
+def test_forgetting_reaches_what_was_never_measured_here():
+    policy = Policy()
+    policy.restore({KEY.text(): {FAST: {"forward": [9e-4, 1e-4, 16]}}}, trust="prior")
+    policy.forget(lambda key: key.group[0] == "toeplitz")
+    assert policy.predict(KEY, arms(fft=1e-4))[FAST].seconds == 1e-4
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,9 @@ class Knowledge:
         record = self.records.pop(key, None)
         if record is None:
             if len(self.records) >= MOST_KEYS:
-                self._drop(next(iter(self.records)))
+                oldest = next(iter(self.records))
+                del self.records[oldest]
+                self._neighbours.forget(oldest.__eq__)
             record = Record()
         self.records[key] = record  # so that it is the last
         return record
@@ -114,10 +116,12 @@ class Knowledge:
 
     def forget(self, matches: Callable[[Key], bool] | None) -> None:
         """Drop the keys that match, or all."""
-        for key in [key for key in self.records if matches is None or matches(key)]:
-            self._drop(key)
         if matches is None:
-            self._neighbours = Neighbours()
+            self.records, self._neighbours = {}, Neighbours()
+            return
+        for key in [key for key in self.records if matches(key)]:
+            del self.records[key]
+        self._neighbours.forget(matches)
 
     def state(self) -> State:
         """Return key's text -> kernel -> direction -> [seconds, estimate, samples]."""
@@ -137,13 +141,14 @@ class Knowledge:
             ValueError: It is no state; nothing is changed then.
         """
         for key, name, direction, (seconds, estimate, samples) in list(_entries(state)):
-            if not is_own:
-                self._neighbours.set(key, name, direction, seconds / estimate, FOREIGN)
+            record = self.records.get(key) or Record()
+            track = record.arms[name].tracks[direction] if name in record.arms else Track()
+            if track.level is not None:
                 continue
-            track = self.record(key).arms.setdefault(name, Arm()).tracks[direction]
-            if track.level is None:
-                track.fill(seconds, estimate, int(samples))
-                self._neighbours.set(key, name, direction, seconds / estimate)
+            self._neighbours.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
+            if is_own:
+                arm = self.record(key).arms.setdefault(name, Arm())
+                arm.tracks[direction].fill(seconds, estimate, int(samples))
 
     def _ratio(
         self, key: Key, record: Record, candidate: Candidate, direction: Direction
@@ -170,10 +175,6 @@ class Knowledge:
                 for other, arm in record.arms.items():
                     if backend_of(other) == backend and (each, other) != (key, name):
                         arm.scale(factor)
-
-    def _drop(self, key: Key) -> None:
-        del self.records[key]
-        self._neighbours.forget(key)
 
 
 def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Sequence[float]]]:
