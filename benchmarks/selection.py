@@ -1,6 +1,6 @@
 """How good the choice of kernels is that is learnt in a running process: traces replayed from tables of costs.
 
-    python benchmarks/selection.py [--quick] [--output benchmarks/results]
+    python benchmarks/selection.py [--quick] [--calls N] [--output benchmarks/results]
 
 The tables are those of `selection_tables.py`: what each arm takes at 15 sizes and what its first use compiles, with
 empty caches ("cold") or with what an earlier process left ("disk"). A trace asks for sizes with Pareto weights, 4000 or
@@ -143,9 +143,10 @@ def empty(lengths: dict[int, int]) -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one table, two short traces: shows that it works")
+    parser.add_argument("--calls", type=int, help="traces of this length instead, two seeds of each")
     parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
-    lengths = QUICK if arguments.quick else LENGTHS
+    lengths = {arguments.calls: 2} if arguments.calls else QUICK if arguments.quick else LENGTHS
     operations = OPERATIONS[:1] if arguments.quick else (*OPERATIONS, *LATER, *LAST)
     table = empty(lengths)
     for operation in operations:
