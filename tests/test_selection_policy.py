@@ -401,6 +401,19 @@ def test_what_this_process_measured_stays_when_wisdom_comes():
     assert machine.policy.predict(other, arms(fft=1e-4)) == before
 
 
+@pytest.mark.parametrize("trust", ["own", "prior"])
+def test_wisdom_without_estimates_takes_those_of_the_first_candidates(trust):
+    whole, bare = Policy(), Policy()
+    whole.restore({KEY.text(): {FAST: {"forward": [5e-4, 1e-4, 5]}}}, trust)
+    bare.restore({KEY.text(): {FAST: {"forward": [5e-4, None, 5]}, JIT: {"forward": [1e-4, None, 5]}}}, trust)
+    both = arms(fft=1e-4, dense=2e-4)
+    assert bare.predict(KEY, both) == whole.predict(KEY, both)
+    assert bare.decide(KEY, both) == whole.decide(KEY, both)
+    loop = bare.predict(KEY, arms(loop=2e-4))[JIT]  # who comes later is not forgotten
+    assert loop.seconds < 1.3e-4
+    assert (loop.samples == 5) == (trust == "own")
+
+
 def test_forgetting_reaches_what_was_never_measured_here():
     policy = Policy()
     policy.restore({KEY.text(): {FAST: {"forward": [9e-4, 1e-4, 16]}}}, trust="prior")
@@ -415,6 +428,7 @@ def test_forgetting_reaches_what_was_never_measured_here():
         {KEY.text(): {FAST: {"forward": [1.0, 2.0]}}},
         {KEY.text(): {FAST: {"forward": [1.0, 0.0, 3]}}},
         {KEY.text(): {FAST: {"forward": [1.0, math.nan, 3]}}},
+        {KEY.text(): {FAST: {"forward": [None, 1.0, 3]}}},
     ],
 )
 def test_a_broken_state_is_refused_and_changes_nothing(state):

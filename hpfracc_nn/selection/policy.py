@@ -147,6 +147,8 @@ class Policy:
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
+        candidates = tuple(candidates)
+        self._knowledge.complete(key, candidates)
         return {each.name: self._knowledge.predict(key, each) for each in candidates}
 
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
@@ -166,7 +168,8 @@ class Policy:
         """Add what another process measured; what this one measured itself stays.
 
         Args:
-            state: What `state` returned.
+            state: What `state` returned. An estimate may be None: it is then that of the key's next
+                candidates, before which the entry says nothing of other keys.
             trust: "own": measured on this machine, as good as if measured here. "prior": on
                 another; it corrects estimates as a neighbour two octaves away does.
 
