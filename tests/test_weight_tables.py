@@ -235,20 +235,17 @@ def test_a_series_that_does_not_converge_is_refused() -> None:
     assert smooth.shape[1] <= 20
 
 
-def test_tables_outgrow_no_room() -> None:
-    shelf, domain = tables._Shelf(3 * 80), tables.domain_of(Caputo(1.0, bounds=(0, 1)), 100)
-    builds: list[int] = []
-
-    def get(key: int) -> None:
-        def build() -> tables.Table:
-            builds.append(key)
-            return tables.Table(domain, 10, np.zeros((10, 1)), ((1,),))
-
-        shelf.get(key, build)
-
-    for key in (1, 2, 3, 1, 4, 1, 3, 2):  # 4 drives out 2, the least recently used
-        get(key)
-    assert builds == [1, 2, 3, 4, 2]
+def test_tables_outgrow_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.forget()
+    monkeypatch.setattr(tables._SHELF, "_room", 1 << 20)
+    first = tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000)
+    assert first is not None
+    assert len(tables._SHELF) == 1
+    assert tables._SHELF.size > first.coefficients.nbytes > (1 << 20) // 10
+    for high in np.linspace(0.6, 0.9, 10):
+        tables.column_table(family(Caputo(0.5, bounds=(0, high))), 2000)
+        assert tables._SHELF.size <= 1 << 20
+    assert tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000) is not first
 
 
 def test_an_alpha_far_outside_its_bounds_has_no_weights() -> None:
