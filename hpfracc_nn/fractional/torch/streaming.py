@@ -25,7 +25,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
-from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, computed_in
+from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
 HORIZON = 2**20
@@ -298,6 +298,7 @@ def _check(owner: str, x: Any, state: Any, source: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     computed_in(owner, x)  # raises where the dtype is none of ours
+    check_dense(owner, "x", x)
     if x.shape != state.shape:
         raise ValueError(
             f"{owner}(x of shape {tuple(x.shape)}): needs one time slice of the state's shape {state.shape}; "

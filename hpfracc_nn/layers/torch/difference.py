@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
@@ -99,6 +100,8 @@ class FractionalDifference(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
+        if getattr(x, "is_nested", False):  # it has no shape
+            check_dense("FractionalDifference", "x", x)
         if x.ndim != 3:
             raise ValueError(
                 f"FractionalDifference(x of shape {tuple(x.shape)}): needs three axes, batch, channels and time; "
@@ -168,6 +171,8 @@ class FractionalDifference(nn.Module):
                 f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
                 "pass what initial_state returned."
             )
+        if getattr(x, "is_nested", False):
+            check_dense(owner, "x", x)
         if x.ndim != 2 or x.shape[1] != self.channels:
             raise ValueError(
                 f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [batch, {self.channels}]; "

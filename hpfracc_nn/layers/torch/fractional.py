@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
 from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.torch.order import Alpha
@@ -96,6 +97,8 @@ class FractionalLayer(nn.Module):
         """Return the operator applied to x; same shape, dtype and device."""
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         if self.channels is not None:
+            if getattr(x, "is_nested", False):  # it has no shape
+                check_dense("FractionalLayer", "x", x)
             self._check_channels(x.shape, x.ndim, channel_axis(x.ndim, axis))
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
 
