@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +17,7 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
 from hpfracc_nn.layers.torch.order import Alpha
 from hpfracc_nn.selection import BackendManager, default_manager
@@ -86,7 +87,10 @@ class FractionalDifference(nn.Module):
         if self._fixed is not None:
             for value in values.tolist():
                 GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
-        self._orders = [tuple(values[index].tolist()) for index, _ in self._parts]
+        self._definitions = [
+            GrunwaldLetnikov(interval[1] if self.learn_alpha else values[index].tolist(), bounds=interval)
+            for index, interval in self._parts
+        ]
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
@@ -210,12 +214,11 @@ class FractionalDifference(nn.Module):
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """One part's definition, with its present orders."""
-        alpha: Any = self.parts[number]() if self._fixed is None else self._orders[number]
-        return GrunwaldLetnikov(alpha, bounds=self._parts[number][1])
+        definition = self._definitions[number]
+        return replace(definition, alpha=self.parts[number]()) if self.learn_alpha else definition
 
-    def _source(self, number: int) -> tuple:
-        fixed = None if self._fixed is None else self._orders[number]
-        return type(self).__name__, fixed, self._parts[number][1], self.dt
+    def _source(self, number: int) -> Source:
+        return Source(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
         count = self.channels * self.orders

@@ -14,7 +14,7 @@ from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.order import Alpha
 from hpfracc_nn.selection import BackendManager, default_manager
 
@@ -160,8 +160,8 @@ class FractionalLayer(nn.Module):
         """
         return streaming.step("FractionalLayer.step", x, state, self._source())
 
-    def _source(self) -> tuple:
-        return type(self).__name__, self.definition, self.dt
+    def _source(self) -> Source:
+        return Source(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
     def _present(self, ndim: int, axis: int) -> Definition:
         """The definition with the present alpha, shaped to fit x."""
