@@ -27,7 +27,7 @@ def free(made: T) -> T:
 class Account:
     """What one value takes. It is called with each array, or tuple of arrays, that the value comes to hold.
 
-    A view counts as much as what it is a view of, so that the sum is a bound and no measurement.
+    A view counts as if it were a copy, so that the sum is a bound and no measurement.
     """
 
     __slots__ = ("_shelf", "is_held", "size", "used")
@@ -53,7 +53,7 @@ class Shelf:
 
     def __init__(self, room: int) -> None:
         self._room, self._size = room, 0
-        self._kept: dict[Hashable, tuple[Any, Account]] = {}  # an account knows its value not: no cycle
+        self._kept: dict[Hashable, tuple[Any, Account]] = {}  # no account knows its value: no cycle
         self._clock = count(1)
         # A finalizer may run, and ask for weights, wherever this one allocates.
         self._lock = threading.RLock()
