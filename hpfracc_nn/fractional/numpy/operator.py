@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Plan, Stopwatch, Workload, default_manager, running
 
-_COMPUTED_IN = {
+_COMPUTED_IN: dict[np.dtype, np.dtype] = {
     np.dtype(np.float16): np.dtype(np.float32),
     np.dtype(np.float32): np.dtype(np.float32),
     np.dtype(np.float64): np.dtype(np.float64),

@@ -24,6 +24,7 @@ from hpfracc_nn.fractional.torch.eager import (
     alpha_shape,
     arranged,
     check_alpha,
+    check_dense,
     computed,
     computed_in,
     floating_alpha,
@@ -81,6 +82,7 @@ def compiled(
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    check_dense(owner, "x", x)
     name = _NAMES.get(type(definition))
     manager = where.manager if isinstance(where, Site) else where
     if name is None or not (manager is None or is_process_wide(manager)):

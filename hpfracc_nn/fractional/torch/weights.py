@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,13 +15,14 @@ from torch.nn import functional as F
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
-from hpfracc_nn.fractional.weights import fixed_stencil
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
 _SHORTEST = 8  # no chunk is shorter
@@ -37,6 +38,7 @@ class Weights:
         dtype: What the product is computed in.
         device: Where.
         tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
+        charge: What is told of every tensor that they make.
     """
 
     def __init__(
@@ -48,12 +50,13 @@ class Weights:
         device: torch.device,
         *,
         tabulated: bool = True,
+        charge: Charge = free,
     ):
         self.definition, self.n, self.dtype, self.device = definition, n, dtype, device
         self.nodes: Nodes | None = None
         if n > _SHORTEST:
             self.nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
-        self._dt = dt
+        self._dt, self._charge = dt, charge
         self._family: Definition | None = None
         self._orders: Orders | None = None
         if not definition.is_fixed and tabulated:
@@ -99,9 +102,10 @@ class Weights:
         if 0 not in self._forms:
             table = None if self._family is None else tables.column_table(self._family, self.n)
             if table is None:
-                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))))
+                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self._charge)
             else:
-                self._forms[0] = ColumnForm(*self._evaluated(table))
+                (column,) = self._evaluated(table)
+                self._forms[0] = ColumnForm(column)
         return self._forms[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> ChunkForm:
@@ -127,13 +131,19 @@ class Weights:
                 # one channel: the axes change places without a copy
                 self._columns = found.view(count, 1, -1) if channels == 1 else found.transpose(0, 1).contiguous()
             else:
-                formulas = self.stencil
-                rows = [self._tensor(formulas.start).reshape(1, -1, self.n)] if stencil.starts else []
-                if stencil.terms:
-                    analytic = self._tensor(formulas.analytic).reshape(-1, stencil.terms, self.n)
-                    rows.append(analytic.transpose(0, 1))
-                self._columns = self._cast(torch.cat(rows)).contiguous()
+                self._columns = self._cast(torch.cat(self._boundary())).contiguous()
         return self._columns
+
+    def _boundary(self) -> list[Tensor]:
+        """The same in float64 and in one or two pieces, by the formulas."""
+        formulas, rows = self.stencil, np.arange(self.n)
+        found = []
+        if formulas.starts and formulas.start_column is not None:
+            found.append(self._tensor(formulas.start_column(rows)).reshape(1, -1, self.n))
+        if formulas.analytic_columns is not None:
+            analytic = self._tensor(formulas.analytic_columns(rows))
+            found.append(analytic.reshape(-1, formulas.terms, self.n).transpose(0, 1))
+        return found
 
     def _looked_up(self, table: tables.Table, nodes: Nodes | None, length: int) -> ChunkForm:
         if nodes is None:
@@ -166,15 +176,17 @@ class Weights:
         return ChunkForm(
             self._cast(toeplitz(values[..., :length], length)),
             self._cast(far),
-            self._tensor(form.into).to(self.dtype),
+            self._charge(self._tensor(form.into).to(self.dtype)),
             self._tensor(form.decay),
+            charge=self._charge,
         )
 
     def _single(self, near: Tensor) -> ChunkForm:
         """The form of one chunk: it has no states."""
         channels, length, _ = near.shape
         zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
-        return ChunkForm(near, *zeros, torch.zeros(1, dtype=torch.float64, device=self.device))
+        no_decay = torch.zeros(1, dtype=torch.float64, device=self.device)
+        return ChunkForm(near, *zeros, no_decay, charge=self._charge)
 
     def _at(self, lags: np.ndarray) -> Tensor:
         values = self._tensor(self.stencil.column(lags))
@@ -186,14 +198,14 @@ class Weights:
     def _cast(self, values: Tensor) -> Tensor:
         if self.is_fixed:
             values = torch.where(values.abs() < _NEGLIGIBLE * values.abs().amax(), 0.0, values)
-        return values.to(self.dtype).contiguous()
+        return self._charge(values.to(self.dtype).contiguous())
 
 
 class _Slopes(Weights):
     def __init__(self, of: Weights):
         self._of = of
         self.definition, self.n, self.dtype, self.device = of.definition, of.n, of.dtype, of.device
-        self.nodes, self._dt, self._family = of.nodes, of._dt, of._family
+        self.nodes, self._dt, self._family, self._charge = of.nodes, of._dt, of._family, free
         self.kept, self._forms, self._columns = {}, {}, None
 
     def _evaluated(self, table: tables.Table) -> list[Tensor]:
@@ -238,10 +250,6 @@ def _derived(definition: Definition, n: int, dt: float) -> Stencil:
 def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
     """Return the weights of a definition: from the cache where alpha is a number or numbers, else fresh and traced."""
     if definition.is_fixed:
-        return _kept(definition, n, dt, dtype, device)
-    return Weights(definition, n, dt, dtype, device)
-
-
-@lru_cache(maxsize=64)
-def _kept(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
+        key = "torch", definition, n, dt, dtype, device
+        return SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=charge))
     return Weights(definition, n, dt, dtype, device)
