@@ -246,10 +246,9 @@ import json, os, sys, warnings
 import torch
 from hpfracc_nn import BackendManager, Caputo, derivative
 from hpfracc_nn.selection import Settings
+warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's own
 arms = (Settings(force_backend=name, calibration="shipped", mode="prior") for name in (None, "xla"))
 free, forced = map(BackendManager, arms)
-warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's own
-free, forced = (BackendManager(Settings(force_backend=name, calibration="shipped", mode="prior")) for name in (None, "xla"))
 x = torch.ones(4, 100, requires_grad=True)
 
 def told(call):

@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.definitions import (
 )
 from hpfracc_nn.fractional.schemes.exponentials import tolerance
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from tests.table_rounding import H, rounding
 from tests.torch_cases import DT, SCHEMES
 
@@ -107,7 +107,7 @@ def test_the_column_and_its_derivatives_are_those_of_the_formula(
     assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table))
 
 
-def tensors(of: Weights) -> list[Tensor]:
+def tensors(of: Columns) -> list[Tensor]:
     """Return all that kernels may ask for, as far as there are exponentials and columns."""
     found, columns = [of.column().column], of.columns()
     if of.nodes is not None or of.n <= 16:
@@ -124,7 +124,7 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
     value, wanted = tangent(lambda a: tensors(weights(case, a, n, tabulated)), alpha, torch.ones_like(alpha))
-    got = tensors(weights(case, alpha, n, tabulated).slopes)
+    got = tensors(weights(case, alpha, n, tabulated).slopes(alpha))
     for one, other, size in zip(got, wanted, value, strict=True):
         # two orders of the same operations: a few roundings of what is added, the largest of the weights and slopes
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-11 * float(size.abs().amax() + other.abs().amax()))
@@ -134,11 +134,11 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 def test_slopes_are_differentiable_where_gradients_are_on(tabulated: bool) -> None:
     case, alpha = (RiemannLiouville, "bdf2", (0, 1)), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     _, _, wanted = derivatives(lambda a: weights(case, a, 40, True).column().column, alpha.detach())
-    slopes = weights(case, alpha, 40, tabulated).slopes.column().column
+    slopes = weights(case, alpha, 40, tabulated).slopes(alpha).column().column
     found = torch.stack([torch.autograd.grad(slope, alpha, retain_graph=True)[0] for slope in slopes[0]])
     torch.testing.assert_close(found, wanted[0], rtol=1e-8, atol=1e-9)  # torch's trigamma, as in `differentiated`
     with torch.no_grad():
-        assert not weights(case, alpha, 40, tabulated).slopes.column().column.requires_grad
+        assert not weights(case, alpha, 40, tabulated).slopes(alpha).column().column.requires_grad
 
 
 @every_case

@@ -105,7 +105,7 @@ def _forced_cases(chosen: Any, slow: Collection[str] = COMPILED) -> list[Any]:
 
 
 every_kernel = pytest.mark.parametrize("forced", _forced_cases(lambda kernel: True))
-# For the few tests that cover a kernel's three maps, layouts and channels: the compiled ones run in the fast suite too.
+# For the few tests that cover a kernel's maps, layouts and channels: the compiled ones run in the fast suite too.
 every_kernel_always = pytest.mark.parametrize("forced", _forced_cases(lambda kernel: True, slow=()))
 every_causal_kernel = pytest.mark.parametrize(
     "forced", _forced_cases(lambda kernel: kernel.algorithm != "fft")

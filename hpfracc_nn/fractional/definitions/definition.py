@@ -19,6 +19,8 @@ from hpfracc_nn.selection import BackendManager
 
 Alpha = Any  # a float, a nested sequence or NumPy array of floats, or a tensor of a framework
 
+WIDEST = 1.25  # m minus the lowest order, up to which float32 keeps its digits
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -94,6 +96,14 @@ class Definition:
         It never changes the result, only the rounding. A bound of (0, 1) gives 1 for every alpha in it.
         """
         return max(0, math.ceil(self.interval[1] - 0.25))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether orders far below the upper bound are differenced so often that float32 would lose their digits.
+
+        What m differences take away the weights must add up again: rounding grows like n**(m - alpha - 1/2).
+        """
+        return self.differences - self.interval[0] > WIDEST
 
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""

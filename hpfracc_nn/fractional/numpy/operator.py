@@ -33,6 +33,8 @@ def apply(
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None or not definition.is_fixed:
         raise _wrong_type(owner, x, definition)
+    if definition.is_wide:
+        dtype = np.dtype(np.float64)
     dt = errors.positive_step(owner, dt)
     if type(dim) is not int:  # a key must not take True for 1
         dim = errors.axis(owner, dim, x.ndim)

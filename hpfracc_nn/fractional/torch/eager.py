@@ -42,9 +42,7 @@ def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
         return _at_once(owner, x, definition, dt, dim, site)
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
-    dtype = _COMPUTED_IN.get(x.dtype)
-    if dtype is None:
-        raise wrong_dtype(owner, x)
+    dtype = computed_in(owner, x, definition)
     check_dense(owner, "x", x)
     if torch.jit.is_tracing():
         raise RuntimeError(f"{owner}(x): torch.jit.trace cannot follow it; call it outside the traced part.")
@@ -62,12 +60,12 @@ def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     return _ordered(x, definition, dt, layout, dtype, site)
 
 
-def computed_in(owner: str, x: Tensor) -> torch.dtype:
-    """Return the dtype that `x` is computed in, or raise."""
+def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> torch.dtype:
+    """Return the dtype that `x` is computed in, by one operator or else at least, or raise."""
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None:
         raise wrong_dtype(owner, x)
-    return dtype
+    return torch.float64 if definition is not None and definition.is_wide else dtype
 
 
 def wrong_dtype(owner: str, x: Tensor) -> TypeError:
@@ -147,7 +145,7 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 
     def weights() -> tuple[Layout, Weights]:
         layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
-        return layout, weights_of(definition, layout.n, dt, _COMPUTED_IN[x.dtype], x.device)
+        return layout, weights_of(definition, layout.n, dt, computed_in(owner, x, definition), x.device)
 
     def describe() -> Workload:
         return _workload(x, *weights(), needs, False)

@@ -28,18 +28,8 @@ _NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbe
 _SHORTEST = 8  # no chunk is shorter
 
 
-class Weights:
-    """The stencil of one definition on `n` samples, and the forms that kernels asked for.
-
-    Args:
-        definition: With alpha a number, numbers, or a tensor of as many values as there are channels.
-        n: Samples.
-        dt: Their spacing.
-        dtype: What the product is computed in.
-        device: Where.
-        tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
-        charge: What is told of every tensor that they make.
-    """
+class Columns:
+    """What a stencil's columns are to kernels: the forms that they asked for, and the boundary columns."""
 
     def __init__(
         self,
@@ -48,20 +38,14 @@ class Weights:
         dt: float,
         dtype: torch.dtype,
         device: torch.device,
-        *,
-        tabulated: bool = True,
-        charge: Charge = free,
+        nodes: Nodes | None,
+        family: Definition | None,
+        charge: Charge,
     ):
-        self.definition, self.n, self.dtype, self.device = definition, n, dtype, device
-        self.nodes: Nodes | None = None
-        if n > _SHORTEST:
-            self.nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
-        self._dt, self._charge = dt, charge
-        self._family: Definition | None = None
+        self.definition, self.n, self.dtype, self.device, self.nodes = definition, n, dtype, device, nodes
+        self._dt, self._family, self._charge = dt, family, charge
+        self._alpha: Any = definition.alpha
         self._orders: Orders | None = None
-        if not definition.is_fixed and tabulated:
-            self._family = family(definition)
-        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
 
@@ -86,16 +70,6 @@ class Weights:
     @property
     def is_fixed(self) -> bool:
         return self.definition.is_fixed
-
-    @cached_property
-    def slopes(self) -> Weights:
-        """The derivative of these weights in alpha, each channel's in its own; they give that of the result."""
-        return _Slopes(self)
-
-    def at(self, alpha: Tensor) -> Weights:
-        """Return the weights of another alpha, made anew."""
-        definition = replace(self.definition, alpha=alpha)
-        return Weights(definition, self.n, self._dt, self.dtype, self.device, tabulated=self._family is not None)
 
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
@@ -161,7 +135,7 @@ class Weights:
     def _orders_in(self, table: tables.Table) -> Orders:
         """The orders as points of a table's domain, which all tables of these weights share."""
         if self._orders is None:
-            self._orders = Orders(self.definition.alpha, table.domain, self._dt, self.device)
+            self._orders = Orders(self._alpha, table.domain, self._dt, self.device)
         return self._orders
 
     def _computed(self, nodes: Nodes | None, length: int) -> ChunkForm:
@@ -201,22 +175,68 @@ class Weights:
         return self._charge(values.to(self.dtype).contiguous())
 
 
-class _Slopes(Weights):
-    def __init__(self, of: Weights):
-        self._of = of
-        self.definition, self.n, self.dtype, self.device = of.definition, of.n, of.dtype, of.device
-        self.nodes, self._dt, self._family, self._charge = of.nodes, of._dt, of._family, free
-        self.kept, self._forms, self._columns = {}, {}, None
+class Weights(Columns):
+    """The stencil of one definition on `n` samples, and the forms that kernels asked for.
 
-    def _evaluated(self, table: tables.Table) -> list[Tensor]:
-        return self._orders_in(table).slopes(table, self.dtype)
+    Args:
+        definition: With alpha a number, numbers, or a tensor of as many values as there are channels.
+        n: Samples.
+        dt: Their spacing.
+        dtype: What the product is computed in.
+        device: Where.
+        tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
+        charge: What is told of every tensor that they make.
+    """
 
-    def _orders_in(self, table: tables.Table) -> Orders:
-        return self._of._orders_in(table)
+    def __init__(
+        self,
+        definition: Definition,
+        n: int,
+        dt: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        tabulated: bool = True,
+        charge: Charge = free,
+    ):
+        nodes = None
+        if n > _SHORTEST:
+            nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
+        shared = family(definition) if tabulated and not definition.is_fixed else None
+        super().__init__(definition, n, dt, dtype, device, nodes, shared, charge)
+        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
+
+    def slopes(self, alpha: Tensor) -> Slopes:
+        """Return the derivative of these weights in alpha; see `Slopes`.
+
+        Args:
+            alpha: The definition's, or what autograd saved of it.
+        """
+        return Slopes(self, alpha)
+
+    def at(self, alpha: Tensor) -> Weights:
+        """Return the weights of another alpha, made anew."""
+        definition = replace(self.definition, alpha=alpha)
+        return Weights(definition, self.n, self._dt, self.dtype, self.device, tabulated=self._family is not None)
+
+
+class Slopes(Columns):
+    """The derivative of weights in alpha, each channel's in its own: in place of the weights they give the result's.
+
+    They do not hold the weights: each would keep the other alive until the garbage collector finds them.
+    """
+
+    def __init__(self, of: Weights, alpha: Tensor):
+        super().__init__(of.definition, of.n, of._dt, of.dtype, of.device, of.nodes, of._family, free)
+        self._alpha, self._orders = alpha, of._orders
 
     @cached_property
     def stencil(self) -> Stencil:
-        return _derived(self.definition, self.n, self._dt)
+        """The operator's derivative, in tensors."""
+        return _derived(replace(self.definition, alpha=self._alpha), self.n, self._dt)
+
+    def _evaluated(self, table: tables.Table) -> list[Tensor]:
+        return self._orders_in(table).slopes(table, self.dtype)
 
 
 def _derived(definition: Definition, n: int, dt: float) -> Stencil:
