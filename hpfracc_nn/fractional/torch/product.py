@@ -146,9 +146,7 @@ class _ProductFunction(torch.autograd.Function):
         product: Product = ctx.product
         product.site.again(product.plan)
         x, alpha = ctx.saved_tensors or (None, None)
-        needs_x, _, needs_order = ctx.needs_input_grad
-        if not needs_order:
-            x = None
+        needs_x = ctx.needs_input_grad[0]
         if torch.is_grad_enabled() or is_batched(g) or (forward_ad._current_level >= 0 and has_tangent(g)):
             with torch.autocast(g.device.type, enabled=False):
                 return _placed(product.formula_backward(x, g, alpha), alpha)

@@ -32,7 +32,7 @@ class FractionalLayer(nn.Module):
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
         learn_alpha: Whether alpha is a parameter.
         bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how
-            often the data are differenced, so wide bounds cost digits in float32.
+            often the data are differenced; with bounds wider than 1.25 it is computed in float64.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
