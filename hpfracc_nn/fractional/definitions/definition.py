@@ -32,7 +32,8 @@ class Definition:
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
-            bound is the limit from above. A tensor alpha further outside is not checked where it learns; its weights are then wrong, or NaN.
+            bound is the limit from above. A tensor alpha outside them is not
+            checked where it learns; its weights are then wrong, or NaN.
     """
 
     alpha: Alpha
@@ -93,7 +94,8 @@ class Definition:
     def differences(self) -> int:
         """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
 
-        It changes the rounding, and beside that only bdf2 near the start: its starting column multiplies another entry. A bound of (0, 1) gives 1 for every alpha in it.
+        It changes the rounding, and beside that only bdf2 near the start: its starting column multiplies another entry.
+        A bound of (0, 1) gives 1 for every alpha in it.
         """
         return max(0, math.ceil(self.interval[1] - 0.25))
 
