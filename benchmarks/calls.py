@@ -62,7 +62,7 @@ def product_both_ways(
     """The same, and its adjoint on the gradient `g`."""
     product, data = planned_product(x.detach().requires_grad_(), definition, manager, dim)
     data, grads = data.detach(), g.reshape(data.shape)
-    return lambda: (product.forward(data), product.backward(None, grads, True))
+    return lambda: (product.forward(data), product.backward(None, grads, None, True))
 
 
 def planned_product(
