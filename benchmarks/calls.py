@@ -24,10 +24,11 @@ def planner() -> BackendManager:
 
 def calibrate(threads: int = 1) -> None:
     """Calibrate the estimate before the allocator is changed: plans are then those of a user's process."""
-    derivative(signals(2), Caputo(0.5), manager=planner())  # registers torch's probe
+    derivative(signals(2), Caputo(0.5), manager=planner())  # registers torch's probe, and NumPy's
     with torch_threads(threads):
         for dtype in ("float32", "float64"):
             this_machine().rates("torch", "cpu", dtype)
+            this_machine().rates("numpy", "cpu", dtype)
 
 
 def definitions(alpha: float) -> dict[str, Definition]:
