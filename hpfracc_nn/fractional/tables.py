@@ -117,8 +117,13 @@ class Points:
     """
 
     def __init__(self, alpha: Array, domain: Domain, dt: float, xp: Namespace, constant: Constant):
-        self._alpha, self._domain, self._xp, self._constant = alpha, domain, xp, constant
+        self._domain, self._xp, self._constant = domain, xp, constant
         self._log_base = domain.power * math.log(dt * domain.reach)
+        self._power = xp.exp(alpha * self._log_base)
+        self._cell = (
+            0.0 if domain.cells == 1 else xp.floor((alpha - domain.low) / domain.width).clip(0, domain.cells - 1)
+        )
+        self._angle = xp.acos((alpha - (domain.low + domain.width * (self._cell + 0.5))) * (1 / domain.radius))
         self._kept: dict[int, Array] = {}
 
     def basis(self, degree: int) -> Array:
@@ -144,23 +149,6 @@ class Points:
             return series
         cells = self._constant(f"cells to {self._domain.cells}", _range(self._domain.cells))
         return ((self._cell == cells)[:, :, None] * series[:, None]).reshape(series.shape[0], -1)
-
-    @cached_property
-    def _power(self) -> Array:
-        return self._xp.exp(self._alpha * self._log_base)
-
-    @cached_property
-    def _cell(self) -> Array:
-        """The cell that each alpha is in, [channels, 1]."""
-        domain = self._domain
-        return self._xp.floor((self._alpha - domain.low) / domain.width).clip(0, domain.cells - 1)
-
-    @cached_property
-    def _angle(self) -> Array:
-        """acos(u), [channels, 1]."""
-        domain = self._domain
-        centre = domain.low + domain.width * (0.5 if domain.cells == 1 else self._cell + 0.5)
-        return self._xp.acos((self._alpha - centre) * (1 / domain.radius))
 
 
 @cache
