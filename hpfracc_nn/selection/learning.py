@@ -35,7 +35,10 @@ class Learner:
 
     def __init__(self, settings: Settings, machine: Machine):
         self._settings, self._machine = settings, machine
-        self.policy = _policy(settings)
+        self.policy = Policy(
+            settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
+        )
+        self._deterministic: dict[str, bool] = {}  # of each framework, as it was last seen
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
@@ -45,14 +48,21 @@ class Learner:
         """Go on under other settings; what was learnt stays."""
         if settings.wisdom != self._settings.wisdom:
             self._is_read = False
-        before, self._settings = self.policy, settings
-        self.policy = _policy(settings)
-        self.policy.restore(before.state())
+        self._settings = settings
+        self.policy.budget.fraction = settings.explore_fraction
+        self.policy.switch_margin = settings.switch_margin
+        self.policy.learn = _is_learning(settings)
 
     def is_learning(self, framework: str) -> bool:
         """Return whether live calls change what is chosen for the arrays of a framework."""
-        settings = self._settings
-        return settings.mode == "learn" and settings.sample and not settings.is_deterministic(framework)
+        return _is_learning(self._settings) and not self._settings.is_deterministic(framework)
+
+    def has_changed(self, framework: str) -> bool:
+        """Return whether a framework says otherwise than before of whether its plans must not change."""
+        now = self._settings.is_deterministic(framework)
+        before = self._deterministic.get(framework, now)
+        self._deterministic[framework] = now
+        return now != before
 
     def uses_knowledge(self, framework: str) -> bool:
         """Return whether what was learnt, now or before, changes what is chosen."""
@@ -69,7 +79,7 @@ class Learner:
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
-        self._know()
+        self.know()
         candidates = self._candidates(workload, verdicts)
         decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
         compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
@@ -77,7 +87,7 @@ class Learner:
 
     def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
         """Return the kernel that is taken to be the fastest, and what is expected of each; nothing is changed."""
-        self._know()
+        self.know()
         candidates, key = self._candidates(workload, verdicts), key_of(workload)
         found = self.policy.predict(key, candidates)
         incumbent = self.policy.incumbent(key)
@@ -113,7 +123,7 @@ class Learner:
         self._saved = time.monotonic()
         if not self._new or self._settings.mode != "learn":
             return False
-        self._know()
+        self.know()
         if self._file is None or not self._file.merge(self._learnt()):
             return False
         self._new.clear()
@@ -123,7 +133,7 @@ class Learner:
         """Leave to the parent process what it has to save."""
         self._new.clear()
 
-    def _know(self) -> None:
+    def know(self) -> None:
         """Read the file once, unless nothing of it would be used."""
         if self._is_read or self._settings.mode not in ("learn", "frozen"):
             return
@@ -162,12 +172,8 @@ class Learner:
         return found or [_candidate(verdict, None) for verdict in able]
 
 
-def _policy(settings: Settings) -> Policy:
-    return Policy(
-        settings.explore_fraction,
-        switch_margin=settings.switch_margin,
-        learn=settings.mode == "learn" and settings.sample,
-    )
+def _is_learning(settings: Settings) -> bool:
+    return settings.mode == "learn" and settings.sample
 
 
 def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:
