@@ -153,7 +153,7 @@ class BackendManager:
             return plan
 
     def draft(self, workload: Workload) -> Plan:
-        """Return a plan of its own for a site: where it learns the one by the estimate, and `decide` is asked at once."""
+        """Return a plan of its own for a site: where it learns it is the estimate's, and `decide` is next."""
         with self.lock:
             if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
                 return self.plan(workload).twin()
