@@ -3,6 +3,7 @@
 import math
 import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,11 +21,16 @@ TIMES = {FFT: 3e-4, DENSE: 1.2e-4, JIT: 1e-5}
 CLOSE = {FFT: 1.1e-4, DENSE: 0.8e-4}  # so near to the estimates that only a trial can tell
 
 
+class Flagged(FakeProbe):
+    is_deterministic = False
+
+    def deterministic(self):
+        return self.is_deterministic
+
+
 @pytest.fixture(autouse=True)
 def probe(monkeypatch):
-    made = FakeProbe()
-    made.is_deterministic = False
-    made.deterministic = lambda: made.is_deterministic
+    made = Flagged()
     monkeypatch.setitem(_probes, "torch", made)
     return made
 
@@ -182,9 +188,10 @@ def test_compiled_code_makes_every_site_ask_again(add):
 def test_a_change_of_level_makes_every_site_ask_again():
     manager = learning()
     site, other = (manager.site("test_op", "torch") for _ in range(2))
-    alone = {"work": replace(WORK, needs_gradient=False), "backward": False}
+    one_way = replace(WORK, needs_gradient=False)
+    alone: dict[str, Any] = {"work": one_way, "backward": False}
     calls(site, 300, **alone)
-    calls(other, 300, work=replace(alone["work"], n=200), backward=False)
+    calls(other, 300, work=replace(one_way, n=200), backward=False)
     assert other.plans()[0].left > 1
     slower = {FFT: 3e-4, DENSE: 1e-3}
     for _ in range(1000):
@@ -355,7 +362,7 @@ def test_deterministic_plans_do_not_depend_on_the_machine(add, monkeypatch):
     assert len(set(tables[0])) > 1
 
 
-DIFFERENT = {
+DIFFERENT: dict[str, Any] = {
     "op": "test_op_2",
     "framework": "numpy",
     "device": "cuda:1",
