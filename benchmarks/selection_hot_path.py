@@ -3,8 +3,8 @@
     python benchmarks/selection_hot_path.py [--quick] [--output benchmarks/results]
 
 `Site.pick` is the question at every call, with everything in its key that the plan depends on: definition, step, axis,
-shape, dtype, device, whether a gradient is wanted, threads. `the key` is what it takes to make that. A first decision is
-that for a size never seen before; a later one, and what a timed call adds, fall on one call in 256 in the long run.
+shape, dtype, device, whether a gradient is wanted, threads. `the key` is what it takes to make that. A first decision
+is that for a size never seen before; a later one, and what a timed call adds, fall on one call in 256 in the long run.
 
 Targets: `Site.pick` takes at most 6 times `x.shape` and under 1 us, a first decision at most 200 us, and the manager at
 most 3 % of a forward pass of 16 x 64: that of a layer which learns, against one whose site answers with a constant.
@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import torch
-from calls import calibrate, signals
+from calls import both_ways, calibrate, signals
 from results import Table, microseconds
 from timing import Call, interleaved, machine, set_allocator, torch_threads
 from torch import Tensor
@@ -48,7 +48,10 @@ class ConstantSite(Site):
 
 
 def learnt(x: Tensor) -> tuple[FractionalLayer, Site, Plan]:
-    """Return a layer that has learnt of x's size all that it will, its site and its plan."""
+    """Return a layer that has learnt of x's size all that it will, its site and its plan; compiled code is loaded."""
+    numba = BackendManager(Settings(force_backend="numba", mode="prior", wisdom="off"))
+    x_grad = x.clone().requires_grad_()
+    both_ways(lambda: FractionalLayer(DEFINITION.alpha, manager=numba)(x_grad), [x_grad], x)()
     manager = BackendManager(Settings(mode="learn", wisdom="off"))
     layer = FractionalLayer(DEFINITION.alpha, "caputo", manager=manager)
     for _ in range(WARM):

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Wisdom, WisdomFile
+from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.probe import _probes
@@ -33,6 +34,12 @@ def probe(monkeypatch):
     made = Flagged()
     monkeypatch.setitem(_probes, "torch", made)
     return made
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """The time of a decision is real, that of a call is made up: the one is not held against the other."""
+    monkeypatch.setattr(learning_module, "FREE", math.inf)
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +124,19 @@ def test_what_trials_lose_stays_within_their_budget():
     # What the policy believes was spent is what was, two passes of each call, less those since its last decision.
     spent = sum(2 * CLOSE[name] * count for name, count in picks.items())
     assert spent - 256 * 2 * CLOSE[DENSE] <= 1.01 * budget.total <= 1.02 * spent
+
+
+def test_short_calls_are_decided_on_seldom_however_odd_their_times(monkeypatch):
+    site = learning().site("test_op", "torch")
+    odd = [dict.fromkeys(TIMES, seconds) for seconds in (1e-4, 3e-4)]
+
+    def decisions(count):
+        return sum(call(site, times=odd[number // 7 % 2])[1] for number in range(count))
+
+    assert decisions(5000) > 500
+    monkeypatch.setattr(learning_module, "FREE", 0.0)
+    monkeypatch.setattr(learning_module, "COST", 1e-9)  # no call is long enough
+    assert decisions(5000) < 5000 / learning_module.SELDOM + 30
 
 
 def test_switching_keeps_counters_and_report_consistent():

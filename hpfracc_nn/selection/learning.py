@@ -6,7 +6,10 @@ Callers hold the manager's lock.
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
@@ -21,8 +24,29 @@ from hpfracc_nn.selection.wisdom import Timing, Trust, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Direction, Workload
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
+FREE = 0.02  # seconds that deciding may cost, about as much as a calibration; then it slows down
+COST = 0.01  # to this part of the time of the calls
+SELDOM = 1024  # calls between decisions, at most
+
+
+def _counted(method: Callable[P, R]) -> Callable[P, R]:
+    """Add what a method of the Learner takes to what learning has cost."""
+
+    @wraps(method)
+    def counted(*arguments: P.args, **given: P.kwargs) -> R:
+        learner: Any = arguments[0]
+        started = time.perf_counter()
+        try:
+            return method(*arguments, **given)
+        finally:
+            learner.cost += time.perf_counter() - started
+
+    return counted
 
 
 class Learner:
@@ -31,10 +55,14 @@ class Learner:
     Args:
         settings: Of the manager.
         machine: Whose rates the file keeps too.
+
+    Attributes:
+        cost: Seconds that deciding and learning took.
     """
 
     def __init__(self, settings: Settings, machine: Machine):
         self._settings, self._machine = settings, machine
+        self.cost, self._decisions = 0.0, 0
         self.policy = Policy(
             settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
         )
@@ -68,6 +96,7 @@ class Learner:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
+    @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
@@ -83,6 +112,11 @@ class Learner:
         candidates = self._candidates(workload, verdicts)
         decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
         compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
+        self._decisions += 1
+        if self.cost > FREE and not decision.is_trial:
+            seconds = next(each.seconds + each.backward for each in candidates if each.name == decision.name)
+            paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
+            decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
         return decision, compiles
 
     def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
@@ -96,6 +130,7 @@ class Learner:
         ready = [each.name for each in candidates if not each.compile_seconds] or list(found)
         return min(ready, key=lambda name: found[name].seconds), found
 
+    @_counted
     def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
         """Learn from a timed call; return whether what is believed of other workloads has changed with it."""
         key, name = key_of(plan.workload), plan.kernel.name
