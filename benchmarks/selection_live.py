@@ -105,8 +105,8 @@ def traces() -> list[Trace]:
     batches = [chance.choice(sizes) for _ in range(400)]
     return [
         training(),
-        Trace("serving", [SERVING] * CALLS, 1, is_training=False),
-        Trace("batches", batches, 1, is_training=False),
+        Trace("serving", [SERVING] * CALLS, 10, is_training=False),
+        Trace("batches", batches, 10, is_training=False),
     ]
 
 

@@ -54,7 +54,7 @@ def samples(n: int) -> Tensor:
 @lru_cache(maxsize=1)
 def exact_manager() -> BackendManager:
     """Return a manager of kernels without exponentials: the reference."""
-    return BackendManager(Settings(force_algorithm="fft", calibration="shipped"))
+    return BackendManager(Settings(force_algorithm="fft", calibration="shipped", mode="prior"))
 
 
 @lru_cache(maxsize=64)
