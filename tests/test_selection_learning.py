@@ -223,6 +223,15 @@ def test_a_change_of_level_makes_every_site_ask_again():
     assert call(site, times=slower, **alone)[0].kernel.name == FFT
 
 
+def test_asking_again_counts_at_least_one_call():
+    _, site = learnt()
+    plan = site.plans()[0]
+    plan.left, plan.granted = 100, 50  # as after a race of threads
+    site.reconsider()
+    assert (plan.left, plan.granted) == (1, 1)
+    assert call(site)[0].kernel.name == DENSE
+
+
 @pytest.mark.parametrize(
     "change", [{"switch_margin": 0.2}, {"explore_fraction": 0.0}, {"memory_limit": "1GiB"}, {"sample": False}]
 )

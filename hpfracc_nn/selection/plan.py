@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.sampling import LONGEST_PERIOD, NEVER, Samples, quantile
+from hpfracc_nn.selection.sampling import LONGEST_PERIOD, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
 
 LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
@@ -84,9 +84,8 @@ class Plan:
 
     def reconsider(self) -> None:
         """Let the next call reconsider the choice."""
-        if self.left < NEVER:
-            self.granted -= max(0, self.left - 1)
-            self.left = 1
+        self.granted = max(1, self.granted - max(0, self.left - 1))  # threads may race: a call was made, at the least
+        self.left = 1
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward
