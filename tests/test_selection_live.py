@@ -1,6 +1,7 @@
 """One manager that learns in threads, forked processes, compiled models and processes one after the other."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -15,14 +16,14 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import hpfracc_nn as fnn
-from hpfracc_nn.selection import BackendManager, Settings, WisdomFile
+from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, learning
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 ROOT = Path(__file__).parents[1]
-LEARNING = Settings(mode="learn", wisdom="off", disabled=frozenset({"numba", "xla"}))
-# Seconds of each way, made up: the estimate believes otherwise of the first at the shapes below.
+LEARNING = Settings(mode="learn", wisdom="off", calibration="shipped", disabled=frozenset({"numba", "xla"}))
+# Seconds of each way, made up, and longer than the estimates, so that all are tried at the sizes below.
 TIMES = {"torch/dense": 4e-4, "torch/fft": 2e-4, "torch/chunked_scan": 1e-4}
 forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
@@ -30,6 +31,7 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let real kernels take made-up times."""
+    monkeypatch.setattr(learning, "FREE", math.inf)  # deciding takes real time, a call does not
     record = BackendManager.record
 
     def recorded(self: BackendManager, plan: Any, seconds: float, direction: Any = "forward", **given: Any) -> None:
@@ -71,6 +73,7 @@ def test_five_processes_of_different_speed_have_the_same_deterministic_plans() -
 
 
 def test_eight_threads_learn_at_one_site(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "FREE", math.inf)
     monkeypatch.setitem(_probes, "torch", FakeProbe())
     works, times = [replace(WORK, n=100 * n) for n in range(1, 4)], {"torch/fft": 3e-5, "torch/dense": 1e-5}
     with registering() as add:
@@ -102,6 +105,7 @@ def test_eight_threads_learn_at_one_site(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_known_key_that_learns_waits_for_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learning, "FREE", math.inf)
     monkeypatch.setitem(_probes, "torch", FakeProbe())
     with registering() as add:
         add(fake("torch/fft"), fake("torch/dense", lambda w: 2 * w.samples))
