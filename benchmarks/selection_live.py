@@ -208,8 +208,8 @@ def main() -> None:
             return
         table = Table(
             "selection-live",
-            f"Learning from live calls, float32, one thread, {machine()}. Seconds of the processor, medians of {repeats} "
-            "interleaved repeats.",
+            f"Learning from live calls, float32, one thread, {machine()}. Seconds of the processor, medians "
+            f"of {repeats} interleaved repeats.",
             {
                 "trace": ("trace", ""),
                 "player": ("player", ""),
