@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -14,10 +13,6 @@ from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, der
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import Kernel, Settings, kernels, this_machine
-
-# What is timed is the kernel by the estimate: nothing is tried meanwhile, and the user's cache is left alone.
-os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
-os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
 
 NAMES = {"grunwald_letnikov": GrunwaldLetnikov, "caputo l1_2": Caputo}
 
@@ -100,7 +95,7 @@ def forced_managers() -> dict[str, BackendManager]:
 
 
 def _forced(kernel: Kernel) -> BackendManager:
-    return BackendManager(Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, mode="prior"))
+    return BackendManager(Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm))
 
 
 def both_ways(call: Callable[[], Tensor], inputs: Sequence[Tensor], g: Tensor) -> Callable[[], object]:

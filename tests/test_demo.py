@@ -77,7 +77,7 @@ def test_the_quick_form_uses_the_last_samples(volatility):
 
 @pytest.mark.parametrize("algorithm", ["dense", "chunked_scan"])
 def test_a_forecast_does_not_change_in_any_bit_when_later_samples_do(algorithm):
-    manager = BackendManager(Settings(force_algorithm=algorithm, mode="prior"))
+    manager = BackendManager(Settings(force_algorithm=algorithm))
     model = Arfima(0.4, -0.2, 0.1, manager=manager)
     series = torch.from_numpy(data.arfima(N, 0.4, np.random.default_rng(0)))
 
@@ -105,7 +105,7 @@ def test_a_price_after_a_day_does_not_change_the_forecast_made_on_it(algorithm):
     start = 1400
     values = data.log_parkinson(high, low)
     level, scale = values[:start].mean(), values[:start].std()
-    model = Arfima(0.47, -0.21, -0.03, manager=BackendManager(Settings(force_algorithm=algorithm, mode="prior")))
+    model = Arfima(0.47, -0.21, -0.03, manager=BackendManager(Settings(force_algorithm=algorithm)))
 
     def forecasts():
         scaled = torch.from_numpy((data.log_parkinson(high, low) - level) / scale)

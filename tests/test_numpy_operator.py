@@ -25,9 +25,7 @@ SIZES = (1, 2, 3, 4, 5, 63, 64, 65, 200)
 
 @pytest.fixture(params=KERNELS)
 def manager(request):
-    return BackendManager(
-        Settings(force_algorithm=request.param.algorithm, calibration="shipped", mode="prior"), machine=Machine()
-    )
+    return BackendManager(Settings(force_algorithm=request.param.algorithm, calibration="shipped"), machine=Machine())
 
 
 def assert_close(got, wanted, scale):
@@ -200,7 +198,7 @@ def test_each_call_is_a_consultation_and_runs_in_the_kernel(manager):
 
 
 def test_a_change_of_settings_changes_the_kernel_of_the_next_call():
-    manager, x = BackendManager(Settings(calibration="shipped", mode="prior")), rng().standard_normal((3, 40))
+    manager, x = BackendManager(Settings(calibration="shipped")), rng().standard_normal((3, 40))
     results = []
     for algorithm in ("dense", "fft", "dense"):
         manager.configure(force_algorithm=algorithm)
@@ -248,7 +246,7 @@ def strange(x):
 
 def test_samples_of_any_kind_are_taken_without_compiling_anew():
     recurrence = pytest.importorskip("hpfracc_nn.fractional.numba.recurrence")
-    manager = BackendManager(Settings(force_backend="numba", calibration="shipped", mode="prior"))
+    manager = BackendManager(Settings(force_backend="numba", calibration="shipped"))
     x = rng().standard_normal((3, 40))
     wanted = fnn.caputo(x, 0.5, manager=manager)
     compiled = len(recurrence.forward.signatures)
@@ -262,13 +260,13 @@ def test_numpy_arrays_are_worked_on_by_the_callers_thread(monkeypatch):
         raise AssertionError(f"{parts} parts")
 
     monkeypatch.setattr(threads, "spread", spread)
-    manager = BackendManager(Settings(calibration="shipped", mode="prior"))
+    manager = BackendManager(Settings(calibration="shipped"))
     y = fnn.caputo(np.ones((4, 1 << 16)), 0.5, manager=manager)
     assert np.abs(y).max() == 0  # Caputo's derivative of a constant
 
 
 def test_a_manager_that_nobody_holds_goes_away():
-    manager = BackendManager(Settings(calibration="shipped", mode="prior"), machine=Machine())
+    manager = BackendManager(Settings(calibration="shipped"), machine=Machine())
     fnn.caputo(np.ones(8), 0.5, manager=manager)
     assert manager.shared_site("toeplitz", "numpy", "numpy") is manager.shared_site("toeplitz", "numpy", "numpy")
     gone = weakref.ref(manager)

@@ -75,8 +75,7 @@ def test_every_step_is_the_sample_of_the_dense_matrix(kind: type[Definition], sc
         assert worst(y, multiplied(matrix(definition, n), x)) < 1e-12, alpha
 
 
-# Weights as they are, no exponentials.
-FFT = BackendManager(Settings(force_algorithm="fft", calibration="shipped", mode="prior"))
+FFT = BackendManager(Settings(force_algorithm="fft", calibration="shipped"))  # weights as they are, no exponentials
 
 
 def assert_ten_thousand_steps_are_the_whole_series(definition: Definition, channels: int) -> None:

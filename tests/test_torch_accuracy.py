@@ -54,7 +54,7 @@ def samples(n: int) -> Tensor:
 @lru_cache(maxsize=1)
 def exact_manager() -> BackendManager:
     """Return a manager of kernels without exponentials: the reference."""
-    return BackendManager(Settings(force_algorithm="fft", calibration="shipped", mode="prior"))
+    return BackendManager(Settings(force_algorithm="fft", calibration="shipped"))
 
 
 @lru_cache(maxsize=64)

@@ -72,10 +72,10 @@ def test_numba_refuses_other_devices_and_its_own_absence(monkeypatch: pytest.Mon
 
 def test_without_numba_another_kernel_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
-    manager = BackendManager(Settings(calibration="shipped", mode="prior"))
+    manager = BackendManager(Settings(calibration="shipped"))
     plan = manager.plan(Workload("toeplitz", "torch", rows=64, n=4096, exponentials=30))
     assert plan.backend != "numba"
     with pytest.raises(LookupError, match="Numba is not installed"):
-        BackendManager(Settings(force_backend="numba", calibration="shipped", mode="prior")).plan(
+        BackendManager(Settings(force_backend="numba", calibration="shipped")).plan(
             Workload("toeplitz", "torch", n=4096, exponentials=30)
         )

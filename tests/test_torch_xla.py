@@ -33,9 +33,7 @@ def derivative(x: Tensor, kernel: Kernel, definition: Definition = DEFINITION) -
 
 def reference(x: Tensor) -> Tensor:
     """Return the same in float64 by torch's transform."""
-    manager = BackendManager(
-        Settings(force_backend="torch", force_algorithm="fft", calibration="shipped", mode="prior")
-    )
+    manager = BackendManager(Settings(force_backend="torch", force_algorithm="fft", calibration="shipped"))
     return apply("test", x.double(), DEFINITION, 1.0, -1, manager)
 
 
@@ -209,7 +207,7 @@ def test_the_estimate_does_not_pick_it(
 ) -> None:
     if not numba:
         monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
-    manager = shipped_manager() if numba else BackendManager(Settings(calibration="shipped", mode="prior"))
+    manager = shipped_manager() if numba else BackendManager(Settings(calibration="shipped"))
     work = Workload("toeplitz", "torch", rows=rows, n=n, exponentials=30, needs_gradient=gradient)
     assert manager.plan(work).backend != "xla"
 
@@ -220,10 +218,10 @@ sys.modules["jax"] = sys.modules["jaxlib"] = None  # an import raises ImportErro
 import torch
 from hpfracc_nn import BackendManager, Caputo, derivative
 from hpfracc_nn.selection import Settings, Workload
-manager = BackendManager(Settings(calibration="shipped", mode="prior"))
+manager = BackendManager(Settings(calibration="shipped"))
 x = torch.randn(4, 100, requires_grad=True)
 derivative(x, Caputo(0.5), manager=manager).sum().backward()
-forced = BackendManager(Settings(force_backend="xla", calibration="shipped", mode="prior"))
+forced = BackendManager(Settings(force_backend="xla", calibration="shipped"))
 try:
     derivative(x, Caputo(0.5), manager=forced)
 except LookupError as error:
@@ -243,14 +241,12 @@ def test_without_jax_everything_else_works_and_the_reason_is_told() -> None:
 
 FORKED = """
 import json, os, sys, warnings
-from dataclasses import replace
 import torch
 from hpfracc_nn import BackendManager, Caputo, derivative
 from hpfracc_nn.selection import Settings
 
 warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's own
-fixed = Settings(calibration="shipped", mode="prior")
-free, forced = (BackendManager(replace(fixed, force_backend=name)) for name in (None, "xla"))
+free, forced = (BackendManager(Settings(force_backend=name, calibration="shipped")) for name in (None, "xla"))
 x = torch.ones(4, 100, requires_grad=True)
 
 def told(call):

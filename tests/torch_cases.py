@@ -30,14 +30,14 @@ SCHEMES = [(kind, scheme) for kind in DEFINITIONS.values() for scheme in kind.sc
 def manager_for(kernel: Kernel) -> BackendManager:
     """Return a manager that runs this kernel or raises."""
     return BackendManager(
-        Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, calibration="shipped", mode="prior")
+        Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, calibration="shipped")
     )
 
 
 @lru_cache(maxsize=1)
 def shipped_manager() -> BackendManager:
     """Return a manager with the default settings and the shipped rates: its plans are the same everywhere."""
-    return BackendManager(Settings(calibration="shipped", mode="prior"))
+    return BackendManager(Settings(calibration="shipped"))
 
 
 class Refused(Skipped):
