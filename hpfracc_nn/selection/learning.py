@@ -6,7 +6,10 @@ Callers hold the manager's lock.
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
@@ -21,8 +24,29 @@ from hpfracc_nn.selection.wisdom import Timing, Trust, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Direction, Workload
 
+P = ParamSpec("P")
+R = TypeVar("R")
+
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
+FREE = 0.02  # seconds that deciding may cost, about as much as a calibration; then it slows down
+COST = 0.01  # to this part of the time of the calls
+SELDOM = 1024  # calls between decisions, at most
+
+
+def _counted(method: Callable[P, R]) -> Callable[P, R]:
+    """Add what a method of the Learner takes to what learning has cost."""
+
+    @wraps(method)
+    def counted(*arguments: P.args, **given: P.kwargs) -> R:
+        learner: Any = arguments[0]
+        started = time.perf_counter()
+        try:
+            return method(*arguments, **given)
+        finally:
+            learner.cost += time.perf_counter() - started
+
+    return counted
 
 
 class Learner:
@@ -31,11 +55,18 @@ class Learner:
     Args:
         settings: Of the manager.
         machine: Whose rates the file keeps too.
+
+    Attributes:
+        cost: Seconds that deciding and learning took.
     """
 
     def __init__(self, settings: Settings, machine: Machine):
         self._settings, self._machine = settings, machine
-        self.policy = _policy(settings)
+        self.cost, self._decisions = 0.0, 0
+        self.policy = Policy(
+            settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
+        )
+        self._deterministic: dict[str, bool] = {}  # of each framework, as it was last seen
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
@@ -45,19 +76,27 @@ class Learner:
         """Go on under other settings; what was learnt stays."""
         if settings.wisdom != self._settings.wisdom:
             self._is_read = False
-        before, self._settings = self.policy, settings
-        self.policy = _policy(settings)
-        self.policy.restore(before.state())
+        self._settings = settings
+        self.policy.budget.fraction = settings.explore_fraction
+        self.policy.switch_margin = settings.switch_margin
+        self.policy.learn = _is_learning(settings)
 
     def is_learning(self, framework: str) -> bool:
         """Return whether live calls change what is chosen for the arrays of a framework."""
-        settings = self._settings
-        return settings.mode == "learn" and settings.sample and not settings.is_deterministic(framework)
+        return _is_learning(self._settings) and not self._settings.is_deterministic(framework)
+
+    def has_changed(self, framework: str) -> bool:
+        """Return whether a framework says otherwise than before of whether its plans must not change."""
+        now = self._settings.is_deterministic(framework)
+        before = self._deterministic.get(framework, now)
+        self._deterministic[framework] = now
+        return now != before
 
     def uses_knowledge(self, framework: str) -> bool:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
+    @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
@@ -69,15 +108,20 @@ class Learner:
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
-        self._know()
+        self.know()
         candidates = self._candidates(workload, verdicts)
         decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
         compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
+        self._decisions += 1
+        if self.cost > FREE and not decision.is_trial:
+            seconds = next(each.seconds + each.backward for each in candidates if each.name == decision.name)
+            paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
+            decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
         return decision, compiles
 
     def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
         """Return the kernel that is taken to be the fastest, and what is expected of each; nothing is changed."""
-        self._know()
+        self.know()
         candidates, key = self._candidates(workload, verdicts), key_of(workload)
         found = self.policy.predict(key, candidates)
         incumbent = self.policy.incumbent(key)
@@ -86,6 +130,7 @@ class Learner:
         ready = [each.name for each in candidates if not each.compile_seconds] or list(found)
         return min(ready, key=lambda name: found[name].seconds), found
 
+    @_counted
     def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
         """Learn from a timed call; return whether what is believed of other workloads has changed with it."""
         key, name = key_of(plan.workload), plan.kernel.name
@@ -113,7 +158,7 @@ class Learner:
         self._saved = time.monotonic()
         if not self._new or self._settings.mode != "learn":
             return False
-        self._know()
+        self.know()
         if self._file is None or not self._file.merge(self._learnt()):
             return False
         self._new.clear()
@@ -123,7 +168,7 @@ class Learner:
         """Leave to the parent process what it has to save."""
         self._new.clear()
 
-    def _know(self) -> None:
+    def know(self) -> None:
         """Read the file once, unless nothing of it would be used."""
         if self._is_read or self._settings.mode not in ("learn", "frozen"):
             return
@@ -162,12 +207,8 @@ class Learner:
         return found or [_candidate(verdict, None) for verdict in able]
 
 
-def _policy(settings: Settings) -> Policy:
-    return Policy(
-        settings.explore_fraction,
-        switch_margin=settings.switch_margin,
-        learn=settings.mode == "learn" and settings.sample,
-    )
+def _is_learning(settings: Settings) -> bool:
+    return settings.mode == "learn" and settings.sample
 
 
 def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:

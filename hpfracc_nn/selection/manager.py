@@ -9,8 +9,7 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import from_environment
@@ -19,8 +18,8 @@ from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import kernels, watch
-from hpfracc_nn.selection.reporting import ReportRow, rows
-from hpfracc_nn.selection.settings import Limit, Mode, Objective, Settings, names
+from hpfracc_nn.selection.reporting import Counters, ReportRow, rows
+from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, names
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.verdict import Verdict, accepted, judge, no_kernel, plan_of
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
@@ -31,23 +30,6 @@ MOST_RETIRED = 64
 
 
 _managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
-
-
-class Unchanged(Enum):
-    """What an argument of `configure` is when it was not given: None clears."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Literal[Unchanged.UNCHANGED] = Unchanged.UNCHANGED
-
-
-class Counters(TypedDict):
-    """Consultations so far, by direction, and forward ones by the name of the kernel picked."""
-
-    forward: int
-    backward: int
-    picks: dict[str, int]
 
 
 class BackendManager:
@@ -160,6 +142,7 @@ class BackendManager:
             LookupError: No kernel accepts it, or none of those that are forced.
         """
         with self.lock:
+            self.has_changed(workload.framework)
             key = (self.epoch, workload)
             plan = self._plans.get(key)
             if plan is None or plan.learns:
@@ -168,6 +151,22 @@ class BackendManager:
                     self._plans.clear()
                 self._plans[key] = plan
             return plan
+
+    def draft(self, workload: Workload) -> Plan:
+        """Return a plan of its own for a site: where it learns it is the estimate's, and `decide` is next."""
+        with self.lock:
+            if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
+                return self.plan(workload).twin()
+            verdicts = self._verdicts_on(workload)
+            return plan_of(accepted(verdicts)[0].kernel.name, "prior", verdicts, workload, self.settings, learns=True)
+
+    def has_changed(self, framework: str) -> bool:
+        """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""
+        with self.lock:
+            changed = self.learner.has_changed(framework)
+            if changed:
+                self.kernels_changed()
+            return changed
 
     def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int]:
         """Return the kernel that runs now in place of `plan`, why, and after how many calls to ask again.
@@ -332,6 +331,7 @@ class BackendManager:
         return found
 
     def _judge(self, workload: Workload) -> list[Verdict]:
+        self.learner.know()  # the rates that an earlier process measured, before this one measures them again
         return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model(workload.framework))
 
     def _model(self, framework: str) -> CostModel:

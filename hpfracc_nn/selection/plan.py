@@ -4,8 +4,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.sampling import NEVER, Samples, quantile
+from hpfracc_nn.selection.sampling import LONGEST_PERIOD, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
+
+LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
 
 
 @dataclass(slots=True, eq=False)
@@ -28,7 +30,7 @@ class Plan:
         learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
 
     Attributes:
-        left: Forward calls until the choice is reconsidered.
+        left: Forward calls until the choice is reconsidered, or whether there still is none.
         granted: What `left` began with.
         told: Backward calls that were there then.
         kept: Room for whoever picks the plan: what it would make anew at every call.
@@ -45,7 +47,7 @@ class Plan:
     learns: bool = False
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
-    left: int = field(default=NEVER, init=False)
+    left: int = field(default=LOOKED_AFTER, init=False)
     granted: int = field(default=1, init=False)
     told: int = field(default=0, init=False)
     kept: Any = field(default=None, init=False, repr=False)
@@ -82,9 +84,8 @@ class Plan:
 
     def reconsider(self) -> None:
         """Let the next call reconsider the choice."""
-        if self.left < NEVER:
-            self.granted -= max(0, self.left - 1)
-            self.left = 1
+        self.granted = max(1, self.granted - max(0, self.left - 1))  # threads may race: a call was made, at the least
+        self.left = 1
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
 
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.plan import LOOKED_AFTER, Plan
 from hpfracc_nn.selection.sampling import NEVER
 from hpfracc_nn.selection.workload import Workload
 
@@ -62,7 +62,7 @@ class Site:
         plan.forwards += 1
         left = plan.left - 1
         plan.left = left
-        return plan if left > 0 else self._decide(key, plan)
+        return plan if left > 0 else self._decide(key, plan, describe)
 
     def again(self, plan: Plan) -> Plan:
         """Return `plan`, picked in the forward pass, and count one backward consultation."""
@@ -101,37 +101,54 @@ class Site:
                 self._epoch = epoch
             plan = self._plans.get(key)  # another thread may have asked while this one waited
             if plan is None:
-                plan = manager.plan(self._described(describe)).twin()
+                plan = manager.draft(self._described(describe))
                 self._plans[key] = plan
             return plan
 
-    def _decide(self, key: Hashable, plan: Plan) -> Plan:
+    def _decide(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
         """Return what runs now, which may be another plan for this call or from now on."""
         manager = self.manager
         with manager.lock:
             if self._plans.get(key) is not plan or plan.left > 0:  # another thread decided while this one waited
                 return self._plans.get(key, plan)
+            if manager.has_changed(self.framework):
+                plan.forwards -= 1
+                return self.pick(key, describe)
+            if not plan.learns:
+                plan.left = LOOKED_AFTER
+                return plan
             backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
             name, reason, period = manager.decide(plan, plan.granted, backwards)
             if name == plan.kernel.name:
-                plan.reason = reason if plan.reason != "forced" else plan.reason
+                self._renew(plan, reason)
                 plan.grant(period)
                 return plan
-            plan.forwards -= 1
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
+            plan.forwards -= 1
             chosen.forwards += 1
             if reason == "explore":
                 self._others[key, name] = chosen
                 plan.left = plan.granted = 1
                 chosen.grant(NEVER)
             else:
-                self._others.pop((key, name), None)
-                self._others[key, plan.kernel.name] = plan
-                plan.left = NEVER
-                self._plans[key] = chosen
-                chosen.reason = reason
+                self._replace(key, plan, chosen)
+                self._renew(chosen, reason)
                 chosen.grant(period)
             return chosen
+
+    def _renew(self, plan: Plan, reason: str) -> None:
+        """Note why `plan` runs; where that is another reason than before, note what is expected of it now, too."""
+        if reason != plan.reason and plan.reason not in ("forced", "only"):
+            made = self.manager.plan_with(plan.kernel.name, reason, plan.workload)
+            plan.reason, plan.seconds, plan.uncertainty = made.reason, made.seconds, made.uncertainty
+            plan.alternatives = made.alternatives
+
+    def _replace(self, key: Hashable, plan: Plan, chosen: Plan) -> None:
+        self._others.pop((key, chosen.kernel.name), None)
+        if plan.forwards or plan.backwards:
+            self._others[key, plan.kernel.name] = plan
+        plan.left = NEVER
+        self._plans[key] = chosen
 
     def _described(self, describe: Callable[[], Workload]) -> Workload:
         workload = describe()

@@ -36,16 +36,19 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
 
     A kernel that is disabled or not forced is not asked, so its package is not imported.
     """
-    verdicts = []
+    verdicts, rates = [], None
+    both_ways = workload.needs_gradient or workload.learns_weights
+    one_way = replace(workload, needs_gradient=False, learns_weights=False) if both_ways else workload
     for kernel in kernels:
         refusal = _refusal(kernel, workload, settings)
         if refusal is not None:
             verdicts.append(Verdict(kernel, refusal))
             continue
-        cost, rates = kernel.cost(workload), model.rates(workload)
+        rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
+        cost = kernel.cost(workload)
         seconds = forward = model.seconds(cost, rates)
-        if workload.needs_gradient or workload.learns_weights:
-            forward = model.seconds(kernel.cost(replace(workload, needs_gradient=False, learns_weights=False)), rates)
+        if both_ways:
+            forward = model.seconds(kernel.cost(one_way), rates)
         verdicts.append(Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty))
     return verdicts
 

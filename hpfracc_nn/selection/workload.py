@@ -117,8 +117,8 @@ class Cost:
         for unit in self.flops:
             if unit not in UNITS:
                 raise ValueError(f"Cost(flops={{{unit!r}: ...}}): needs a unit among {', '.join(UNITS)}.")
-        numbers = [*self.flops.values(), self.bytes, self.launches, self.workspace]
-        if not all(0 <= number < math.inf for number in numbers):
+        numbers = (*self.flops.values(), self.bytes, self.launches, self.workspace)
+        if not (min(numbers) >= 0 and math.isfinite(sum(numbers))):  # one that is not a number makes the sum none
             raise ValueError(f"{self!r}: needs every number finite and not negative.")
 
 

@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from hpfracc_nn.fractional.numba.availability import is_kept, unusable
 from hpfracc_nn.selection import Compilation, Cost, Workload
+from hpfracc_nn.selection.installed import find_spec
 
 CHUNK = 16
 _PANEL = 8  # chunks
