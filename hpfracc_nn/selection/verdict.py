@@ -24,6 +24,14 @@ class Verdict:
     workspace: float = 0.0
     forward: float = math.inf
     uncertainty: float = 1.0
+    saves: float = 0.0
+    need: float = 0.0  # workspace, what is saved, and the results
+    rows: int | None = None  # at a time, where all at once take too much memory
+
+    @property
+    def bytes(self) -> float:
+        """What is taken beyond input and results: while it runs, and for the backward pass."""
+        return self.workspace + self.saves
 
     @property
     def backward(self) -> float:
@@ -42,12 +50,19 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
         if refusal is not None:
             verdicts.append(Verdict(kernel, refusal))
             continue
-        cost, rates = kernel.cost(workload), model.rates(workload)
-        seconds = forward = model.seconds(cost, rates)
-        if workload.needs_gradient or workload.learns_weights:
-            forward = model.seconds(kernel.cost(replace(workload, needs_gradient=False, learns_weights=False)), rates)
-        verdicts.append(Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty))
+        verdicts.append(assess(kernel, workload, model))
     return verdicts
+
+
+def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
+    """Return what a kernel would take, whether it accepts the workload or not."""
+    cost, rates, saves = kernel.cost(workload), model.rates(workload), kernel.saves(workload)
+    seconds = forward = model.seconds(cost, rates)
+    if workload.needs_gradient or workload.learns_weights:
+        forward = model.seconds(kernel.cost(replace(workload, needs_gradient=False, learns_weights=False)), rates)
+    results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
+    need = cost.workspace + saves + results
+    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
 
 
 def accepted(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -93,6 +108,7 @@ def plan_of(
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
+        chunk=chosen.rows,
     )
 
 
