@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
 from hpfracc_nn.fractional.torch.frame import by_tiles
+from hpfracc_nn.fractional.torch.tiles import tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -37,7 +38,7 @@ def cost(workload: Workload) -> Cost:
         flops={"matmul": 2.0 * samples * n * passes},
         bytes=passes * (2.0 * samples * size + 3.0 * matrix),  # read once, at a third of the speed of a copy
         launches=4 + 5 * workload.needs_gradient + 10 * workload.learns_weights,  # with the passes around the product
-        workspace=matrix,
+        workspace=(1 + workload.learns_weights) * matrix + (1 + workload.needs_gradient) * tile_bytes(workload),
     )
 
 
