@@ -135,7 +135,12 @@ BIG = replace(WORK, rows=64, n=4096)  # 1 MiB
 def free_is(monkeypatch, amount):
     """Let so many bytes be free, and return the list of questions."""
     asked = []
-    monkeypatch.setattr(room, "free", lambda *place: asked.append(place) or amount)
+
+    def free(*place):
+        asked.append(place)
+        return amount
+
+    monkeypatch.setattr(room, "free", free)
     return asked
 
 

@@ -11,6 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hpfracc_nn as fnn  # noqa: E402
+from hpfracc_nn.fractional.torch import scratch  # noqa: E402
 from hpfracc_nn.fractional.torch.operator import apply  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Settings  # noqa: E402
 from hpfracc_nn.selection.memory import host_free  # noqa: E402
@@ -69,12 +70,12 @@ def test_a_few_rows_at_a_time_give_the_same_result_and_gradients(kernel, shape, 
         torch.testing.assert_close(other, one, rtol=0, atol=1e-12 * one.abs().max().item())
 
 
-def test_a_16_mib_limit_on_64_mib_completes_with_the_same_result_and_keeps_within_it():
+def test_a_4_mib_limit_on_16_mib_completes_with_the_same_result_and_keeps_within_it():
     (kernel,) = (each for each in KERNELS if each.name == "torch/chunked_scan")
     definition = fnn.Caputo((0.3, 0.5, 0.7, 0.9))  # channels are computed at once, not tile by tile
-    x = torch.randn(2048, 4, 2048)
+    x = torch.randn(1024, 4, 1024)
     found, taken = {}, {}
-    for limit in (None, "16MiB"):
+    for limit in (None, "4MiB"):
         manager = limited(kernel, limit)
 
         def run(rows, limit=limit, manager=manager):
@@ -82,11 +83,11 @@ def test_a_16_mib_limit_on_64_mib_completes_with_the_same_result_and_keeps_withi
 
         run(1)  # prepares the weights
         taken[limit] = profiled(run, len(x)).max()
-    assert found[None].nbytes == 64 * MIB
-    assert taken["16MiB"] <= 64 * MIB + 16 * MIB  # the result and what a call may take
-    assert taken[None] > 3 * 64 * MIB
+    assert found[None].nbytes == 16 * MIB
+    assert taken["4MiB"] <= 16 * MIB + 4 * MIB  # the result and what a call may take
+    assert taken[None] > 3 * 16 * MIB
     # The same products in another grouping: a few roundings of sums of 128 terms in float32.
-    torch.testing.assert_close(found["16MiB"], found[None], rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found["4MiB"], found[None], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -117,6 +118,25 @@ def test_numpy_arrays_are_computed_a_few_rows_at_a_time_too():
     np.testing.assert_array_equal(found, whole)  # each row is transformed by itself
 
 
+@pytest.mark.parametrize("name", ["torch/dense", "torch/fft", "torch/chunked_scan"])
+@pytest.mark.parametrize("shape", [(256, 1024), (64, 4, 1024), (4096, 256)])
+def test_what_a_kernel_says_it_takes_is_what_torchs_allocator_hands_out(name, shape):
+    (kernel,) = (each for each in KERNELS if each.name == name)
+    definition = fnn.Caputo(0.5 if len(shape) == 2 else (0.3, 0.5, 0.7, 0.9))
+    manager, x = limited(kernel), torch.randn(shape)
+
+    def run(rows):
+        apply("test", x[:rows], definition, 1.0, -1, manager)
+
+    run(1)  # prepares the weights
+    scratch._LOCAL.__dict__.pop("kept", None)  # what is kept from an earlier test would not be asked for again
+    peak = profiled(run, len(x)).max()
+    (plan,) = (plan for site in manager.sites() for plan in site.plans() if plan.workload.rows > 4)
+    prepared = 4 * plan.workload.channels * plan.workload.n**2 if name == "torch/dense" else 0
+    need = plan.workspace + x.nbytes - prepared
+    assert 0.6 * need <= peak <= 1.2 * need  # the transforms' own buffers are not torch's
+
+
 PEAKS = """
 import json, os, re, sys
 import torch
@@ -125,7 +145,7 @@ import hpfracc_nn.fractional.torch.operator
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 
 torch.set_num_threads(1)
-rows, n, without = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
+rows, n = int(sys.argv[1]), int(sys.argv[2])
 definition = fnn.Caputo(0.5)
 
 def status(key):
@@ -159,26 +179,24 @@ def peak(settings):
     os.wait()
     return found
 
-arms = [kernel for kernel in kernels("toeplitz", "torch") if kernel.backend != without]
+arms = kernels("toeplitz", "torch")
 peaks = dict(peak({"force_backend": each.backend, "force_algorithm": each.algorithm}) for each in arms)
 print(json.dumps([peak({"objective": "memory"})[0], peaks]))
 """
 
 
 @needs_clear_refs
-@pytest.mark.parametrize(
-    ("rows", "n", "without"), [(256, 2048, "xla"), pytest.param(256, 16384, "none", marks=pytest.mark.slow)]
-)
-def test_the_plan_for_little_memory_has_the_smallest_measured_peak_of_all_kernels(rows, n, without):
-    if without == "none":
-        pytest.importorskip("jax")
+@pytest.mark.slow
+def test_the_plan_for_little_memory_has_the_smallest_measured_peak_of_all_kernels():
+    pytest.importorskip("jax")
     pytest.importorskip("numba")
-    command = [sys.executable, "-c", PEAKS, str(rows), str(n), without]
+    rows, n = 256, 16384
+    command = [sys.executable, "-c", PEAKS, str(rows), str(n)]
     environment = os.environ | {"JAX_PLATFORMS": "cpu"}
     done = subprocess.run(command, capture_output=True, text=True, timeout=170, env=environment)
     assert done.returncode == 0, done.stderr
     chosen, peaks = json.loads(done.stdout.splitlines()[-1])
-    assert set(peaks) == {each.name for each in KERNELS if each.backend != without}
+    assert set(peaks) == {each.name for each in KERNELS}
     assert peaks[chosen] == min(peaks.values())
     result = 4 * rows * n
     assert all(peak > 0.9 * result for peak in peaks.values())  # the gradient, at the least
