@@ -180,6 +180,15 @@ def test_calls_that_are_mostly_launches_should_have_more_rows(add):
     assert large.recommend() == []
 
 
+def test_calls_of_several_kernels_at_one_site_are_one_case(add):
+    add(fake("torch/fft", launches=100), fake("torch/dense", launches=101))
+    manager = fake_manager(mode="learn", explore_fraction=0.5)
+    measured(manager, seconds=1e-4, calls=64)
+    assert len(manager.counters()["picks"]) == 2
+    (said,) = manager.recommend()
+    assert "64 calls" in said
+
+
 def test_sites_that_compute_the_same_as_often_should_be_one_call(add):
     add(fake("torch/fft", lambda w: w.samples, launches=2))
     work = replace(WORK, rows=10, n=100)  # 2 us of launches, 1 us of work
@@ -243,8 +252,8 @@ def planned(workload, forwards):
 def test_more_threads_divide_the_arithmetic_and_not_the_memory_traffic(computing, moving, times):
     work = replace(WORK, threads=1)
     history = [Measurement(work, "torch/fft", 8e-3, "forward")]
-    outlook = Outlook(8e-3, 0.0, computing, moving)
-    said = advice([("layer", planned(work, 10))], history, lambda w: outlook if w == work else None, cores=8)
+    outlook = Outlook("torch/fft", 8e-3, 0.0, computing, moving)
+    said = advice([("layer", [planned(work, 10)])], history, lambda w: outlook if w == work else None, cores=8)
     if times is None:
         assert said == []
     else:
@@ -252,7 +261,7 @@ def test_more_threads_divide_the_arithmetic_and_not_the_memory_traffic(computing
         assert f"on 4 threads they are predicted to be up to {times} times as fast" in said[0]  # four rows
     two = replace(work, threads=2)
     again = [Measurement(two, "torch/fft", 8e-3, "forward")]
-    assert advice([("layer", planned(two, 10))], again, lambda w: outlook if w == two else None, cores=8) == []
+    assert advice([("layer", [planned(two, 10)])], again, lambda w: outlook if w == two else None, cores=8) == []
 
 
 @pytest.mark.parametrize(("share", "count"), [(0.1, 0), (0.5, 1)])
@@ -271,8 +280,10 @@ def test_what_saves_most_comes_first():
     works = [replace(WORK, n=n) for n in (100, 200)]
     history = [Measurement(work, "torch/fft", 1e-2, "forward") for work in works]
     missing = {"numba/fft": ("Numba is not installed", 1e-3)}
-    plans = [("rare", planned(works[0], 1)), ("often", planned(works[1], 100))]
-    said = advice(plans, history, lambda w: Outlook(1e-2, missing=missing) if w in works else None, cores=1)
+    plans = [("rare", [planned(works[0], 1)]), ("often", [planned(works[1], 100)])]
+    said = advice(
+        plans, history, lambda w: Outlook("torch/fft", 1e-2, missing=missing) if w in works else None, cores=1
+    )
     assert [line.split(": ")[1] for line in said] == ["often", "rare"]
 
 

@@ -58,8 +58,8 @@ class Answers(ABC):
         stay on their device. Nothing is said before a call was timed.
         """
         with self.lock:
-            plans = [(site.label or site.op, plan) for site in self.sites() for plan in site.plans()]
-            return advice(plans, self.history(), self._outlook, cores() or 1)
+            sites = [(site.label or site.op, site.plans()) for site in self.sites()]
+            return advice(sites, self.history(), self._outlook, cores() or 1)
 
     def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
         """Return one row per site and plan, of all its sites unless some are given."""
@@ -87,6 +87,7 @@ class Answers(ABC):
             if each.refusal is not None and "not installed" in each.refusal
         }
         return Outlook(
+            chosen.kernel.name,
             chosen.seconds,
             launching=cost.launches * rates.launch,
             computing=sum(flops / rates.flops[unit] for unit, flops in cost.flops.items()),

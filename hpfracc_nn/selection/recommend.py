@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from hpfracc_nn.selection.plan import Plan
@@ -20,13 +20,15 @@ class Outlook:
     """What the model says of a workload.
 
     Args:
-        seconds: Predicted for the kernel that would run.
+        kernel: What would run.
+        seconds: Predicted for it.
         launching: Its seconds of library calls, however much data they have.
         computing: Its seconds of arithmetic, by the roofline.
         moving: Its seconds of memory traffic, which overlap with the arithmetic.
         missing: By name, why a kernel refuses whose package is not installed, and its estimated seconds.
     """
 
+    kernel: str
     seconds: float
     launching: float = 0.0
     computing: float = 0.0
@@ -36,36 +38,25 @@ class Outlook:
 
 @dataclass(frozen=True, slots=True)
 class _Case:
-    """The calls of one plan of one site."""
+    """The calls of one workload at one site, whichever kernels ran."""
 
     label: str
-    plan: Plan
+    workload: Workload
+    calls: int
+    taken: float  # seconds so far: of a call, measured where they were, times the calls
     outlook: Outlook
     foresee: Callable[[Workload], Outlook | None]
 
-    @property
-    def workload(self) -> Workload:
-        return self.plan.workload
-
-    @property
-    def taken(self) -> float:
-        """Seconds so far: those of a call, measured where they were, times the calls."""
-        plan = self.plan
-        forward, backward = plan.quantile("forward"), plan.quantile("backward")
-        if forward is None:
-            return plan.forwards * plan.seconds
-        return plan.forwards * forward + plan.backwards * (backward or 0.0)
-
     def described(self) -> str:
         work = self.workload
-        return f"{self.label}: {self.plan.forwards} calls of {work.rows} x {work.n} x {work.width} {work.dtype}"
+        return f"{self.label}: {self.calls} calls of {work.rows} x {work.n} x {work.width} {work.dtype}"
 
 
 Advice = tuple[float, str]  # seconds that the calls so far would have been shorter by, and the words
 
 
 def advice(
-    plans: Iterable[tuple[str, Plan]],
+    sites: Iterable[tuple[str, Sequence[Plan]]],
     history: Sequence[Measurement],
     foresee: Callable[[Workload], Outlook | None],
     cores: int,
@@ -73,35 +64,51 @@ def advice(
     """Return what to do, the most seconds first; nothing where nothing was measured.
 
     Args:
-        plans: With the label of their site.
+        sites: The label and the plans of each.
         history: What was measured.
         foresee: What the model says of a workload, None where no kernel accepts it.
         cores: That the process may use.
     """
     known = {each.workload for each in history}
-    cases = []
-    for label, plan in plans:
-        outlook = foresee(plan.workload) if plan.workload in known and plan.forwards else None
-        if outlook is not None:
-            cases.append(_Case(label, plan, outlook, foresee))
+    cases = [case for label, plans in sites for case in _cases(label, plans, known, foresee)]
     found = [each for case in cases for ask in _OF_ONE for each in ask(case)]
     found += [*_more_threads(cases, cores), *_together(cases), *_kept_there(history)]
     found.sort(key=lambda each: -each[0])
     return list(dict.fromkeys(words for _, words in found))
 
 
+def _cases(
+    label: str, plans: Iterable[Plan], known: Collection[Workload], foresee: Callable[[Workload], Outlook | None]
+) -> Iterator[_Case]:
+    by_workload: dict[Workload, list[Plan]] = defaultdict(list)
+    for plan in plans:
+        if plan.workload in known:
+            by_workload[plan.workload].append(plan)
+    for workload, some in by_workload.items():
+        calls, outlook = sum(plan.forwards for plan in some), foresee(workload)
+        if calls and outlook is not None:
+            yield _Case(label, workload, calls, sum(map(_taken, some)), outlook, foresee)
+
+
+def _taken(plan: Plan) -> float:
+    forward, backward = plan.quantile("forward"), plan.quantile("backward")
+    if forward is None:
+        return plan.forwards * plan.seconds
+    return plan.forwards * forward + plan.backwards * (backward or 0.0)
+
+
 def _more_rows(case: _Case) -> Iterator[Advice]:
     """Batch more: most of the time is launches, which a call pays once however many rows it has."""
     now, work = case.outlook, case.workload
-    if now.launching < MOSTLY * now.seconds or case.plan.forwards < 2:
+    if now.launching < MOSTLY * now.seconds or case.calls < 2:
         return
-    times = 1 << min(int(math.log2(MOST_ROWS)), int(math.log2(case.plan.forwards)))
+    times = 1 << min(int(math.log2(MOST_ROWS)), int(math.log2(case.calls)))
     then = case.foresee(replace(work, rows=times * work.rows))
     if then is None or times * now.seconds < GAIN * then.seconds:
         return
     gain = times * now.seconds / then.seconds
     words = (
-        f"batch more: {case.described()}, {now.launching / now.seconds:.0%} of each {_us(now.seconds)} is launches; "
+        f"batch more: {case.described()}, {min(1.0, now.launching / now.seconds):.0%} of each {_us(now.seconds)} is launches; "
         f"with {times * work.rows} rows a call they are predicted to take 1 / {gain:.2g} of the time."
     )
     yield _saved(case, gain), words
@@ -137,7 +144,7 @@ def _install(case: _Case) -> Iterator[Advice]:
             gain = case.outlook.seconds / seconds
             words = (
                 f"install a package: {case.described()} are predicted to take {_us(case.outlook.seconds)} each by "
-                f"{case.plan.kernel.name}, and {_us(seconds)} by {name}, {gain:.2g} times as fast: {refusal}."
+                f"{case.outlook.kernel}, and {_us(seconds)} by {name}, {gain:.2g} times as fast: {refusal}."
             )
             yield _saved(case, gain), words
 
@@ -169,7 +176,7 @@ def _together(cases: Iterable[_Case]) -> Iterator[Advice]:
     """Fuse neighbours: sites that compute the same workload equally often."""
     alike: dict[tuple[Workload, int], list[_Case]] = defaultdict(list)
     for case in cases:
-        alike[case.workload, case.plan.forwards].append(case)
+        alike[case.workload, case.calls].append(case)
     for (work, calls), group in alike.items():
         count, now = len(group), group[0].outlook
         then = None if count < 2 else group[0].foresee(replace(work, rows=count * work.rows))
