@@ -107,8 +107,9 @@ def _more_rows(case: _Case) -> Iterator[Advice]:
     if then is None or times * now.seconds < GAIN * then.seconds:
         return
     gain = times * now.seconds / then.seconds
+    share = min(1.0, now.launching / now.seconds)
     words = (
-        f"batch more: {case.described()}, {min(1.0, now.launching / now.seconds):.0%} of each {_us(now.seconds)} is launches; "
+        f"batch more: {case.described()}, {share:.0%} of each {_us(now.seconds)} is launches; "
         f"with {times * work.rows} rows a call they are predicted to take 1 / {gain:.2g} of the time."
     )
     yield _saved(case, gain), words
