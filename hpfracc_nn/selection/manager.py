@@ -183,11 +183,12 @@ class BackendManager(Records, Answers):
         """
         workload = plan.workload
         with self.lock:
-            decision, compiles = self.learner.decide(workload, self._verdicts_on(workload), calls, backwards)
+            verdicts = self._verdicts_on(workload)
+            decision, compiles = self.learner.decide(workload, verdicts, calls, backwards)
             if compiles:
                 self.reconsider()
             if decision.name == plan.kernel.name:
-                self.refit(plan)
+                _refit(plan, verdicts)
             return decision.name, decision.reason, decision.period
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
@@ -198,9 +199,7 @@ class BackendManager(Records, Answers):
 
     def refit(self, plan: Plan) -> None:
         """Let a plan compute as many rows at a time as the memory now allows."""
-        for verdict in self._verdicts_on(plan.workload):
-            if verdict.kernel is plan.kernel and verdict.refusal is None:
-                plan.chunk = verdict.rows
+        _refit(plan, self._verdicts_on(plan.workload))
 
     def reconsider(self) -> None:
         """Let every site ask again at its next call."""
@@ -301,13 +300,15 @@ class BackendManager(Records, Answers):
         return fitting
 
     def _fitted(self, workload: Workload) -> list[Verdict]:
-        found, model = self._verdicts.get(workload), self._model(workload.framework)
+        """Return what all kernels say, those that take too much memory with a refusal or in parts."""
+        found = self._verdicts.get(workload)
         if found is None:
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
+            model = self._model(workload.framework)
             found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
             self._verdicts[workload] = found
-        return self._room.fit(found, workload, self.settings, model)
+        return self._room.fit(found, workload, self.settings, self._model)
 
     def _model(self, framework: str) -> CostModel:
         is_fixed = self.settings.is_deterministic(framework)
@@ -329,6 +330,12 @@ class BackendManager(Records, Answers):
         if self is _process_wide:
             return default_manager, ()
         return BackendManager, (self.settings,)
+
+
+def _refit(plan: Plan, verdicts: Iterable[Verdict]) -> None:
+    for verdict in verdicts:
+        if verdict.kernel is plan.kernel and verdict.refusal is None:
+            plan.chunk = verdict.rows
 
 
 _process_wide: BackendManager | None = None
