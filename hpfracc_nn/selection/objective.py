@@ -8,14 +8,14 @@ known by kernel.
 from collections.abc import Iterable, Sequence
 
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.verdict import Verdict, accepted
+from hpfracc_nn.selection.verdict import Verdict
 
 _ALIKE = 1.01  # times the fewest bytes: allocators round up by more
 
 
 def eligible(verdicts: Iterable[Verdict], settings: Settings) -> list[Verdict]:
     """Return those of the kernels that accept which come into question: for the memory alone, those that take least."""
-    able = accepted(verdicts)
+    able = [each for each in verdicts if each.refusal is None]
     if _exponent(settings) is not None or not able:
         return able
     least = min(each.need for each in able)
@@ -54,6 +54,8 @@ def in_words(settings: Settings) -> str:
 
 def _exponent(settings: Settings) -> float | None:
     """Return the weight of memory over that of time, None where time does not count."""
+    if settings.objective == "latency":
+        return 0.0
     weights = settings.weights
     time = weights.get("latency", 0.0) + weights.get("energy", 0.0)
     return weights.get("memory", 0.0) / time if time else None

@@ -1,6 +1,7 @@
 """Which kernels fit into the memory that there is, and how many rows at a time where none does."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpfracc_nn.selection.cost import CostModel
@@ -27,7 +28,9 @@ class Room:
     def __init__(self) -> None:
         self._read: dict[tuple[str, str], _Reading] = {}
 
-    def fit(self, verdicts: list[Verdict], workload: Workload, settings: Settings, model: CostModel) -> list[Verdict]:
+    def fit(
+        self, verdicts: list[Verdict], workload: Workload, settings: Settings, model: Callable[[str], CostModel]
+    ) -> list[Verdict]:
         """Return the verdicts, with a refusal for each kernel that takes more memory than a call may.
 
         Where all of them do, each takes as many rows at a time as keep within the limit. What cannot be cut is the
@@ -38,10 +41,9 @@ class Room:
             verdicts: Of all kernels.
             workload: What they were made for.
             settings: With the limits.
-            model: Estimates fewer rows.
+            model: Returns who estimates fewer rows, for a framework.
         """
-        able = accepted(verdicts)
-        need = max((each.need for each in able), default=0.0)
+        need = max((each.need for each in verdicts if each.refusal is None), default=0.0)
         if not need:
             return verdicts
         is_fixed = settings.is_deterministic(workload.framework)
@@ -52,9 +54,10 @@ class Room:
         if there is not None and workload.bytes > there:
             reason = f"the result takes {in_bytes(workload.bytes)}, and {in_bytes(there)} are free"
             return [replace(each, refusal=reason) if each.refusal is None else each for each in verdicts]
-        if any(each.need <= most for each in able):
+        if any(each.need <= most for each in accepted(verdicts)):
             return [_refused(each, most) for each in verdicts]
-        parts = (in_parts(each, workload, most, model) if each.refusal is None else each for each in verdicts)
+        estimates = model(workload.framework)
+        parts = (in_parts(each, workload, most, estimates) if each.refusal is None else each for each in verdicts)
         return [_refused(each, most) if each.rows is None else each for each in parts]
 
     def _free(self, workload: Workload, need: float) -> int | None:
