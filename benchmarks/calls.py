@@ -17,9 +17,14 @@ from hpfracc_nn.selection import Kernel, Settings, kernels, this_machine
 NAMES = {"grunwald_letnikov": GrunwaldLetnikov, "caputo l1_2": Caputo}
 
 
+def planner() -> BackendManager:
+    """Return a manager that plans by the estimate alone: one kernel from the first call on, whatever it compiles."""
+    return BackendManager(Settings(mode="prior"))
+
+
 def calibrate(threads: int = 1) -> None:
     """Calibrate the estimate before the allocator is changed: plans are then those of a user's process."""
-    derivative(signals(2), Caputo(0.5), manager=BackendManager())  # registers torch's probe
+    derivative(signals(2), Caputo(0.5), manager=planner())  # registers torch's probe
     with torch_threads(threads):
         for dtype in ("float32", "float64"):
             this_machine().rates("torch", "cpu", dtype)
@@ -95,7 +100,7 @@ def forced_managers() -> dict[str, BackendManager]:
 
 
 def _forced(kernel: Kernel) -> BackendManager:
-    return BackendManager(Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm))
+    return BackendManager(Settings(mode="prior", force_backend=kernel.backend, force_algorithm=kernel.algorithm))
 
 
 def both_ways(call: Callable[[], Tensor], inputs: Sequence[Tensor], g: Tensor) -> Callable[[], object]:

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 from baselines import autograd_fft, cached_ffts, column, conv1d
-from calls import both_ways, definitions, kernel_of, learned, product_alone, public
+from calls import both_ways, definitions, kernel_of, learned, planner, product_alone, public
 from results import microseconds
 from timing import Call, interleaved
 from torch import Tensor
 
-from hpfracc_nn import BackendManager, GrunwaldLetnikov
+from hpfracc_nn import GrunwaldLetnikov
 
 MOST_CONV1D = 1 << 25  # multiplications, rows * n * n: above it one call takes longer than all others together
 LONGEST_CONV1D = 4096
@@ -27,7 +27,7 @@ def forward_cell(x: Tensor, rounds: int, dim: int = -1, *, budget: float) -> lis
     calls: dict[str, Call] = {**cached_ffts(weights, x, dim)}
     if x.ndim == 2 and n <= LONGEST_CONV1D and x.numel() * n <= MOST_CONV1D:
         calls["conv1d"] = conv1d(weights, x)
-    managers = {name: BackendManager() for name in definitions(0.5)}
+    managers = {name: planner() for name in definitions(0.5)}
     for name, definition in definitions(0.5).items():
         calls[f"product {name}"] = product_alone(x, definition, managers[name], dim)
         calls[f"call {name}"] = public(x, definition, managers[name], dim)
@@ -65,7 +65,7 @@ def backward_cell(x: Tensor, rounds: int, dim: int = -1, *, gradient: str, budge
     else:
         inputs, chosen = [x, alpha], {name: learned(fixed, alpha) for name, fixed in definitions(0.5).items()}
         ffts = {"fft": lambda: autograd_fft(alpha, x)}
-    managers = {name: BackendManager() for name in chosen}
+    managers = {name: planner() for name in chosen}
     calls: dict[str, Callable[[], Tensor]] = ffts | {
         name: public(x, definition, managers[name], dim) for name, definition in chosen.items()
     }

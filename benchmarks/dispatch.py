@@ -16,12 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from calls import both_ways, calibrate, planned_product, public, signals
+from calls import both_ways, calibrate, planned_product, planner, public, signals
 from results import Table, microseconds
 from timing import Call, Times, interleaved, machine, set_allocator, torch_threads
 from torch import Tensor
 
-from hpfracc_nn import BackendManager, Caputo, FractionalDifference, FractionalLayer
+from hpfracc_nn import Caputo, FractionalDifference, FractionalLayer
 
 ROWS, N = 16, 64
 DEFINITION = Caputo(0.5)
@@ -55,7 +55,7 @@ class Around(torch.autograd.Function):
 
 def bare_kernel(x: Tensor) -> Call:
     """The planned kernel's own run on x, its result allocated."""
-    product, data = planned_product(x, DEFINITION, BackendManager())
+    product, data = planned_product(x, DEFINITION, planner())
     run, form, frame, shape = product.plan.kernel.run, product.form, product.frame, product.canonical
 
     def call() -> Tensor:
@@ -68,7 +68,7 @@ def bare_kernel(x: Tensor) -> Call:
 
 def site_pick(x: Tensor) -> Call:
     """The layer's question to its site, the key made before."""
-    manager = BackendManager()
+    manager = planner()
     public(x, DEFINITION, manager)()
     (site,) = manager.sites()
     (plan,) = site.plans()
@@ -80,14 +80,14 @@ def calls() -> dict[str, Call]:
     """Return everything that is timed, by name."""
     x, x_grad = signals(ROWS, N), signals(ROWS, N).requires_grad_()
     wide, g, bare = x[None], torch.ones(ROWS, N), bare_kernel(x)
-    layer = FractionalLayer(DEFINITION.alpha, "caputo", manager=BackendManager())
-    fixed = FractionalDifference(ROWS, init=0.5, learn_alpha=False, manager=BackendManager())
-    learned = FractionalDifference(ROWS, init=0.5, manager=BackendManager())
+    layer = FractionalLayer(DEFINITION.alpha, "caputo", manager=planner())
+    fixed = FractionalDifference(ROWS, init=0.5, learn_alpha=False, manager=planner())
+    learned = FractionalDifference(ROWS, init=0.5, manager=planner())
     return {
         "x.shape": lambda: x.shape,
         "Site.pick": site_pick(x),
         "bare kernel": bare,
-        "derivative()": public(x, DEFINITION, BackendManager()),
+        "derivative()": public(x, DEFINITION, planner()),
         "layer": partial(layer, x),
         "layer, no_grad, x requires grad": without_grad(partial(layer, x_grad)),
         "layer, x requires grad": partial(layer, x_grad),

@@ -38,7 +38,7 @@ DEFINITION = Caputo(0.5)
 def cell(rows: int, n: int, dtype: torch.dtype, direction: str, rounds: int) -> dict[str, Any]:
     """Return the record of one cell: what was planned, what was best, and every kernel's seconds."""
     x = signals(rows, n, dtype=dtype).requires_grad_(direction == "forward and backward")
-    planned = planned_kernel(x, DEFINITION, BackendManager(Settings()))
+    planned = planned_kernel(x, DEFINITION, BackendManager(Settings(mode="prior")))
     managers = accepting(x)
     timed = "product"
     seconds = race({name: _product(x, manager) for name, manager in managers.items()}, rounds)

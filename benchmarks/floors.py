@@ -12,13 +12,13 @@ from functools import partial
 
 import torch
 from baselines import FFTLayer, autograd_fft, cached_ffts, column, conv1d, copied, scipy_convolution
-from calls import both_ways, definitions, learned, product_alone, public, signals
+from calls import both_ways, definitions, learned, planner, product_alone, public, signals
 from cells import shape_name
 from results import Group, Table, microseconds
 from timing import FLOOR_ROUNDS, Call, interleaved, machine
 from torch import Tensor
 
-from hpfracc_nn import BackendManager, FractionalLayer, GrunwaldLetnikov, derivative
+from hpfracc_nn import FractionalLayer, GrunwaldLetnikov, derivative
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def forward_floor(rows: int, n: int) -> Floor:
     calls, least = _fft_and_copy(x), {}
     for alpha, asked in FORWARD_LEAST.items():
         for name, definition in definitions(alpha).items():
-            manager = BackendManager()
+            manager = planner()
             for kind, make in (("product", product_alone), ("call", public)):
                 ours = f"{kind} {name} {alpha:g}"
                 calls[ours] = make(x, definition, manager)
@@ -161,7 +161,7 @@ def learned_floor(rows: int, n: int, ratio: float) -> Floor:
     calls: dict[str, Call] = {"base": both_ways(lambda: autograd_fft(alpha, x), [x, alpha], g), "copy": _copies(x, g)}
     ours = {}
     for name, definition in definitions(0.5).items():
-        call = public(x, learned(definition, alpha), BackendManager())
+        call = public(x, learned(definition, alpha), planner())
         ours[f"call {name}"] = both_ways(call, [x, alpha], g)
     what = "autograd FFT, gradient in x and alpha"
     return Floor(what, shape_name(x), calls | ours, dict.fromkeys(ours, (ratio, ratio)))
@@ -182,8 +182,8 @@ def scipy_floor() -> Floor:
     calls: dict[str, Call] = {
         "base": scipy_convolution(column(definition, x.numel()), x.numpy()),
         "copy": copied(x),
-        "call on a NumPy array": partial(derivative, x.numpy(), definition, manager=BackendManager()),
-        "call on a tensor": public(x, definition, BackendManager()),
+        "call on a NumPy array": partial(derivative, x.numpy(), definition, manager=planner()),
+        "call on a tensor": public(x, definition, planner()),
     }
     least = {name: (5.0, 5.0) for name in calls if name.startswith("call")}
     return Floor("scipy.signal.fftconvolve, float64", shape_name(x), calls, least)
@@ -194,7 +194,7 @@ def layer_floor(shape: tuple[int, ...], learn_alpha: bool) -> Floor:
     x, g = signals(*shape).requires_grad_(), torch.ones(shape)
     layers: dict[str, torch.nn.Module] = {"base": FFTLayer(0.5, shape[-1], learn_alpha)}
     for name in ("grunwald_letnikov", "caputo"):
-        layers[f"layer {name}"] = FractionalLayer(0.5, name, learn_alpha=learn_alpha, manager=BackendManager())
+        layers[f"layer {name}"] = FractionalLayer(0.5, name, learn_alpha=learn_alpha, manager=planner())
     calls: dict[str, Call] = {"copy": _copies(x, g)}
     for name, layer in layers.items():
         calls[name] = both_ways(partial(layer, x), [x, *layer.parameters()], g)
@@ -212,7 +212,7 @@ def _fft_and_copy(x: Tensor, dim: int = -1) -> dict[str, Call]:
 
 
 def _public_calls(x: Tensor, dim: int = -1) -> dict[str, Call]:
-    return {f"call {name}": public(x, chosen, BackendManager(), dim) for name, chosen in definitions(0.5).items()}
+    return {f"call {name}": public(x, chosen, planner(), dim) for name, chosen in definitions(0.5).items()}
 
 
 def _copies(x: Tensor, g: Tensor) -> Call:

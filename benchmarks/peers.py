@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 import torch
 from baselines import column, dot_loop, scipy_convolution
-from calls import public
+from calls import planner, public
 from results import Group, Table
 from timing import Call, interleaved, machine
 
-from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, derivative
+from hpfracc_nn import Caputo, Definition, GrunwaldLetnikov, derivative
 from hpfracc_nn.fractional.namespace import NUMPY
 
 LENGTHS = (1_000, 10_000, 100_000)
@@ -98,8 +98,8 @@ LOOP = Group(empty_loop, fill_loop, allocators=("warm",))
 def compare(name: str, call: Call, x: np.ndarray, definition: Definition, rounds: int) -> dict[str, Any]:
     """Return the record of one peer on x [n]."""
     ours: dict[str, Call] = {
-        "numpy": partial(derivative, x, definition, manager=BackendManager()),
-        "torch": public(torch.from_numpy(x), definition, BackendManager()),
+        "numpy": partial(derivative, x, definition, manager=planner()),
+        "torch": public(torch.from_numpy(x), definition, planner()),
     }
     start = time.perf_counter()
     call()

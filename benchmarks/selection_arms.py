@@ -1,8 +1,9 @@
 """The arms of the replayed choices: what runs, what an estimate says of it, and what its first use compiles.
 
 `library` is the causal Toeplitz product of this package, forward, by each of its kernels; `training` the same with its
-backward pass and in float64. `convolution` is a causal convolution with as many taps as samples, as an engineer would
-write it five times; `taps` one with 64 taps. All are float32 and run on one thread unless their name says otherwise.
+backward pass and in float64; `middle` with 16 signals side by side at each time step. `convolution` is a causal
+convolution with as many taps as samples, as an engineer would write it five times; `taps` one with 64 taps. All are
+float32 and run on one thread unless their name says otherwise.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from hpfracc_nn.selection import Cost, Workload, kernels
 
 Call = Callable[[], object]
 
-TAPS = 64
+TAPS, WIDTH = 64, 16
 EXPONENTIALS = {"float32": 24, "float64": 48}  # about as many as l1_2 of order 0.5 needs; only estimates see it
 
 
@@ -43,10 +44,10 @@ class Arm:
     compiles: str = ""
 
 
-def library(dtype: str = "float32", gradient: bool = False) -> dict[str, Arm]:
-    """The kernels of this package, through its public call."""
+def library(dtype: str = "float32", gradient: bool = False, width: int = 1) -> dict[str, Arm]:
+    """The kernels of this package, through its public call; with a width, time is the middle axis."""
     names = [kernel.name for kernel in kernels("toeplitz", "torch")]
-    return {name: _kernel_arm(name, dtype, gradient) for name in names}
+    return {name: _kernel_arm(name, dtype, gradient, width) for name in names}
 
 
 def convolution() -> dict[str, Arm]:
@@ -64,13 +65,15 @@ OPERATIONS: dict[str, Callable[[], dict[str, Arm]]] = {
     "convolution": convolution,
     "training": lambda: library("float64", gradient=True),
     "taps": taps,
+    "middle": lambda: library(width=WIDTH),
 }
 
 
-def _kernel_arm(name: str, dtype: str, gradient: bool) -> Arm:
+def _kernel_arm(name: str, dtype: str, gradient: bool, width: int) -> Arm:
     def make(rows: int, n: int) -> Call:
-        x = signals(rows, n, dtype=getattr(torch, dtype)).requires_grad_(gradient)
-        call = public(x, Caputo(0.5), forced_managers()[name])
+        shape = (rows, n) if width == 1 else (rows, n, width)
+        x = signals(*shape, dtype=getattr(torch, dtype)).requires_grad_(gradient)
+        call = public(x, Caputo(0.5), forced_managers()[name], dim=1)
         return both_ways(call, [x], torch.ones_like(x)) if gradient else call
 
     def cost(rows: int, n: int) -> Cost:
@@ -81,6 +84,7 @@ def _kernel_arm(name: str, dtype: str, gradient: bool) -> Arm:
             dtype=dtype,
             rows=rows,
             n=n,
+            width=width,
             exponentials=EXPONENTIALS[dtype],
             needs_gradient=gradient,
         )

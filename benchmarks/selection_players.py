@@ -75,8 +75,7 @@ class Ours(Player):
         self._left[key] = 0
 
     def _account(self, decision: Decision, key: int) -> None:
-        trace, call = self.world.trace, self.world.call
-        tried, known = (trace.seconds(arm, key, call) for arm in (decision.name, decision.incumbent))
+        tried, known = (self.world.now[arm][key] for arm in (decision.name, decision.incumbent))
         self._explored += max(0.0, tried - known)
 
     def explored(self) -> tuple[float, float]:
@@ -102,9 +101,8 @@ class Informed(Player):
         self._gained: dict[object, float] = defaultdict(float)
 
     def play(self, key: int) -> str:
-        trace, call = self.world.trace, self.world.call
-        usable = [arm for arm in self.costs.arms if (arm, key) not in trace.broken]
-        seconds = {arm: trace.seconds(arm, key, call) for arm in usable}
+        usable = [arm for arm in self.costs.arms if (arm, key) not in self.world.trace.broken]
+        seconds = {arm: self.world.now[arm][key] for arm in usable}
         prices = {arm: self.world.to_compile(arm, key) for arm in usable}
         best = min((arm for arm in usable if not prices[arm]), key=seconds.__getitem__)
         for arm in usable:

@@ -205,16 +205,33 @@ class Hindsight:
 
 
 class World:
-    """Runs calls: tells noisy times and keeps the account of true ones."""
+    """Runs calls: tells noisy times and keeps the account of true ones.
+
+    Attributes:
+        now: What each arm takes at each size, as it is at this call.
+        seconds: Of all calls, without noise.
+        compiled: Seconds of them that compiled.
+        failed: Calls that raised.
+    """
 
     def __init__(self, trace: Trace):
         self.trace = trace
-        self.call = 0
+        self.now: dict[str, list[float]] = {}
         self.seconds = 0.0
         self.compiled = 0.0
         self.failed = 0
         self._rng = np.random.default_rng([trace.seed, 2])
+        self._noise: list[float] = []
         self._bought: set[object] = set()
+        self._best: dict[int, float] = {}
+        self._begins = {begin for begin, _ in trace.phases}
+
+    def begin(self, call: int) -> None:
+        """Go on to a call."""
+        if call in self._begins:
+            sizes = range(len(self.trace.costs.sizes))
+            self.now = {arm: [self.trace.seconds(arm, key, call) for key in sizes] for arm in self.trace.costs.arms}
+            self._best.clear()
 
     def to_compile(self, arm: str, key: int) -> float:
         """Return what the next call of `arm` compiles, in seconds."""
@@ -222,30 +239,40 @@ class World:
 
     def run(self, arm: str, key: int) -> float | None:
         """Run one call; return the time that a clock would show, None where the arm raised."""
-        true = self.trace.seconds(arm, key, self.call)
-        compiling = self._parts(arm, key)
-        self._bought.update(part for part, _ in compiling)
-        extra = sum(seconds for _, seconds in compiling)
+        true, extra = self.now[arm][key], 0.0
+        if arm in self.trace.costs.needs:
+            compiling = self._parts(arm, key)
+            if compiling:
+                extra = sum(seconds for _, seconds in compiling)
+                self._bought.update(part for part, _ in compiling)
+                self._best.clear()
         self.compiled += extra
         self.seconds += true + extra
         if (arm, key) in self.trace.broken:
             self.failed += 1
             return None
-        noisy = true * math.exp(NOISE * self._rng.standard_normal())
-        if self._rng.random() < SPIKES:
-            noisy *= self._rng.uniform(*SPIKE)
-        return noisy + extra
+        if not self._noise:
+            self._noise = self._factors(4096)
+        return true * self._noise.pop() + extra
 
     def best(self, key: int) -> float:
         """Return what the fastest arm takes now of those that need nothing compiled any more."""
-        ready = [a for a in self.trace.costs.arms if not self._parts(a, key) and (a, key) not in self.trace.broken]
-        return min(self.trace.seconds(arm, key, self.call) for arm in ready)
+        found = self._best.get(key)
+        if found is None:
+            ready = [a for a in self.trace.costs.arms if not self._parts(a, key) and (a, key) not in self.trace.broken]
+            found = self._best[key] = min(self.now[arm][key] for arm in ready)
+        return found
+
+    def _factors(self, count: int) -> list[float]:
+        noise = np.exp(NOISE * self._rng.standard_normal(count))
+        spikes = np.where(self._rng.random(count) < SPIKES, self._rng.uniform(*SPIKE, count), 1.0)
+        return (noise * spikes).tolist()
 
     def _parts(self, arm: str, key: int) -> list[tuple[object, float]]:
         costs = self.trace.costs
-        parts: list[tuple[object, float]] = []
-        if arm in costs.needs:
-            parts.append((costs.needs[arm], costs.shared[costs.needs[arm]]))
+        if arm not in costs.needs:
+            return []
+        parts: list[tuple[object, float]] = [(costs.needs[arm], costs.shared[costs.needs[arm]])]
         if arm in costs.each:
             parts.append(((arm, key), costs.each[arm][key]))
         return [(part, seconds) for part, seconds in parts if part not in self._bought and seconds]
@@ -274,12 +301,12 @@ def replay(trace: Trace, make: type[Player]) -> dict[str, float]:
     player = make(world)
     count = len(trace.keys)
     paid, wanted, chosen = np.empty(count), 0.0, []
-    for call, key in enumerate(trace.keys):
-        world.call = call
+    for call, key in enumerate(trace.keys.tolist()):
+        world.begin(call)
         before = world.seconds
-        chosen.append(player.play(int(key)))
+        chosen.append(player.play(key))
         paid[call] = world.seconds - before
-        wanted += world.best(int(key))
+        wanted += world.best(key)
     best, fixed = Hindsight(trace, fixed=False), Hindsight(trace, fixed=True)
     spent = world.seconds + (trace.costs.calibration if player.measures else 0.0)
     share, allowed = player.explored()
@@ -303,23 +330,24 @@ def replay(trace: Trace, make: type[Player]) -> dict[str, float]:
 def _steady(trace: Trace, paid: np.ndarray, best: Hindsight | None) -> float:
     """The last quarter against the plan of hindsight, or against the fastest arm, compiled or not."""
     begin = len(paid) * 3 // 4
-    wanted = 0.0
-    for call in range(begin, len(paid)):
-        key = int(trace.keys[call])
+    wanted = np.empty(len(trace.costs.sizes))
+    for key in np.unique(trace.keys[begin:]).tolist():
         arms = [best.plan[key][-1]] if best else [a for a in trace.costs.arms if (a, key) not in trace.broken]
-        wanted += min(trace.seconds(arm, key, call) for arm in arms)
-    return float(paid[begin:].sum() / wanted - 1)
+        wanted[key] = min(trace.seconds(arm, key, len(paid) - 1) for arm in arms)
+    return float(paid[begin:].sum() / wanted[trace.keys[begin:]].sum() - 1)
 
 
 def _worst_key(trace: Trace, paid: np.ndarray, best: Hindsight) -> float:
     """The largest ratio to hindsight's plan of what a size takes after its first calls; at least 50 more are there."""
     worst = 1.0
-    for key in np.unique(trace.keys):
+    for key in np.unique(trace.keys).tolist():
         calls = np.flatnonzero(trace.keys == key)[SETTLED:]
-        if len(calls) >= 50:
-            phase = {call: p for p, (a, b) in enumerate(trace.phases) for call in calls if a <= call < b}
-            wanted = sum(trace.seconds(best.plan[int(key)][phase[call]], int(key), call) for call in calls)
-            worst = max(worst, float(paid[calls].sum() / wanted))
+        if len(calls) < 50:
+            continue
+        wanted = 0.0
+        for arm, (begin, end) in zip(best.plan[key], trace.phases, strict=True):
+            wanted += trace.seconds(arm, key, begin) * np.count_nonzero((begin <= calls) & (calls < end))
+        worst = max(worst, float(paid[calls].sum() / wanted))
     return worst
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from threading import Barrier
 
 from baselines import cached_ffts, column
-from calls import calibrate, kernel_of, public, signals
+from calls import calibrate, kernel_of, planner, public, signals
 from results import Table
 from timing import interleaved, machine, set_allocator, torch_threads
 from torch import Tensor
@@ -33,7 +33,7 @@ def torch_scaling(table: Table, rows: int, n: int, rounds: int) -> None:
     """Add the public call and torch's FFT, each by itself, with one and two threads of torch."""
     x, alone = signals(rows, n), 0.0
     for count in (1, 2):
-        manager = BackendManager()
+        manager = planner()
         with torch_threads(count):
             ours = public(x, DEFINITION, manager)
             times = interleaved({"call": ours}, rounds)
@@ -56,7 +56,7 @@ def python_threads(table: Table, rows: int, n: int, calls: int) -> None:
         RuntimeError: A result is not what one thread alone computes.
     """
     samples = [signals(rows, n) * (1 + caller) for caller in range(CALLERS)]
-    manager = BackendManager()
+    manager = planner()
     with torch_threads(1):
         expected = [derivative(x, DEFINITION, manager=manager) for x in samples]
         alone = 0.0

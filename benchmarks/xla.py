@@ -25,7 +25,7 @@ ROUNDS = 25
 
 def call_of(kernel: str, x: torch.Tensor, g: torch.Tensor | None) -> Callable[[], object]:
     backend, algorithm = kernel.split("/")
-    manager = BackendManager(Settings(force_backend=backend, force_algorithm=algorithm, sample=False))
+    manager = BackendManager(Settings(mode="prior", force_backend=backend, force_algorithm=algorithm, sample=False))
 
     def call() -> object:
         y = derivative(x, GrunwaldLetnikov(0.5), manager=manager)

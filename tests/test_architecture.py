@@ -29,6 +29,7 @@ ARROWS = {
     "data": {"", "errors", "selection", "fractional", "layers", "solvers", "training"},
     "commands": {"errors", "selection"},
     "cli": {"", "commands", "errors", "selection", "fractional", "layers", "solvers", "training", "data"},
+    "__main__": {"cli"},
     "jax": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
     "": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
 }

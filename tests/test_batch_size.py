@@ -4,6 +4,7 @@ import pathlib
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 import hpfracc_nn as fnn  # noqa: E402
-from hpfracc_nn.selection import Settings, default_manager  # noqa: E402
+from hpfracc_nn.selection import default_manager  # noqa: E402
 from hpfracc_nn.training import suggest_batch_size  # noqa: E402
 from hpfracc_nn.training.torch import batch_size  # noqa: E402
 
@@ -142,7 +143,7 @@ def test_batches_that_are_run_stay_below_the_limit():
 
 
 def test_the_settings_of_the_manager_are_the_default(monkeypatch):
-    monkeypatch.setattr(default_manager(), "settings", Settings(memory_limit=1_000_000))
+    monkeypatch.setattr(default_manager(), "settings", replace(default_manager().settings, memory_limit=1_000_000))
     assert suggest_batch_size(Copies(), rows_of(), backward=False) == 1_000_000 // (8 * ROW)
 
 

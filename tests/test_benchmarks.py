@@ -218,3 +218,128 @@ def test_the_chart_is_drawn(load, tmp_path):
         table.add(**record, allocator="warm")
     plot.draw(table, tmp_path / "chart.png")
     assert (tmp_path / "chart.png").stat().st_size > 1000
+
+
+@pytest.fixture
+def costs(load):
+    """Two sizes; the loop is the fastest and must be compiled."""
+    return load("selection_replay").Costs(
+        "made up",
+        [(1, 64), (8, 1024)],
+        {
+            "torch/fft": [40e-6, 100e-6],
+            "torch/product": [20e-6, 400e-6],
+            "numba/loop": [10e-6, 50e-6],
+            "xla/fft": [90e-6, 80e-6],
+        },
+        {
+            "torch/fft": [30e-6, 120e-6],
+            "torch/product": [30e-6, 200e-6],
+            "numba/loop": [15e-6, 60e-6],
+            "xla/fft": [60e-6, 70e-6],
+        },
+        {"numba/loop": 0.01, "xla": 0.02},
+        {"xla/fft": [0.03, 0.03]},
+        {"numba/loop": "numba/loop", "xla/fft": "xla"},
+        0.0,
+    )
+
+
+def test_hindsight_compiles_when_it_pays(load, costs):
+    made = load("selection_replay")
+    for count, plan, seconds in [
+        (100, {0: ("torch/product",), 1: ("torch/fft",)}, 100 * 20e-6 + 100 * 100e-6),
+        (1000, {0: ("numba/loop",), 1: ("numba/loop",)}, 0.01 + 1000 * 10e-6 + 1000 * 50e-6),
+    ]:
+        trace = made.Trace(costs, np.array([0, 1] * count))
+        for fixed in (True, False):
+            best = made.Hindsight(trace, fixed)
+            assert best.plan == plan
+            assert best.seconds == pytest.approx(seconds)
+
+
+def test_hindsight_changes_its_mind_at_a_drift_unless_it_must_not(load, costs):
+    made = load("selection_replay")
+    trace = made.Trace(costs, np.zeros(100, int), drifts=[(50, 100, "torch/product", 3.0)])
+    assert made.Hindsight(trace, fixed=False).plan == {0: ("torch/product", "torch/fft")}
+    assert made.Hindsight(trace, fixed=False).seconds == pytest.approx(50 * 20e-6 + 50 * 40e-6)
+    assert made.Hindsight(trace, fixed=True).seconds == pytest.approx(50 * 20e-6 + 50 * 60e-6)
+
+
+@pytest.mark.parametrize("kind", ["stationary", "drift", "faults"])
+def test_every_policy_plays_a_trace_and_none_beats_hindsight(load, costs, kind):
+    selection, players = load("selection"), load("selection_players")
+    for name, player in players.PLAYERS.items():
+        found = load("selection_replay").replay(selection.TRACES[kind](costs, 400, 1), player)
+        assert found["regret"] >= -1e-12, name  # the sum of some 400 times
+        assert found["overspent"] == 0
+    assert found["failed"] == 0 or kind == "faults"
+
+
+def test_knowing_all_costs_but_not_the_future_costs_at_most_twice_each_purchase(load, costs):
+    made, players = load("selection_replay"), load("selection_players")
+    for calls in (100, 300, 1000, 3000):
+        trace = made.stationary(costs, calls, 1)
+        found = made.replay(trace, players.PLAYERS["knows all costs but not the future"])
+        # Hindsight buys at most the loop; buying xla's code in vain costs no more than what was lost without it.
+        assert found["seconds"] <= 2 * found["hindsight"]
+
+
+def test_a_failed_arm_is_not_asked_again_before_its_time(load, costs):
+    made, players = load("selection_replay"), load("selection_players")
+    trace = made.Trace(costs, np.zeros(300, int), broken=frozenset({("torch/product", 0)}))
+    assert made.replay(trace, players.Ours)["failed"] <= 1
+
+
+def test_selection_is_printed_with_its_verdicts(load, costs, monkeypatch, tmp_path):
+    selection = load("selection")
+    monkeypatch.setattr(selection, "read", lambda path, caches: costs)
+    monkeypatch.setattr(selection, "QUICK", {100: 1})
+    monkeypatch.setattr(sys, "argv", ["selection.py", "--quick", "--output", str(tmp_path)])
+    selection.main()
+    text = (tmp_path / "selection.md").read_text()
+    assert "exploration" in text
+    assert "not worse than this package" in text
+
+
+@pytest.mark.parametrize("operation", ["convolution", "taps"])
+def test_the_arms_of_a_convolution_compute_the_same(load, operation):
+    arms = load("selection_arms").OPERATIONS[operation]()
+    for rows, n in [(1, 16), (3, 100)]:
+        expected = arms["torch/fft"].make(rows, n)()
+        for arm in arms.values():
+            if not arm.compiles:
+                torch.testing.assert_close(arm.make(rows, n)(), expected, rtol=0, atol=1e-5)  # float32, sums below 20
+            assert arm.cost(rows, n).launches > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["numba/loop", "xla/fft"])
+def test_the_arms_that_compile_compute_the_same(load, name):
+    pytest.importorskip({"numba/loop": "numba", "xla/fft": "jax"}[name])
+    for operation in ("convolution", "taps"):
+        arms = load("selection_arms").OPERATIONS[operation]()
+        for rows, n in [(1, 16), (3, 100), (2, 61)]:
+            expected = arms["torch/fft"].make(rows, n)()
+            torch.testing.assert_close(arms[name].make(rows, n)(), expected, rtol=0, atol=1e-5)  # as above
+
+
+def test_the_committed_tables_are_read(load):
+    selection, made = load("selection"), load("selection_replay")
+    for operation in (*selection.OPERATIONS, *selection.LATER, *selection.LAST):
+        for caches in selection.CACHES:
+            costs = made.read(selection.RESULTS / f"selection-{operation}.json", caches)
+            assert len(costs.sizes) == 15
+            assert set(costs.needs.values()) == set(costs.shared)
+            assert all(seconds > 0 for arm in costs.arms for seconds in costs.seconds[arm] + costs.estimates[arm])
+
+
+def test_costs_are_measured_and_first_uses_exceed_a_call(load):
+    tables = load("selection_tables")
+    arms = load("selection_arms").OPERATIONS["convolution"]()
+    some = {name: arms[name] for name in ("torch/fft", "torch/product")}
+    assert all(min(found) > 0 for found in tables.measured(some, [(1, 16)], 1).values())
+    guessed, seconds = tables.estimates(some, [(1, 16), (8, 64)], "float32")
+    assert seconds > 0
+    assert all(len(found) == 2 and min(found) > 0 for found in guessed.values())
+    assert len(tables.first_use("convolution", "torch/fft", [(1, 16)])) == 1

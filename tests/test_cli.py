@@ -32,6 +32,15 @@ def needs_demo():
         pytest.importorskip(package)
 
 
+def test_the_module_is_the_command(tmp_path):
+    arguments = ["demo", "--csv", "prices.csv", "--output", str(tmp_path)]
+    command = [sys.executable, "-m", "hpfracc_nn", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 1
+    assert done.stderr == run(*arguments).stderr
+    assert done.stderr.startswith("hpfracc-nn demo: --csv and --column: needs both")
+
+
 def test_help_names_the_commands():
     result = run("--help")
     assert result.exit_code == 0

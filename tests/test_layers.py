@@ -21,7 +21,7 @@ every_definition = pytest.mark.parametrize("name", DEFINITIONS)
 
 @pytest.fixture
 def manager() -> BackendManager:
-    return BackendManager(Settings(calibration="shipped"))
+    return BackendManager(Settings(mode="prior", calibration="shipped"))
 
 
 def data(*shape: int, seed: int = 0) -> Tensor:

@@ -33,7 +33,7 @@ import hpfracc_nn as fnn
 from hpfracc_nn.fractional.torch.kernels import numba_recurrence
 from hpfracc_nn.selection import BackendManager, Settings, Workload
 x = torch.linspace(0, 1, 200, dtype=torch.float64)[None]
-right = fnn.derivative(x, fnn.Caputo(0.5), manager=BackendManager(Settings(force_backend="torch")))
+right = fnn.derivative(x, fnn.Caputo(0.5), manager=BackendManager(Settings(force_backend="torch", mode="prior")))
 work = Workload("toeplitz", "torch", rows=64, n=4096, exponentials=30)
 """
 ABSENT = """
@@ -43,7 +43,7 @@ importlib.util.find_spec = lambda name, package=None: None if name == "numba" el
 sys.modules["numba"] = None
 """
 BY_NUMBA = """
-manager = BackendManager(Settings(force_backend="numba"))
+manager = BackendManager(Settings(force_backend="numba", mode="prior"))
 assert torch.allclose(fnn.derivative(x, fnn.Caputo(0.5), manager=manager), right, atol=1e-12, rtol=0)
 """
 
@@ -164,7 +164,7 @@ import os, sys
 {DERIVATIVE}
 assert torch.allclose(fnn.FractionalLayer(0.5)(x), right, atol=1e-12, rtol=0)
 assert torch.allclose(torch.as_tensor(fnn.derivative(x.numpy(), fnn.Caputo(0.5))), right, atol=1e-12, rtol=0)
-manager = BackendManager(Settings(calibration="shipped"))
+manager = BackendManager(Settings(mode="prior", calibration="shipped"))
 assert manager.plan(work).backend != "numba"
 print(manager.explain(work))
 """

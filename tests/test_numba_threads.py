@@ -122,7 +122,7 @@ FORKED = """
 import os, torch, warnings
 import hpfracc_nn as fnn
 from hpfracc_nn.selection import BackendManager, Settings
-manager = BackendManager(Settings(force_backend="numba", calibration="shipped"))
+manager = BackendManager(Settings(force_backend="numba", calibration="shipped", mode="prior"))
 torch.set_num_threads(1)
 x = torch.arange(64 * 2100.0).reshape(64, 2100).sin()
 def work():

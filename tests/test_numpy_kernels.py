@@ -172,7 +172,7 @@ def test_the_recurrence_needs_exponentials_and_numba(monkeypatch: pytest.MonkeyP
     assert refusal(numba_kernel, n=17) == "the weights are no sum of exponentials to float32 tolerance"
     monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
     assert refusal(numba_kernel, n=8) == "Numba is not installed; pip install 'hpfracc-nn[numba]'"
-    manager = BackendManager(Settings(calibration="shipped"))
+    manager = BackendManager(Settings(mode="prior", calibration="shipped"))
     assert manager.plan(Workload("toeplitz", "numpy", n=4096, exponentials=30)).kernel.name == "numpy/fft"
 
 

@@ -7,6 +7,7 @@ import random
 
 import pytest
 
+from hpfracc_nn.selection import knowledge
 from hpfracc_nn.selection.arms import KEPT_SAMPLES, Track
 from hpfracc_nn.selection.bucket import Key, bucket, key_of
 from hpfracc_nn.selection.budget import Budget
@@ -392,8 +393,32 @@ def test_foreign_wisdom_widens_the_bounds_and_is_soon_overruled():
 def test_what_this_process_measured_stays_when_wisdom_comes():
     machine = Machine(Policy(), {FAST: 1e-4, SLOW: 2e-4})
     machine.calls(50, arms(fft=1e-4, dense=2e-4))
-    machine.policy.restore({KEY.text(): {FAST: {"forward": [1.0, 1e-4, 16]}}})
+    other = Key(KEY.group, (4.0, 11.0))
+    before = machine.policy.predict(other, arms(fft=1e-4))
+    for trust in ("own", "prior"):
+        machine.policy.restore({KEY.text(): {FAST: {"forward": [1.0, 1e-4, 16]}}}, trust)
     assert machine.policy.predict(KEY, arms(fft=1e-4))[FAST].seconds == pytest.approx(1e-4)
+    assert machine.policy.predict(other, arms(fft=1e-4)) == before
+
+
+@pytest.mark.parametrize("trust", ["own", "prior"])
+def test_wisdom_without_estimates_takes_those_of_the_first_candidates(trust):
+    whole, bare = Policy(), Policy()
+    whole.restore({KEY.text(): {FAST: {"forward": [5e-4, 1e-4, 5]}}}, trust)
+    bare.restore({KEY.text(): {FAST: {"forward": [5e-4, None, 5]}, JIT: {"forward": [1e-4, None, 5]}}}, trust)
+    both = arms(fft=1e-4, dense=2e-4)
+    assert bare.predict(KEY, both) == whole.predict(KEY, both)
+    assert bare.decide(KEY, both) == whole.decide(KEY, both)
+    loop = bare.predict(KEY, arms(loop=2e-4))[JIT]  # who comes later is not forgotten
+    assert loop.seconds < 1.3e-4
+    assert (loop.samples == 5) == (trust == "own")
+
+
+def test_forgetting_reaches_what_was_never_measured_here():
+    policy = Policy()
+    policy.restore({KEY.text(): {FAST: {"forward": [9e-4, 1e-4, 16]}}}, trust="prior")
+    policy.forget(lambda key: key.group[0] == "toeplitz")
+    assert policy.predict(KEY, arms(fft=1e-4))[FAST].seconds == 1e-4
 
 
 @pytest.mark.parametrize(
@@ -403,6 +428,7 @@ def test_what_this_process_measured_stays_when_wisdom_comes():
         {KEY.text(): {FAST: {"forward": [1.0, 2.0]}}},
         {KEY.text(): {FAST: {"forward": [1.0, 0.0, 3]}}},
         {KEY.text(): {FAST: {"forward": [1.0, math.nan, 3]}}},
+        {KEY.text(): {FAST: {"forward": [None, 1.0, 3]}}},
     ],
 )
 def test_a_broken_state_is_refused_and_changes_nothing(state):
@@ -425,6 +451,39 @@ def test_forgetting_drops_the_keys_that_match():
     assert machine.policy.state() == {}
 
 
+def test_a_time_that_comes_after_its_key_was_forgotten_is_not_learnt():
+    policy = Policy()
+    assert policy.observe(KEY, FAST, 1e-4) is None
+    policy.decide(KEY, arms(fft=1e-4))
+    policy.forget()
+    assert policy.observe(KEY, FAST, 1e-4) is None
+    assert policy.state() == {}
+
+
+def test_of_too_many_keys_the_one_not_asked_for_longest_is_forgotten(monkeypatch):
+    monkeypatch.setattr(knowledge, "MOST_KEYS", 3)
+    machine = Machine(Policy(), {FAST: 1e-4})
+    keys = [Key(("op",), (float(i),)) for i in range(4)]
+    for key in [*keys[:3], keys[0], keys[3]]:
+        machine.plans.clear()
+        machine.calls(3, arms(fft=1e-4), key)
+    assert {Key.parse(text) for text in machine.policy.state()} == {keys[2], keys[0], keys[3]}
+
+
+def test_the_backward_of_a_trial_counts_as_explored_also_after_another_decision():
+    policy = Policy(allowance=1.0)
+    pair = [Candidate(FAST, 1e-4, 2.0, backward=1e-4), Candidate(SLOW, 1.1e-4, 2.0, backward=1.1e-4)]
+    while not (decision := policy.decide(KEY, pair)).is_trial:
+        policy.observe(KEY, decision.name, 1e-4)
+        policy.observe(KEY, decision.name, 1e-4, direction="backward")
+    policy.observe(KEY, decision.name, 1e-4)
+    policy.decide(KEY, pair[:1])
+    before = policy.budget.explored
+    policy.decide(KEY, pair)
+    policy.observe(KEY, SLOW, 5e-4, direction="backward")
+    assert policy.budget.explored - before == pytest.approx(4e-4)
+
+
 def test_decisions_are_the_same_on_every_run():
     def names():
         machine = Machine(Policy(), {FAST: 3e-4, SLOW: 1e-4, JIT: 0.9e-4}, noise=0.1, seed=3)
@@ -445,7 +504,6 @@ def test_decisions_are_the_same_on_every_run():
         (lambda: Policy(switch_margin=2.0), "switch_margin <= 1"),
         (lambda: Policy().decide(KEY, []), "at least one"),
         (lambda: Policy().decide(KEY, arms(fft=1.0), calls=0), "calls >= 1"),
-        (lambda: Policy().observe(KEY, FAST, 1.0), "candidate"),
         (lambda: Policy().observe(KEY, FAST, -1.0), "positive"),
         (lambda: Policy().restore({}, trust="foreign"), "own, prior"),  # type: ignore[arg-type]
         (lambda: Track().bounds(), "sample"),

@@ -286,6 +286,7 @@ def at(steps: int, layer: FractionalLayer, shape: tuple[int, ...] = (2,), **opti
 
 
 LAYER = FractionalLayer(0.5, dt=DT)
+LEARNED = FractionalLayer(0.5, learn_alpha=True)
 BANK = FractionalDifference(3)
 REFUSALS = [
     (
@@ -348,8 +349,43 @@ REFUSALS = [
     (
         lambda: LAYER.step(torch.zeros(2), at(0, FractionalLayer(0.6))),
         ValueError,
-        "FractionalLayer.step(state of Caputo(alpha=0.6, scheme='l1_2', bounds=None), dt=1): needs a state of this "
-        "operator; pass what its own initial_state returned.",
+        "FractionalLayer.step(state of FractionalLayer of Caputo(alpha=0.6, scheme='l1_2'), dt=1.0): needs a state of "
+        "this one, FractionalLayer of Caputo(alpha=0.5, scheme='l1_2'), dt=0.5; "
+        "pass what its own initial_state returned.",
+    ),
+    (
+        lambda: LEARNED.step(torch.zeros(2), at(0, FractionalLayer(1.0, bounds=(0, 1)))),
+        ValueError,
+        "FractionalLayer.step(state of FractionalLayer of Caputo(alpha=1.0, scheme='l1_2', bounds=(0.0, 1.0)), "
+        "dt=1.0): needs a state of this one, FractionalLayer of Caputo(alpha learned, scheme='l1_2', "
+        "bounds=(0.0, 1.0)), dt=1.0; pass what its own initial_state returned.",
+    ),
+    (
+        lambda: LAYER.step(torch.zeros(2), at(0, FractionalLayer(0.5, dt=DT + 1e-12))),
+        ValueError,
+        "FractionalLayer.step(state of FractionalLayer of Caputo(alpha=0.5, scheme='l1_2'), dt=0.500000000001): needs "
+        "a state of this one, FractionalLayer of Caputo(alpha=0.5, scheme='l1_2'), dt=0.5; "
+        "pass what its own initial_state returned.",
+    ),
+    (
+        lambda: BANK.step(torch.zeros(2, 3), FractionalDifference(3, dt=2).initial_state((2, 3))),
+        ValueError,
+        "FractionalDifference.step(state of FractionalDifference of GrunwaldLetnikov(alpha learned, "
+        "scheme='grunwald', bounds=(0.0, 1.0)), dt=2.0): needs a state of this one, FractionalDifference of "
+        "GrunwaldLetnikov(alpha learned, scheme='grunwald', bounds=(0.0, 1.0)), dt=1.0; "
+        "pass what its own initial_state returned.",
+    ),
+    (
+        lambda: at(1, LAYER).to(torch.float32),  # type: ignore[arg-type]
+        TypeError,
+        "StreamState.to(torch.float32): needs a device, and stays float64 whatever the samples are; "
+        "pass a device such as x.device, and samples of any floating dtype to step.",
+    ),
+    (
+        lambda: at(1, LAYER).to(torch.zeros(2)),  # type: ignore[arg-type]
+        TypeError,
+        "StreamState.to(Tensor): needs a device, and stays float64 whatever the samples are; "
+        "pass a device such as x.device, and samples of any floating dtype to step.",
     ),
     (
         lambda: LAYER.initial_state((2,), horizon=0),

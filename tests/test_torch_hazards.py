@@ -7,17 +7,23 @@ import re
 import signal
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import hpfracc_nn as fnn
 
-LAYERS = [fnn.FractionalLayer(0.37), fnn.FractionalLayer(0.37, "riemann_liouville"), fnn.FractionalDifference(3)]
+LAYERS: list[Any] = [
+    fnn.FractionalLayer(0.37),
+    fnn.FractionalLayer(0.37, "riemann_liouville"),
+    fnn.FractionalDifference(3),
+]
 
 
 def test_a_fake_call_gives_the_shape_and_leaves_no_fake_weights_behind() -> None:
@@ -167,6 +173,53 @@ def test_a_changed_step_is_checked_at_the_call() -> None:
     layer.dt = 0.0
     with pytest.raises(ValueError, match="needs a finite dt > 0"):
         layer(torch.randn(3, 40))
+
+
+CALLS: dict[str, Callable[[Tensor], Any]] = {
+    "derivative": lambda x: fnn.derivative(x, fnn.Caputo(0.5)),
+    "FractionalLayer": fnn.FractionalLayer(0.5, channels=3),
+    "FractionalDifference": fnn.FractionalDifference(3),
+    "FractionalLayer.step": lambda x: LAYERS[0].step(x, LAYERS[0].initial_state((2, 3, 8))),
+}
+LAYOUTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch.sparse_coo": lambda x: x.to_sparse(),
+    "torch.sparse_csr": lambda x: x.to_sparse_csr(),
+    "torch.sparse_bsc": lambda x: x.to_sparse_bsc((1, 2)),
+    "torch._mkldnn": lambda x: x.to_mkldnn(),
+}
+
+
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_samples_that_are_not_dense_are_refused(name: str, layout: str) -> None:
+    call, x = CALLS[name], torch.rand(2, 3, 8)
+    call(x)  # the plan for dense samples of this shape is there
+    message = f"{name}(x of layout {layout}): needs a dense tensor; pass x.to_dense()."
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        call(LAYOUTS[layout](x))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors is in prototype stage")
+@pytest.mark.parametrize("name", CALLS)
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_samples_are_refused(name: str, layout: torch.layout) -> None:
+    rows = [torch.rand(3, 5), torch.rand(3, 8)] if layout is torch.strided else [torch.rand(5, 3), torch.rand(8, 3)]
+    message = (
+        f"{name}(x: nested tensor): needs rows of one length; take them one by one from x.unbind(), or pass "
+        "torch.nested.to_padded_tensor(x, 0.0) and leave out what it gives on the padding."
+    )
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        CALLS[name](torch.nested.nested_tensor(rows, layout=layout))
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.filterwarnings("ignore:Sparse .* tensor support is in beta state")
+def test_an_order_that_is_not_dense_is_refused(layout: str) -> None:
+    alpha = LAYOUTS[layout](torch.full((2, 4), 0.5))
+    message = f"caputo(alpha of layout {layout}): needs a dense tensor; pass alpha.to_dense()."
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        fnn.caputo(torch.rand(2, 4, 9), alpha)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

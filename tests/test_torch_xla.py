@@ -33,7 +33,9 @@ def derivative(x: Tensor, kernel: Kernel, definition: Definition = DEFINITION) -
 
 def reference(x: Tensor) -> Tensor:
     """Return the same in float64 by torch's transform."""
-    manager = BackendManager(Settings(force_backend="torch", force_algorithm="fft", calibration="shipped"))
+    manager = BackendManager(
+        Settings(force_backend="torch", force_algorithm="fft", calibration="shipped", mode="prior")
+    )
     return apply("test", x.double(), DEFINITION, 1.0, -1, manager)
 
 
@@ -207,7 +209,7 @@ def test_the_estimate_does_not_pick_it(
 ) -> None:
     if not numba:
         monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
-    manager = shipped_manager() if numba else BackendManager(Settings(calibration="shipped"))
+    manager = shipped_manager() if numba else BackendManager(Settings(mode="prior", calibration="shipped"))
     work = Workload("toeplitz", "torch", rows=rows, n=n, exponentials=30, needs_gradient=gradient)
     assert manager.plan(work).backend != "xla"
 
@@ -218,10 +220,10 @@ sys.modules["jax"] = sys.modules["jaxlib"] = None  # an import raises ImportErro
 import torch
 from hpfracc_nn import BackendManager, Caputo, derivative
 from hpfracc_nn.selection import Settings, Workload
-manager = BackendManager(Settings(calibration="shipped"))
+manager = BackendManager(Settings(mode="prior", calibration="shipped"))
 x = torch.randn(4, 100, requires_grad=True)
 derivative(x, Caputo(0.5), manager=manager).sum().backward()
-forced = BackendManager(Settings(force_backend="xla", calibration="shipped"))
+forced = BackendManager(Settings(force_backend="xla", calibration="shipped", mode="prior"))
 try:
     derivative(x, Caputo(0.5), manager=forced)
 except LookupError as error:
@@ -244,9 +246,9 @@ import json, os, sys, warnings
 import torch
 from hpfracc_nn import BackendManager, Caputo, derivative
 from hpfracc_nn.selection import Settings
-
 warnings.filterwarnings("ignore", "os.fork", RuntimeWarning)  # JAX's own
-free, forced = (BackendManager(Settings(force_backend=name, calibration="shipped")) for name in (None, "xla"))
+arms = (Settings(force_backend=name, calibration="shipped", mode="prior") for name in (None, "xla"))
+free, forced = map(BackendManager, arms)
 x = torch.ones(4, 100, requires_grad=True)
 
 def told(call):

@@ -21,8 +21,9 @@ from hpfracc_nn.fractional.definitions import (
 )
 from hpfracc_nn.fractional.schemes.exponentials import tolerance
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.weights import Weights
-from tests.torch_cases import SCHEMES
+from hpfracc_nn.fractional.torch.weights import Columns, Weights
+from tests.table_rounding import H, rounding
+from tests.torch_cases import DT, SCHEMES
 
 CPU = torch.device("cpu")
 PARTS = (1e-6, 0.02, 0.37, 0.52, 0.8, 1 - 1e-6)  # of the way from the lower to the upper bound
@@ -46,7 +47,7 @@ def orders(bounds: tuple[float, float]) -> Tensor:
     return torch.tensor([low + part * (high - low) for part in PARTS], dtype=torch.float64)
 
 
-def weights(case: Case, alpha: Tensor, n: int, tabulated: bool, dt: float = 0.5) -> Weights:
+def weights(case: Case, alpha: Tensor, n: int, tabulated: bool, dt: float = DT) -> Weights:
     kind, scheme, bounds = case
     return Weights(kind(alpha, scheme, bounds), n, dt, torch.float64, CPU, tabulated=tabulated)
 
@@ -69,28 +70,29 @@ def differentiated(values: Callable[[Tensor], Any], alpha: Tensor) -> tuple[Tens
 
     Of fourth order at h = 1e-3: the error is about (h log n)**4 / 30, below 1e-9, and the rounding of the first / h.
     """
-    one, h = torch.ones_like(alpha), 1e-3
+    one, h = torch.ones_like(alpha), H
     value, first = tangent(values, alpha, one)
     at = {i: tangent(values, alpha + i * h, one)[1] for i in (-2, -1, 1, 2)}
     return value, first, (8 * (at[1] - at[-1]) - (at[2] - at[-2])) / (12 * h)
 
 
-def assert_agree(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], relative: float, noise: float) -> None:
-    """Compare weights [..., channels, n] one by one; `noise` is relative to the largest of a channel.
+def assert_agree(got: tuple[Tensor, ...], wanted: tuple[Tensor, ...], relative: float, noise: list[Tensor]) -> None:
+    """Compare weights [..., channels, n] one by one; `noise`, [channels] of each derivative, is left by rounding.
 
     The derivatives are relative to the weight where they are smaller than it: they cross zero.
     """
     size = wanted[0].abs()
-    largest = size.amax(dim=-1, keepdim=True)
     for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
         rtol = (relative, max(relative, 1e-11), 5e-9)[i]
-        bound = rtol * torch.maximum(other.abs(), size) + (1, 30, 1000)[i] * noise * largest  # degree**2 / radius each
+        bound = rtol * torch.maximum(other.abs(), size) + noise[i][:, None]
         assert torch.all((one - other).abs() <= bound), (i, ((one - other).abs() / bound).max())
 
 
-def noise_of(kind: type[Definition]) -> float:
-    """What rounding leaves where weights vanish; the integral's are third differences of k**(1 + alpha) above 1."""
-    return 6e-13 if kind is RiemannLiouvilleIntegral else 3e-14
+def noise_of(case: Case, alpha: Tensor, n: int, table: tables.Table | None, boundary: bool = False) -> list[Tensor]:
+    """Return what rounding leaves of the weights of a table, and of their derivatives; see `table_rounding`."""
+    assert table is not None
+    kind, scheme, bounds = case
+    return rounding(family(kind(alpha, scheme, bounds)), alpha, n, DT, table.degree, derivatives, boundary)
 
 
 @every_case
@@ -99,13 +101,13 @@ def test_the_column_and_its_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
-    assert tables.column_table(family(kind(alpha, scheme, bounds)), n) is not None
+    table = tables.column_table(family(kind(alpha, scheme, bounds)), n)
     got = derivatives(lambda a: weights(case, a, n, True).column().column, alpha)
     wanted = differentiated(lambda a: weights(case, a, n, False).column().column, alpha)
-    assert_agree(got, wanted, 1e-12, noise_of(kind))
+    assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table))
 
 
-def tensors(of: Weights) -> list[Tensor]:
+def tensors(of: Columns) -> list[Tensor]:
     """Return all that kernels may ask for, as far as there are exponentials and columns."""
     found, columns = [of.column().column], of.columns()
     if of.nodes is not None or of.n <= 16:
@@ -122,7 +124,7 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 ) -> None:
     case, alpha = (kind, scheme, bounds), orders(bounds)
     value, wanted = tangent(lambda a: tensors(weights(case, a, n, tabulated)), alpha, torch.ones_like(alpha))
-    got = tensors(weights(case, alpha, n, tabulated).slopes)
+    got = tensors(weights(case, alpha, n, tabulated).slopes(alpha))
     for one, other, size in zip(got, wanted, value, strict=True):
         # two orders of the same operations: a few roundings of what is added, the largest of the weights and slopes
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-11 * float(size.abs().amax() + other.abs().amax()))
@@ -132,11 +134,11 @@ def test_slopes_are_the_weights_tangent_in_alpha(
 def test_slopes_are_differentiable_where_gradients_are_on(tabulated: bool) -> None:
     case, alpha = (RiemannLiouville, "bdf2", (0, 1)), torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     _, _, wanted = derivatives(lambda a: weights(case, a, 40, True).column().column, alpha.detach())
-    slopes = weights(case, alpha, 40, tabulated).slopes.column().column
+    slopes = weights(case, alpha, 40, tabulated).slopes(alpha).column().column
     found = torch.stack([torch.autograd.grad(slope, alpha, retain_graph=True)[0] for slope in slopes[0]])
     torch.testing.assert_close(found, wanted[0], rtol=1e-8, atol=1e-9)  # torch's trigamma, as in `differentiated`
     with torch.no_grad():
-        assert not weights(case, alpha, 40, tabulated).slopes.column().column.requires_grad
+        assert not weights(case, alpha, 40, tabulated).slopes(alpha).column().column.requires_grad
 
 
 @every_case
@@ -150,13 +152,8 @@ def test_boundary_columns_and_their_derivatives_are_those_of_the_formula(
         return
     got = derivatives(lambda a: weights(case, a, n, True).columns(), alpha)
     wanted = differentiated(lambda a: weights(case, a, n, False).columns(), alpha)
-    # Relative to the weight on the first sample, 1 or more: a column vanishes at one end of the bounds. The starting
-    # column of bdf2 is a difference of two terms that grow like n**(taylor - alpha), alpha a tenth below its bound.
-    largest = wanted[0].abs().amax(dim=(-2, -1), keepdim=True).clamp(min=2.0 ** min(bounds))
-    noise = (2e-15 * n**1.1 if scheme == "bdf2" else noise_of(kind)) * largest
-    for i, (one, other) in enumerate(zip(got, wanted, strict=True)):
-        bound = (1e-12, 1e-11, 5e-9)[i] * torch.maximum(other.abs(), wanted[0].abs()) + (1, 30, 1e4)[i] * noise
-        assert torch.all((one - other).abs() <= bound), (i, ((one - other).abs() / bound).max())
+    table = tables.boundary_table(family(kind(alpha, scheme, bounds)), n)
+    assert_agree(got, wanted, 1e-12, noise_of(case, alpha, n, table, boundary=True))
 
 
 def response(form: ChunkForm, n: int, at: int) -> Tensor:
@@ -182,8 +179,10 @@ def test_chunk_forms_and_their_derivatives_are_those_of_the_formula(
         if length < n and weights(case, alpha, n, True).nodes is None:
             continue  # wide bounds: no sum of exponentials to tolerance
         got = derivatives(partial(chunked, length=length), alpha)
+        nodes = weights(case, alpha, n, True).nodes if n > length else None
+        table = tables.chunk_table(family(kind(alpha, scheme, bounds)), n, nodes, length)
         # The fit of the exponentials is as good as its tolerance says.
-        assert_agree(got, wanted, max(1e-12, tolerance(n, "float64")), noise_of(kind))
+        assert_agree(got, wanted, max(1e-12, tolerance(n, "float64")), noise_of(case, alpha, n, table))
 
 
 @every_case
@@ -235,20 +234,17 @@ def test_a_series_that_does_not_converge_is_refused() -> None:
     assert smooth.shape[1] <= 20
 
 
-def test_tables_outgrow_no_room() -> None:
-    shelf, domain = tables._Shelf(3 * 80), tables.domain_of(Caputo(1.0, bounds=(0, 1)), 100)
-    builds: list[int] = []
-
-    def get(key: int) -> None:
-        def build() -> tables.Table:
-            builds.append(key)
-            return tables.Table(domain, 10, np.zeros((10, 1)), ((1,),))
-
-        shelf.get(key, build)
-
-    for key in (1, 2, 3, 1, 4, 1, 3, 2):  # 4 drives out 2, the least recently used
-        get(key)
-    assert builds == [1, 2, 3, 4, 2]
+def test_tables_outgrow_no_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    tables.forget()
+    monkeypatch.setattr(tables._SHELF, "_room", 1 << 20)
+    first = tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000)
+    assert first is not None
+    assert len(tables._SHELF) == 1
+    assert tables._SHELF.size > first.coefficients.nbytes > (1 << 20) // 10
+    for high in np.linspace(0.6, 0.9, 10):
+        tables.column_table(family(Caputo(0.5, bounds=(0, high))), 2000)
+        assert tables._SHELF.size <= 1 << 20
+    assert tables.column_table(family(Caputo(0.5, bounds=(0, 0.5))), 2000) is not first
 
 
 def test_an_alpha_far_outside_its_bounds_has_no_weights() -> None:

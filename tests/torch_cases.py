@@ -30,14 +30,14 @@ SCHEMES = [(kind, scheme) for kind in DEFINITIONS.values() for scheme in kind.sc
 def manager_for(kernel: Kernel) -> BackendManager:
     """Return a manager that runs this kernel or raises."""
     return BackendManager(
-        Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, calibration="shipped")
+        Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, calibration="shipped", mode="prior")
     )
 
 
 @lru_cache(maxsize=1)
 def shipped_manager() -> BackendManager:
     """Return a manager with the default settings and the shipped rates: its plans are the same everywhere."""
-    return BackendManager(Settings(calibration="shipped"))
+    return BackendManager(Settings(mode="prior", calibration="shipped"))
 
 
 class Refused(Skipped):
@@ -105,7 +105,7 @@ def _forced_cases(chosen: Any, slow: Collection[str] = COMPILED) -> list[Any]:
 
 
 every_kernel = pytest.mark.parametrize("forced", _forced_cases(lambda kernel: True))
-# For the few tests that cover a kernel's three maps, layouts and channels: the compiled ones run in the fast suite too.
+# For the few tests that cover a kernel's maps, layouts and channels: the compiled ones run in the fast suite too.
 every_kernel_always = pytest.mark.parametrize("forced", _forced_cases(lambda kernel: True, slow=()))
 every_causal_kernel = pytest.mark.parametrize(
     "forced", _forced_cases(lambda kernel: kernel.algorithm != "fft")

@@ -54,7 +54,8 @@ def derivative(
         Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
 
     Raises:
-        TypeError: `x` is not real and floating, or its framework is not supported; `definition` is none.
+        TypeError: `x` is not real and floating, not dense (sparse, nested), or its framework is not supported;
+            `definition` is none.
         ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others.
         LookupError: No registered kernel accepts this dtype and device.
 

@@ -21,9 +21,6 @@ Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 an
 from __future__ import annotations
 
 import math
-import os
-import threading
-from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property, lru_cache
@@ -34,6 +31,7 @@ import numpy as np
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.shelf import Charge, Shelf
 from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
 from hpfracc_nn.fractional.stencil import Stencil
 
@@ -45,6 +43,8 @@ _ROUNDED_TO = 4  # the degree is rounded up, so that tables share their basis
 _AT_ONCE = 1 << 18  # weights that are computed together, so that temporary arrays stay in the cache
 _LARGEST = 1 << 25  # bytes of a table
 _ROOM = 1 << 28  # bytes of all tables
+
+_SHELF = Shelf(_ROOM)
 
 Constant = Callable[[str, np.ndarray], Array]
 
@@ -97,6 +97,11 @@ class Table:
     def sizes(self) -> list[int]:
         """How many outputs each array has."""
         return [math.prod(shape) for shape in self.shapes]
+
+    @property
+    def nbytes(self) -> int:
+        """Of the coefficients."""
+        return self.coefficients.nbytes
 
 
 class Points:
@@ -183,22 +188,30 @@ def column_table(family: Definition, n: int) -> Table | None:
         family: The operator at its upper bound, with its bounds; see `definitions.family`.
         n: Samples.
     """
-    return _SHELF.get((family, n, "column"), lambda: _column(family, n))
+    return _kept((family, n, "column"), lambda: _column(family, n))
 
 
 def boundary_table(family: Definition, n: int) -> Table | None:
     """Return the starting column, then the analytic ones, [columns, n]; None also where there are none."""
-    return _SHELF.get((family, n, "boundary"), lambda: _boundary(family, n))
+    return _kept((family, n, "boundary"), lambda: _boundary(family, n))
 
 
 def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
     """Return `near` [L, L] and, where there are nodes, `far` [K, L] of chunks of `length`; as `column_table`."""
-    return _SHELF.get((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
+    return _kept((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
 
 
 def forget() -> None:
     """Drop all tables; the next call builds its own anew."""
     _SHELF.clear()
+
+
+def _kept(key: Hashable, build: Callable[[], Table | None]) -> Table | None:
+    def charged(charge: Charge) -> Table | None:
+        found = build()
+        return None if found is None else charge(found)
+
+    return _SHELF.get(key, charged)
 
 
 @lru_cache(maxsize=1024)
@@ -280,43 +293,3 @@ def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs
     if degree >= _TAIL or tail.max() > _LEFT * largest.max():
         return None
     return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO]
-
-
-class _Shelf:
-    """Tables by value of what they are of, least recently used first out once they outgrow the room."""
-
-    def __init__(self, room: int) -> None:
-        self._room, self._bytes = room, 0
-        self._kept: OrderedDict[Hashable, Table | None] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def renew_lock(self) -> None:
-        """Make the lock anew, in a child process: a thread that the child does not have may hold it."""
-        self._lock = threading.Lock()
-
-    def get(self, key: Hashable, build: Callable[[], Table | None]) -> Table | None:
-        with self._lock:
-            if key in self._kept:
-                self._kept.move_to_end(key)
-                return self._kept[key]
-        found = build()
-        with self._lock:
-            if key in self._kept:  # another thread was faster
-                return self._kept[key]
-            self._kept[key] = found
-            self._bytes += found.coefficients.nbytes if found else 0
-            while self._bytes > self._room and len(self._kept) > 1:
-                _, dropped = self._kept.popitem(last=False)
-                self._bytes -= dropped.coefficients.nbytes if dropped else 0
-        return found
-
-    def clear(self) -> None:
-        with self._lock:
-            self._kept.clear()
-            self._bytes = 0
-
-
-_SHELF = _Shelf(_ROOM)
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_SHELF.renew_lock)

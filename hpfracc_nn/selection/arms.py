@@ -112,7 +112,7 @@ class Track:
 
     def fill(self, seconds: float, estimate: float, samples: int) -> None:
         """Start from what an earlier process measured."""
-        self._keep([seconds / estimate] * samples)
+        self._keep([seconds / estimate] * max(1, min(samples, KEPT_SAMPLES)))
         self.estimate = estimate
 
     def _keep(self, ratios: list[float]) -> None:

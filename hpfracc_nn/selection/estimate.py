@@ -4,6 +4,7 @@ Nadaraya (1964) and Watson (1964), kernel regression, with the kernel 1 / (1 + d
 """
 
 import math
+from collections.abc import Callable
 
 from hpfracc_nn.selection.bucket import Fact, Key
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
@@ -62,8 +63,8 @@ class Neighbours:
                 for key, (old, penalty) in logs.items():
                     logs[key] = (old + log, penalty)
 
-    def forget(self, key: Key) -> None:
-        """Drop what was measured at one key."""
-        for (group, _, _), logs in self._logs.items():
-            if group == key.group:
-                logs.pop(key, None)
+    def forget(self, matches: Callable[[Key], bool]) -> None:
+        """Drop what was measured at the keys that match."""
+        for logs in self._logs.values():
+            for key in [key for key in logs if matches(key)]:
+                del logs[key]

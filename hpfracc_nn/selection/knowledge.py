@@ -11,7 +11,8 @@ from hpfracc_nn.selection.estimate import FOREIGN, OCTAVE, Neighbours, backend_o
 from hpfracc_nn.selection.sampling import KEPT_SAMPLES
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
 
-State = Mapping[str, Mapping[str, Mapping[str, Sequence[float]]]]  # see `Knowledge.state`
+State = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]  # see `Knowledge.state`
+Entry = tuple[float, float | None, int]  # seconds, estimate, samples
 
 MOST_KEYS = 4096
 STALE = 64  # calls of a key, for each sample of an arm, after which its time is doubted
@@ -58,14 +59,18 @@ class Knowledge:
     def __init__(self) -> None:
         self.records: dict[Key, Record] = {}
         self._neighbours = Neighbours()
+        self._without_estimate: dict[Key, list[tuple[str, Direction, Entry, bool]]] = {}
 
     def record(self, key: Key) -> Record:
-        """Return the record of `key`, a new one where there is none; of too many the oldest is dropped."""
-        record = self.records.get(key)
+        """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes."""
+        record = self.records.pop(key, None)
         if record is None:
             if len(self.records) >= MOST_KEYS:
-                self._drop(next(iter(self.records)))
-            record = self.records[key] = Record()
+                oldest = next(iter(self.records))
+                del self.records[oldest]
+                self._neighbours.forget(oldest.__eq__)
+            record = Record()
+        self.records[key] = record  # so that it is the last
         return record
 
     def predict(self, key: Key, candidate: Candidate) -> Prediction:
@@ -113,14 +118,18 @@ class Knowledge:
 
     def forget(self, matches: Callable[[Key], bool] | None) -> None:
         """Drop the keys that match, or all."""
-        for key in [key for key in self.records if matches is None or matches(key)]:
-            self._drop(key)
         if matches is None:
-            self._neighbours = Neighbours()
+            self.records, self._neighbours, self._without_estimate = {}, Neighbours(), {}
+            return
+        for key in [key for key in self.records if matches(key)]:
+            del self.records[key]
+        self._neighbours.forget(matches)
+        for key in [key for key in self._without_estimate if matches(key)]:
+            del self._without_estimate[key]
 
     def state(self) -> State:
         """Return key's text -> kernel -> direction -> [seconds, estimate, samples]."""
-        kept: dict[str, dict[str, dict[str, list[float]]]] = {}
+        kept: dict[str, dict[str, dict[str, Sequence[float | None]]]] = {}
         for key, record in self.records.items():
             for name, arm in record.arms.items():
                 for direction, track in arm.tracks.items():
@@ -135,14 +144,35 @@ class Knowledge:
         Raises:
             ValueError: It is no state; nothing is changed then.
         """
-        for key, name, direction, (seconds, estimate, samples) in list(_entries(state)):
-            if not is_own:
-                self._neighbours.set(key, name, direction, seconds / estimate, FOREIGN)
-                continue
-            track = self.record(key).arms.setdefault(name, Arm()).tracks[direction]
-            if track.level is None:
-                track.fill(seconds, estimate, int(samples))
-                self._neighbours.set(key, name, direction, seconds / estimate)
+        for key, name, direction, entry in list(_entries(state)):
+            if entry[1] is None:
+                self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
+            else:
+                self._take(key, name, direction, entry, is_own)
+
+    def complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
+        """Give what was restored without its estimate the estimates of `candidates`, where they are of this key."""
+        waiting = self._without_estimate.pop(key, None)
+        if waiting is None:
+            return
+        known = {each.name: each for each in candidates}
+        for name, direction, entry, is_own in waiting:
+            estimate = known[name].estimate(direction) if name in known else 0.0
+            if estimate:
+                self._take(key, name, direction, (entry[0], estimate, entry[2]), is_own)
+            else:
+                self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
+
+    def _take(self, key: Key, name: str, direction: Direction, entry: Entry, is_own: bool) -> None:
+        record = self.records.get(key) or Record()
+        track = record.arms[name].tracks[direction] if name in record.arms else Track()
+        seconds, estimate, samples = entry
+        if track.level is not None or estimate is None:
+            return
+        self._neighbours.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
+        if is_own:
+            arm = self.record(key).arms.setdefault(name, Arm())
+            arm.tracks[direction].fill(seconds, estimate, samples)
 
     def _ratio(
         self, key: Key, record: Record, candidate: Candidate, direction: Direction
@@ -170,12 +200,8 @@ class Knowledge:
                     if backend_of(other) == backend and (each, other) != (key, name):
                         arm.scale(factor)
 
-    def _drop(self, key: Key) -> None:
-        del self.records[key]
-        self._neighbours.forget(key)
 
-
-def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Sequence[float]]]:
+def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Entry]]:
     for text, arms in state.items():
         key = Key.parse(text)
         for name, directions in arms.items():
@@ -184,8 +210,15 @@ def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Sequence[float
                     yield key, name, direction, _checked(directions[direction])
 
 
-def _checked(entry: Iterable[float]) -> Sequence[float]:
-    numbers = tuple(entry)
-    if len(numbers) != 3 or not all(0 < number < math.inf for number in numbers):
-        raise ValueError(f"restore(...: {numbers}): needs [seconds, estimate, samples], all positive and finite.")
-    return numbers
+def _checked(entry: Sequence[float | None]) -> Entry:
+    if len(entry) == 3:
+        seconds, estimate, samples = entry
+        if _is_positive(seconds) and (estimate is None or _is_positive(estimate)) and _is_positive(samples):
+            return float(seconds), estimate, int(samples)  # type: ignore[arg-type]  # checked
+    raise ValueError(
+        f"restore(...: {entry!r}): needs [seconds, estimate, samples], positive and finite; the estimate may be None."
+    )
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, int | float) and 0 < number < math.inf

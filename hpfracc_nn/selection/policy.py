@@ -128,14 +128,16 @@ class Policy:
             estimate: Of exactly this call; None is the last decision's.
             keep: False: it was preempted; it counts as spent and says nothing.
 
+        What was forgotten since it was decided is not learnt.
+
         Raises:
-            ValueError: The time is not positive and finite, or `name` was no candidate of `key`.
+            ValueError: The time is not positive and finite.
         """
         if not 0 < seconds < math.inf:
             raise ValueError(f"Policy.observe(seconds={seconds!r}): needs a positive, finite time.")
         record = self._knowledge.records.get(key)
         if record is None or name not in record.candidates:
-            raise ValueError(f"Policy.observe(name={name!r}): needs a kernel that was a candidate of {key}.")
+            return None
         self._spend(record, name, seconds, direction)
         if estimate is None:
             estimate = record.candidates[name].estimate(direction)
@@ -155,6 +157,8 @@ class Policy:
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
+        candidates = tuple(candidates)
+        self._knowledge.complete(key, candidates)
         return {each.name: self._knowledge.predict(key, each) for each in candidates}
 
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
@@ -174,7 +178,8 @@ class Policy:
         """Add what another process measured; what this one measured itself stays.
 
         Args:
-            state: What `state` returned.
+            state: What `state` returned. An estimate may be None: it is then that of the key's next
+                candidates, before which the entry says nothing of other keys.
             trust: "own": measured on this machine, as good as if measured here. "prior": on
                 another; it corrects estimates as a neighbour two octaves away does.
 
@@ -220,8 +225,8 @@ class Policy:
         best, most = None, 1.0
         for each in record.candidates.values():
             if each.compile_seconds and each.name != record.incumbent:
-                gain = calls * expected_gain(now, found[each.name])
-                worth = self._rental.add(_code(key, each), gain) / each.compile_seconds
+                gain = expected_gain(now, found[each.name])
+                worth = self._rental.add(_code(key, each), key, gain, calls, record.calls) / each.compile_seconds
                 if worth >= most and found[each.name].low < now:
                     best, most = each, worth
         if best is None:
@@ -246,8 +251,9 @@ class Policy:
             price = max(0.0, seconds - record.candidates[name].estimate(direction))
             self.budget.compiled += price
             seconds, record.compiling = seconds - price, 0.0
-        if name == record.trial:
+        if name == record.trial and direction == "forward":
             self.budget.total += seconds
+        if name != record.incumbent:  # a trial, also where another decision came between its passes
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
 
 

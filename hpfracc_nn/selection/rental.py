@@ -4,6 +4,7 @@ import math
 from collections import defaultdict
 from collections.abc import Hashable
 
+from hpfracc_nn.selection.bucket import Key
 from hpfracc_nn.selection.decision import Prediction
 
 
@@ -24,23 +25,38 @@ def expected_gain(seconds: float, arm: Prediction) -> float:
 
 
 class Rental:
-    """What each compilation would have gained so far, as was believed at each time.
+    """What each compilation would have gained so far: as was believed at each call, and as is believed now.
 
-    Waiting until that is its price costs at most twice what knowing the future would, however long
-    the process goes on and whatever changes (Karlin et al., 1988).
+    Waiting until the first is the price costs at most twice what knowing the future would, however
+    long the process goes on and whatever changes (Karlin et al., 1988). The second keeps from
+    buying by a belief that was corrected meanwhile.
     """
 
     def __init__(self) -> None:
-        self._gained: dict[Hashable, float] = defaultdict(float)
+        self._then: dict[Hashable, float] = defaultdict(float)
+        self._now: dict[Hashable, dict[Key, float]] = defaultdict(dict)
+        self._sums: dict[Hashable, float] = defaultdict(float)
 
-    def add(self, code: Hashable, seconds: float) -> float:
-        """Add what `code` would have gained in the last calls, and return what it would have gained in all."""
-        self._gained[code] += seconds
-        return self._gained[code]
+    def add(self, code: Hashable, key: Key, gain: float, calls: int, all_calls: int) -> float:
+        """Return what `code` would have gained by now, at least.
+
+        Args:
+            code: What is compiled.
+            key: Where it would have been used.
+            gain: Seconds of each call, as is believed now.
+            calls: Calls of the key since the last time.
+            all_calls: Calls of the key in all.
+        """
+        self._then[code] += calls * gain
+        worth = self._now[code]
+        self._sums[code] += all_calls * gain - worth.get(key, 0.0)
+        worth[key] = all_calls * gain
+        return min(self._then[code], self._sums[code])
 
     def bought(self, code: Hashable) -> None:
         """Begin anew, after a purchase."""
-        self._gained.pop(code, None)
+        for kept in (self._then, self._now, self._sums):
+            kept.pop(code, None)
 
 
 def _normal(d: float) -> float:

@@ -19,6 +19,8 @@ from hpfracc_nn.selection import BackendManager
 
 Alpha = Any  # a float, a nested sequence or NumPy array of floats, or a tensor of a framework
 
+WIDEST = 1.25  # m minus the lowest order, up to which float32 keeps its digits
+
 
 @dataclass(frozen=True)
 class Definition:
@@ -26,11 +28,11 @@ class Definition:
 
     Attributes:
         alpha: The order. A float or one value per channel (then it broadcasts over the data's axes other than time);
-            or a framework's tensor, whose values are never read, so that its gradient can be traced.
+            or a framework's tensor; its values are read only where no gradient is wanted.
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
-            bound is the limit from above. A tensor alpha further outside than a tenth of their width gives NaN.
+            bound is the limit from above. A tensor alpha further outside is not checked where it learns; its weights are then wrong, or NaN.
     """
 
     alpha: Alpha
@@ -91,9 +93,17 @@ class Definition:
     def differences(self) -> int:
         """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
 
-        It never changes the result, only the rounding. A bound of (0, 1) gives 1 for every alpha in it.
+        It changes the rounding, and beside that only bdf2 near the start: its starting column multiplies another entry. A bound of (0, 1) gives 1 for every alpha in it.
         """
         return max(0, math.ceil(self.interval[1] - 0.25))
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether orders far below the upper bound are differenced so often that float32 would lose their digits.
+
+        What m differences take away the weights must add up again: rounding grows like n**(m - alpha - 1/2).
+        """
+        return self.differences - self.interval[0] > WIDEST
 
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -10,15 +10,17 @@ from numpy.lib.stride_tricks import sliding_window_view
 from scipy.fft import next_fast_len, rfft
 
 from hpfracc_nn.fractional.numba import kernel
+from hpfracc_nn.fractional.shelf import Charge, free
 
 MATRIX_KEPT = 1 << 21  # bytes: a larger matrix is built at every product, or the kept ones would fill the memory
 
 
 @dataclass(frozen=True, eq=False)
 class ColumnForm:
-    """The weights as they are, [channels, n]."""
+    """The weights as they are, [channels, n]; `charge` is told what is made of them."""
 
     column: np.ndarray
+    charge: Charge = field(default=free, repr=False)
 
     @property
     def matrix(self) -> np.ndarray:
@@ -29,12 +31,12 @@ class ColumnForm:
 
     @cached_property
     def _kept_matrix(self) -> np.ndarray:
-        return toeplitz(self.column)
+        return self.charge(toeplitz(self.column))
 
     @cached_property
     def spectrum(self) -> np.ndarray:
         """The column's transform in double precision, [channels, padded // 2 + 1, 1]."""
-        return transform(self.column[:, :, None], padded_length(self.column.shape[1]))
+        return self.charge(transform(self.column[:, :, None], padded_length(self.column.shape[1])))
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,22 +48,24 @@ class ChunkForm:
         far: From the states to the samples, [channels, K, L].
         into: From the samples to the states, [L, K].
         decay: Factor of each state from chunk to chunk, [K], float64.
+        charge: What is told of everything that is made of the form.
     """
 
     near: np.ndarray
     far: np.ndarray
     into: np.ndarray
     decay: np.ndarray
+    charge: Charge = field(default=free, repr=False)
 
     @cached_property
     def forward(self) -> kernel.Operands:
         """What the compiled product takes."""
-        return kernel.forward(self.near, self.far, self._entries[0], self._decays)
+        return self.charge(kernel.forward(self.near, self.far, self._entries[0], self._decays))
 
     @cached_property
     def backward(self) -> kernel.Operands:
         """What its compiled transpose takes."""
-        return kernel.backward(self.near, self.far, self._entries[1], self._decays)
+        return self.charge(kernel.backward(self.near, self.far, self._entries[1], self._decays))
 
     @cached_property
     def _entries(self) -> tuple[np.ndarray, np.ndarray]:

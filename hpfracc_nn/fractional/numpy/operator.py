@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Plan, Stopwatch, Workload, default_manager, running
 
-_COMPUTED_IN = {
+_COMPUTED_IN: dict[np.dtype, np.dtype] = {
     np.dtype(np.float16): np.dtype(np.float32),
     np.dtype(np.float32): np.dtype(np.float32),
     np.dtype(np.float64): np.dtype(np.float64),
@@ -33,6 +33,8 @@ def apply(
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None or not definition.is_fixed:
         raise _wrong_type(owner, x, definition)
+    if definition.is_wide:
+        dtype = np.dtype(np.float64)
     dt = errors.positive_step(owner, dt)
     if type(dim) is not int:  # a key must not take True for 1
         dim = errors.axis(owner, dim, x.ndim)

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,8 +14,9 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.numpy.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
-from hpfracc_nn.fractional.weights import fixed_stencil
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # parts of a row's largest entry that are zero: subnormal numbers slow a float32 product tenfold
 _SHORTEST = 8  # no chunk is shorter
@@ -29,10 +30,11 @@ class Weights:
         n: Samples, at least 1.
         dt: Their spacing.
         dtype: What the product is computed in.
+        charge: What is told of every array that they make.
     """
 
-    def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype):
-        self.n, self.dtype = n, dtype
+    def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype, charge: Charge = free):
+        self.n, self.dtype, self._charge = n, dtype, charge
         self.stencil = fixed_stencil(definition, n, dt)
         self.nodes: Nodes | None = exponentials(definition, n, dtype.name) if n > _SHORTEST else None
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
@@ -46,7 +48,7 @@ class Weights:
     @cached_property
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
-        return ColumnForm(self._cast(self._at(np.arange(self.n))))
+        return ColumnForm(self._cast(self._at(np.arange(self.n))), self._charge)
 
     def chunks(self, length: int) -> ChunkForm:
         """The chunk matrices for chunks of `length`; with more than one chunk `nodes` may not be None."""
@@ -57,12 +59,12 @@ class Weights:
     @cached_property
     def frame(self) -> Frame:
         """What stands around the product: boundary columns are those of d[start_index], x(0) and dt x'(0)."""
-        stencil, n = self.stencil, self.n
+        stencil, n, rows = self.stencil, self.n, np.arange(self.n)
         columns = []
-        if stencil.starts:
-            columns.append(np.reshape(stencil.start, (1, -1, n)))
-        if stencil.terms:
-            columns.append(np.reshape(stencil.analytic, (-1, stencil.terms, n)).swapaxes(0, 1))
+        if stencil.starts and stencil.start_column is not None:
+            columns.append(np.reshape(stencil.start_column(rows), (1, -1, n)))
+        if stencil.analytic_columns is not None:
+            columns.append(np.reshape(stencil.analytic_columns(rows), (-1, stencil.terms, n)).swapaxes(0, 1))
         return Frame(stencil, self._cast(np.concatenate(columns) if columns else np.empty((0, 1, n))))
 
     def _in_chunks(self, length: int) -> ChunkForm:
@@ -72,10 +74,11 @@ class Weights:
             column = np.pad(self._at(np.arange(self.n)), ((0, 0), (0, length - self.n)))
             near = toeplitz(column)
             zeros = np.zeros((near.shape[0], 1, length), self.dtype), np.zeros((length, 1), self.dtype)
-            return ChunkForm(self._cast(near), *zeros, np.zeros(1))
+            return ChunkForm(self._cast(near), *zeros, np.zeros(1), self._charge)
         form = transitions(nodes, length)
         near, far = chunk_matrices(self._at(form.lags), form)
-        return ChunkForm(self._cast(near), self._cast(far), form.into.astype(self.dtype), form.decay)
+        into = self._charge(form.into.astype(self.dtype))
+        return ChunkForm(self._cast(near), self._cast(far), into, form.decay, self._charge)
 
     def _at(self, lags: np.ndarray) -> np.ndarray:
         return np.reshape(self.stencil.column(lags), (-1, lags.size))
@@ -83,10 +86,10 @@ class Weights:
     def _cast(self, values: np.ndarray) -> np.ndarray:
         size = np.abs(values)
         negligible = size < _NEGLIGIBLE * size.max(axis=-1, keepdims=True)
-        return np.ascontiguousarray(np.where(negligible, 0.0, values), self.dtype)
+        return self._charge(np.ascontiguousarray(np.where(negligible, 0.0, values), self.dtype))
 
 
-@lru_cache(maxsize=64)
 def weights_of(definition: Definition, n: int, dt: float, dtype: np.dtype) -> Weights:
-    """Return the weights of a fixed definition."""
-    return Weights(definition, n, dt, dtype)
+    """Return the weights of a fixed definition: those that are kept, or new ones."""
+    key = "numpy", definition, n, dt, dtype
+    return SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, charge))

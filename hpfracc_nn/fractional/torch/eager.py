@@ -37,13 +37,13 @@ Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pi
 def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
     is_usual = definition.is_fixed and is_plain(x) and type(dim) is int  # True equals 1, and is none
-    if is_usual and x.dtype in _COMPUTED_IN and x.numel() and x.device.type != "meta":
+    is_dense = is_usual and x.layout is torch.strided and not x.is_nested
+    if is_dense and x.dtype in _COMPUTED_IN and x.numel() and not x.is_meta:
         return _at_once(owner, x, definition, dt, dim, site)
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
-    dtype = _COMPUTED_IN.get(x.dtype)
-    if dtype is None:
-        raise wrong_dtype(owner, x)
+    dtype = computed_in(owner, x, definition)
+    check_dense(owner, "x", x)
     if torch.jit.is_tracing():
         raise RuntimeError(f"{owner}(x): torch.jit.trace cannot follow it; call it outside the traced part.")
     layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
@@ -60,12 +60,12 @@ def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     return _ordered(x, definition, dt, layout, dtype, site)
 
 
-def computed_in(owner: str, x: Tensor) -> torch.dtype:
-    """Return the dtype that `x` is computed in, or raise."""
+def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> torch.dtype:
+    """Return the dtype that `x` is computed in, by one operator or else at least, or raise."""
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None:
         raise wrong_dtype(owner, x)
-    return dtype
+    return torch.float64 if definition is not None and definition.is_wide else dtype
 
 
 def wrong_dtype(owner: str, x: Tensor) -> TypeError:
@@ -74,6 +74,17 @@ def wrong_dtype(owner: str, x: Tensor) -> TypeError:
         f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
         + ("take x.real and x.imag apart." if x.is_complex() else "convert with x.to(torch.float32).")
     )
+
+
+def check_dense(owner: str, name: str, given: Tensor) -> None:
+    """Raise for a tensor that is nested, sparse or in MKL-DNN's layout."""
+    if given.is_nested:
+        raise TypeError(
+            f"{owner}({name}: nested tensor): needs rows of one length; take them one by one from {name}.unbind(), or "
+            f"pass torch.nested.to_padded_tensor({name}, 0.0) and leave out what it gives on the padding."
+        )
+    if given.layout is not torch.strided:
+        raise TypeError(f"{owner}({name} of layout {given.layout}): needs a dense tensor; pass {name}.to_dense().")
 
 
 def alpha_shape(definition: Definition) -> tuple[int, ...]:
@@ -97,6 +108,7 @@ def floating_alpha(owner: str, alpha: Any) -> None:
         raise TypeError(
             f"{owner}(alpha: {kind}): needs a float or a floating torch tensor; pass for example torch.tensor(0.5)."
         )
+    check_dense(owner, "alpha", alpha)
 
 
 def check_alpha(owner: str, definition: Definition) -> None:
@@ -133,7 +145,7 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 
     def weights() -> tuple[Layout, Weights]:
         layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
-        return layout, weights_of(definition, layout.n, dt, _COMPUTED_IN[x.dtype], x.device)
+        return layout, weights_of(definition, layout.n, dt, computed_in(owner, x, definition), x.device)
 
     def describe() -> Workload:
         return _workload(x, *weights(), needs, False)

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.probe import is_traced
 
 _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
@@ -23,21 +24,22 @@ _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
 
 @dataclass(frozen=True, eq=False)
 class ColumnForm:
-    """The weights as they are, [channels, n]."""
+    """The weights as they are, [channels, n]; `charge` is told what is made of them."""
 
     column: Tensor
+    charge: Charge = field(default=free, repr=False)
     multiple: int = field(default=1, init=False)
 
     @cached_property
     def matrix(self) -> Tensor:
         """M [channels, n, n] with y = x M on the last axis: M[j, l] = w[l - j]."""
-        return toeplitz(self.column, self.column.shape[-1])
+        return self.charge(toeplitz(self.column, self.column.shape[-1]))
 
     @cached_property
     def spectrum(self) -> Tensor:
         """The column's transform [channels, padded // 2 + 1], padded so that nothing wraps round; rounded once."""
         exact = torch.fft.rfft(self.column.to(torch.float64), padded_length(self.column.shape[-1]))
-        return exact if self.column.dtype == torch.float64 else exact.to(torch.complex64)
+        return self.charge(exact if self.column.dtype == torch.float64 else exact.to(torch.complex64))
 
     def product(self, x: Tensor) -> Tensor:
         if x.shape[2] > _DENSE_UP_TO:
@@ -74,6 +76,7 @@ class ChunkForm:
         into: From the samples to the states, [L, K].
         decay: Factor of each state from chunk to chunk, [K], float64.
         shared: What kernels made of `into` and `decay` alone; forms of the same two may share it.
+        charge: What is told of everything that is made of the form.
     """
 
     near: Tensor
@@ -81,6 +84,7 @@ class ChunkForm:
     into: Tensor
     decay: Tensor
     shared: dict[Any, Any] = field(default_factory=dict, repr=False)
+    charge: Charge = field(default=free, repr=False)
     _operands: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
@@ -97,14 +101,14 @@ class ChunkForm:
         """Return arrangement.operands(self), made once per form."""
         found = self._operands.get(arrangement)
         if found is None:
-            found = self._operands[arrangement] = arrangement.operands(self)
+            found = self._operands[arrangement] = self.charge(arrangement.operands(self))
         return found
 
     def cached_shared(self, arrangement: Any) -> Any:
         """Return the same for operands made of `into` and `decay` alone."""
         found = self.shared.get(arrangement)
         if found is None:
-            found = self.shared[arrangement] = arrangement.operands(self)
+            found = self.shared[arrangement] = self.charge(arrangement.operands(self))
         return found
 
     def product(self, x: Tensor) -> Tensor:

@@ -24,6 +24,7 @@ from hpfracc_nn.fractional.torch.eager import (
     alpha_shape,
     arranged,
     check_alpha,
+    check_dense,
     computed,
     computed_in,
     floating_alpha,
@@ -81,6 +82,7 @@ def compiled(
     """
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    check_dense(owner, "x", x)
     name = _NAMES.get(type(definition))
     manager = where.manager if isinstance(where, Site) else where
     if name is None or not (manager is None or is_process_wide(manager)):
@@ -129,7 +131,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     definition = operator.at(alpha)
     if alpha is not None and not needs_alpha:
         check_alpha(operator.owner, definition)
-    layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x)
+    layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x, definition)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     with _plainly():
@@ -204,7 +206,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
     """Run the kernel's adjoint, and where alpha's gradient is wanted once more the kernel, with derived weights."""
     operator, needs_x, needs_alpha, _ = _read(given)
     definition = operator.at(alpha)
-    layout, dtype = _layout(operator, g, definition), computed_in(operator.owner, g)
+    layout, dtype = _layout(operator, g, definition), computed_in(operator.owner, g, definition)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
     with _plainly():
@@ -212,7 +214,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
         grads = arranged(g.detach(), layout, dtype)
         product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
         data = arranged(x.detach(), layout, dtype) if needs_alpha and x is not None else None
-        gx, order = product.backward(data, grads, needs_x)
+        gx, order = product.backward(data, grads, alpha, needs_x)
         found = [restored(gx, layout, g.dtype)] if gx is not None else []
         if alpha is not None and order is not None:
             found.append(in_shape_of(alpha, order))

@@ -35,7 +35,8 @@ class Orders:
         is_followed = self._traced or (alpha.requires_grad and torch.is_grad_enabled())
         self._by_numpy = not is_followed and device.type == "cpu" and alpha.device.type == "cpu"
         if self._by_numpy:
-            orders = alpha.detach().numpy().astype(np.float64).reshape(-1, 1)
+            # A copy: the values must stay, whatever an optimizer writes into alpha.
+            orders = alpha.detach().to(torch.float64).resolve_neg().numpy().reshape(-1, 1).copy()
             self._points = Points(orders, domain, dt, NUMPY, lambda name, array: array)
         else:
             self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)

@@ -14,13 +14,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.probe import is_batched
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
 from hpfracc_nn.fractional.torch.rows import parts, run_in_parts
-from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Direction, Plan, Site, Stopwatch
 
 
@@ -42,7 +43,9 @@ class Product:
 
     def recorded(self, x: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Return y, of x's shape, with its gradients in x and in a learned alpha, where nothing is traced."""
-        return _record(x, self, alpha)
+        # `apply` of the class would do this too, and look for functorch's transforms, which have been looked for.
+        unwrap = torch._C._functorch.unwrap_if_dead
+        return _record(unwrap(x), self, alpha if alpha is None else unwrap(alpha))
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
@@ -58,8 +61,10 @@ class Product:
             self._record(watch, "forward")
         return y
 
-    def backward(self, x: Tensor | None, g: Tensor, needs_x: bool) -> tuple[Tensor | None, Tensor | None]:
-        """Return the gradient in x, if it is wanted, and where x is given that in alpha, of as many values."""
+    def backward(
+        self, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return the gradient in x, if it is wanted, and where alpha is given that in alpha, of as many values."""
         plan, gx, order = self.plan, None, None
         g = _readable(g)
         watch = Stopwatch(plan.workload.threads) if plan.due("backward") and g.device.type == "cpu" else None
@@ -68,8 +73,8 @@ class Product:
                 plan.kernel.calls["adjoint"] += 1
                 gx = torch.empty_like(g)
                 run_in_parts(plan.kernel.adjoint, plan.chunk, self.form, self.frame, self.canonical, g, gx)
-            if x is not None:
-                order = self._order_gradient(_readable(x), g)
+            if x is not None and alpha is not None:
+                order = self._order_gradient(_readable(x), g, alpha)
         if watch is not None:
             self._record(watch, "backward")
         return gx, order
@@ -78,10 +83,10 @@ class Product:
         seconds, keep = watch.stop()
         self.site.manager.record(self.plan, seconds, direction, keep=keep)
 
-    def _order_gradient(self, x: Tensor, g: Tensor) -> Tensor:
+    def _order_gradient(self, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""
         assert self.weights is not None, "only products of fixed weights are made without them"
-        kernel, slopes, total = self.plan.kernel, self.weights.slopes, None
+        kernel, slopes, total = self.plan.kernel, self.weights.slopes(alpha), None
         kernel.calls["slope"] += 1
         form = kernel.prepare(slopes, self.plan.workload)
         for shape, (data, grads) in parts(self.canonical, self.plan.chunk, x, g):
@@ -115,12 +120,12 @@ class Product:
         gx = diff.difference_adjoint(gd, self.frame.stencil)
         if analytic:
             gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
-        if x is None or weights is None:
+        if x is None or alpha is None or weights is None:
             return _shaped(gx, shape), None
-        moved = self._mapped(_shaped(x, self.canonical), *self._form_of(weights.slopes))
+        moved = self._mapped(_shaped(x, self.canonical), *self._form_of(weights.slopes(alpha)))
         return _shaped(gx, shape), (moved * g).sum(dim=(0, 2, 3))
 
-    def _form_of(self, weights: Weights) -> tuple[Form, Tensor | None]:
+    def _form_of(self, weights: Columns) -> tuple[Form, Tensor | None]:
         return self.plan.kernel.prepare(weights, self.plan.workload), weights.columns()
 
     def _mapped(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
@@ -146,17 +151,16 @@ class _ProductFunction(torch.autograd.Function):
         product: Product = ctx.product
         product.site.again(product.plan)
         x, alpha = ctx.saved_tensors or (None, None)
-        if torch.is_grad_enabled() or is_batched(g):
+        needs_x = ctx.needs_input_grad[0]
+        if torch.is_grad_enabled() or is_batched(g) or (forward_ad._current_level >= 0 and has_tangent(g)):
             with torch.autocast(g.device.type, enabled=False):
                 return _placed(product.formula_backward(x, g, alpha), alpha)
-        needs_x = ctx.needs_input_grad[0]
         if not torch._C._is_any_autocast_enabled():
-            return _placed(product.backward(x, g, needs_x), alpha)
+            return _placed(product.backward(x, g, alpha, needs_x), alpha)
         with torch.autocast(g.device.type, enabled=False):
-            return _placed(product.backward(x, g, needs_x), alpha)
+            return _placed(product.backward(x, g, alpha, needs_x), alpha)
 
 
-# `apply` of the class looks for functorch's transforms and for tensors that outlived one: both have been looked for.
 _record = super(torch.autograd.Function, _ProductFunction).apply
 
 

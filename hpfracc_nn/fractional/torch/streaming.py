@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +25,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
-from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, computed_in
+from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
 HORIZON = 2**20
@@ -33,19 +33,38 @@ HORIZON = 2**20
 _BLOCK = 64  # rows of the boundary columns that are computed together
 
 
+class Source(NamedTuple):
+    """The layer that a state was made by: what it does besides the values that it learns.
+
+    Attributes:
+        owner: The class of the layer.
+        definition: Its operator; where alpha is learned, at any order.
+        learns: Whether alpha is learned.
+        dt: Spacing of the samples.
+    """
+
+    owner: str
+    definition: Definition
+    learns: bool
+    dt: float
+
+    def __str__(self) -> str:
+        kind, low_high = self.definition, self.definition.bounds
+        alpha = "alpha learned" if self.learns else f"alpha={kind.alpha}"
+        within = "" if low_high is None else f", bounds={low_high}"
+        return f"{self.owner} of {type(kind).__name__}({alpha}, scheme={kind.scheme!r}{within}), dt={self.dt}"
+
+
 @dataclass(frozen=True)
 class _Rules:
-    """What stays as it is from step to step and is no tensor.
-
-    `source` is what the state was made from as the caller named it; alpha's own tensor is in the state.
-    """
+    """What stays as it is from step to step and is no tensor; alpha's own tensor is in the state."""
 
     definition: Definition
     dt: float
     horizon: int
     shape: tuple[int, ...]
     first: int
-    source: Any
+    source: Source | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,8 +109,18 @@ class StreamState:
         """Memory of all its tensors, the weights included; the same at every step."""
         return sum(t.numel() * t.element_size() for t in self._tensors().values() if t is not None)
 
-    def to(self, device: torch.device | str) -> StreamState:
-        """Return the state on another device."""
+    def to(self, device: torch.device | str | int) -> StreamState:
+        """Return the state on another device; its dtype stays float64, which takes samples of any.
+
+        Raises:
+            TypeError: `device` is none, such as a dtype.
+        """
+        if not isinstance(device, torch.device | str | int):
+            given = device if isinstance(device, torch.dtype) else type(device).__name__
+            raise TypeError(
+                f"StreamState.to({given}): needs a device, and stays float64 whatever the samples are; "
+                "pass a device such as x.device, and samples of any floating dtype to step."
+            )
         return self._mapped(lambda t: t.to(device))
 
     def detach(self) -> StreamState:
@@ -153,7 +182,7 @@ def initial_state(
     dt: float = 1.0,
     horizon: int = HORIZON,
     device: torch.device | str | None = None,
-    source: Any = None,
+    source: Source | None = None,
 ) -> StreamState:
     """Return the state before the first sample.
 
@@ -165,7 +194,7 @@ def initial_state(
         horizon: The longest series it will serve. The exponentials are fitted to the weights up to it; a step costs
             in proportion to its logarithm.
         device: Where the samples will be; None is that of a tensor alpha, or the default device.
-        source: What `step` shall find the state was made from, if it shall look.
+        source: Who makes it; `step` then takes it from no other.
 
     Raises:
         ValueError: The definition reads samples ahead, its orders lie so far apart that weights grow with the lag, or
@@ -198,14 +227,14 @@ def initial_state(
     return _empty(rules, alpha, nodes, torch.device(device))
 
 
-def step(owner: str, x: Tensor, state: StreamState, source: Any = None) -> tuple[Tensor, StreamState]:
+def step(owner: str, x: Tensor, state: StreamState, source: Source | None = None) -> tuple[Tensor, StreamState]:
     """Return the operator's next sample, in the dtype of `x`, and the state after it; `state` stays as it is.
 
     Args:
         owner: Who asks, for messages.
         x: One time slice, of the state's shape.
         state: From `initial_state` or the step before.
-        source: What the state must have been made from: `initial_state` was given the same.
+        source: Who must have made the state: `initial_state` was given the same.
 
     Raises:
         TypeError: `x` is no real floating tensor, or `state` is none.
@@ -290,7 +319,7 @@ def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
     return tuple(errors.count(owner, "shape", size, least=0) for size in shape)
 
 
-def _check(owner: str, x: Any, state: Any, source: Any) -> None:
+def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
     if not isinstance(state, StreamState):
         raise TypeError(
             f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
@@ -298,6 +327,7 @@ def _check(owner: str, x: Any, state: Any, source: Any) -> None:
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     computed_in(owner, x)  # raises where the dtype is none of ours
+    check_dense(owner, "x", x)
     if x.shape != state.shape:
         raise ValueError(
             f"{owner}(x of shape {tuple(x.shape)}): needs one time slice of the state's shape {state.shape}; "
@@ -309,7 +339,7 @@ def _check(owner: str, x: Any, state: Any, source: Any) -> None:
         )
     if state._rules.source != source:
         raise ValueError(
-            f"{owner}(state of {state._rules.definition}, dt={state._rules.dt:g}): needs a state of this operator; "
+            f"{owner}(state of {state._rules.source}): needs a state of this one, {source}; "
             "pass what its own initial_state returned."
         )
     if state.step >= state.horizon:

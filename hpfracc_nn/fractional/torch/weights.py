@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -15,29 +15,21 @@ from torch.nn import functional as F
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
-from hpfracc_nn.fractional.weights import fixed_stencil
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
 _SHORTEST = 8  # no chunk is shorter
 
 
-class Weights:
-    """The stencil of one definition on `n` samples, and the forms that kernels asked for.
-
-    Args:
-        definition: With alpha a number, numbers, or a tensor of as many values as there are channels.
-        n: Samples.
-        dt: Their spacing.
-        dtype: What the product is computed in.
-        device: Where.
-        tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
-    """
+class Columns:
+    """What a stencil's columns are to kernels: the forms that they asked for, and the boundary columns."""
 
     def __init__(
         self,
@@ -46,19 +38,14 @@ class Weights:
         dt: float,
         dtype: torch.dtype,
         device: torch.device,
-        *,
-        tabulated: bool = True,
+        nodes: Nodes | None,
+        family: Definition | None,
+        charge: Charge,
     ):
-        self.definition, self.n, self.dtype, self.device = definition, n, dtype, device
-        self.nodes: Nodes | None = None
-        if n > _SHORTEST:
-            self.nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
-        self._dt = dt
-        self._family: Definition | None = None
+        self.definition, self.n, self.dtype, self.device, self.nodes = definition, n, dtype, device, nodes
+        self._dt, self._family, self._charge = dt, family, charge
+        self._alpha: Any = definition.alpha
         self._orders: Orders | None = None
-        if not definition.is_fixed and tabulated:
-            self._family = family(definition)
-        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
 
@@ -84,24 +71,15 @@ class Weights:
     def is_fixed(self) -> bool:
         return self.definition.is_fixed
 
-    @cached_property
-    def slopes(self) -> Weights:
-        """The derivative of these weights in alpha, each channel's in its own; they give that of the result."""
-        return _Slopes(self)
-
-    def at(self, alpha: Tensor) -> Weights:
-        """Return the weights of another alpha, made anew."""
-        definition = replace(self.definition, alpha=alpha)
-        return Weights(definition, self.n, self._dt, self.dtype, self.device, tabulated=self._family is not None)
-
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
         if 0 not in self._forms:
             table = None if self._family is None else tables.column_table(self._family, self.n)
             if table is None:
-                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))))
+                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self._charge)
             else:
-                self._forms[0] = ColumnForm(*self._evaluated(table))
+                (column,) = self._evaluated(table)
+                self._forms[0] = ColumnForm(column)
         return self._forms[0]  # type: ignore[return-value]
 
     def chunks(self, length: int) -> ChunkForm:
@@ -127,13 +105,19 @@ class Weights:
                 # one channel: the axes change places without a copy
                 self._columns = found.view(count, 1, -1) if channels == 1 else found.transpose(0, 1).contiguous()
             else:
-                formulas = self.stencil
-                rows = [self._tensor(formulas.start).reshape(1, -1, self.n)] if stencil.starts else []
-                if stencil.terms:
-                    analytic = self._tensor(formulas.analytic).reshape(-1, stencil.terms, self.n)
-                    rows.append(analytic.transpose(0, 1))
-                self._columns = self._cast(torch.cat(rows)).contiguous()
+                self._columns = self._cast(torch.cat(self._boundary())).contiguous()
         return self._columns
+
+    def _boundary(self) -> list[Tensor]:
+        """The same in float64 and in one or two pieces, by the formulas."""
+        formulas, rows = self.stencil, np.arange(self.n)
+        found = []
+        if formulas.starts and formulas.start_column is not None:
+            found.append(self._tensor(formulas.start_column(rows)).reshape(1, -1, self.n))
+        if formulas.analytic_columns is not None:
+            analytic = self._tensor(formulas.analytic_columns(rows))
+            found.append(analytic.reshape(-1, formulas.terms, self.n).transpose(0, 1))
+        return found
 
     def _looked_up(self, table: tables.Table, nodes: Nodes | None, length: int) -> ChunkForm:
         if nodes is None:
@@ -151,7 +135,7 @@ class Weights:
     def _orders_in(self, table: tables.Table) -> Orders:
         """The orders as points of a table's domain, which all tables of these weights share."""
         if self._orders is None:
-            self._orders = Orders(self.definition.alpha, table.domain, self._dt, self.device)
+            self._orders = Orders(self._alpha, table.domain, self._dt, self.device)
         return self._orders
 
     def _computed(self, nodes: Nodes | None, length: int) -> ChunkForm:
@@ -166,15 +150,17 @@ class Weights:
         return ChunkForm(
             self._cast(toeplitz(values[..., :length], length)),
             self._cast(far),
-            self._tensor(form.into).to(self.dtype),
+            self._charge(self._tensor(form.into).to(self.dtype)),
             self._tensor(form.decay),
+            charge=self._charge,
         )
 
     def _single(self, near: Tensor) -> ChunkForm:
         """The form of one chunk: it has no states."""
         channels, length, _ = near.shape
         zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
-        return ChunkForm(near, *zeros, torch.zeros(1, dtype=torch.float64, device=self.device))
+        no_decay = torch.zeros(1, dtype=torch.float64, device=self.device)
+        return ChunkForm(near, *zeros, no_decay, charge=self._charge)
 
     def _at(self, lags: np.ndarray) -> Tensor:
         values = self._tensor(self.stencil.column(lags))
@@ -186,25 +172,71 @@ class Weights:
     def _cast(self, values: Tensor) -> Tensor:
         if self.is_fixed:
             values = torch.where(values.abs() < _NEGLIGIBLE * values.abs().amax(), 0.0, values)
-        return values.to(self.dtype).contiguous()
+        return self._charge(values.to(self.dtype).contiguous())
 
 
-class _Slopes(Weights):
-    def __init__(self, of: Weights):
-        self._of = of
-        self.definition, self.n, self.dtype, self.device = of.definition, of.n, of.dtype, of.device
-        self.nodes, self._dt, self._family = of.nodes, of._dt, of._family
-        self.kept, self._forms, self._columns = {}, {}, None
+class Weights(Columns):
+    """The stencil of one definition on `n` samples, and the forms that kernels asked for.
 
-    def _evaluated(self, table: tables.Table) -> list[Tensor]:
-        return self._orders_in(table).slopes(table, self.dtype)
+    Args:
+        definition: With alpha a number, numbers, or a tensor of as many values as there are channels.
+        n: Samples.
+        dt: Their spacing.
+        dtype: What the product is computed in.
+        device: Where.
+        tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
+        charge: What is told of every tensor that they make.
+    """
 
-    def _orders_in(self, table: tables.Table) -> Orders:
-        return self._of._orders_in(table)
+    def __init__(
+        self,
+        definition: Definition,
+        n: int,
+        dt: float,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        tabulated: bool = True,
+        charge: Charge = free,
+    ):
+        nodes = None
+        if n > _SHORTEST:
+            nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
+        shared = family(definition) if tabulated and not definition.is_fixed else None
+        super().__init__(definition, n, dt, dtype, device, nodes, shared, charge)
+        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
+
+    def slopes(self, alpha: Tensor) -> Slopes:
+        """Return the derivative of these weights in alpha; see `Slopes`.
+
+        Args:
+            alpha: The definition's, or what autograd saved of it.
+        """
+        return Slopes(self, alpha)
+
+    def at(self, alpha: Tensor) -> Weights:
+        """Return the weights of another alpha, made anew."""
+        definition = replace(self.definition, alpha=alpha)
+        return Weights(definition, self.n, self._dt, self.dtype, self.device, tabulated=self._family is not None)
+
+
+class Slopes(Columns):
+    """The derivative of weights in alpha, each channel's in its own: in place of the weights they give the result's.
+
+    They do not hold the weights: each would keep the other alive until the garbage collector finds them.
+    """
+
+    def __init__(self, of: Weights, alpha: Tensor):
+        super().__init__(of.definition, of.n, of._dt, of.dtype, of.device, of.nodes, of._family, free)
+        self._alpha, self._orders = alpha, of._orders
 
     @cached_property
     def stencil(self) -> Stencil:
-        return _derived(self.definition, self.n, self._dt)
+        """The operator's derivative, in tensors."""
+        return _derived(replace(self.definition, alpha=self._alpha), self.n, self._dt)
+
+    def _evaluated(self, table: tables.Table) -> list[Tensor]:
+        return self._orders_in(table).slopes(table, self.dtype)
 
 
 def _derived(definition: Definition, n: int, dt: float) -> Stencil:
@@ -238,10 +270,6 @@ def _derived(definition: Definition, n: int, dt: float) -> Stencil:
 def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
     """Return the weights of a definition: from the cache where alpha is a number or numbers, else fresh and traced."""
     if definition.is_fixed:
-        return _kept(definition, n, dt, dtype, device)
-    return Weights(definition, n, dt, dtype, device)
-
-
-@lru_cache(maxsize=64)
-def _kept(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
+        key = "torch", definition, n, dt, dtype, device
+        return SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=charge))
     return Weights(definition, n, dt, dtype, device)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -14,8 +15,9 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
 from hpfracc_nn.layers.torch.order import Alpha
 from hpfracc_nn.selection import BackendManager, default_manager
@@ -85,7 +87,10 @@ class FractionalDifference(nn.Module):
         if self._fixed is not None:
             for value in values.tolist():
                 GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
-        self._orders = [tuple(values[index].tolist()) for index, _ in self._parts]
+        self._definitions = [
+            GrunwaldLetnikov(interval[1] if self.learn_alpha else values[index].tolist(), bounds=interval)
+            for index, interval in self._parts
+        ]
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
@@ -99,6 +104,8 @@ class FractionalDifference(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
+        if getattr(x, "is_nested", False):  # it has no shape
+            check_dense("FractionalDifference", "x", x)
         if x.ndim != 3:
             raise ValueError(
                 f"FractionalDifference(x of shape {tuple(x.shape)}): needs three axes, batch, channels and time; "
@@ -168,6 +175,8 @@ class FractionalDifference(nn.Module):
                 f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
                 "pass what initial_state returned."
             )
+        if getattr(x, "is_nested", False):
+            check_dense(owner, "x", x)
         if x.ndim != 2 or x.shape[1] != self.channels:
             raise ValueError(
                 f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [batch, {self.channels}]; "
@@ -205,12 +214,11 @@ class FractionalDifference(nn.Module):
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """One part's definition, with its present orders."""
-        alpha: Any = self.parts[number]() if self._fixed is None else self._orders[number]
-        return GrunwaldLetnikov(alpha, bounds=self._parts[number][1])
+        definition = self._definitions[number]
+        return replace(definition, alpha=self.parts[number]()) if self.learn_alpha else definition
 
-    def _source(self, number: int) -> tuple:
-        fixed = None if self._fixed is None else self._orders[number]
-        return type(self).__name__, fixed, self._parts[number][1], self.dt
+    def _source(self, number: int) -> Source:
+        return Source(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
         count = self.channels * self.orders

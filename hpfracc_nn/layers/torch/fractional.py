@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
 from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.order import Alpha
 from hpfracc_nn.selection import BackendManager, default_manager
 
@@ -31,7 +32,7 @@ class FractionalLayer(nn.Module):
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
         learn_alpha: Whether alpha is a parameter.
         bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how
-            often the data are differenced, so wide bounds cost digits in float32.
+            often the data are differenced; with bounds wider than 1.25 it is computed in float64.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -96,6 +97,8 @@ class FractionalLayer(nn.Module):
         """Return the operator applied to x; same shape, dtype and device."""
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         if self.channels is not None:
+            if getattr(x, "is_nested", False):  # it has no shape
+                check_dense("FractionalLayer", "x", x)
             self._check_channels(x.shape, x.ndim, channel_axis(x.ndim, axis))
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
 
@@ -157,8 +160,8 @@ class FractionalLayer(nn.Module):
         """
         return streaming.step("FractionalLayer.step", x, state, self._source())
 
-    def _source(self) -> tuple:
-        return type(self).__name__, self.definition, self.dt
+    def _source(self) -> Source:
+        return Source(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
     def _present(self, ndim: int, axis: int) -> Definition:
         """The definition with the present alpha, shaped to fit x."""

@@ -75,7 +75,7 @@ def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None =
             found = tuple(jax.dlpack.from_dlpack(each.detach().clone().contiguous()) for each in make())
             if step is not None:
                 found = _compiled(step)(*found)
-        _operands[form] = found
+        _operands[form] = form.charge(found)
     return found
 
 
