@@ -124,6 +124,15 @@ def test_explain_tells_samples_bounds_compilation_and_what_the_choice_rests_on(a
     assert found["numba/fft"]["samples"] == "0"
 
 
+def test_explain_says_that_a_faster_kernel_waits_for_its_compilation_to_pay(add):
+    jit = fake("numba/fft", lambda w: 5e5, launches=0)
+    jit.compiles = lambda w: Compilation(2.5, "code")
+    add(fake("torch/fft", lambda w: 1e6, launches=0), jit)
+    found = cells(fake_manager(mode="learn"))
+    assert found["torch/fft"]["chosen"]
+    assert found["numba/fft"]["reason"] == "0.5 times the chosen; compiled once that would have paid"
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [

@@ -7,6 +7,7 @@ from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.memory import in_bytes
 from hpfracc_nn.selection.objective import in_words
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.sampling import quantile
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.verdict import Verdict, accepted
@@ -71,11 +72,12 @@ def table(
         assert plan is not None
         name = verdict.kernel.name
         chosen = name == plan.kernel.name
-        reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, tried)
+        missing = verdict.kernel.compiles(workload)
+        reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, tried, missing)
         if verdict.rows is not None:
             reason += f"; {verdict.rows} rows at a time"
         marks = "*" if chosen else "", FRONT if name in efficient else ""
-        lines.append(_line(verdict, marks, reason, workload, measured, expected[name]))
+        lines.append(_line(verdict, marks, reason, missing, measured, expected[name]))
     for verdict in verdicts:
         if verdict.refusal is not None:
             lines.append(("", verdict.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {verdict.refusal}"))
@@ -106,12 +108,11 @@ def _line(
     verdict: Verdict,
     marks: tuple[str, str],
     reason: str,
-    workload: Workload,
+    missing: Compilation | None,
     measured: Sequence[Measurement],
     expected: Prediction,
 ) -> tuple[str, ...]:
     kernel = verdict.kernel
-    missing = kernel.compiles(workload)
     return (
         marks[0],
         kernel.name,
@@ -133,10 +134,19 @@ def _chosen(plan: Plan, settings: Settings) -> str:
     return f"chosen, {why}" + (f", {objective}" if objective else "")
 
 
-def _passed_over(name: str, plan: Plan, expected: Mapping[str, Prediction], tried: Collection[str]) -> str:
-    now = expected[plan.kernel.name].seconds
-    ratio = f"{expected[name].seconds / now:.3g} times the chosen" if now else ""
-    return f"{ratio}; {_WHY['explore']}" if name in tried else ratio
+def _passed_over(
+    name: str,
+    plan: Plan,
+    expected: Mapping[str, Prediction],
+    tried: Collection[str],
+    missing: Compilation | None,
+) -> str:
+    now, then = expected[plan.kernel.name].seconds, expected[name].seconds
+    ratio = f"{then / now:.3g} times the chosen" if now else ""
+    if name in tried:
+        return f"{ratio}; {_WHY['explore']}"
+    waits = plan.learns and missing is not None and then < now and missing.seconds < math.inf
+    return f"{ratio}; compiled once that would have paid" if waits else ratio
 
 
 def _measured_ms(measured: Sequence[Measurement], name: str, direction: str) -> str:
