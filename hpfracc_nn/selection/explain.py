@@ -64,7 +64,7 @@ def table(
         expected: Of each kernel that accepts.
         tried: Kernels that sites try on live calls.
     """
-    measured = [each for each in history if each.workload == workload and each.cache_hit]
+    measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
     ranked = sorted(accepted(verdicts), key=lambda each: expected[each.kernel.name].seconds)
     efficient = front(ranked, expected)
     lines: list[tuple[str, ...]] = [HEADER]

@@ -39,7 +39,7 @@ class Block:
             "block",
             time.perf_counter() - self._began,
             "forward",
-            succeeded,
-            self._compiling,
-            self._transferring,
+            succeeded=succeeded,
+            compile_seconds=self._compiling,
+            transfer_seconds=self._transferring,
         )
