@@ -1,6 +1,7 @@
 """Which kernel runs: workloads in, plans out. Knows the kernels only by what they register."""
 
 from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
@@ -40,6 +41,7 @@ __all__ = [
     "Measurement",
     "Place",
     "Plan",
+    "Prediction",
     "Probe",
     "Rates",
     "ReportRow",

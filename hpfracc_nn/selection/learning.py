@@ -13,8 +13,9 @@ from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
-from hpfracc_nn.selection.knowledge import State
+from hpfracc_nn.selection.knowledge import MOST_KEYS, State
 from hpfracc_nn.selection.machine import Machine
+from hpfracc_nn.selection.objective import eligible, handicaps
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
@@ -26,6 +27,7 @@ from hpfracc_nn.selection.workload import Direction, Workload
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Able = tuple[Verdict, Compilation | None]
 
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
@@ -70,6 +72,8 @@ class Learner:
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
+        self._timed: set[tuple[Key, str]] = set()  # what this process has timed itself
+        self._plain: dict[Key, dict[str, Candidate]] = {}  # as estimated, where the policy was told weighted times
         self._saved = time.monotonic()
 
     def adopt(self, settings: Settings) -> None:
@@ -77,6 +81,7 @@ class Learner:
         if settings.wisdom != self._settings.wisdom:
             self._is_read = False
         self._settings = settings
+        self._plain.clear()
         self.policy.budget.fraction = settings.explore_fraction
         self.policy.switch_margin = settings.switch_margin
         self.policy.learn = _is_learning(settings)
@@ -109,26 +114,39 @@ class Learner:
             backwards: How many of them were followed by a backward pass; None: all.
         """
         self.know()
-        candidates = self._candidates(workload, verdicts)
-        decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
+        key, able = key_of(workload), self._able(workload, verdicts)
+        plain = _candidates(able)
+        candidates = self._weighted(key, able, plain)
+        decision = self.policy.decide(key, candidates, calls, backwards)
         compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
         self._decisions += 1
         if self.cost > FREE and not decision.is_trial:
-            seconds = next(each.seconds + each.backward for each in candidates if each.name == decision.name)
+            seconds = next(each.seconds + each.backward for each in plain if each.name == decision.name)
             paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
             decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
         return decision, compiles
 
     def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
-        """Return the kernel that is taken to be the fastest, and what is expected of each; nothing is changed."""
-        self.know()
-        candidates, key = self._candidates(workload, verdicts), key_of(workload)
-        found = self.policy.predict(key, candidates)
+        """Return the kernel that is taken to be the best, and what is expected of each; nothing is changed."""
+        able, key, found = self._able(workload, verdicts), key_of(workload), self.expected(workload, verdicts)
+        names = [verdict.kernel.name for verdict, _ in able]
         incumbent = self.policy.incumbent(key)
-        if incumbent in found:
+        if incumbent in names:
             return incumbent, found
-        ready = [each.name for each in candidates if not each.compile_seconds] or list(found)
-        return min(ready, key=lambda name: found[name].seconds), found
+        ready = [verdict.kernel.name for verdict, missing in able if missing is None] or names
+        factors = handicaps([verdict for verdict, _ in able], self._settings)
+        return min(ready, key=lambda name: found[name].seconds * factors[name]), found
+
+    def expected(self, workload: Workload, verdicts: Sequence[Verdict]) -> dict[str, Prediction]:
+        """Return what is expected of each kernel that accepts; nothing is changed."""
+        self.know()
+        return self.policy.predict(key_of(workload), [_candidate(each, None) for each in accepted(verdicts)])
+
+    def basis(self, workload: Workload, name: str, found: Prediction) -> str:
+        """Return what a prediction rests on: "measured" here, "wisdom" of another process, or "prior"."""
+        if not found.samples:
+            return "prior"
+        return "measured" if (key_of(workload), name) in self._timed else "wisdom"
 
     @_counted
     def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
@@ -136,8 +154,12 @@ class Learner:
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
             return False
-        change = self.policy.observe(key, name, max(seconds, SHORTEST), direction=direction, keep=keep)
+        plain = self._plain.get(key, {}).get(name)
+        estimate = None if plain is None else plain.estimate(direction)
+        seconds = max(seconds, SHORTEST)
+        change = self.policy.observe(key, name, seconds, direction=direction, estimate=estimate, keep=keep)
         if keep:
+            self._timed.add((key, name))
             self._new[key.text(), name] += 1
             if time.monotonic() - self._saved > SAVED_AFTER:
                 self.save()
@@ -148,8 +170,10 @@ class Learner:
         if op is None:
             self.policy.forget()
             self._new.clear()
+            self._timed.clear()
         else:
             self.policy.forget(lambda key: key.group[0] == op)
+            self._timed = {each for each in self._timed if each[0].group[0] != op}
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
 
@@ -193,22 +217,48 @@ class Learner:
                     )
         return Wisdom.of(timings, self._machine.calibrated())
 
-    def _candidates(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Candidate]:
-        """Return those that accept, with what they would have to compile; who should not start unasked comes last."""
+    def _able(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Able]:
+        """Return those that come into question, with what they would have to compile.
+
+        Who should not start unasked is left out, unless there is nobody else.
+        """
         able = accepted(verdicts)
-        if self._settings.mode != "learn":
-            return [_candidate(verdict, None) for verdict in able]
-        missing = [verdict.kernel.compiles(workload) for verdict in able]
-        found = [
-            _candidate(verdict, code)
-            for verdict, code in zip(able, missing, strict=True)
-            if code is None or code.seconds < math.inf
+        missing = {each.kernel.name: each.kernel.compiles(workload) for each in able if self._settings.mode == "learn"}
+        asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
+        if not asked:
+            asked, missing = able, {}
+        return [(each, missing.get(each.kernel.name)) for each in eligible(asked, self._settings)]
+
+    def _weighted(self, key: Key, able: Sequence[Able], plain: list[Candidate]) -> list[Candidate]:
+        """Return the candidates with times that count other things too, see `objective.handicaps`.
+
+        The incumbent's stay what they are, so that what the policy spends is counted in seconds.
+        """
+        factors = handicaps([verdict for verdict, _ in able], self._settings)
+        if all(factor == 1 for factor in factors.values()):
+            self._plain.pop(key, None)
+            return plain
+        if len(self._plain) >= MOST_KEYS:
+            self._plain.clear()
+        self._plain[key] = {each.name: each for each in plain}
+        one = factors.get(self.policy.incumbent(key), 1.0)
+        return [
+            replace(each, seconds=each.seconds * by, backward=each.backward * by)
+            for each in plain
+            for by in [factors[each.name] / one]
         ]
-        return found or [_candidate(verdict, None) for verdict in able]
 
 
 def _is_learning(settings: Settings) -> bool:
     return settings.mode == "learn" and settings.sample
+
+
+def _starts_unasked(missing: Compilation | None) -> bool:
+    return missing is None or missing.seconds < math.inf
+
+
+def _candidates(able: Iterable[Able]) -> list[Candidate]:
+    return [_candidate(verdict, missing) for verdict, missing in able]
 
 
 def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpfracc_nn.selection.registry import Kernel
+from hpfracc_nn.selection.registry import Compilation, Kernel
 from hpfracc_nn.selection.sampling import LONGEST_PERIOD, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
 
@@ -28,11 +28,13 @@ class Plan:
         alternatives: The other kernels that accept it, with predicted seconds, fastest first.
         sample: Whether live calls are to be timed at all.
         learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
+        chunk: Rows to compute at a time, None for all at once; it follows the memory that there is.
 
     Attributes:
         left: Forward calls until the choice is reconsidered, or whether there still is none.
         granted: What `left` began with.
         told: Backward calls that were there then.
+        compilation: What the first call has to compile or load, None where all is there.
         kept: Room for whoever picks the plan: what it would make anew at every call.
     """
 
@@ -45,11 +47,13 @@ class Plan:
     alternatives: tuple[tuple[str, float], ...] = ()
     sample: bool = True
     learns: bool = False
+    chunk: int | None = None
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
     left: int = field(default=LOOKED_AFTER, init=False)
     granted: int = field(default=1, init=False)
     told: int = field(default=0, init=False)
+    compilation: Compilation | None = field(init=False, repr=False)
     kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
@@ -57,6 +61,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.forward = Samples(self.sample and not self.learns)
         self.backward = Samples(self.sample and not self.learns)
+        self.compilation = self.kernel.compiles(self.workload)
         if self.learns:
             self.left = 1
 
@@ -72,6 +77,7 @@ class Plan:
             self.alternatives,
             self.sample,
             self.learns,
+            self.chunk,
         )
 
     def grant(self, calls: int) -> None:
@@ -93,6 +99,13 @@ class Plan:
     def due(self, direction: Direction = "forward") -> bool:
         """Return whether this call shall be timed and given to `BackendManager.record`."""
         return (self.forward if direction == "forward" else self.backward).due()
+
+    def compiled_in(self, seconds: float) -> bool:
+        """Return whether a first call that took so long compiled or loaded code, as was foreseen.
+
+        Another plan of the same kernel may have done it meanwhile: then it took much less than that takes.
+        """
+        return self.compilation is not None and seconds >= self.compilation.seconds / 4
 
     def quantile(self, direction: Direction = "forward") -> float | None:
         """Return the 20 % quantile of the sampled seconds, or None before the second sample."""

@@ -126,6 +126,7 @@ class Site:
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
             plan.forwards -= 1
             chosen.forwards += 1
+            manager.refit(chosen)
             if reason == "explore":
                 self._others[key, name] = chosen
                 plan.left = plan.granted = 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import Settings
+from hpfracc_nn.selection.machine import Rates
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.workload import Workload
@@ -24,6 +25,14 @@ class Verdict:
     workspace: float = 0.0
     forward: float = math.inf
     uncertainty: float = 1.0
+    saves: float = 0.0
+    need: float = 0.0  # workspace, what is saved, and the results
+    rows: int | None = None  # at a time, where all at once take too much memory
+
+    @property
+    def bytes(self) -> float:
+        """What is taken beyond input and results: while it runs, and for the backward pass."""
+        return self.workspace + self.saves
 
     @property
     def backward(self) -> float:
@@ -37,20 +46,20 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
     A kernel that is disabled or not forced is not asked, so its package is not imported.
     """
     verdicts, rates = [], None
-    both_ways = workload.needs_gradient or workload.learns_weights
-    one_way = replace(workload, needs_gradient=False, learns_weights=False) if both_ways else workload
+    one_way = _one_way(workload)
     for kernel in kernels:
         refusal = _refusal(kernel, workload, settings)
         if refusal is not None:
             verdicts.append(Verdict(kernel, refusal))
             continue
         rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
-        cost = kernel.cost(workload)
-        seconds = forward = model.seconds(cost, rates)
-        if both_ways:
-            forward = model.seconds(kernel.cost(one_way), rates)
-        verdicts.append(Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty))
+        verdicts.append(_assessed(kernel, workload, one_way, model, rates))
     return verdicts
+
+
+def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
+    """Return what a kernel would take, whether it accepts the workload or not."""
+    return _assessed(kernel, workload, _one_way(workload), model, model.rates(workload))
 
 
 def accepted(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -96,6 +105,7 @@ def plan_of(
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
+        chunk=chosen.rows,
     )
 
 
@@ -129,3 +139,19 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
     return kernel.refuses(workload)
+
+
+def _one_way(workload: Workload) -> Workload:
+    """Return the forward pass alone: the workload itself where it wants no gradient."""
+    if workload.needs_gradient or workload.learns_weights:
+        return replace(workload, needs_gradient=False, learns_weights=False)
+    return workload
+
+
+def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Verdict:
+    cost, saves = kernel.cost(workload), kernel.saves(workload)
+    seconds = model.seconds(cost, rates)
+    forward = seconds if one_way is workload else model.seconds(kernel.cost(one_way), rates)
+    results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
+    need = cost.workspace + saves + results
+    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)

@@ -124,10 +124,44 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How long one kernel took in one direction of a workload."""
+    """How long one kernel took in one direction of a workload.
+
+    Args:
+        workload: What was computed.
+        kernel: "backend/algorithm", or "block" for what `BackendManager.profile` timed.
+        seconds: All of it.
+        direction: Of the pass.
+        succeeded: Whether it ended without an exception.
+        compile_seconds: The part of it that compiled or loaded code.
+        transfer_seconds: The part that moved data between devices.
+        peak_bytes: The most that it held beyond its input, None where nobody measured it.
+    """
 
     workload: Workload
     kernel: str
     seconds: float
     direction: Direction
     succeeded: bool = True
+    compile_seconds: float = 0.0
+    transfer_seconds: float = 0.0
+    peak_bytes: float | None = None
+
+    @property
+    def execute_seconds(self) -> float:
+        """What is left of the time without compiling and moving."""
+        return max(0.0, self.seconds - self.compile_seconds - self.transfer_seconds)
+
+    @property
+    def cache_hit(self) -> bool:
+        """Whether its code was there already."""
+        return self.compile_seconds == 0
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second of execution; infinite where that is below the clock's resolution."""
+        return self.workload.samples / self.execute_seconds if self.execute_seconds else math.inf
+
+    @property
+    def efficiency(self) -> float:
+        """The part of the time that was execution."""
+        return self.execute_seconds / self.seconds if self.seconds else 1.0

@@ -120,6 +120,7 @@ def cost(workload: Workload) -> Cost:
         flops={"matmul": samples * (2.0 * CHUNK + 4.0 * states) * passes * workload.threads / threads},
         bytes=2.0 * passes * workload.bytes,
         launches=1 + workload.needs_gradient + 3 * workload.learns_weights,
+        workspace=float(workload.bytes) if is_narrow and workload.width > 1 else 0.0,  # turned
     )
 
 

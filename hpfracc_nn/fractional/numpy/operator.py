@@ -97,7 +97,12 @@ def _product(plan: Plan, ready: _Ready, x: np.ndarray, manager: BackendManager) 
     kernel.calls["run"] += 1
     watch = Stopwatch(plan.workload.threads) if plan.due() else None
     with running(plan):
-        kernel.run(ready.form, ready.frame, data, result)
+        if plan.chunk is None:
+            kernel.run(ready.form, ready.frame, data, result)
+        else:
+            count = max(1, plan.chunk // layout.channels)
+            for begin in range(0, layout.batch, count):
+                kernel.run(ready.form, ready.frame, data[begin : begin + count], result[begin : begin + count])
     if watch is not None:
         seconds, keep = watch.stop()
         manager.record(plan, seconds, keep=keep)

@@ -20,6 +20,7 @@ from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
+from hpfracc_nn.fractional.torch.rows import parts, run_in_parts
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Direction, Plan, Site, Stopwatch
 
@@ -55,7 +56,7 @@ class Product:
         y = torch.empty_like(x)
         watch = Stopwatch(plan.workload.threads) if plan.due("forward") and x.device.type == "cpu" else None
         with plan:
-            kernel.run(self.form, self.frame, self.canonical, x, y)
+            run_in_parts(kernel.run, plan.chunk, self.form, self.frame, self.canonical, x, y)
         if watch is not None:
             self._record(watch, "forward")
         return y
@@ -71,7 +72,7 @@ class Product:
             if needs_x:
                 plan.kernel.calls["adjoint"] += 1
                 gx = torch.empty_like(g)
-                plan.kernel.adjoint(self.form, self.frame, self.canonical, g, gx)
+                run_in_parts(plan.kernel.adjoint, plan.chunk, self.form, self.frame, self.canonical, g, gx)
             if x is not None and alpha is not None:
                 order = self._order_gradient(_readable(x), g, alpha)
         if watch is not None:
@@ -85,13 +86,17 @@ class Product:
     def _order_gradient(self, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""
         assert self.weights is not None, "only products of fixed weights are made without them"
-        kernel, slopes, moved = self.plan.kernel, self.weights.slopes(alpha), torch.empty_like(x)
+        kernel, slopes, total = self.plan.kernel, self.weights.slopes(alpha), None
         kernel.calls["slope"] += 1
-        kernel.run(kernel.prepare(slopes, self.plan.workload), slopes.frame, self.canonical, x, moved)
-        moved.mul_(g)
-        if self.canonical[1] == 1:
-            return moved.sum()
-        return moved.view(self.canonical).sum(dim=(0, 2, 3))
+        form = kernel.prepare(slopes, self.plan.workload)
+        for shape, (data, grads) in parts(self.canonical, self.plan.chunk, x, g):
+            moved = torch.empty_like(data)
+            kernel.run(form, slopes.frame, shape, data, moved)
+            moved.mul_(grads)
+            found = moved.sum() if shape[1] == 1 else moved.sum(dim=(0, 2, 3))
+            total = found if total is None else total.add_(found)
+        assert total is not None, "an empty product is not computed"
+        return total
 
     def formula(self, x: Tensor) -> Tensor:
         """Return y in plain aten, which every tracer and transform follows."""
