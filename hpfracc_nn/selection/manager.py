@@ -5,12 +5,12 @@ import itertools
 import math
 import os
 import threading
+import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import from_environment
@@ -18,9 +18,10 @@ from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels, watch
-from hpfracc_nn.selection.reporting import ReportRow, rows
-from hpfracc_nn.selection.settings import Limit, Mode, Objective, Settings, names
+from hpfracc_nn.selection.reporting import Counters, ReportRow, rows
+from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, names
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.verdict import Verdict, accepted, judge, no_kernel, plan_of
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
@@ -33,24 +34,7 @@ MOST_RETIRED = 64
 _managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
 
 
-class Unchanged(Enum):
-    """What an argument of `configure` is when it was not given: None clears."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Literal[Unchanged.UNCHANGED] = Unchanged.UNCHANGED
-
-
-class Counters(TypedDict):
-    """Consultations so far, by direction, and forward ones by the name of the kernel picked."""
-
-    forward: int
-    backward: int
-    picks: dict[str, int]
-
-
-class BackendManager:
+class BackendManager(Recovery):
     """Chooses the kernel for each workload: the forced one, else the lowest estimate.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
@@ -58,9 +42,17 @@ class BackendManager:
     Args:
         settings: None reads the environment.
         machine: Whose rates to estimate with; None is the one that this process shares.
+        clock: Seconds that never go back, by which kernels that failed are left alone for a while.
     """
 
-    def __init__(self, settings: Settings | None = None, *, machine: Machine | None = None):
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        machine: Machine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        super().__init__(clock)
         self.settings = from_environment() if settings is None else settings
         self.epoch = 0  # sites compare it on each pick, and ask again when it moved
         self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
@@ -154,7 +146,7 @@ class BackendManager:
             self._adopt(from_environment())
 
     def plan(self, workload: Workload) -> Plan:
-        """Return the plan for `workload`, the same one until something is configured.
+        """Return the plan for `workload`, the same one until something is configured or a kernel fails.
 
         Raises:
             LookupError: No kernel accepts it, or none of those that are forced.
@@ -162,7 +154,7 @@ class BackendManager:
         with self.lock:
             key = (self.epoch, workload)
             plan = self._plans.get(key)
-            if plan is None or plan.learns:
+            if plan is None or plan.learns or self._quarantine:
                 plan = self._planned(workload)
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
@@ -238,6 +230,7 @@ class BackendManager:
             raise ValueError(f"record(direction={direction!r}): needs one of {', '.join(DIRECTIONS)}.")
         if not 0 <= seconds < math.inf:
             raise ValueError(f"record(seconds={seconds}): needs a finite time, not negative.")
+        self.forgive(plan)
         if keep and plan.samples(direction).add(seconds):
             self._history.append(Measurement(plan.workload, plan.kernel.name, seconds, direction))
         if plan.learns:
@@ -285,7 +278,7 @@ class BackendManager:
     def explain(self, workload: Workload) -> str:
         """Return a table of every kernel: estimate, memory, measured times, why or why not."""
         with self.lock:
-            return table(self._judge(workload), workload, self.settings, self.history())
+            return table(self._reduced(self._judge(workload), workload), workload, self.settings, self.history())
 
     def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
         """Return one row per site and plan, of all its sites unless some are given."""
@@ -305,19 +298,25 @@ class BackendManager:
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
         self.learner.adopt(settings)
+        self._quarantine.lift()
         self.kernels_changed()
 
     def _planned(self, workload: Workload) -> Plan:
         settings, verdicts = self.settings, self._verdicts_on(workload)
+        reduced = verdicts is not self._verdicts.get(workload)
         if settings.mode == "off":
             first = next(each for each in verdicts if each.refusal is None)
-            return plan_of(first.kernel.name, "first", verdicts, workload, settings)
+            reason = "fallback" if reduced else "first"
+            return plan_of(first.kernel.name, reason, verdicts, workload, settings, provisional=reduced)
         if not self.learner.uses_knowledge(workload.framework):
-            return plan_of(accepted(verdicts)[0].kernel.name, "prior", verdicts, workload, settings)
+            name, reason = accepted(verdicts)[0].kernel.name, "fallback" if reduced else "prior"
+            return plan_of(name, reason, verdicts, workload, settings, provisional=reduced)
         name, believed = self.learner.believed(workload, verdicts)
         reason = "measured" if believed[name].samples else "prior"
         learns = self.learner.is_learning(workload.framework)
-        return plan_of(name, reason, verdicts, workload, settings, learns=learns, believed=believed)
+        return plan_of(
+            name, reason, verdicts, workload, settings, learns=learns, provisional=reduced, believed=believed
+        )
 
     def _verdicts_on(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say, of which at least one accepts."""
@@ -329,7 +328,7 @@ class BackendManager:
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
             self._verdicts[workload] = found
-        return found
+        return self._reduced(found, workload)
 
     def _judge(self, workload: Workload) -> list[Verdict]:
         return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model(workload.framework))

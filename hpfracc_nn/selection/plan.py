@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.sampling import NEVER, Samples, quantile
+from hpfracc_nn.selection.sampling import LONGEST_PERIOD, NEVER, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
 
 
@@ -22,10 +22,12 @@ class Plan:
         uncertainty: Factor u >= 1: the time is believed to lie in [seconds / u, seconds * u].
         workspace: Bytes held beyond input and output.
         reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
-            it: "prior" (the estimate), "wisdom" (an earlier process), "measured", or "explore" (it is being tried).
+            it: "prior" (the estimate), "wisdom" (an earlier process), "measured", "explore" (it is being tried), or
+            "fallback" (it stands in for a kernel that failed).
         alternatives: The other kernels that accept it, with predicted seconds, fastest first.
         sample: Whether live calls are to be timed at all.
         learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
+        provisional: Whether a kernel that may be better is left out for a while, so that the choice is reconsidered.
 
     Attributes:
         left: Forward calls until the choice is reconsidered.
@@ -43,6 +45,7 @@ class Plan:
     alternatives: tuple[tuple[str, float], ...] = ()
     sample: bool = True
     learns: bool = False
+    provisional: bool = False
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
     left: int = field(default=NEVER, init=False)
@@ -55,7 +58,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.forward = Samples(self.sample and not self.learns)
         self.backward = Samples(self.sample and not self.learns)
-        if self.learns:
+        if self.learns or self.provisional:
             self.left = 1
 
     def twin(self) -> "Plan":
@@ -70,6 +73,7 @@ class Plan:
             self.alternatives,
             self.sample,
             self.learns,
+            self.provisional,
         )
 
     def grant(self, calls: int) -> None:
@@ -80,11 +84,29 @@ class Plan:
             self.forward.request()
             self.backward.request()
 
+    def postpone(self) -> None:
+        """Reconsider a choice that does not learn after twice as many calls as the last time."""
+        self.left = self.granted = min(2 * self.granted, LONGEST_PERIOD) if self.provisional else NEVER
+
     def reconsider(self) -> None:
-        """Let the next call reconsider the choice."""
-        if self.left < NEVER:
+        """Let the next call reconsider the choice, unless it is one that stays."""
+        if self.learns and self.left < NEVER:
             self.granted -= max(0, self.left - 1)
             self.left = 1
+
+    def expire(self) -> None:
+        """Let the next call make the choice anew, whatever it is: its kernel has failed."""
+        self.reconsider()
+        self.left = 1
+
+    def move(self, other: "Plan", direction: Direction) -> None:
+        """Count the last consultation for another plan, which runs in place of this one."""
+        if direction == "forward":
+            other.forwards += 1
+            self.forwards -= 1
+        else:
+            other.backwards += 1
+            self.backwards -= 1
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward
@@ -105,13 +127,6 @@ class Plan:
             f"width={work.width}; to do without it: configure(disable={self.kernel.name!r})"
         )
 
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            error.add_note(self.failure_note())
-
     @property
     def countdown(self) -> int:
         """Forward calls until the next is timed."""
@@ -128,13 +143,3 @@ class Plan:
     @property
     def algorithm(self) -> str:
         return self.kernel.algorithm
-
-
-def running(plan: Plan) -> Plan:
-    """Name `plan` in a note on whatever is raised inside; nothing is swallowed.
-
-    Example:
-        >>> with running(plan):
-        ...     y = plan.kernel.run(weights, x, layout)
-    """
-    return plan  # a plan is its own context: making a second object would double the cost

@@ -18,6 +18,9 @@ class Probe(Protocol):
     def free_memory(self, device: str) -> int | None:
         """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
 
+    def release(self, device: str) -> None:
+        """Give back the memory of `device` that the framework holds and does not use."""
+
     def deterministic(self) -> bool:
         """Return whether the framework was told to use deterministic algorithms only."""
 

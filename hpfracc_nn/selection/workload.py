@@ -124,10 +124,11 @@ class Cost:
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How long one kernel took in one direction of a workload."""
+    """How long one kernel took in one direction of a workload; `error` is the class of what it raised instead."""
 
     workload: Workload
     kernel: str
     seconds: float
     direction: Direction
     succeeded: bool = True
+    error: str | None = None
