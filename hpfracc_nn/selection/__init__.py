@@ -2,6 +2,7 @@
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import from_environment
+from hpfracc_nn.selection.failure import Doubt, WrongResult
 from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
@@ -37,6 +38,7 @@ __all__ = [
     "Cost",
     "CostModel",
     "Direction",
+    "Doubt",
     "Kernel",
     "Machine",
     "Measurement",
@@ -54,6 +56,7 @@ __all__ = [
     "WisdomFile",
     "Work",
     "Workload",
+    "WrongResult",
     "algorithms",
     "ask_again_after_fork",
     "backends",

@@ -29,6 +29,12 @@ class WrongResult(ArithmeticError):
     """A kernel returned what cannot be the result. The text says what is wrong with it."""
 
 
+class Doubt(str):
+    """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is."""
+
+    __slots__ = ()
+
+
 def kind_of(error: Exception) -> Kind:
     """Return what has to be different before the same kernel can work.
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from hpfracc_nn.selection.failure import WrongResult, cause_of, free_memory, is_control_flow, kind_of
+from hpfracc_nn.selection.failure import Doubt, WrongResult, cause_of, free_memory, is_control_flow, kind_of
 from hpfracc_nn.selection.memory import is_host
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.sampling import Stopwatch
@@ -26,8 +26,8 @@ class Work:
     Args:
         run: Called as run(plan, *given) with one plan after the other until one returns. It may be called again with
             another plan after it raised, and must not have changed what it was given.
-        fault: Called as fault(result, *given) where the call was timed: what is wrong with the result, or None. Two
-            kernels that agree in being wrong are believed: then it is the data.
+        fault: Called as fault(result, *given) where the call was timed: what is wrong with the result, or None. A
+            `Doubt` is dropped where a second kernel gives rise to one as well: then it is the data.
         direction: Of the pass.
         is_timed: Whether the call is what the plan's times mean.
     """
@@ -99,8 +99,11 @@ class _Rescue:
         fault = None
         if self.work.fault is not None and (watch is not None or self.doubts):
             fault = self.work.fault(result, *self.given)
-        if fault is not None:
+        if isinstance(fault, Doubt):
             self.doubts.append((plan, fault, result))
+            return False
+        if fault is not None:
+            self.failed(plan, WrongResult(fault))
             return False
         for doubted, reason, _ in self.doubts:
             self.failed(doubted, WrongResult(reason))

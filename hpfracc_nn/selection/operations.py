@@ -35,7 +35,8 @@ def register_operation(
             What is wrong with the arguments is raised here: an exception in a kernel lets the next one run. Calls of
             equal workloads share a plan.
         fault: Called as fault(result, *args, **kwargs) on the calls that are timed: what is wrong with the result, or
-            None. A kernel whose result is wrong where another one's is not is left alone for a while.
+            None. A kernel whose result is wrong where another one's is not is left alone for a while; where that of
+            all is, `WrongResult` is raised. Return a `Doubt` for what may be the data's doing, such as NaN.
 
     Raises:
         ValueError: There is an operation of that name.

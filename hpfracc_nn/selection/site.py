@@ -113,8 +113,12 @@ class Site:
             found = self.manager.stand_in(plan.workload, tried)
             if found is None:
                 return None
-            place = (self._key_of(plan), found.kernel.name)
-            found = self._others.setdefault(place, found)
+            key, name = self._key_of(plan), found.kernel.name
+            present = self._plans.get(key)
+            if present is not None and present.kernel is found.kernel:
+                found = present
+            else:
+                found = self._others.setdefault((key, name), found)
             plan.move(found, direction)
             return found
 

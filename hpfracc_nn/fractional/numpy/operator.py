@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Work, Workload, carried_out, default_manager
 
 _COMPUTED_IN = {
     np.dtype(np.float16): np.dtype(np.float32),
@@ -116,7 +116,7 @@ def _fault(y: np.ndarray, ready: _Ready, x: np.ndarray) -> str | None:
     if np.isfinite(y).all():
         return None
     parts = [x, ready.weights().column.column, ready.frame.columns]
-    return "not finite, though input and weights are" if all(np.isfinite(part).all() for part in parts) else None
+    return Doubt("not finite, though input and weights are") if all(np.isfinite(part).all() for part in parts) else None
 
 
 _PREPARED, _PRODUCT = Work(_prepared, is_timed=False), Work(_product, _fault)

@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_batched
 from hpfracc_nn.fractional.torch.weights import Weights
-from hpfracc_nn.selection import Plan, Site, Work, carried_out
+from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 
 
 @dataclass(eq=False, slots=True)
@@ -73,7 +73,9 @@ class Product:
         """Return why a result that is not finite is the kernel's fault, None where it follows from data or weights."""
         weights = self.weights()
         parts = [*given, weights.column().column, *([] if self.frame.columns is None else [self.frame.columns])]
-        return "not finite, though input and weights are" if all(part.isfinite().all() for part in parts) else None
+        return (
+            Doubt("not finite, though input and weights are") if all(part.isfinite().all() for part in parts) else None
+        )
 
     def formula(self, x: Tensor) -> Tensor:
         """Return y in plain aten, which every tracer and transform follows."""
