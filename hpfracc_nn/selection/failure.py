@@ -54,8 +54,8 @@ def kind_of(error: Exception) -> Kind:
 
 
 def is_control_flow(error: Exception) -> bool:
-    """Return whether `error` is a framework's way to leave a computation, and no failure."""
-    return type(error).__name__ in _CONTROL_FLOW
+    """Return whether `error` is no failure: a framework leaves a computation so, or the user wants to see a warning."""
+    return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW
 
 
 def cause_of(error: Exception) -> str:

@@ -340,8 +340,10 @@ class BackendManager(Recovery):
     def _fold(self) -> None:
         with self.lock:
             for plan in itertools.chain.from_iterable(_drain(self._retired)):
-                self._past[plan.kernel.name] += plan.forwards
-                self._past_backward += plan.backwards
+                forwards, backwards = plan.forwards, plan.backwards
+                plan.forwards, plan.backwards = 0, 0  # one that an interrupt left in two places counts once
+                self._past[plan.kernel.name] += forwards
+                self._past_backward += backwards
 
     def __copy__(self) -> "BackendManager":
         return self

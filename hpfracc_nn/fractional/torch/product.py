@@ -73,9 +73,8 @@ class Product:
         """Return why a result that is not finite is the kernel's fault, None where it follows from data or weights."""
         weights = self.weights()
         parts = [*given, weights.column().column, *([] if self.frame.columns is None else [self.frame.columns])]
-        return (
-            Doubt("not finite, though input and weights are") if all(part.isfinite().all() for part in parts) else None
-        )
+        is_finite = all(part.isfinite().all() for part in parts)
+        return Doubt("not finite, though input and weights are") if is_finite else None
 
     def formula(self, x: Tensor) -> Tensor:
         """Return y in plain aten, which every tracer and transform follows."""
