@@ -18,6 +18,7 @@ from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels, watch
 from hpfracc_nn.selection.reporting import Counters, ReportRow, rows
@@ -334,8 +335,8 @@ class BackendManager(Recovery):
         return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model(workload.framework))
 
     def _model(self, framework: str) -> CostModel:
-        is_fixed = self.settings.is_deterministic(framework)
-        return CostModel(self._machine or this_machine(), "shipped" if is_fixed else self.settings.calibration)
+        is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
+        return CostModel(self._machine or this_machine(), self.settings.calibration if is_measured else "shipped")
 
     def _fold(self) -> None:
         with self.lock:

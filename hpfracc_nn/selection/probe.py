@@ -60,6 +60,11 @@ def probe(framework: str) -> Probe:
     return _probes[framework]
 
 
+def has_probe(framework: str) -> bool:
+    """Return whether `framework` has a probe; the operations of a user's own need none."""
+    return framework in _probes
+
+
 def probes() -> tuple[Probe, ...]:
     """Return every probe, in order of framework."""
     return tuple(_probes[framework] for framework in sorted(_probes))

@@ -54,10 +54,9 @@ class Product:
         return carried_out(_BACKWARD, self.site, self.plan, self, x, _readable(g), needs_x)
 
     def adopt(self, plan: Plan) -> None:
-        """Go on with another plan's kernel, and make its form."""
-        if plan is not self.plan:
-            self.form = plan.kernel.prepare(self.weights(), plan.workload)
-            self.plan = plan
+        """Go on with another plan's kernel, and make its form first."""
+        self.form = plan.kernel.prepare(self.weights(), plan.workload)
+        self.plan = plan
 
     def order_gradient(self, x: Tensor, g: Tensor) -> Tensor:
         """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""
@@ -116,7 +115,8 @@ class Product:
 
 
 def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
-    product.adopt(plan)
+    if plan is not product.plan:
+        product.adopt(plan)
     kernel = plan.kernel
     kernel.calls["run"] += 1
     y = torch.empty_like(x)
@@ -127,7 +127,8 @@ def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
 def _run_backward(
     plan: Plan, product: Product, x: Tensor | None, g: Tensor, needs_x: bool
 ) -> tuple[Tensor | None, Tensor | None]:
-    product.adopt(plan)
+    if plan is not product.plan:
+        product.adopt(plan)
     kernel, gx = plan.kernel, None
     if needs_x:
         kernel.calls["adjoint"] += 1
