@@ -8,6 +8,7 @@ import signal
 import time
 import weakref
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
@@ -308,6 +309,38 @@ def test_fallbacks_are_logged_at_debug_and_quarantine_at_warning(operated, clock
     ]
 
 
+def test_a_failed_call_has_no_time(operated, clock):
+    manager = made(clock)
+    operated["torch/fft"].error = RuntimeError("boom")
+    for _ in range(5):
+        manager.run("test_op", 1)
+        clock.now += 200
+    assert "nan" not in manager.explain(WORK)
+
+
+def test_eight_threads_get_right_results_and_every_failure_is_recorded(operated, clock):
+    manager, rng, raised = made(clock), random.Random(0), []
+
+    def run(x):
+        if rng.random() < 0.05:
+            raised.append(1)
+            raise RuntimeError("boom")
+        return 2 * x
+
+    for name in ("torch/fft", "torch/dense"):
+        kernel_of(manager, name).run = run
+
+    def hammer(thread):
+        for x in range(300):
+            clock.now += 1
+            assert manager.run("test_op", x) == 2 * x
+        return True
+
+    with ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(hammer, range(8)))
+    assert sum(sum(errors.values()) for errors in manager.failures().values()) == len(raised) > 0
+
+
 def test_a_consultation_is_counted_once_and_for_the_kernel_that_ran(operated, clock):
     manager = made(clock)
     operated["torch/fft"].error = RuntimeError("boom")
@@ -407,7 +440,8 @@ class Storm:
     """Runs of kernels that fail at random, seeded; `count` is what should have been recorded."""
 
     def __init__(self, clock, seed=0):
-        self.rng, self.clock, self.count, self.hangs = random.Random(seed), clock, Counter(), 0
+        self.rng, self.clock, self.hangs = random.Random(seed), clock, 0
+        self.count: Counter[tuple[str, str]] = Counter()
         self.kernels, self.absent = [], []
 
     def run_of(self, name):
@@ -479,7 +513,7 @@ def test_interrupts_at_any_moment_leave_manager_and_site_in_order(operated, cloc
     manager, rng = made(clock, mode=mode), random.Random(0)
     operated["torch/dense"].error = RuntimeError("boom")
 
-    is_armed = []
+    is_armed: list[bool] = []
 
     def interrupt(*_):
         if is_armed:

@@ -105,7 +105,7 @@ def test_a_gradient_that_the_framework_computes_does_not_keep_it_from_learning()
 
 def test_names_are_checked(smooth):
     with pytest.raises(ValueError, match=re.escape("register_operation('smooth'): there is one; unregister it first")):
-        register_operation("smooth", lambda: None)
+        register_operation("smooth", lambda: Workload("smooth", "anything"))
     message = "no operation 'smoth': registered are smooth; introduce it by register_operation."
     for ask in (unregister_operation, fake_manager().run):
         with pytest.raises(LookupError, match=f"^{re.escape(message)}$"):

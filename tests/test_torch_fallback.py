@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from hpfracc_nn import BackendManager, Caputo, FractionalDifference, derivative
-from hpfracc_nn.selection import Kernel, Settings, kernels
+from hpfracc_nn.selection import (
+    Kernel,
+    Settings,
+    Workload,
+    kernels,
+    register,
+    register_operation,
+    unregister,
+    unregister_operation,
+)
 
 DT, N = 0.1, 300
 
@@ -213,7 +223,7 @@ def test_nan_and_overflow_of_the_data_are_nobodys_fault(manager: BackendManager)
 
 def test_what_is_wrong_with_the_input_reaches_no_kernel(manager: BackendManager, broken: Any) -> None:
     seen = [broken(kernel, part) for kernel in kernels("toeplitz", "torch") for part in ("run", "prepare")]
-    wrong: list[tuple[Any, Any, dict[str, Any], type[Exception]]] = [
+    wrong: list[tuple[Any, Any, dict[str, Any], Any]] = [
         (samples().to(torch.complex64), Caputo(0.6), {}, TypeError),
         (torch.arange(5), Caputo(0.6), {}, TypeError),
         (samples(), Caputo(0.6), {"dt": -1.0}, ValueError),
@@ -241,3 +251,25 @@ def test_when_every_kernel_fails_one_error_names_every_cause(manager: BackendMan
     assert len(notes) == len(accepted)
     assert "while running toeplitz by " + first in notes[0]
     assert {note.split()[0] for note in notes[1:]} == set(accepted[1:])
+
+
+def test_a_checkpoint_that_stops_its_recomputation_early_is_no_failure(manager: BackendManager) -> None:
+    def describe(x: Tensor) -> Workload:
+        return Workload("squared_sine", "torch", dtype="float64", n=x.numel(), needs_gradient=x.requires_grad)
+
+    made = [
+        register(Kernel("squared_sine", "torch", "torch", name, run))
+        for name, run in {"square": lambda x: x.sin().square(), "half_angle": lambda x: (1 - (2 * x).cos()) / 2}.items()
+    ]
+    register_operation("squared_sine", describe)
+    try:
+        x = samples().requires_grad_()
+        y = checkpoint(lambda x: manager.run("squared_sine", x), x, use_reentrant=False)
+        (found,) = torch.autograd.grad(y.sum(), x)
+        torch.testing.assert_close(found, (2 * x).sin().detach())
+        assert manager.failures() == {}
+        assert manager.counters()["forward"] == 2
+    finally:
+        unregister_operation("squared_sine")
+        for kernel in made:
+            unregister(kernel)

@@ -21,7 +21,7 @@ def table(
     Predicted is forward plus the backward that the workload asks for; forward and backward
     are 20 % quantiles of what was measured for exactly this workload.
     """
-    measured = [measurement for measurement in history if measurement.workload == workload]
+    measured = [each for each in history if each.workload == workload and each.succeeded]
     ranked = accepted(verdicts)
     lines: list[tuple[str, ...]] = [HEADER]
     for place, verdict in enumerate(ranked):

@@ -2,6 +2,7 @@
 
 import gc
 import traceback
+from collections.abc import Iterable
 from typing import Literal
 
 from hpfracc_nn.selection.probe import probes
@@ -66,9 +67,13 @@ def cause_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def free_memory(error: Exception, framework: str, device: str) -> None:
-    """Give back what a failed call held and what the framework keeps for later, before the next attempt."""
-    traceback.clear_frames(error.__traceback__)  # their variables are the results that were begun
+def free_memory(errors: Iterable[BaseException], framework: str, device: str) -> None:
+    """Give back what failed calls held and what the framework keeps for later, before the next attempt."""
+    for error in errors:
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)  # their variables are the results that were begun
+            cause = cause.__context__
     gc.collect()
     for probe in probes():
         if probe.framework == framework:

@@ -117,10 +117,10 @@ class _Rescue:
         if len(self.doubts) == 2:
             return None
         if self.errors and self.errors[-1][0] is plan and not self.is_retried:
-            error = self.errors[-1][1]
-            if kind_of(error) == "memory":
+            causes = [error for _, error in self.errors]
+            if kind_of(causes[-1]) == "memory":
                 self.is_retried = True
-                free_memory(error, plan.workload.framework, plan.workload.device)
+                free_memory(causes, plan.workload.framework, plan.workload.device)
                 return plan
         tried = {each.kernel.name for each, _ in self.errors} | {each.kernel.name for each, _, _ in self.doubts}
         found = self.site.stand_in(plan, tried, self.work.direction)
