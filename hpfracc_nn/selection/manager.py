@@ -272,8 +272,9 @@ class BackendManager(Recovery):
             picks, backward = self._past.copy(), self._past_backward
             for site in self.sites():
                 for plan in site.plans():
-                    picks[plan.kernel.name] += plan.forwards
-                    backward += plan.backwards
+                    forwards, backwards = plan.uncounted()
+                    picks[plan.kernel.name] += forwards
+                    backward += backwards
         return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
 
     def explain(self, workload: Workload) -> str:
@@ -341,8 +342,8 @@ class BackendManager(Recovery):
     def _fold(self) -> None:
         with self.lock:
             for plan in itertools.chain.from_iterable(_drain(self._retired)):
-                forwards, backwards = plan.forwards, plan.backwards
-                plan.forwards, plan.backwards = 0, 0  # one that an interrupt left in two places counts once
+                forwards, backwards = plan.uncounted()
+                plan.counted = plan.forwards, plan.backwards  # one that an interrupt left in two places counts once
                 self._past[plan.kernel.name] += forwards
                 self._past_backward += backwards
 

@@ -33,6 +33,7 @@ class Plan:
         left: Forward calls until the choice is reconsidered.
         granted: What `left` began with.
         told: Backward calls that were there then.
+        counted: Consultations, forward and backward, that the manager has added up for good.
         kept: Room for whoever picks the plan: what it would make anew at every call.
     """
 
@@ -51,6 +52,7 @@ class Plan:
     left: int = field(default=NEVER, init=False)
     granted: int = field(default=1, init=False)
     told: int = field(default=0, init=False)
+    counted: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
     kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
@@ -107,6 +109,10 @@ class Plan:
         else:
             other.backwards += 1
             self.backwards -= 1
+
+    def uncounted(self) -> tuple[int, int]:
+        """Return the consultations, forward and backward, that the manager has not added up yet."""
+        return self.forwards - self.counted[0], self.backwards - self.counted[1]
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward
