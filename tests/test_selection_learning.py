@@ -64,8 +64,7 @@ def call(site, times=TIMES, work=WORK, backward=True, fails=False):
     plan = site.pick(work, lambda: work)
     timed = plan.due()
     if fails and plan.reason == "explore":
-        with plan:
-            raise KeyboardInterrupt
+        raise KeyboardInterrupt
     if timed:
         site.manager.record(plan, times[plan.kernel.name])
     if backward:

@@ -39,7 +39,8 @@ class Answers(ABC):
     def explain(self, workload: Workload) -> str:
         """Return a table of every kernel: what is expected, compiled, held and measured, and why this one or not."""
         with self.lock:
-            verdicts = self._fitted(workload)
+            fitting = self._fitted(workload)
+            verdicts = self._reduced(fitting, workload)
             plan = self._planned(workload) if accepted(verdicts) else None
             tried = {
                 each.kernel.name
@@ -47,7 +48,7 @@ class Answers(ABC):
                 for each in site.plans()
                 if each.reason == "explore" and each.workload == workload
             }
-            expected = self._expected(workload, verdicts)
+            expected = self._expected(workload, fitting)  # also of those that are left alone until a moment later
             return table(verdicts, workload, self.settings, self.history(), plan, expected, tried)
 
     def recommend(self) -> list[str]:
@@ -59,7 +60,8 @@ class Answers(ABC):
         """
         with self.lock:
             sites = [(site.label or site.op, site.plans()) for site in self.sites()]
-            return advice(sites, self.history(), self._outlook, cores() or 1)
+            timed = [each for each in self.history() if each.error is None]
+            return advice(sites, timed, self._outlook, cores() or 1)
 
     def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
         """Return one row per site and plan, of all its sites unless some are given."""
@@ -103,6 +105,9 @@ class Answers(ABC):
 
     @abstractmethod
     def _fitted(self, workload: Workload) -> list[Verdict]: ...
+
+    @abstractmethod
+    def _reduced(self, verdicts: list[Verdict], workload: Workload) -> list[Verdict]: ...
 
     @abstractmethod
     def _planned(self, workload: Workload) -> Plan: ...

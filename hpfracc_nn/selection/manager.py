@@ -4,9 +4,10 @@ import atexit
 import itertools
 import os
 import threading
+import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -17,13 +18,15 @@ from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.objective import ranked
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recording import Records
+from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels, watch
 from hpfracc_nn.selection.reporting import Counters
 from hpfracc_nn.selection.room import Room
 from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, names
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.verdict import Verdict, accepted, judge, no_kernel, plan_of
+from hpfracc_nn.selection.verdict import Verdict, judge, plan_of
 from hpfracc_nn.selection.workload import Measurement, Workload
 
 MOST_PLANS = 4096
@@ -34,7 +37,7 @@ MOST_RETIRED = 64
 _managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
 
 
-class BackendManager(Records, Answers):
+class BackendManager(Recovery, Records, Answers):
     """Chooses the kernel for each workload: the forced one, else the best by the objective.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
@@ -42,9 +45,17 @@ class BackendManager(Records, Answers):
     Args:
         settings: None reads the environment.
         machine: Whose rates to estimate with; None is the one that this process shares.
+        clock: Seconds that never go back, by which kernels that failed are left alone for a while.
     """
 
-    def __init__(self, settings: Settings | None = None, *, machine: Machine | None = None):
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        machine: Machine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        super().__init__(clock)
         self.settings = from_environment() if settings is None else settings
         self.epoch = 0  # sites compare it on each pick, and ask again when it moved
         self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
@@ -139,7 +150,7 @@ class BackendManager(Records, Answers):
             self._adopt(from_environment())
 
     def plan(self, workload: Workload) -> Plan:
-        """Return the plan for `workload`, the same one until something is configured.
+        """Return the plan for `workload`, the same one until something is configured or a kernel fails.
 
         Raises:
             LookupError: No kernel accepts it, or none of those that are forced.
@@ -148,7 +159,7 @@ class BackendManager(Records, Answers):
             self.has_changed(workload.framework)
             key = (self.epoch, workload)
             plan = self._plans.get(key)
-            if plan is None or plan.learns:
+            if plan is None or plan.learns or self._quarantine:
                 plan = self._planned(workload)
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
@@ -160,9 +171,9 @@ class BackendManager(Records, Answers):
         with self.lock:
             if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
                 return self.plan(workload).twin()
-            verdicts = self._verdicts_on(workload)
+            verdicts, reduced = self._standing(workload)
             name = ranked(verdicts, self.settings)[0].kernel.name
-            return plan_of(name, "prior", verdicts, workload, self.settings, learns=True)
+            return plan_of(name, "prior", verdicts, workload, self.settings, learns=True, provisional=reduced)
 
     def has_changed(self, framework: str) -> bool:
         """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""
@@ -194,9 +205,11 @@ class BackendManager(Records, Answers):
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
         """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""
-        verdicts = self._verdicts_on(workload)
+        verdicts, reduced = self._standing(workload)
         _, believed = self.learner.believed(workload, verdicts)
-        return plan_of(name, reason, verdicts, workload, self.settings, learns=True, believed=believed)
+        return plan_of(
+            name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced, believed=believed
+        )
 
     def refit(self, plan: Plan) -> None:
         """Let a plan compute as many rows at a time as the memory now allows."""
@@ -261,8 +274,9 @@ class BackendManager(Records, Answers):
             picks, backward = self._past.copy(), self._past_backward
             for site in self.sites():
                 for plan in site.plans():
-                    picks[plan.kernel.name] += plan.forwards
-                    backward += plan.backwards
+                    forwards, backwards = plan.uncounted()
+                    picks[plan.kernel.name] += forwards
+                    backward += backwards
         return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
 
     def kernels_changed(self) -> None:
@@ -279,26 +293,25 @@ class BackendManager(Records, Answers):
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
         self.learner.adopt(settings)
+        self._quarantine.lift()
         self.kernels_changed()
 
     def _planned(self, workload: Workload) -> Plan:
-        settings, verdicts = self.settings, self._verdicts_on(workload)
+        settings = self.settings
+        verdicts, reduced = self._standing(workload)
         if settings.mode == "off":
             first = next(each for each in verdicts if each.refusal is None)
-            return plan_of(first.kernel.name, "first", verdicts, workload, settings)
+            reason = "fallback" if reduced else "first"
+            return plan_of(first.kernel.name, reason, verdicts, workload, settings, provisional=reduced)
         if not self.learner.uses_knowledge(workload.framework):
-            return plan_of(ranked(verdicts, settings)[0].kernel.name, "prior", verdicts, workload, settings)
+            name, reason = ranked(verdicts, settings)[0].kernel.name, "fallback" if reduced else "prior"
+            return plan_of(name, reason, verdicts, workload, settings, provisional=reduced)
         name, believed = self.learner.believed(workload, verdicts)
         reason = self.learner.basis(workload, name, believed[name])
         learns = self.learner.is_learning(workload.framework)
-        return plan_of(name, reason, verdicts, workload, settings, learns=learns, believed=believed)
-
-    def _verdicts_on(self, workload: Workload) -> list[Verdict]:
-        """Return what all kernels say with the memory that there is now; at least one accepts."""
-        fitting = self._fitted(workload)
-        if not accepted(fitting):
-            raise LookupError(no_kernel(fitting, workload, self.settings))
-        return fitting
+        return plan_of(
+            name, reason, verdicts, workload, settings, learns=learns, provisional=reduced, believed=believed
+        )
 
     def _fitted(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say, those that take too much memory with a refusal or in parts."""
@@ -313,14 +326,16 @@ class BackendManager(Records, Answers):
         return self._room.fit(found, workload, self.settings, self._model)
 
     def _model(self, framework: str) -> CostModel:
-        is_fixed = self.settings.is_deterministic(framework)
-        return CostModel(self._machine or this_machine(), "shipped" if is_fixed else self.settings.calibration)
+        is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
+        return CostModel(self._machine or this_machine(), self.settings.calibration if is_measured else "shipped")
 
     def _fold(self) -> None:
         with self.lock:
             for plan in itertools.chain.from_iterable(_drain(self._retired)):
-                self._past[plan.kernel.name] += plan.forwards
-                self._past_backward += plan.backwards
+                forwards, backwards = plan.uncounted()
+                plan.counted = plan.forwards, plan.backwards  # one that an interrupt left in two places counts once
+                self._past[plan.kernel.name] += forwards
+                self._past_backward += backwards
 
     def __copy__(self) -> "BackendManager":
         return self

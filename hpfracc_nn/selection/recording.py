@@ -52,6 +52,7 @@ class Records(ABC):
             raise ValueError(f"record(seconds={seconds}): needs a finite time, not negative.")
         if not 0 <= transfer_seconds <= seconds:
             raise ValueError(f"record(transfer_seconds={transfer_seconds}): needs a part of the {seconds} seconds.")
+        self.forgive(plan)
         samples = plan.samples(direction)
         is_first = not samples.warm
         if keep and (samples.add(seconds) or (is_first and plan.compiled_in(seconds))):
@@ -102,3 +103,6 @@ class Records(ABC):
 
     @abstractmethod
     def reconsider(self) -> None: ...
+
+    @abstractmethod
+    def forgive(self, plan: Plan, *, at_once: bool = False) -> None: ...

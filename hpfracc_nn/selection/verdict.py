@@ -36,8 +36,9 @@ class Verdict:
 
     @property
     def backward(self) -> float:
-        """Seconds of the backward pass alone."""
-        return max(0.0, self.seconds - self.forward) if self.refusal is None else 0.0
+        """Seconds of the backward pass alone; none where nobody runs it, and so nobody times it."""
+        is_run = self.refusal is None and self.kernel.is_differentiable
+        return max(0.0, self.seconds - self.forward) if is_run else 0.0
 
 
 def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel) -> list[Verdict]:
@@ -75,6 +76,7 @@ def plan_of(
     settings: Settings,
     *,
     learns: bool = False,
+    provisional: bool = False,
     believed: Mapping[str, Prediction] | None = None,
 ) -> Plan:
     """Return the plan that runs one of the kernels that accept.
@@ -86,13 +88,14 @@ def plan_of(
         workload: What they were made for.
         settings: Of the manager.
         learns: Whether the choice is to be reconsidered.
+        provisional: Whether a kernel that may be better is left out for a while.
         believed: What is expected of the kernels after measurements; without it the estimates stand.
     """
     ranked = accepted(verdicts)
-    found = {each.kernel.name: (each.seconds, each.uncertainty) for each in ranked}
+    chosen = next(each for each in verdicts if each.kernel.name == name)  # which may refuse since it was decided upon
+    found = {each.kernel.name: (each.seconds, each.uncertainty) for each in (chosen, *ranked)}
     for kernel, said in (believed or {}).items():
         found[kernel] = said.seconds, said.high / said.seconds
-    chosen = next(each for each in ranked if each.kernel.name == name)
     others = sorted((seconds, kernel) for kernel, (seconds, _) in found.items() if kernel != name)
     seconds, uncertainty = found[name]
     return Plan(
@@ -101,11 +104,12 @@ def plan_of(
         seconds=seconds,
         uncertainty=uncertainty,
         workspace=chosen.workspace,
-        reason="forced" if settings.forced else reason if others else "only",
+        reason="forced" if settings.forced else reason if others or provisional else "only",
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
         chunk=chosen.rows,
+        provisional=provisional,
     )
 
 

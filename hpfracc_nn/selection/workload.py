@@ -129,9 +129,10 @@ class Measurement:
     Args:
         workload: What was computed.
         kernel: "backend/algorithm", or "block" for what `BackendManager.profile` timed.
-        seconds: All of it.
+        seconds: All of it; not a number where a kernel failed.
         direction: Of the pass.
         succeeded: Whether it ended without an exception.
+        error: The class of what the kernel raised instead.
         compile_seconds: The part of it that compiled or loaded code.
         transfer_seconds: The part that moved data between devices.
         peak_bytes: The most that it held beyond its input, None where nobody measured it.
@@ -142,6 +143,7 @@ class Measurement:
     seconds: float
     direction: Direction
     succeeded: bool = True
+    error: str | None = None
     compile_seconds: float = 0.0
     transfer_seconds: float = 0.0
     peak_bytes: float | None = None
@@ -149,7 +151,7 @@ class Measurement:
     @property
     def execute_seconds(self) -> float:
         """What is left of the time without compiling and moving."""
-        return max(0.0, self.seconds - self.compile_seconds - self.transfer_seconds)
+        return max(self.seconds - self.compile_seconds - self.transfer_seconds, 0.0)  # in this order NaN stays
 
     @property
     def cache_hit(self) -> bool:
