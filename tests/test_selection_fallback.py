@@ -508,6 +508,7 @@ def test_ten_thousand_calls_through_failing_kernels_are_right_and_every_failure_
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")
+@pytest.mark.filterwarnings("ignore::ResourceWarning")  # a file that was being read is closed without being asked
 @pytest.mark.parametrize("mode", ["prior", "learn"])
 def test_interrupts_at_any_moment_leave_manager_and_site_in_order(operated, clock, mode):
     manager, rng = made(clock, mode=mode), random.Random(0)
