@@ -1,5 +1,6 @@
 """Operators whose kernels fail: the result and the gradients are those of another kernel, on tensors and on arrays."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_operation,
 )
+from hpfracc_nn.selection.verdict import accepted
 
 DT, N = 0.1, 300
 
@@ -89,6 +91,26 @@ def test_another_kernel_does_what_one_fails_at(manager: BackendManager, broken: 
     assert [each.direction for each in fresh.history() if not each.succeeded] == [direction]
     counters = fresh.counters()
     assert (counters["forward"], counters["backward"]) == (2, 2)
+
+
+@pytest.mark.parametrize("alpha", [0.6, torch.tensor(0.6, dtype=torch.float64)], ids=["fixed", "learned"])
+@pytest.mark.parametrize("part", ["run", "adjoint"])
+def test_what_stands_in_computes_a_few_rows_at_a_time_too(
+    manager: BackendManager, broken: Any, part: str, alpha: Any
+) -> None:
+    manager.configure(disable="numba")  # whose kernel takes so little that no other keeps within the same limit
+    expected = gradients(samples(), alpha, manager)
+    (site,) = manager.sites()
+    (plan,) = site.plans()
+    least = min(each.need for each in accepted(manager._fitted(plan.workload)))
+    limited = BackendManager(replace(manager.settings, memory_limit=int(least) - 1))
+    failing = limited.plan(plan.workload).kernel
+    broken(failing, part)
+    assert_close(gradients(samples(), alpha, limited), expected)
+    (site,) = limited.sites()
+    (stand_in,) = [each for each in site.plans() if each.backwards]
+    assert stand_in.kernel is not failing
+    assert stand_in.chunk in (1, 2)  # of three
 
 
 def test_the_backward_pass_begins_with_the_kernel_that_ran(manager: BackendManager, broken: Any) -> None:

@@ -34,6 +34,7 @@ _WHY = {
     "wisdom": "wisdom: best by what an earlier process measured",
     "measured": "measured: best by live calls",
     "explore": "explore: being tried",
+    "fallback": "fallback: a better one is left alone after it failed",
     "first": "first: mode off compares nothing",
     "only": "only: the others refuse",
 }

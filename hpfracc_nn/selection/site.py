@@ -177,7 +177,7 @@ class Site:
 
     def _justify(self, plan: Plan, reason: str) -> None:
         """Note why `plan` runs; where that is another reason than before, note what is expected of it now, too."""
-        if reason != plan.reason and plan.reason not in ("forced", "only"):
+        if reason != plan.reason and plan.reason != "forced":
             made = self.manager.plan_with(plan.kernel.name, reason, plan.workload)
             plan.reason, plan.seconds, plan.uncertainty = made.reason, made.seconds, made.uncertainty
             plan.alternatives = made.alternatives
