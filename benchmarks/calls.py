@@ -82,7 +82,7 @@ def planned_product(
     weights = weights_of(definition, n, 1.0, x.dtype, x.device)
     form = plan.kernel.prepare(weights, plan.workload)
     data = x.reshape(batch, 1, n, -1)
-    return Product(site, plan, form, weights.frame, (batch, 1, n, data.shape[3])), data
+    return Product(site, plan, form, weights.frame, (batch, 1, n, data.shape[3]), lambda: weights), data
 
 
 def planned_kernel(x: Tensor, definition: Definition, manager: BackendManager, dim: int = -1) -> str:

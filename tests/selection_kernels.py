@@ -24,12 +24,16 @@ class FakeProbe:
 
     def __init__(self):
         self.asked = []
+        self.released = []
 
     def threads(self):
         return 1
 
     def free_memory(self, device):
         return None
+
+    def release(self, device):
+        self.released.append(device)
 
     def deterministic(self):
         return False

@@ -63,7 +63,7 @@ THIRD_PARTY = {
 
 LONGEST = 400  # lines
 BROAD_EXCEPT = {
-    "selection/manager.py",  # around a kernel's run, after the input was checked
+    "selection/fallback.py",  # around a kernel's run, after the input was checked
     "fractional/numba/threads.py",  # what a thread raises is raised where the work was asked for
 }
 
@@ -237,7 +237,7 @@ KEEPS = [
     ),
     (forbidden_imports, "cli.py", "import typer\nimport hpfracc_nn\nfrom hpfracc_nn import data"),
     (forbidden_imports, "__init__.py", "from hpfracc_nn.layers.torch.fractional import FractionalLayer"),
-    (broad_excepts, "selection/manager.py", "try:\n    pass\nexcept Exception:\n    raise"),
+    (broad_excepts, "selection/fallback.py", "try:\n    pass\nexcept Exception:\n    raise"),
     (broad_excepts, "fractional/exact.py", "try:\n    pass\nexcept (ValueError, TypeError):\n    raise"),
     (too_long, "fractional/exact.py", "x = 1\n" * LONGEST),
 ]

@@ -98,6 +98,8 @@ def test_explain_names_every_kernel():
     assert first.endswith("gradient in the input")
     for kernel in ("torch/dense", "torch/fft", "torch/chunked_scan", "numba/recurrence"):
         assert kernel in result.output
+    for column in ("predicted ms", "bounds ms", "samples", "compile s", "workspace", "saves", "front", "reason"):
+        assert column in result.output.splitlines()[1]
     assert sum(line.startswith("*") for line in result.output.splitlines()) == 1
 
 

@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hpfracc_nn.fractional import (
     DEFINITIONS,
     SCHEMES,
     Caputo,
+    Definition,
     GrunwaldLetnikov,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
@@ -228,3 +231,14 @@ def test_a_derivative_undoes_the_integral_of_the_same_order(kind, alpha):
         y = kind(alpha)(RiemannLiouvilleIntegral(alpha)(x, dt=dt), dt=dt)
         errors.append(np.abs(y - x)[n_steps // 20 :].max())
     assert min(rates(errors)) > 1.7, errors  # second order, and l1_2's 3 - alpha of the other sign beside it
+
+
+@pytest.mark.parametrize("kind", DEFINITIONS.values())
+def test_equal_definitions_have_equal_hashes_which_are_not_pickled(kind: type[Definition]) -> None:
+    one, other = kind(0.5), kind(0.5)
+    assert one == other
+    assert hash(one) == hash(other) == hash(pickle.loads(pickle.dumps(one)))
+    assert one.__getstate__() == kind(0.5).__getstate__()  # the hash of a text differs between processes
+    assert len({one, other, kind(0.25), replace(one, alpha=0.25)}) == 2
+    others = [each for each in DEFINITIONS.values() if each is not kind and one.scheme in each.schemes]
+    assert all(each(0.5, one.scheme) != one for each in others)

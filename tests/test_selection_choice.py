@@ -171,10 +171,11 @@ def test_explain_shows_estimates_refusals_and_what_was_measured(add):
         "test_op on torch/cpu/float32: rows=4 n=100 width=1 channels=1 exponentials=0 threads=1, no gradient"
     )
     assert re.split(r"  +", lines[2]) == [
-        *("*", "torch/fft", "1", "3.12 KiB", "0 B", "2", "-", "chosen: lowest estimate")
+        *("*", "torch/fft", "1", "0.5-2", "0", "-", "3.12 KiB", "0 B", "x", "2", "-"),
+        "chosen, prior: best by the estimate",
     ]
     assert re.split(r"  +", lines[3].strip()) == [
-        *("torch/dense", "3", "3.12 KiB", "0 B", "-", "-", "3 times the lowest")
+        *("torch/dense", "3", "1.5-6", "0", "-", "3.12 KiB", "0 B", "-", "-", "3 times the chosen")
     ]
     assert lines[4].endswith("refused: jax is not installed")
     assert lines[5].endswith("refused: disabled by configure() or the environment")
@@ -261,14 +262,15 @@ def test_rates_are_calibrated_once_for_each_precision(torch_probe):
     assert torch_probe.asked == [("cpu", "float32"), ("cpu", "float64")]
 
 
-def test_shipped_rates_ask_no_probe(add, torch_probe):
+def test_shipped_rates_ask_no_probe_and_stand_in_where_there_is_none(add, torch_probe):
     add(fake("torch/fft"))
     unregister_probe("torch")
     try:
-        assert fake_manager(calibration="shipped").plan(WORK).uncertainty > 1
-        message = "no probe for framework 'torch': "
-        with pytest.raises(LookupError, match=f"^{message}"):
-            fake_manager().plan(WORK)
+        shipped = fake_manager(calibration="shipped").plan(WORK)
+        plan = fake_manager().plan(WORK)
+        assert (plan.seconds, plan.uncertainty) == (shipped.seconds, shipped.uncertainty)
+        with pytest.raises(LookupError, match=r"^no probe for framework 'torch': "):
+            Machine().rates("torch", "cpu", "float32")
     finally:
         register_probe(torch_probe)
     assert torch_probe.asked == []

@@ -15,7 +15,7 @@ from hpfracc_nn.selection.decision import Candidate, Prediction
 from hpfracc_nn.selection.estimate import Neighbours
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.rental import expected_gain
-from hpfracc_nn.selection.workload import Workload
+from hpfracc_nn.selection.workload import DIRECTIONS, Workload
 
 KEY = Key(("toeplitz", "cpu"), (4.0, 10.0))
 FAST, SLOW, JIT = "torch/fft", "torch/dense", "numba/recurrence"
@@ -292,6 +292,40 @@ def test_a_change_is_reported_and_spreads_to_the_same_backend_only():
     assert after[JIT].seconds == before[JIT].seconds
     assert machine.calls(300, candidates).name == JIT
     assert machine.calls(300, candidates, other).name == JIT
+
+
+def test_a_slowdown_that_both_passes_reveal_counts_once_for_the_other_arms_and_keys():
+    other, never = Key(KEY.group, (4.0, 12.0)), "torch/never"
+    candidates = [Candidate(name, 1e-4, 2.0, backward=3e-4) for name in (FAST, SLOW, never)]
+    policy = Policy()
+
+    def run(name, key, factor):
+        """Observe calls that take `factor` times the estimate in both passes; return the changes."""
+        policy.decide(key, candidates)
+        calls = [*zip(DIRECTIONS, (1e-4 * factor, 3e-4 * factor), strict=True)] * 8
+        found = [policy.observe(key, name, seconds, direction=direction) for direction, seconds in calls]
+        return [change.direction for change in found if change is not None]
+
+    for key in (KEY, other):
+        for name in (FAST, SLOW):
+            assert run(name, key, 1.0) == []
+    assert run(FAST, KEY, 8.0) == ["forward", "backward"]
+    for key in (KEY, other):
+        found = policy.predict(key, candidates)
+        assert found[FAST].seconds == pytest.approx(8 * 4e-4)
+        assert found[SLOW].seconds == pytest.approx(8 * 4e-4)
+        assert found[never].seconds == pytest.approx(8 * 4e-4)
+
+
+def test_a_pass_that_slows_down_says_nothing_of_the_other_pass():
+    candidates = [Candidate(name, 1e-4, 2.0, backward=3e-4) for name in (FAST, SLOW)]
+    policy = Policy()
+    for name, forward in ((FAST, 1e-4), (SLOW, 1e-4), (FAST, 8e-4)):
+        for _ in range(8):
+            policy.decide(KEY, candidates)
+            policy.observe(KEY, name, forward)
+            policy.observe(KEY, name, 3e-4, direction="backward")
+    assert policy.predict(KEY, candidates)[SLOW].seconds == pytest.approx(8e-4 + 3e-4)
 
 
 def test_a_change_that_does_not_apply_elsewhere_is_taken_back_by_one_sample():

@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from hpfracc_nn import selection
-from hpfracc_nn.selection import BackendManager, Measurement, default_manager, running
+from hpfracc_nn.selection import BackendManager, Measurement, default_manager
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
@@ -309,18 +309,6 @@ def in_threads(work, count=8):
         thread.join()
     assert len(results) == count  # one that raised is missing
     return results
-
-
-@pytest.mark.parametrize("error", [MemoryError("8 GiB"), KeyboardInterrupt()])
-def test_a_failing_kernel_raises_with_its_plan_named(error):
-    plan = fake_manager().plan(WORK)
-    with pytest.raises(type(error)) as caught, running(plan):
-        raise error
-    assert caught.value is error
-    assert error.__notes__ == [
-        "while running test_op by torch/fft on torch/cpu/float32, rows=4 n=100 width=1; "
-        "to do without it: configure(disable='torch/fft')"
-    ]
 
 
 def test_a_dropped_manager_is_collected():

@@ -1,10 +1,14 @@
 """Which kernel runs: workloads in, plans out. Knows the kernels only by what they register."""
 
 from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import from_environment
+from hpfracc_nn.selection.failure import Doubt, WrongResult
+from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
-from hpfracc_nn.selection.plan import Plan, running
+from hpfracc_nn.selection.operations import Operation, register_operation, unregister_operation
+from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
 from hpfracc_nn.selection.process import choose, configure, report
 from hpfracc_nn.selection.registry import (
@@ -35,11 +39,14 @@ __all__ = [
     "Cost",
     "CostModel",
     "Direction",
+    "Doubt",
     "Kernel",
     "Machine",
     "Measurement",
+    "Operation",
     "Place",
     "Plan",
+    "Prediction",
     "Probe",
     "Rates",
     "ReportRow",
@@ -49,10 +56,13 @@ __all__ = [
     "Timing",
     "Wisdom",
     "WisdomFile",
+    "Work",
     "Workload",
+    "WrongResult",
     "algorithms",
     "ask_again_after_fork",
     "backends",
+    "carried_out",
     "choose",
     "configure",
     "default_manager",
@@ -61,10 +71,11 @@ __all__ = [
     "kernels",
     "probe",
     "register",
+    "register_operation",
     "register_probe",
     "report",
-    "running",
     "this_machine",
     "unregister",
+    "unregister_operation",
     "unregister_probe",
 ]

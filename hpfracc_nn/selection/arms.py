@@ -155,8 +155,3 @@ class Arm:
         """See `Track.thin`."""
         for track in self.tracks.values():
             track.thin()
-
-    def scale(self, factor: float) -> None:
-        """See `Track.scale`."""
-        for track in self.tracks.values():
-            track.scale(factor)

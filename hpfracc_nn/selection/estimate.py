@@ -28,7 +28,7 @@ class Neighbours:
 
     def __init__(self) -> None:
         self._logs: dict[Place, dict[Key, tuple[float, float]]] = {}
-        self._shifts: dict[tuple[tuple[Fact, ...], str], float] = {}
+        self._shifts: dict[Place, float] = {}  # by backend
 
     def set(self, key: Key, name: str, direction: Direction, ratio: float, penalty: float = 0.0) -> None:
         """Remember a ratio; `penalty` is in octaves."""
@@ -41,7 +41,7 @@ class Neighbours:
     def correction(self, key: Key, name: str, direction: Direction, most: float) -> tuple[float, float]:
         """Return the factor on the estimate and the factor u >= 1 either way, at most `most`."""
         weight = 1 / (1 + PRIOR) ** 2
-        total = weight * self._shifts.get((key.group, backend_of(name)), 0.0)
+        total = weight * self._shifts.get((key.group, backend_of(name), direction), 0.0)
         nearest = math.inf
         for each in DIRECTIONS:
             apart = 0.0 if each == direction else OTHER_DIRECTION
@@ -53,13 +53,13 @@ class Neighbours:
                 total += share * log
         return math.exp(total / weight), min(most, 1 + OCTAVE * nearest)
 
-    def shift(self, group: tuple[Fact, ...], backend: str, factor: float) -> None:
-        """Apply the factor of a change to all that is known of one backend in one group."""
+    def shift(self, group: tuple[Fact, ...], backend: str, direction: Direction, factor: float) -> None:
+        """Apply the factor of a change to all that is known of one direction of one backend in one group."""
         log = math.log(factor)
-        place = (group, backend)
+        place = (group, backend, direction)
         self._shifts[place] = self._shifts.get(place, 0.0) + log
-        for (of_group, name, _), logs in self._logs.items():
-            if of_group == group and backend_of(name) == backend:
+        for (of_group, name, of), logs in self._logs.items():
+            if (of_group, backend_of(name), of) == place:
                 for key, (old, penalty) in logs.items():
                     logs[key] = (old + log, penalty)
 

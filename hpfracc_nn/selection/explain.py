@@ -1,13 +1,43 @@
-"""Why this kernel and not another: a plain text table."""
+"""Why this kernel and not another: plain text tables."""
 
-from collections.abc import Iterable, Sequence
+import math
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from hpfracc_nn.selection.environment import Settings
+from hpfracc_nn.selection.decision import Prediction
+from hpfracc_nn.selection.memory import in_bytes
+from hpfracc_nn.selection.objective import in_words
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.sampling import quantile
+from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.verdict import Verdict, accepted
 from hpfracc_nn.selection.workload import Measurement, Workload
 
-HEADER = ("", "kernel", "predicted ms", "workspace", "saves", "forward ms", "backward ms", "reason")
+HEADER = (
+    "",
+    "kernel",
+    "predicted ms",
+    "bounds ms",
+    "samples",
+    "compile s",
+    "workspace",
+    "saves",
+    "front",
+    "forward ms",
+    "backward ms",
+    "reason",
+)
+FRONT = "x"
+
+_WHY = {
+    "prior": "prior: best by the estimate",
+    "wisdom": "wisdom: best by what an earlier process measured",
+    "measured": "measured: best by live calls",
+    "explore": "explore: being tried",
+    "fallback": "fallback: a better one is left alone after it failed",
+    "first": "first: mode off compares nothing",
+    "only": "only: the others refuse",
+}
 
 
 def table(
@@ -15,61 +45,122 @@ def table(
     workload: Workload,
     settings: Settings,
     history: Iterable[Measurement],
+    plan: Plan | None,
+    expected: Mapping[str, Prediction],
+    tried: Collection[str] = (),
 ) -> str:
     """Return the table, fastest first, refused ones last; the chosen one is marked `*`.
 
-    Predicted is forward plus the backward that the workload asks for; forward and backward
-    are 20 % quantiles of what was measured for exactly this workload.
+    Predicted is forward plus the backward that the workload asks for, with the bounds and the samples that say so.
+    `compile s` is what its next call would compile or load. An x in `front` marks the Pareto front of seconds and bytes
+    (workspace and saves): no other kernel has less of one and not more of the other. Forward and backward are 20 %
+    quantiles of what was measured for exactly this workload.
+
+    Args:
+        verdicts: On all kernels.
+        workload: What they were made for.
+        settings: Of the manager.
+        history: What was measured.
+        plan: What would run, None where every kernel refuses.
+        expected: Of each kernel that accepts.
+        tried: Kernels that sites try on live calls.
     """
-    measured = [measurement for measurement in history if measurement.workload == workload]
-    ranked = accepted(verdicts)
+    measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
+    ranked = sorted(accepted(verdicts), key=lambda each: expected[each.kernel.name].seconds)
+    efficient = front(ranked, expected)
     lines: list[tuple[str, ...]] = [HEADER]
-    for place, verdict in enumerate(ranked):
-        lines.append(_accepted_line(verdict, place == 0, _reason(place, ranked, settings), workload, measured))
+    for verdict in ranked:
+        assert plan is not None
+        name = verdict.kernel.name
+        chosen = name == plan.kernel.name
+        missing = verdict.kernel.compiles(workload)
+        reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, tried, missing)
+        if verdict.rows is not None:
+            reason += f"; {verdict.rows} rows at a time"
+        marks = "*" if chosen else "", FRONT if name in efficient else ""
+        lines.append(_line(verdict, marks, reason, missing, measured, expected[name]))
     for verdict in verdicts:
         if verdict.refusal is not None:
-            lines.append(("", verdict.kernel.name, "-", "-", "-", "-", "-", f"refused: {verdict.refusal}"))
+            lines.append(("", verdict.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {verdict.refusal}"))
     text = [_title(workload), *_aligned(lines)]
     if not ranked:
         text.append("No kernel is left for this workload.")
     return "\n".join(text)
 
 
-def in_bytes(count: float) -> str:
-    """Return `count` bytes in a unit that keeps it short."""
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1024:
-            return f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} GiB"
+def predictions(expected: Mapping[str, Prediction]) -> str:
+    """Return what `BackendManager.predict` returned, as a table."""
+    lines = [("kernel", "predicted ms", "bounds ms", "samples")]
+    lines += [(name, _ms(each.seconds), _bounds(each), str(each.samples)) for name, each in expected.items()]
+    return "\n".join(_aligned(lines))
 
 
-def _accepted_line(
-    verdict: Verdict, chosen: bool, reason: str, workload: Workload, measured: Sequence[Measurement]
+def front(verdicts: Iterable[Verdict], expected: Mapping[str, Prediction]) -> set[str]:
+    """Return the kernels than which no other has less of seconds or bytes, and not more of the other."""
+    best, found = math.inf, set()
+    for each in sorted(verdicts, key=lambda each: (expected[each.kernel.name].seconds, each.bytes)):
+        if each.bytes < best:
+            best = each.bytes
+            found.add(each.kernel.name)
+    return found
+
+
+def _line(
+    verdict: Verdict,
+    marks: tuple[str, str],
+    reason: str,
+    missing: Compilation | None,
+    measured: Sequence[Measurement],
+    expected: Prediction,
 ) -> tuple[str, ...]:
-    name = verdict.kernel.name
+    kernel = verdict.kernel
     return (
-        "*" if chosen else "",
-        name,
-        f"{1e3 * verdict.seconds:.4g}",
+        marks[0],
+        kernel.name,
+        _ms(expected.seconds),
+        _bounds(expected),
+        str(expected.samples),
+        "-" if missing is None else "not unasked" if missing.seconds == math.inf else f"{missing.seconds:.2g}",
         in_bytes(verdict.workspace),
-        in_bytes(verdict.kernel.saves(workload)),
-        *(_measured_ms(measured, name, direction) for direction in ("forward", "backward")),
+        in_bytes(verdict.saves),
+        marks[1],
+        *(_measured_ms(measured, kernel.name, direction) for direction in ("forward", "backward")),
         reason,
     )
 
 
-def _reason(place: int, ranked: Sequence[Verdict], settings: Settings) -> str:
-    if place:
-        return f"{ranked[place].seconds / ranked[0].seconds:.3g} times the lowest" if ranked[0].seconds else ""
-    if settings.forced:
-        return f"chosen: {settings.forced}"
-    return "chosen: lowest estimate" if len(ranked) > 1 else "chosen: the only one that accepts"
+def _chosen(plan: Plan, settings: Settings) -> str:
+    why = f"forced: {settings.forced}" if plan.reason == "forced" else _WHY.get(plan.reason, plan.reason)
+    objective = in_words(settings) if plan.reason in ("prior", "wisdom", "measured") else ""
+    return f"chosen, {why}" + (f", {objective}" if objective else "")
+
+
+def _passed_over(
+    name: str,
+    plan: Plan,
+    expected: Mapping[str, Prediction],
+    tried: Collection[str],
+    missing: Compilation | None,
+) -> str:
+    now, then = expected[plan.kernel.name].seconds, expected[name].seconds
+    ratio = f"{then / now:.3g} times the chosen" if now else ""
+    if name in tried:
+        return f"{ratio}; {_WHY['explore']}"
+    waits = plan.learns and missing is not None and then < now and missing.seconds < math.inf
+    return f"{ratio}; compiled once that would have paid" if waits else ratio
 
 
 def _measured_ms(measured: Sequence[Measurement], name: str, direction: str) -> str:
     seconds = quantile([m.seconds for m in measured if m.kernel == name and m.direction == direction])
-    return "-" if seconds is None else f"{1e3 * seconds:.4g}"
+    return "-" if seconds is None else _ms(seconds)
+
+
+def _ms(seconds: float) -> str:
+    return f"{1e3 * seconds:.4g}"
+
+
+def _bounds(expected: Prediction) -> str:
+    return f"{1e3 * expected.low:.3g}-{1e3 * expected.high:.3g}"
 
 
 def _title(workload: Workload) -> str:

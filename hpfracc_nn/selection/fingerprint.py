@@ -50,7 +50,7 @@ def facts() -> dict[str, Any]:
         "schema": SCHEMA,
         "cpu": " ".join(cpu[name] for name in _MODEL if name in cpu) or platform.processor(),
         "flags": " ".join(sorted({flag for name in _FLAGS for flag in cpu.get(name, "").split()})),
-        "cores": _cores(),
+        "cores": cores(),
         "caches": _caches(),
         "gpus": _gpus(),
         "driver": _first_line(DRIVER / "version"),
@@ -72,6 +72,13 @@ def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
     return sorted(name for name in {*one, *other} if one.get(name) != other.get(name))
 
 
+def cores() -> int | None:
+    """Return how many cores this process may use, None where the system does not say."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count()
+
+
 def _first_processor() -> dict[str, str]:
     """The first block of /proc/cpuinfo, and no more: the file is written as it is read, core by core."""
     found: dict[str, str] = {}
@@ -85,12 +92,6 @@ def _first_processor() -> dict[str, str]:
     except OSError:
         pass  # not Linux
     return found
-
-
-def _cores() -> int | None:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count()
 
 
 def _caches() -> dict[str, str]:

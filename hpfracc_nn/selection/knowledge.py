@@ -109,7 +109,7 @@ class Knowledge:
         expected, either = self._neighbours.correction(key, name, direction, record.candidates[name].uncertainty)
         factor = track.add(ratio)
         if factor is not None:
-            self._spread(key, name, factor)
+            self._spread(key, name, direction, factor)
         elif is_first and ratio > expected * either:
             track.alternative = expected  # it may have been a spike
         assert track.level is not None
@@ -186,19 +186,22 @@ class Knowledge:
         low, high = track.bounds()
         return track.level, low / (1 + OCTAVE * record.staleness(name, len(track))), high, len(track)
 
-    def _spread(self, key: Key, name: str, factor: float) -> None:
-        """Doubt the other arms of this key, and apply a change to the backend wherever it was measured."""
+    def _spread(self, key: Key, name: str, direction: Direction, factor: float) -> None:
+        """Doubt the other arms of this key, and apply a change to the backend wherever it was measured.
+
+        It is applied to the direction that showed it: what slows both down shows in both, and would count twice.
+        """
         for other, arm in self.records[key].arms.items():
             if other != name:
                 arm.thin()
         backend = backend_of(name)
-        self._neighbours.shift(key.group, backend, factor)
+        self._neighbours.shift(key.group, backend, direction, factor)
         for each, record in self.records.items():
             if each.group == key.group:
                 record.asked = 0
                 for other, arm in record.arms.items():
                     if backend_of(other) == backend and (each, other) != (key, name):
-                        arm.scale(factor)
+                        arm.tracks[direction].scale(factor)
 
 
 def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Entry]]:

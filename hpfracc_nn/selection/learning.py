@@ -6,12 +6,16 @@ Callers hold the manager's lock.
 import math
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
-from hpfracc_nn.selection.knowledge import State
+from hpfracc_nn.selection.knowledge import MOST_KEYS, State
 from hpfracc_nn.selection.machine import Machine
+from hpfracc_nn.selection.objective import eligible, handicaps
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
@@ -21,8 +25,30 @@ from hpfracc_nn.selection.wisdom import Timing, Trust, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Direction, Workload
 
+P = ParamSpec("P")
+R = TypeVar("R")
+Able = tuple[Verdict, Compilation | None]
+
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
+FREE = 0.02  # seconds that deciding may cost, about as much as a calibration; then it slows down
+COST = 0.01  # to this part of the time of the calls
+SELDOM = 1024  # calls between decisions, at most
+
+
+def _counted(method: Callable[P, R]) -> Callable[P, R]:
+    """Add what a method of the Learner takes to what learning has cost."""
+
+    @wraps(method)
+    def counted(*arguments: P.args, **given: P.kwargs) -> R:
+        learner: Any = arguments[0]
+        started = time.perf_counter()
+        try:
+            return method(*arguments, **given)
+        finally:
+            learner.cost += time.perf_counter() - started
+
+    return counted
 
 
 class Learner:
@@ -31,33 +57,51 @@ class Learner:
     Args:
         settings: Of the manager.
         machine: Whose rates the file keeps too.
+
+    Attributes:
+        cost: Seconds that deciding and learning took.
     """
 
     def __init__(self, settings: Settings, machine: Machine):
         self._settings, self._machine = settings, machine
-        self.policy = _policy(settings)
+        self.cost, self._decisions = 0.0, 0
+        self.policy = Policy(
+            settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
+        )
+        self._deterministic: dict[str, bool] = {}  # of each framework, as it was last seen
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
+        self._timed: set[tuple[Key, str]] = set()  # what this process has timed itself
+        self._plain: dict[Key, dict[str, Candidate]] = {}  # as estimated, where the policy was told weighted times
         self._saved = time.monotonic()
 
     def adopt(self, settings: Settings) -> None:
         """Go on under other settings; what was learnt stays."""
         if settings.wisdom != self._settings.wisdom:
             self._is_read = False
-        before, self._settings = self.policy, settings
-        self.policy = _policy(settings)
-        self.policy.restore(before.state())
+        self._settings = settings
+        self._plain.clear()
+        self.policy.budget.fraction = settings.explore_fraction
+        self.policy.switch_margin = settings.switch_margin
+        self.policy.learn = _is_learning(settings)
 
     def is_learning(self, framework: str) -> bool:
         """Return whether live calls change what is chosen for the arrays of a framework."""
-        settings = self._settings
-        return settings.mode == "learn" and settings.sample and not settings.is_deterministic(framework)
+        return _is_learning(self._settings) and not self._settings.is_deterministic(framework)
+
+    def has_changed(self, framework: str) -> bool:
+        """Return whether a framework says otherwise than before of whether its plans must not change."""
+        now = self._settings.is_deterministic(framework)
+        before = self._deterministic.get(framework, now)
+        self._deterministic[framework] = now
+        return now != before
 
     def uses_knowledge(self, framework: str) -> bool:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
+    @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
@@ -69,30 +113,53 @@ class Learner:
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
-        self._know()
-        candidates = self._candidates(workload, verdicts)
-        decision = self.policy.decide(key_of(workload), candidates, calls, backwards)
+        self.know()
+        key, able = key_of(workload), self._able(workload, verdicts)
+        plain = _candidates(able)
+        candidates = self._weighted(key, able, plain)
+        decision = self.policy.decide(key, candidates, calls, backwards)
         compiles = any(each.name == decision.name and each.compile_seconds for each in candidates)
+        self._decisions += 1
+        if self.cost > FREE and not decision.is_trial:
+            seconds = next(each.seconds + each.backward for each in plain if each.name == decision.name)
+            paid = math.ceil(self.cost / self._decisions / (COST * seconds))  # calls that one decision is worth
+            decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
         return decision, compiles
 
     def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
-        """Return the kernel that is taken to be the fastest, and what is expected of each; nothing is changed."""
-        self._know()
-        candidates, key = self._candidates(workload, verdicts), key_of(workload)
-        found = self.policy.predict(key, candidates)
+        """Return the kernel that is taken to be the best, and what is expected of each; nothing is changed."""
+        able, key, found = self._able(workload, verdicts), key_of(workload), self.expected(workload, verdicts)
+        names = [verdict.kernel.name for verdict, _ in able]
         incumbent = self.policy.incumbent(key)
-        if incumbent in found:
+        if incumbent in names:
             return incumbent, found
-        ready = [each.name for each in candidates if not each.compile_seconds] or list(found)
-        return min(ready, key=lambda name: found[name].seconds), found
+        ready = [verdict.kernel.name for verdict, missing in able if missing is None] or names
+        factors = handicaps([verdict for verdict, _ in able], self._settings)
+        return min(ready, key=lambda name: found[name].seconds * factors[name]), found
 
+    def expected(self, workload: Workload, verdicts: Sequence[Verdict]) -> dict[str, Prediction]:
+        """Return what is expected of each kernel that accepts; nothing is changed."""
+        self.know()
+        return self.policy.predict(key_of(workload), [_candidate(each, None) for each in accepted(verdicts)])
+
+    def basis(self, workload: Workload, name: str, found: Prediction) -> str:
+        """Return what a prediction rests on: "measured" here, "wisdom" of another process, or "prior"."""
+        if not found.samples:
+            return "prior"
+        return "measured" if (key_of(workload), name) in self._timed else "wisdom"
+
+    @_counted
     def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
         """Learn from a timed call; return whether what is believed of other workloads has changed with it."""
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
             return False
-        change = self.policy.observe(key, name, max(seconds, SHORTEST), direction=direction, keep=keep)
+        plain = self._plain.get(key, {}).get(name)
+        estimate = None if plain is None else plain.estimate(direction)
+        seconds = max(seconds, SHORTEST)
+        change = self.policy.observe(key, name, seconds, direction=direction, estimate=estimate, keep=keep)
         if keep:
+            self._timed.add((key, name))
             self._new[key.text(), name] += 1
             if time.monotonic() - self._saved > SAVED_AFTER:
                 self.save()
@@ -103,8 +170,10 @@ class Learner:
         if op is None:
             self.policy.forget()
             self._new.clear()
+            self._timed.clear()
         else:
             self.policy.forget(lambda key: key.group[0] == op)
+            self._timed = {each for each in self._timed if each[0].group[0] != op}
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
 
@@ -113,7 +182,7 @@ class Learner:
         self._saved = time.monotonic()
         if not self._new or self._settings.mode != "learn":
             return False
-        self._know()
+        self.know()
         if self._file is None or not self._file.merge(self._learnt()):
             return False
         self._new.clear()
@@ -123,7 +192,7 @@ class Learner:
         """Leave to the parent process what it has to save."""
         self._new.clear()
 
-    def _know(self) -> None:
+    def know(self) -> None:
         """Read the file once, unless nothing of it would be used."""
         if self._is_read or self._settings.mode not in ("learn", "frozen"):
             return
@@ -148,26 +217,48 @@ class Learner:
                     )
         return Wisdom.of(timings, self._machine.calibrated())
 
-    def _candidates(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Candidate]:
-        """Return those that accept, with what they would have to compile; who should not start unasked comes last."""
+    def _able(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Able]:
+        """Return those that come into question, with what they would have to compile.
+
+        Who should not start unasked is left out, unless there is nobody else.
+        """
         able = accepted(verdicts)
-        if self._settings.mode != "learn":
-            return [_candidate(verdict, None) for verdict in able]
-        missing = [verdict.kernel.compiles(workload) for verdict in able]
-        found = [
-            _candidate(verdict, code)
-            for verdict, code in zip(able, missing, strict=True)
-            if code is None or code.seconds < math.inf
+        missing = {each.kernel.name: each.kernel.compiles(workload) for each in able if self._settings.mode == "learn"}
+        asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
+        if not asked:
+            asked, missing = able, {}
+        return [(each, missing.get(each.kernel.name)) for each in eligible(asked, self._settings)]
+
+    def _weighted(self, key: Key, able: Sequence[Able], plain: list[Candidate]) -> list[Candidate]:
+        """Return the candidates with times that count other things too, see `objective.handicaps`.
+
+        The incumbent's stay what they are, so that what the policy spends is counted in seconds.
+        """
+        factors = handicaps([verdict for verdict, _ in able], self._settings)
+        if all(factor == 1 for factor in factors.values()):
+            self._plain.pop(key, None)
+            return plain
+        if len(self._plain) >= MOST_KEYS:
+            self._plain.clear()
+        self._plain[key] = {each.name: each for each in plain}
+        one = factors.get(self.policy.incumbent(key), 1.0)
+        return [
+            replace(each, seconds=each.seconds * by, backward=each.backward * by)
+            for each in plain
+            for by in [factors[each.name] / one]
         ]
-        return found or [_candidate(verdict, None) for verdict in able]
 
 
-def _policy(settings: Settings) -> Policy:
-    return Policy(
-        settings.explore_fraction,
-        switch_margin=settings.switch_margin,
-        learn=settings.mode == "learn" and settings.sample,
-    )
+def _is_learning(settings: Settings) -> bool:
+    return settings.mode == "learn" and settings.sample
+
+
+def _starts_unasked(missing: Compilation | None) -> bool:
+    return missing is None or missing.seconds < math.inf
+
+
+def _candidates(able: Iterable[Able]) -> list[Candidate]:
+    return [_candidate(verdict, missing) for verdict, missing in able]
 
 
 def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:

@@ -2,28 +2,32 @@
 
 import atexit
 import itertools
-import math
 import os
 import threading
+import time
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from enum import Enum
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal
 
+from hpfracc_nn.selection.answers import Answers
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import from_environment
-from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine, this_machine
+from hpfracc_nn.selection.objective import ranked
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.probe import has_probe
+from hpfracc_nn.selection.recording import Records
+from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels, watch
-from hpfracc_nn.selection.reporting import ReportRow, rows
-from hpfracc_nn.selection.settings import Limit, Mode, Objective, Settings, names
+from hpfracc_nn.selection.reporting import Counters
+from hpfracc_nn.selection.room import Room
+from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, names
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.verdict import Verdict, accepted, judge, no_kernel, plan_of
-from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
+from hpfracc_nn.selection.verdict import Verdict, judge, plan_of
+from hpfracc_nn.selection.workload import Measurement, Workload
 
 MOST_PLANS = 4096
 MOST_MEASUREMENTS = 4096
@@ -33,34 +37,25 @@ MOST_RETIRED = 64
 _managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
 
 
-class Unchanged(Enum):
-    """What an argument of `configure` is when it was not given: None clears."""
-
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Literal[Unchanged.UNCHANGED] = Unchanged.UNCHANGED
-
-
-class Counters(TypedDict):
-    """Consultations so far, by direction, and forward ones by the name of the kernel picked."""
-
-    forward: int
-    backward: int
-    picks: dict[str, int]
-
-
-class BackendManager:
-    """Chooses the kernel for each workload: the forced one, else the lowest estimate.
+class BackendManager(Recovery, Records, Answers):
+    """Chooses the kernel for each workload: the forced one, else the best by the objective.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
 
     Args:
         settings: None reads the environment.
         machine: Whose rates to estimate with; None is the one that this process shares.
+        clock: Seconds that never go back, by which kernels that failed are left alone for a while.
     """
 
-    def __init__(self, settings: Settings | None = None, *, machine: Machine | None = None):
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        machine: Machine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        super().__init__(clock)
         self.settings = from_environment() if settings is None else settings
         self.epoch = 0  # sites compare it on each pick, and ask again when it moved
         self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
@@ -75,6 +70,7 @@ class BackendManager:
         self._past_backward = 0
         self._verdicts: dict[Workload, list[Verdict]] = {}
         self.learner = Learner(self.settings, machine or this_machine())
+        self._room = Room()
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         watch(self)
         _managers.add(self)
@@ -154,20 +150,38 @@ class BackendManager:
             self._adopt(from_environment())
 
     def plan(self, workload: Workload) -> Plan:
-        """Return the plan for `workload`, the same one until something is configured.
+        """Return the plan for `workload`, the same one until something is configured or a kernel fails.
 
         Raises:
             LookupError: No kernel accepts it, or none of those that are forced.
         """
         with self.lock:
+            self.has_changed(workload.framework)
             key = (self.epoch, workload)
             plan = self._plans.get(key)
-            if plan is None or plan.learns:
+            if plan is None or plan.learns or self._quarantine:
                 plan = self._planned(workload)
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
             return plan
+
+    def draft(self, workload: Workload) -> Plan:
+        """Return a plan of its own for a site: where it learns it is the estimate's, and `decide` is next."""
+        with self.lock:
+            if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
+                return self.plan(workload).twin()
+            verdicts, reduced = self._standing(workload)
+            name = ranked(verdicts, self.settings)[0].kernel.name
+            return plan_of(name, "prior", verdicts, workload, self.settings, learns=True, provisional=reduced)
+
+    def has_changed(self, framework: str) -> bool:
+        """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""
+        with self.lock:
+            changed = self.learner.has_changed(framework)
+            if changed:
+                self.kernels_changed()
+            return changed
 
     def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int]:
         """Return the kernel that runs now in place of `plan`, why, and after how many calls to ask again.
@@ -181,16 +195,25 @@ class BackendManager:
         """
         workload = plan.workload
         with self.lock:
-            decision, compiles = self.learner.decide(workload, self._verdicts_on(workload), calls, backwards)
+            verdicts = self._verdicts_on(workload)
+            decision, compiles = self.learner.decide(workload, verdicts, calls, backwards)
             if compiles:
                 self.reconsider()
+            if decision.name == plan.kernel.name:
+                _refit(plan, verdicts)
             return decision.name, decision.reason, decision.period
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
         """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""
-        verdicts = self._verdicts_on(workload)
+        verdicts, reduced = self._standing(workload)
         _, believed = self.learner.believed(workload, verdicts)
-        return plan_of(name, reason, verdicts, workload, self.settings, learns=True, believed=believed)
+        return plan_of(
+            name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced, believed=believed
+        )
+
+    def refit(self, plan: Plan) -> None:
+        """Let a plan compute as many rows at a time as the memory now allows."""
+        _refit(plan, self._verdicts_on(plan.workload))
 
     def reconsider(self) -> None:
         """Let every site ask again at its next call."""
@@ -222,29 +245,6 @@ class BackendManager:
         """Return a site of the process-wide manager: what an unpickled site becomes."""
         return default_manager().site(op, framework, label)
 
-    def record(self, plan: Plan, seconds: float, direction: Direction = "forward", *, keep: bool = True) -> None:
-        """Remember that `plan` took `seconds`, and learn from it; a plan's first sample in each direction is dropped.
-
-        Args:
-            plan: What ran.
-            seconds: Its time.
-            direction: Of the pass.
-            keep: False: the time says nothing of the plan, because the processor was taken away meanwhile.
-
-        Raises:
-            ValueError: `seconds` is negative or not finite, or there is no such direction.
-        """
-        if direction not in DIRECTIONS:
-            raise ValueError(f"record(direction={direction!r}): needs one of {', '.join(DIRECTIONS)}.")
-        if not 0 <= seconds < math.inf:
-            raise ValueError(f"record(seconds={seconds}): needs a finite time, not negative.")
-        if keep and plan.samples(direction).add(seconds):
-            self._history.append(Measurement(plan.workload, plan.kernel.name, seconds, direction))
-        if plan.learns:
-            with self.lock:
-                if self.learner.observe(plan, seconds, direction, keep):
-                    self.reconsider()
-
     def forget(self, op: str | None = None) -> None:
         """Drop what was measured of an operation, or of all, and ask again; what is on disk stays."""
         with self.lock:
@@ -262,10 +262,6 @@ class BackendManager:
         with self.lock:
             return self.learner.save()
 
-    def history(self) -> list[Measurement]:
-        """Return the last measurements, oldest first."""
-        return list(self._history)
-
     def sites(self) -> list[Site]:
         """Return the sites that are alive, oldest first."""
         with self.lock:
@@ -278,18 +274,10 @@ class BackendManager:
             picks, backward = self._past.copy(), self._past_backward
             for site in self.sites():
                 for plan in site.plans():
-                    picks[plan.kernel.name] += plan.forwards
-                    backward += plan.backwards
+                    forwards, backwards = plan.uncounted()
+                    picks[plan.kernel.name] += forwards
+                    backward += backwards
         return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
-
-    def explain(self, workload: Workload) -> str:
-        """Return a table of every kernel: estimate, memory, measured times, why or why not."""
-        with self.lock:
-            return table(self._judge(workload), workload, self.settings, self.history())
-
-    def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
-        """Return one row per site and plan, of all its sites unless some are given."""
-        return rows(self.sites() if sites is None else sites)
 
     def kernels_changed(self) -> None:
         """Ask again from now on; the registry calls this when a kernel comes or goes."""
@@ -305,44 +293,49 @@ class BackendManager:
     def _adopt(self, settings: Settings) -> None:
         self.settings = settings
         self.learner.adopt(settings)
+        self._quarantine.lift()
         self.kernels_changed()
 
     def _planned(self, workload: Workload) -> Plan:
-        settings, verdicts = self.settings, self._verdicts_on(workload)
+        settings = self.settings
+        verdicts, reduced = self._standing(workload)
         if settings.mode == "off":
             first = next(each for each in verdicts if each.refusal is None)
-            return plan_of(first.kernel.name, "first", verdicts, workload, settings)
+            reason = "fallback" if reduced else "first"
+            return plan_of(first.kernel.name, reason, verdicts, workload, settings, provisional=reduced)
         if not self.learner.uses_knowledge(workload.framework):
-            return plan_of(accepted(verdicts)[0].kernel.name, "prior", verdicts, workload, settings)
+            name, reason = ranked(verdicts, settings)[0].kernel.name, "fallback" if reduced else "prior"
+            return plan_of(name, reason, verdicts, workload, settings, provisional=reduced)
         name, believed = self.learner.believed(workload, verdicts)
-        reason = "measured" if believed[name].samples else "prior"
+        reason = self.learner.basis(workload, name, believed[name])
         learns = self.learner.is_learning(workload.framework)
-        return plan_of(name, reason, verdicts, workload, settings, learns=learns, believed=believed)
+        return plan_of(
+            name, reason, verdicts, workload, settings, learns=learns, provisional=reduced, believed=believed
+        )
 
-    def _verdicts_on(self, workload: Workload) -> list[Verdict]:
-        """Return what all kernels say, of which at least one accepts."""
+    def _fitted(self, workload: Workload) -> list[Verdict]:
+        """Return what all kernels say, those that take too much memory with a refusal or in parts."""
         found = self._verdicts.get(workload)
         if found is None:
-            found = self._judge(workload)
-            if not accepted(found):
-                raise LookupError(no_kernel(found, workload, self.settings))
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
+            self.learner.know()  # the rates that an earlier process measured, before this one measures them again
+            model = self._model(workload.framework)
+            found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
             self._verdicts[workload] = found
-        return found
-
-    def _judge(self, workload: Workload) -> list[Verdict]:
-        return judge(kernels(workload.op, workload.framework), workload, self.settings, self._model(workload.framework))
+        return self._room.fit(found, workload, self.settings, self._model)
 
     def _model(self, framework: str) -> CostModel:
-        is_fixed = self.settings.is_deterministic(framework)
-        return CostModel(self._machine or this_machine(), "shipped" if is_fixed else self.settings.calibration)
+        is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
+        return CostModel(self._machine or this_machine(), self.settings.calibration if is_measured else "shipped")
 
     def _fold(self) -> None:
         with self.lock:
             for plan in itertools.chain.from_iterable(_drain(self._retired)):
-                self._past[plan.kernel.name] += plan.forwards
-                self._past_backward += plan.backwards
+                forwards, backwards = plan.uncounted()
+                plan.counted = plan.forwards, plan.backwards  # one that an interrupt left in two places counts once
+                self._past[plan.kernel.name] += forwards
+                self._past_backward += backwards
 
     def __copy__(self) -> "BackendManager":
         return self
@@ -354,6 +347,12 @@ class BackendManager:
         if self is _process_wide:
             return default_manager, ()
         return BackendManager, (self.settings,)
+
+
+def _refit(plan: Plan, verdicts: Iterable[Verdict]) -> None:
+    for verdict in verdicts:
+        if verdict.kernel is plan.kernel and verdict.refusal is None:
+            plan.chunk = verdict.rows
 
 
 _process_wide: BackendManager | None = None

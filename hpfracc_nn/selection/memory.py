@@ -112,6 +112,15 @@ def chunks(rows: int, bytes_per_row: float, limit: float | None, *, fixed: float
     return -(-rows // -(-rows // most))
 
 
+def in_bytes(count: float) -> str:
+    """Return `count` bytes in a unit that keeps it short."""
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1024:
+            return f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} GiB"
+
+
 def _available(proc: Path) -> int | None:
     return _entry(_text(proc / "meminfo"), "MemAvailable:", 1024)
 

@@ -3,9 +3,11 @@
 from dataclasses import dataclass, field
 from typing import Any
 
-from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.sampling import NEVER, Samples, quantile
+from hpfracc_nn.selection.registry import Compilation, Kernel
+from hpfracc_nn.selection.sampling import LONGEST_PERIOD, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
+
+LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
 
 
 @dataclass(slots=True, eq=False)
@@ -22,15 +24,20 @@ class Plan:
         uncertainty: Factor u >= 1: the time is believed to lie in [seconds / u, seconds * u].
         workspace: Bytes held beyond input and output.
         reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
-            it: "prior" (the estimate), "wisdom" (an earlier process), "measured", or "explore" (it is being tried).
+            it: "prior" (the estimate), "wisdom" (an earlier process), "measured", "explore" (it is being tried), or
+            "fallback" (it stands in for a kernel that failed).
         alternatives: The other kernels that accept it, with predicted seconds, fastest first.
         sample: Whether live calls are to be timed at all.
         learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
+        chunk: Rows to compute at a time, None for all at once; it follows the memory that there is.
+        provisional: Whether a kernel that may be better is left out for a while, so that the choice is reconsidered.
 
     Attributes:
-        left: Forward calls until the choice is reconsidered.
+        left: Forward calls until the choice is reconsidered, or whether there still is none.
         granted: What `left` began with.
         told: Backward calls that were there then.
+        compilation: What the first call has to compile or load, None where all is there.
+        counted: Consultations, forward and backward, that the manager has added up for good.
         kept: Room for whoever picks the plan: what it would make anew at every call.
     """
 
@@ -43,11 +50,15 @@ class Plan:
     alternatives: tuple[tuple[str, float], ...] = ()
     sample: bool = True
     learns: bool = False
+    chunk: int | None = None
+    provisional: bool = False
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
-    left: int = field(default=NEVER, init=False)
+    left: int = field(default=LOOKED_AFTER, init=False)
     granted: int = field(default=1, init=False)
     told: int = field(default=0, init=False)
+    compilation: Compilation | None = field(init=False, repr=False)
+    counted: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
     kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
@@ -55,7 +66,8 @@ class Plan:
     def __post_init__(self) -> None:
         self.forward = Samples(self.sample and not self.learns)
         self.backward = Samples(self.sample and not self.learns)
-        if self.learns:
+        self.compilation = self.kernel.compiles(self.workload)
+        if self.learns or self.provisional:
             self.left = 1
 
     def twin(self) -> "Plan":
@@ -70,6 +82,8 @@ class Plan:
             self.alternatives,
             self.sample,
             self.learns,
+            self.chunk,
+            self.provisional,
         )
 
     def grant(self, calls: int) -> None:
@@ -80,11 +94,33 @@ class Plan:
             self.forward.request()
             self.backward.request()
 
+    def postpone(self) -> None:
+        """Reconsider a choice that does not learn: a provisional one after twice as many calls as the last time."""
+        self.left = self.granted = min(2 * self.granted, LONGEST_PERIOD) if self.provisional else LOOKED_AFTER
+
     def reconsider(self) -> None:
-        """Let the next call reconsider the choice."""
-        if self.left < NEVER:
-            self.granted -= max(0, self.left - 1)
+        """Let the next call reconsider the choice, unless it is one that stays."""
+        if self.learns:
+            self.granted = max(1, self.granted - max(0, self.left - 1))  # threads may race: a call was made, at least
             self.left = 1
+
+    def expire(self) -> None:
+        """Let the next call make the choice anew, whatever it is: its kernel has failed."""
+        self.reconsider()
+        self.left = 1
+
+    def move(self, other: "Plan", direction: Direction) -> None:
+        """Count the last consultation for another plan, which runs in place of this one."""
+        if direction == "forward":
+            other.forwards += 1
+            self.forwards -= 1
+        else:
+            other.backwards += 1
+            self.backwards -= 1
+
+    def uncounted(self) -> tuple[int, int]:
+        """Return the consultations, forward and backward, that the manager has not added up yet."""
+        return self.forwards - self.counted[0], self.backwards - self.counted[1]
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward
@@ -92,6 +128,13 @@ class Plan:
     def due(self, direction: Direction = "forward") -> bool:
         """Return whether this call shall be timed and given to `BackendManager.record`."""
         return (self.forward if direction == "forward" else self.backward).due()
+
+    def compiled_in(self, seconds: float) -> bool:
+        """Return whether a first call that took so long compiled or loaded code, as was foreseen.
+
+        Another plan of the same kernel may have done it meanwhile: then it took much less than that takes.
+        """
+        return self.compilation is not None and seconds >= self.compilation.seconds / 4
 
     def quantile(self, direction: Direction = "forward") -> float | None:
         """Return the 20 % quantile of the sampled seconds, or None before the second sample."""
@@ -104,13 +147,6 @@ class Plan:
             f"while running {work.op} by {self.kernel.name} on {work.place}, rows={work.rows} n={work.n} "
             f"width={work.width}; to do without it: configure(disable={self.kernel.name!r})"
         )
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        if error is not None:
-            error.add_note(self.failure_note())
 
     @property
     def countdown(self) -> int:
@@ -128,13 +164,3 @@ class Plan:
     @property
     def algorithm(self) -> str:
         return self.kernel.algorithm
-
-
-def running(plan: Plan) -> Plan:
-    """Name `plan` in a note on whatever is raised inside; nothing is swallowed.
-
-    Example:
-        >>> with running(plan):
-        ...     y = plan.kernel.run(weights, x, layout)
-    """
-    return plan  # a plan is its own context: making a second object would double the cost

@@ -18,6 +18,9 @@ class Probe(Protocol):
     def free_memory(self, device: str) -> int | None:
         """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
 
+    def release(self, device: str) -> None:
+        """Give back the memory of `device` that the framework holds and does not use."""
+
     def deterministic(self) -> bool:
         """Return whether the framework was told to use deterministic algorithms only."""
 
@@ -55,6 +58,11 @@ def probe(framework: str) -> Probe:
             "import the package that registers it, or call configure(calibration='shipped')."
         )
     return _probes[framework]
+
+
+def has_probe(framework: str) -> bool:
+    """Return whether `framework` has a probe; the operations of a user's own need none."""
+    return framework in _probes
 
 
 def probes() -> tuple[Probe, ...]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from hpfracc_nn.selection.manager import BackendManager, default_manager
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.probe import probe
+from hpfracc_nn.selection.probe import has_probe, probe
 from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.workload import Workload
@@ -50,7 +50,7 @@ def choose(
         exponentials: How many stand for the weights.
         needs_gradient: A gradient in the input is wanted.
         learns_weights: A gradient in the weights is wanted.
-        threads: None asks the framework.
+        threads: None asks the framework, and is 1 where that has no probe.
         manager: None is the process-wide one.
 
     Raises:
@@ -76,6 +76,6 @@ def choose(
         exponentials=exponentials,
         needs_gradient=needs_gradient,
         learns_weights=learns_weights,
-        threads=probe(framework).threads() if threads is None else threads,
+        threads=(probe(framework).threads() if has_probe(framework) else 1) if threads is None else threads,
     )
     return (manager or default_manager()).plan(workload)

@@ -32,6 +32,23 @@ def _nothing(workload: Workload) -> None:
     return None
 
 
+def _free(workload: Workload) -> float:
+    return 0.0
+
+
+def _one_pass(workload: Workload) -> Cost:
+    """The input is read once, and as much is written."""
+    return Cost({}, bytes=2.0 * workload.bytes, launches=1)
+
+
+def _as_they_are(weights: Any, workload: Workload) -> Any:
+    return weights
+
+
+def _no_adjoint(*given: Any) -> Any:
+    raise NotImplementedError("this kernel was registered without an adjoint; pass adjoint=... to Kernel.")
+
+
 @dataclass(eq=False)
 class Kernel:
     """One backend times one algorithm: a routine that computes `op` for a framework's arrays.
@@ -45,12 +62,13 @@ class Kernel:
         backend: What computes.
         algorithm: How.
         run: The operation.
-        adjoint: Its transpose.
-        prepare: Brings the weights into the form that `run` takes.
-        cost: Facts of the algorithm: forward, plus the backward work that the workload implies.
+        adjoint: Its transpose; by default there is none.
+        prepare: Brings the weights into the form that `run` takes; by default they stay as they are.
+        cost: Facts of the algorithm: forward, plus the backward work that the workload implies; by default one pass
+            over the data.
         refuses: Why it cannot take a workload, or None; never an exception. It is not asked
-            while the kernel is disabled, so a disabled backend is never imported.
-        saves: Bytes that the backward pass will hold.
+            while the kernel is disabled, so a disabled backend is never imported. By default it takes everything.
+        saves: Bytes that the backward pass will hold; by default none.
         compiles: What the next call would have to compile or load, None where all is there.
         calls: How often it ran and what for, counted by the one who runs it.
     """
@@ -60,17 +78,22 @@ class Kernel:
     backend: str
     algorithm: str
     run: Callable[..., Any]
-    adjoint: Callable[..., Any]
-    prepare: Callable[..., Any]
-    cost: Callable[[Workload], Cost]
-    refuses: Callable[[Workload], str | None]
-    saves: Callable[[Workload], float]
+    adjoint: Callable[..., Any] = _no_adjoint
+    prepare: Callable[..., Any] = _as_they_are
+    cost: Callable[[Workload], Cost] = _one_pass
+    refuses: Callable[[Workload], str | None] = _nothing
+    saves: Callable[[Workload], float] = _free
     compiles: Callable[[Workload], Compilation | None] = _nothing
     calls: Counter[str] = field(default_factory=Counter, repr=False)
 
     @property
     def name(self) -> str:
         return f"{self.backend}/{self.algorithm}"
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether it brings its own backward pass."""
+        return self.adjoint is not _no_adjoint
 
 
 class Watcher(Protocol):

@@ -2,10 +2,19 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import TypedDict
 
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.workload import Workload
+
+
+class Counters(TypedDict):
+    """Consultations so far, by direction, and forward ones by the name of the kernel picked."""
+
+    forward: int
+    backward: int
+    picks: dict[str, int]
 
 
 @dataclass(frozen=True)

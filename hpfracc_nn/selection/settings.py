@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from numbers import Real
 from typing import Any, Literal, cast, get_args
 
@@ -34,6 +35,15 @@ _AMOUNTS = (
     f"a whole number of bytes, a fraction in (0, 1], or text such as '4GiB', with one of the units {', '.join(_UNITS)}."
 )
 _AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e\d+)?\s*([a-z]*)", re.IGNORECASE)
+
+
+class Unchanged(Enum):
+    """What an argument of `configure` is when it was not given: None clears."""
+
+    UNCHANGED = "unchanged"
+
+
+UNCHANGED: Literal[Unchanged.UNCHANGED] = Unchanged.UNCHANGED
 
 
 @dataclass(frozen=True)

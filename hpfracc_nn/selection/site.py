@@ -2,12 +2,13 @@
 
 import weakref
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any
 
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.sampling import NEVER
-from hpfracc_nn.selection.workload import Workload
+from hpfracc_nn.selection.workload import Direction, Workload
 
 if TYPE_CHECKING:
     from hpfracc_nn.selection.manager import BackendManager
@@ -62,7 +63,7 @@ class Site:
         plan.forwards += 1
         left = plan.left - 1
         plan.left = left
-        return plan if left > 0 else self._decide(key, plan)
+        return plan if left > 0 else self._decide(key, plan, describe)
 
     def again(self, plan: Plan) -> Plan:
         """Return `plan`, picked in the forward pass, and count one backward consultation."""
@@ -90,6 +91,45 @@ class Site:
             for plan in self._plans.values():
                 plan.reconsider()
 
+    def expire(self, kernel: Kernel, matches: Callable[[Plan], bool]) -> None:
+        """Let the plans of a kernel that match be made anew at their next call."""
+        with self.manager.lock:
+            for plan in self._plans.values():
+                if plan.kernel is kernel and matches(plan):
+                    plan.expire()
+
+    def stand_in(self, plan: Plan, tried: Collection[str], direction: Direction) -> Plan | None:
+        """Return what runs in place of `plan`, whose kernel failed, and count the consultation for it.
+
+        Args:
+            plan: It was picked here.
+            tried: Names of the kernels that failed at this call.
+            direction: Of the pass.
+
+        Returns:
+            None where no kernel is left.
+        """
+        with self.manager.lock:
+            found = self.manager.stand_in(plan.workload, tried)
+            if found is None:
+                return None
+            key, name = self._key_of(plan), found.kernel.name
+            present = self._plans.get(key)
+            if present is not None and present.kernel is found.kernel:
+                kept = present
+            else:
+                kept = self._others.setdefault((key, name), found)
+            kept.chunk = found.chunk
+            plan.move(kept, direction)
+            return kept
+
+    def _key_of(self, plan: Plan) -> Hashable:
+        """Return what `plan` was picked for; its workload where it is no longer kept here."""
+        for key, kept in self._plans.items():
+            if kept is plan:
+                return key
+        return next((key for (key, _), kept in self._others.items() if kept is plan), plan.workload)
+
     def _ask(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         manager = self.manager
         with manager.lock:
@@ -101,37 +141,69 @@ class Site:
                 self._epoch = epoch
             plan = self._plans.get(key)  # another thread may have asked while this one waited
             if plan is None:
-                plan = manager.plan(self._described(describe)).twin()
+                plan = manager.draft(self._described(describe))
                 self._plans[key] = plan
             return plan
 
-    def _decide(self, key: Hashable, plan: Plan) -> Plan:
+    def _decide(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
         """Return what runs now, which may be another plan for this call or from now on."""
         manager = self.manager
         with manager.lock:
             if self._plans.get(key) is not plan or plan.left > 0:  # another thread decided while this one waited
                 return self._plans.get(key, plan)
+            if manager.has_changed(self.framework):
+                plan.forwards -= 1
+                return self.pick(key, describe)
+            if not plan.learns:
+                return self._renewed(key, plan)
             backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
             name, reason, period = manager.decide(plan, plan.granted, backwards)
             if name == plan.kernel.name:
-                plan.reason = reason if plan.reason != "forced" else plan.reason
+                self._justify(plan, reason)
                 plan.grant(period)
                 return plan
-            plan.forwards -= 1
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
-            chosen.forwards += 1
+            manager.refit(chosen)
             if reason == "explore":
                 self._others[key, name] = chosen
                 plan.left = plan.granted = 1
                 chosen.grant(NEVER)
             else:
-                self._others.pop((key, name), None)
-                self._others[key, plan.kernel.name] = plan
-                plan.left = NEVER
-                self._plans[key] = chosen
-                chosen.reason = reason
+                self._justify(chosen, reason)
                 chosen.grant(period)
+                self._replace(key, plan, chosen)
+            plan.move(chosen, "forward")
             return chosen
+
+    def _justify(self, plan: Plan, reason: str) -> None:
+        """Note why `plan` runs; where that is another reason than before, note what is expected of it now, too."""
+        if reason != plan.reason and plan.reason != "forced":
+            made = self.manager.plan_with(plan.kernel.name, reason, plan.workload)
+            plan.reason, plan.seconds, plan.uncertainty = made.reason, made.seconds, made.uncertainty
+            plan.alternatives = made.alternatives
+
+    def _renewed(self, key: Hashable, plan: Plan) -> Plan:
+        """Return the plan that is right now in place of one that does not learn."""
+        fresh = self.manager.plan(plan.workload)
+        if fresh.kernel is plan.kernel:
+            plan.provisional, plan.chunk = fresh.provisional, fresh.chunk
+            plan.postpone()
+            return plan
+        chosen = self._others.get((key, fresh.kernel.name)) or fresh.twin()
+        chosen.reason, chosen.provisional, chosen.chunk = fresh.reason, fresh.provisional, fresh.chunk
+        chosen.granted = 1
+        chosen.postpone()
+        self._replace(key, plan, chosen)
+        plan.move(chosen, "forward")
+        return chosen
+
+    def _replace(self, key: Hashable, plan: Plan, chosen: Plan) -> None:
+        """Keep `chosen` from now on; an interrupt in between leaves one of the two."""
+        if plan.forwards > 1 or plan.backwards:  # not only for the call that `chosen` will have run
+            self._others[key, plan.kernel.name] = plan
+        self._plans[key] = chosen
+        self._others.pop((key, chosen.kernel.name), None)
+        plan.left = NEVER
 
     def _described(self, describe: Callable[[], Workload]) -> Workload:
         workload = describe()

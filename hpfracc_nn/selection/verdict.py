@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import Settings
+from hpfracc_nn.selection.machine import Rates
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.workload import Workload
@@ -24,11 +25,20 @@ class Verdict:
     workspace: float = 0.0
     forward: float = math.inf
     uncertainty: float = 1.0
+    saves: float = 0.0
+    need: float = 0.0  # workspace, what is saved, and the results
+    rows: int | None = None  # at a time, where all at once take too much memory
+
+    @property
+    def bytes(self) -> float:
+        """What is taken beyond input and results: while it runs, and for the backward pass."""
+        return self.workspace + self.saves
 
     @property
     def backward(self) -> float:
-        """Seconds of the backward pass alone."""
-        return max(0.0, self.seconds - self.forward) if self.refusal is None else 0.0
+        """Seconds of the backward pass alone; none where nobody runs it, and so nobody times it."""
+        is_run = self.refusal is None and self.kernel.is_differentiable
+        return max(0.0, self.seconds - self.forward) if is_run else 0.0
 
 
 def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel) -> list[Verdict]:
@@ -36,18 +46,21 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
 
     A kernel that is disabled or not forced is not asked, so its package is not imported.
     """
-    verdicts = []
+    verdicts, rates = [], None
+    one_way = _one_way(workload)
     for kernel in kernels:
         refusal = _refusal(kernel, workload, settings)
         if refusal is not None:
             verdicts.append(Verdict(kernel, refusal))
             continue
-        cost, rates = kernel.cost(workload), model.rates(workload)
-        seconds = forward = model.seconds(cost, rates)
-        if workload.needs_gradient or workload.learns_weights:
-            forward = model.seconds(kernel.cost(replace(workload, needs_gradient=False, learns_weights=False)), rates)
-        verdicts.append(Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty))
+        rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
+        verdicts.append(_assessed(kernel, workload, one_way, model, rates))
     return verdicts
+
+
+def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
+    """Return what a kernel would take, whether it accepts the workload or not."""
+    return _assessed(kernel, workload, _one_way(workload), model, model.rates(workload))
 
 
 def accepted(verdicts: Iterable[Verdict]) -> list[Verdict]:
@@ -63,6 +76,7 @@ def plan_of(
     settings: Settings,
     *,
     learns: bool = False,
+    provisional: bool = False,
     believed: Mapping[str, Prediction] | None = None,
 ) -> Plan:
     """Return the plan that runs one of the kernels that accept.
@@ -74,13 +88,14 @@ def plan_of(
         workload: What they were made for.
         settings: Of the manager.
         learns: Whether the choice is to be reconsidered.
+        provisional: Whether a kernel that may be better is left out for a while.
         believed: What is expected of the kernels after measurements; without it the estimates stand.
     """
     ranked = accepted(verdicts)
-    found = {each.kernel.name: (each.seconds, each.uncertainty) for each in ranked}
+    chosen = next(each for each in verdicts if each.kernel.name == name)  # which may refuse since it was decided upon
+    found = {each.kernel.name: (each.seconds, each.uncertainty) for each in (chosen, *ranked)}
     for kernel, said in (believed or {}).items():
         found[kernel] = said.seconds, said.high / said.seconds
-    chosen = next(each for each in ranked if each.kernel.name == name)
     others = sorted((seconds, kernel) for kernel, (seconds, _) in found.items() if kernel != name)
     seconds, uncertainty = found[name]
     return Plan(
@@ -89,10 +104,12 @@ def plan_of(
         seconds=seconds,
         uncertainty=uncertainty,
         workspace=chosen.workspace,
-        reason="forced" if settings.forced else reason if others else "only",
+        reason="forced" if settings.forced else reason if others or provisional else "only",
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
+        chunk=chosen.rows,
+        provisional=provisional,
     )
 
 
@@ -126,3 +143,19 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
     return kernel.refuses(workload)
+
+
+def _one_way(workload: Workload) -> Workload:
+    """Return the forward pass alone: the workload itself where it wants no gradient."""
+    if workload.needs_gradient or workload.learns_weights:
+        return replace(workload, needs_gradient=False, learns_weights=False)
+    return workload
+
+
+def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Verdict:
+    cost, saves = kernel.cost(workload), kernel.saves(workload)
+    seconds = model.seconds(cost, rates)
+    forward = seconds if one_way is workload else model.seconds(kernel.cost(one_way), rates)
+    results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
+    need = cost.workspace + saves + results
+    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)

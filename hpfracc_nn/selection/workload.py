@@ -117,17 +117,53 @@ class Cost:
         for unit in self.flops:
             if unit not in UNITS:
                 raise ValueError(f"Cost(flops={{{unit!r}: ...}}): needs a unit among {', '.join(UNITS)}.")
-        numbers = [*self.flops.values(), self.bytes, self.launches, self.workspace]
-        if not all(0 <= number < math.inf for number in numbers):
+        numbers = (*self.flops.values(), self.bytes, self.launches, self.workspace)
+        if not (min(numbers) >= 0 and math.isfinite(sum(numbers))):  # one that is not a number makes the sum none
             raise ValueError(f"{self!r}: needs every number finite and not negative.")
 
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """How long one kernel took in one direction of a workload."""
+    """How long one kernel took in one direction of a workload.
+
+    Args:
+        workload: What was computed.
+        kernel: "backend/algorithm", or "block" for what `BackendManager.profile` timed.
+        seconds: All of it; not a number where a kernel failed.
+        direction: Of the pass.
+        succeeded: Whether it ended without an exception.
+        error: The class of what the kernel raised instead.
+        compile_seconds: The part of it that compiled or loaded code.
+        transfer_seconds: The part that moved data between devices.
+        peak_bytes: The most that it held beyond its input, None where nobody measured it.
+    """
 
     workload: Workload
     kernel: str
     seconds: float
     direction: Direction
     succeeded: bool = True
+    error: str | None = None
+    compile_seconds: float = 0.0
+    transfer_seconds: float = 0.0
+    peak_bytes: float | None = None
+
+    @property
+    def execute_seconds(self) -> float:
+        """What is left of the time without compiling and moving."""
+        return max(self.seconds - self.compile_seconds - self.transfer_seconds, 0.0)  # in this order NaN stays
+
+    @property
+    def cache_hit(self) -> bool:
+        """Whether its code was there already."""
+        return self.compile_seconds == 0
+
+    @property
+    def throughput(self) -> float:
+        """Samples per second of execution; infinite where that is below the clock's resolution."""
+        return self.workload.samples / self.execute_seconds if self.execute_seconds else math.inf
+
+    @property
+    def efficiency(self) -> float:
+        """The part of the time that was execution."""
+        return self.execute_seconds / self.seconds if self.seconds else 1.0

@@ -8,7 +8,7 @@ from typing import ClassVar
 from hpfracc_nn.fractional.definitions.definition import Definition
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class Caputo(Definition):
     """Caputo's derivative D^alpha x = I^(c - alpha) x^(c), c = max(1, ceil(alpha)), for 0 <= alpha <= 2.
 

@@ -46,6 +46,18 @@ class Definition:
     subtracts: ClassVar[bool] = True
     beyond: ClassVar[str] = ""  # the way out when alpha is too large
 
+    def __hash__(self) -> int:
+        """Return the hash of what makes definitions equal, kept: every call looks for its plan by its definition."""
+        found = self.__dict__.get("_hash")
+        if found is None:
+            found = hash((type(self), self.alpha, self.scheme, self.bounds))
+            object.__setattr__(self, "_hash", found)
+        return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Return all but the hash, which is another one in another process."""
+        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+
     def __post_init__(self) -> None:
         errors.one_of(self._name, "scheme", self.scheme, self.schemes)
         fixed = _read_fixed(self._name, self.alpha)

@@ -8,7 +8,7 @@ from typing import ClassVar
 from hpfracc_nn.fractional.definitions.definition import Definition
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class GrunwaldLetnikov(Definition):
     """The Grunwald-Letnikov derivative with zero history: dt**-alpha (1 - z)**alpha x, for -1 <= alpha <= 2.
 

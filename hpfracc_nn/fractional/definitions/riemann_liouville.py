@@ -13,7 +13,7 @@ from hpfracc_nn.fractional.schemes.powers import power_weights
 from hpfracc_nn.fractional.stencil import Stencil
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class RiemannLiouville(Definition):
     """The Riemann-Liouville derivative D^alpha x = (d/dt)^c I^(c - alpha) x, for 0 <= alpha <= 2.
 
@@ -35,7 +35,7 @@ class RiemannLiouville(Definition):
         return self.taylor
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class RiemannLiouvilleIntegral(Definition):
     """The Riemann-Liouville integral I^alpha x = t**(alpha-1) / Gamma(alpha) * x, for 0 <= alpha <= 2.
 

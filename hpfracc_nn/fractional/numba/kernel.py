@@ -10,13 +10,13 @@ import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from hpfracc_nn.fractional.numba.availability import is_kept, unusable
 from hpfracc_nn.selection import Compilation, Cost, Workload
+from hpfracc_nn.selection.installed import find_spec
 
 CHUNK = 16
 _PANEL = 8  # chunks
@@ -120,6 +120,7 @@ def cost(workload: Workload) -> Cost:
         flops={"matmul": samples * (2.0 * CHUNK + 4.0 * states) * passes * workload.threads / threads},
         bytes=2.0 * passes * workload.bytes,
         launches=1 + workload.needs_gradient + 3 * workload.learns_weights,
+        workspace=float(workload.bytes) if is_narrow and workload.width > 1 else 0.0,  # turned
     )
 
 

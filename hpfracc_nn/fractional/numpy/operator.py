@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +16,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
-from hpfracc_nn.selection import BackendManager, Plan, Stopwatch, Workload, default_manager, running
+from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Work, Workload, carried_out, default_manager
 
 _COMPUTED_IN: dict[np.dtype, np.dtype] = {
     np.dtype(np.float16): np.dtype(np.float32),
@@ -51,9 +53,11 @@ def apply(
     plan = site.pick((definition, dt, dim, x.shape, x.dtype), lambda: _workload(*weights()))
     ready: _Ready | None = None if plan.kept is None else plan.kept()
     if ready is None:
-        ready = _prepared(plan, x.dtype, *weights())
+        layout, found = weights()
+        again = partial(weights_of, definition, layout.n, dt, found.dtype)
+        plan, ready = carried_out(_PREPARED, site, plan, x.dtype, layout, found, again)
         plan.kept = weakref.ref(ready)
-    y = _product(plan, ready, x, manager)
+    y = carried_out(_PRODUCT, site, plan, ready, _arranged(x, ready))
     if ready.is_direct:
         return y
     inverse = ready.layout.inverse
@@ -69,39 +73,63 @@ class _Ready:
     is_direct: bool  # the samples are taken as they come
     form: Any
     frame: Frame
+    weights: Callable[[], Weights]  # they again, also after they were dropped
+    kernel: Kernel
 
 
-def _prepared(plan: Plan, x_dtype: np.dtype, layout: Layout, weights: Weights) -> _Ready:
-    """Return what a plan needs, the same for all plans alike: kept as long as the weights are."""
+def _prepared(
+    plan: Plan, x_dtype: np.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
+) -> tuple[Plan, _Ready]:
+    """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
     key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
         form = plan.kernel.prepare(weights, plan.workload)
         is_direct = layout.order is None and x_dtype == weights.dtype
-        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame)
+        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame, again, plan.kernel)
         if len(weights.kept) >= _MOST_KEPT:
             weights.kept.clear()
         weights.kept[key] = ready
-    return ready
+    return plan, ready
 
 
-def _product(plan: Plan, ready: _Ready, x: np.ndarray, manager: BackendManager) -> np.ndarray:
-    """Run the plan's kernel; the result has its axes in the kernels' order."""
-    layout, kernel = ready.layout, plan.kernel
-    ordered = x if layout.order is None else x.transpose(layout.order)
-    if not (ready.is_direct and x.flags.carray):
-        # A copy of what is read-only or not aligned too: compiled code is made for arrays that are neither.
-        ordered = np.require(ordered, ready.dtype, ("C", "A", "W"))
-    y = np.empty(ordered.shape, ready.dtype)
-    data, result = ordered.reshape(layout.canonical), y.reshape(layout.canonical)
+def _arranged(x: np.ndarray, ready: _Ready) -> np.ndarray:
+    """Return `x` with its axes in the kernels' order."""
+    ordered = x if ready.layout.order is None else x.transpose(ready.layout.order)
+    if ready.is_direct and x.flags.carray:
+        return ordered
+    # A copy of what is read-only or not aligned too: compiled code is made for arrays that are neither.
+    return np.require(ordered, ready.dtype, ("C", "A", "W"))
+
+
+def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
+    """Run the plan's kernel, which is another than that of `ready` where that one failed."""
+    layout, kernel, form = ready.layout, plan.kernel, ready.form
+    if kernel is not ready.kernel:
+        form = kernel.prepare(ready.weights(), plan.workload)
+    y = np.empty(x.shape, ready.dtype)
     kernel.calls["run"] += 1
-    watch = Stopwatch(plan.workload.threads) if plan.due() else None
-    with running(plan):
-        kernel.run(ready.form, ready.frame, data, result)
-    if watch is not None:
-        seconds, keep = watch.stop()
-        manager.record(plan, seconds, keep=keep)
+    data, result = x.reshape(layout.canonical), y.reshape(layout.canonical)
+    count = layout.batch if plan.chunk is None else max(1, plan.chunk // layout.channels)
+    for begin in range(0, layout.batch, count):
+        kernel.run(form, ready.frame, data[begin : begin + count], result[begin : begin + count])
     return y
+
+
+def _fault(y: np.ndarray, ready: _Ready, x: np.ndarray) -> str | None:
+    """Return what is wrong with a result, unless it follows from data or weights. Its shape cannot be changed."""
+    if _is_finite(y):
+        return None
+    parts = [x, ready.weights().column.column, ready.frame.columns]
+    return Doubt("not finite, though input and weights are") if all(map(_is_finite, parts)) else None
+
+
+def _is_finite(x: np.ndarray) -> bool:
+    """Return whether all numbers of `x` are finite, without a mask of its size."""
+    return x.size == 0 or bool(np.isfinite(x.min()) and np.isfinite(x.max()))  # both are NaN where any number is
+
+
+_PREPARED, _PRODUCT = Work(_prepared, is_timed=False), Work(_product, _fault)
 
 
 def _workload(layout: Layout, weights: Weights) -> Workload:

@@ -31,6 +31,9 @@ class NumpyProbe:
         """Return what the host can still give out, None where it does not say."""
         return host_free()
 
+    def release(self, device: str) -> None:
+        """Do nothing: NumPy keeps no memory that it does not use."""
+
     def deterministic(self) -> bool:
         """False: NumPy has no such switch."""
         return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
-from hpfracc_nn.selection import Plan, Site, Workload
+from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 
 _COMPUTED_IN = {
     torch.float16: torch.float32,
@@ -137,6 +138,7 @@ class _Ready:
     is_direct: bool  # the samples are taken as they come
     form: Form
     frame: Frame
+    weights: Callable[[], Weights]  # they again, also after they were dropped
 
 
 def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
@@ -153,28 +155,39 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     plan = site.pick((definition, dt, dim, x.shape, x.dtype, x.device, needs, torch.get_num_threads()), describe)
     ready: _Ready | None = None if plan.kept is None else plan.kept()
     if ready is None:
-        ready = _prepared(plan, x.dtype, *weights())
+        layout, found = weights()
+        again = partial(weights_of, definition, layout.n, dt, found.dtype, x.device)
+        plan, ready = carried_out(_PREPARED, site, plan, x.dtype, layout, found, again)
         plan.kept = weakref.ref(ready)
     layout = ready.layout
-    product = Product(site, plan, ready.form, ready.frame, layout.canonical)
+    product = Product(site, plan, ready.form, ready.frame, layout.canonical, ready.weights)
     if ready.is_direct:
         return product.recorded(x) if needs else product.forward(x)
     data = arranged(x, layout, ready.dtype)
     return restored(product.recorded(data) if needs else product.forward(data), layout, x.dtype)
 
 
-def _prepared(plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights) -> _Ready:
-    """Return what a plan needs, the same for all plans alike: kept as long as the weights are."""
+def _prepared(
+    plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
+) -> tuple[Plan, _Ready]:
+    """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
     key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
         form = plan.kernel.prepare(weights, plan.workload)
         is_direct = layout.order is None and x_dtype == weights.dtype
-        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame)
+        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame, again)
         if len(weights.kept) >= _MOST_KEPT:
             weights.kept.clear()
         weights.kept[key] = ready
-    return ready
+    return plan, ready
+
+
+def _formed(plan: Plan, weights: Weights) -> tuple[Plan, Form]:
+    return plan, plan.kernel.prepare(weights, plan.workload)
+
+
+_PREPARED, _FORMED = Work(_prepared, is_timed=False), Work(_formed, is_timed=False)
 
 
 def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
@@ -220,7 +233,8 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
     """
     key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
     plan = pick(key, lambda: _workload(x, layout, weights, needs, learns))
-    return Product(site, plan, plan.kernel.prepare(weights, plan.workload), weights.frame, layout.canonical, weights)
+    plan, form = carried_out(_FORMED, site, plan, weights)
+    return Product(site, plan, form, weights.frame, layout.canonical, lambda: weights)
 
 
 def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
+from hpfracc_nn.fractional.torch.scratch import drop_scratch
 from hpfracc_nn.selection import Rates, register_probe
 from hpfracc_nn.selection.memory import host_free
 
@@ -89,6 +90,11 @@ class TorchProbe:
             pool = torch.cuda.memory_reserved(where) - torch.cuda.memory_allocated(where)
             return free + pool
         return host_free() if where.type == "cpu" else None
+
+    def release(self, device: str) -> None:
+        drop_scratch()
+        if torch.device(device).type == "cuda":
+            torch.cuda.empty_cache()
 
     def deterministic(self) -> bool:
         return torch.are_deterministic_algorithms_enabled()

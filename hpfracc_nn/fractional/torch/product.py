@@ -8,7 +8,8 @@ boundary columns, is in `frame.py`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +21,9 @@ from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
+from hpfracc_nn.fractional.torch.rows import parts, run_in_parts
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
-from hpfracc_nn.selection import Direction, Plan, Site, Stopwatch
+from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 
 
 @dataclass(eq=False, slots=True)
@@ -29,8 +31,9 @@ class Product:
     """One application of an operator: the plan, the weights in the plan's form, and what stands around the product.
 
     Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made inside of
-    what autograd records, where each would be a step of its own, by the kernels. `weights` are those of the form; they
-    are asked for alpha's gradient only.
+    what autograd records, where each would be a step of its own, by the kernels. `weights` returns those of the form:
+    for alpha's gradient, and for the form of another kernel where the plan's own fails. Then `plan` and `form` become
+    those of the kernel that did its work, and the backward pass begins with that one.
     """
 
     site: Site
@@ -38,7 +41,7 @@ class Product:
     form: Form
     frame: Frame
     canonical: tuple[int, int, int, int]
-    weights: Weights | None = None
+    weights: Callable[[], Weights]
 
     def recorded(self, x: Tensor, alpha: Tensor | None = None) -> Tensor:
         """Return y, of x's shape, with its gradients in x and in a learned alpha, where nothing is traced."""
@@ -48,50 +51,39 @@ class Product:
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
-        plan = self.plan
-        kernel = plan.kernel
-        kernel.calls["run"] += 1
-        x = _readable(x)
-        y = torch.empty_like(x)
-        watch = Stopwatch(plan.workload.threads) if plan.due("forward") and x.device.type == "cpu" else None
-        with plan:
-            kernel.run(self.form, self.frame, self.canonical, x, y)
-        if watch is not None:
-            self._record(watch, "forward")
-        return y
+        return carried_out(_FORWARD, self.site, self.plan, self, _readable(x))
 
     def backward(
         self, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradient in x, if it is wanted, and where alpha is given that in alpha, of as many values."""
-        plan, gx, order = self.plan, None, None
-        g = _readable(g)
-        watch = Stopwatch(plan.workload.threads) if plan.due("backward") and g.device.type == "cpu" else None
-        with plan:
-            if needs_x:
-                plan.kernel.calls["adjoint"] += 1
-                gx = torch.empty_like(g)
-                plan.kernel.adjoint(self.form, self.frame, self.canonical, g, gx)
-            if x is not None and alpha is not None:
-                order = self._order_gradient(_readable(x), g, alpha)
-        if watch is not None:
-            self._record(watch, "backward")
-        return gx, order
+        x = None if x is None else _readable(x)
+        return carried_out(_BACKWARD, self.site, self.plan, self, x, _readable(g), alpha, needs_x)
 
-    def _record(self, watch: Stopwatch, direction: Direction) -> None:
-        seconds, keep = watch.stop()
-        self.site.manager.record(self.plan, seconds, direction, keep=keep)
+    def adopt(self, plan: Plan) -> None:
+        """Go on with another plan's kernel, and make its form first."""
+        self.form = plan.kernel.prepare(self.weights(), plan.workload)
+        self.plan = plan
 
-    def _order_gradient(self, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
+    def order_gradient(self, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""
-        assert self.weights is not None, "only products of fixed weights are made without them"
-        kernel, slopes, moved = self.plan.kernel, self.weights.slopes(alpha), torch.empty_like(x)
+        kernel, slopes, total = self.plan.kernel, self.weights().slopes(alpha), None
         kernel.calls["slope"] += 1
-        kernel.run(kernel.prepare(slopes, self.plan.workload), slopes.frame, self.canonical, x, moved)
-        moved.mul_(g)
-        if self.canonical[1] == 1:
-            return moved.sum()
-        return moved.view(self.canonical).sum(dim=(0, 2, 3))
+        form = kernel.prepare(slopes, self.plan.workload)
+        for shape, (data, grads) in parts(self.canonical, self.plan.chunk, x, g):
+            moved = torch.empty_like(data)
+            kernel.run(form, slopes.frame, shape, data, moved)
+            moved.mul_(grads)
+            found = moved.sum() if shape[1] == 1 else moved.sum(dim=(0, 2, 3))
+            total = found if total is None else total.add_(found)
+        assert total is not None, "an empty product is not computed"
+        return total
+
+    def blames(self, *given: Tensor) -> str | None:
+        """Return why a result that is not finite is the kernel's fault, None where it follows from data or weights."""
+        weights = self.weights()
+        tensors = [*given, weights.column().column, *([] if self.frame.columns is None else [self.frame.columns])]
+        return Doubt("not finite, though input and weights are") if all(map(_is_finite, tensors)) else None
 
     def formula(self, x: Tensor) -> Tensor:
         """Return y in plain aten, which every tracer and transform follows."""
@@ -100,9 +92,9 @@ class Product:
 
     def formula_backward(self, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients in plain aten, themselves differentiable in x, g and alpha."""
-        weights, form, columns = self.weights, self.form, self.frame.columns
-        if alpha is not None and weights is not None:
-            weights = weights.at(alpha)
+        weights, form, columns = None, self.form, self.frame.columns
+        if alpha is not None:
+            weights = self.weights().at(alpha)
             form, columns = self._form_of(weights)
         shape, g = g.shape, _shaped(g, self.canonical)
         values = []
@@ -130,6 +122,67 @@ class Product:
             for j, value in enumerate(diff.boundary_values(x, d, self.frame.stencil)):
                 y = y + columns[j][:, :, None] * value
         return y
+
+
+def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
+    if plan is not product.plan:
+        product.adopt(plan)
+    kernel = plan.kernel
+    kernel.calls["run"] += 1
+    y = torch.empty_like(x)
+    run_in_parts(kernel.run, plan.chunk, product.form, product.frame, product.canonical, x, y)
+    return y
+
+
+def _run_backward(
+    plan: Plan, product: Product, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    if plan is not product.plan:
+        product.adopt(plan)
+    kernel, gx = plan.kernel, None
+    if needs_x:
+        kernel.calls["adjoint"] += 1
+        gx = torch.empty_like(g)
+        run_in_parts(kernel.adjoint, plan.chunk, product.form, product.frame, product.canonical, g, gx)
+    return gx, None if x is None or alpha is None else product.order_gradient(x, g, alpha)
+
+
+def _fault(y: Tensor, product: Product, x: Tensor) -> str | None:
+    if y.shape != x.shape or y.dtype != x.dtype:
+        return _another(y, x)
+    return None if _is_finite(y) else product.blames(x)
+
+
+def _fault_backward(
+    found: tuple[Tensor | None, Tensor | None],
+    product: Product,
+    x: Tensor | None,
+    g: Tensor,
+    alpha: Tensor | None,
+    needs_x: bool,
+) -> str | None:
+    gx, _ = found
+    if gx is not None and (gx.shape != g.shape or gx.dtype != g.dtype):
+        return _another(gx, g)
+    return (
+        None
+        if all(_is_finite(part) for part in found if part is not None)
+        else product.blames(g if x is None else x, g)
+    )
+
+
+def _is_finite(x: Tensor) -> bool:
+    """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take."""
+    low, high = torch.aminmax(x)  # both are NaN where any number is
+    return math.isfinite(low) and math.isfinite(high)
+
+
+def _another(y: Tensor, like: Tensor) -> str:
+    return f"{y.dtype} of shape {tuple(y.shape)} in place of {like.dtype} of shape {tuple(like.shape)}"
+
+
+_FORWARD = Work(_run, _fault)
+_BACKWARD = Work(_run_backward, _fault_backward, "backward")
 
 
 class _ProductFunction(torch.autograd.Function):

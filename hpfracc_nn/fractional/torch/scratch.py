@@ -35,3 +35,8 @@ def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
     view = room[:size].view(shape)
     kept[use, like.dtype] = room, view
     return view
+
+
+def drop_scratch() -> None:
+    """Let go of the buffers that this thread keeps."""
+    _LOCAL.__dict__.pop("kept", None)

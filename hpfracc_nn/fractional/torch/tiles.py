@@ -14,6 +14,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.scratch import scratch
+from hpfracc_nn.selection import Workload
 
 _BYTES = 1 << 21  # of one tile's data: below it a tile's dozen calls cost more than the cache gives
 
@@ -24,6 +25,14 @@ def tile_rows(x: Tensor) -> int:
     if x.numel() * x.element_size() <= _BYTES or channels > 1 or x.device.type != "cpu":
         return batch  # with several channels they are regrouped anyway
     return min(batch, max(1, _BYTES * torch.get_num_threads() // max(1, n * width * x.element_size())))
+
+
+def tile_bytes(workload: Workload) -> int:
+    """Return the bytes of the samples of one tile."""
+    if workload.bytes <= _BYTES or workload.channels > 1 or not workload.device.startswith("cpu"):
+        return workload.bytes
+    signal = workload.n * workload.width * workload.itemsize
+    return min(workload.bytes, max(1, _BYTES * workload.threads // max(1, signal)) * signal)
 
 
 def cut(x: Tensor, rows: int) -> tuple[Tensor, ...]:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.scratch import scratch
+from hpfracc_nn.fractional.torch.tiles import tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 
@@ -174,6 +175,9 @@ def _arranged(x: Tensor) -> type[_Shared]:
     return _Shared if x.shape[1] == 1 else _PerChannel
 
 
+_COPIES = 13  # of a tile's states, while they are scanned: one, and six in float64 (measured)
+
+
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, for each pass."""
     length = chunk_length(workload)
@@ -187,7 +191,7 @@ def cost(workload: Workload) -> Cost:
         flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": scans},
         bytes=passes * samples * size * (3.0 + 2.0 * k / length),
         launches=passes * (3 if chunks > 1 else 8),  # with the passes around the product
-        workspace=samples / length * k * size,
+        workspace=tile_bytes(workload) * (1 + 2 * (workload.channels > 1) + _COPIES * k / length),
     )
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
 from hpfracc_nn.fractional.torch.frame import by_tiles
+from hpfracc_nn.fractional.torch.tiles import tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -33,11 +34,12 @@ def cost(workload: Workload) -> Cost:
     n, samples, size = workload.n, workload.samples, workload.itemsize
     passes = 1 + workload.needs_gradient + workload.learns_weights
     matrix = workload.channels * n * n * size
+    tiles = 1 + workload.needs_gradient + (workload.channels > 1)  # differences, adjoint, the order of the channels
     return Cost(
         flops={"matmul": 2.0 * samples * n * passes},
         bytes=passes * (2.0 * samples * size + 3.0 * matrix),  # read once, at a third of the speed of a copy
         launches=4 + 5 * workload.needs_gradient + 10 * workload.learns_weights,  # with the passes around the product
-        workspace=matrix,
+        workspace=(1 + workload.learns_weights) * matrix + tiles * tile_bytes(workload),
     )
 
 

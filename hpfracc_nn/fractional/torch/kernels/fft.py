@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm, padded_length
 from hpfracc_nn.fractional.torch.frame import by_tiles
+from hpfracc_nn.fractional.torch.tiles import tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -44,8 +45,13 @@ def cost(workload: Workload) -> Cost:
         flops={"fft": flops, "elementwise": (signals + _PLANNING_POINT) * size * transforms},
         bytes=2.0 * signals * size * workload.itemsize * transforms,
         launches=(2 + _PLANNING) * transforms,
-        workspace=2.0 * signals * size * workload.itemsize,
+        workspace=workspace(workload),
     )
+
+
+def workspace(workload: Workload) -> float:
+    """Return the bytes of a tile: differences, and four padded: spectrum, results and a copy of both (measured)."""
+    return tile_bytes(workload) * (1 + 4 * padded_length(workload.n) / max(1, workload.n))
 
 
 def refuses(workload: Workload) -> str | None:

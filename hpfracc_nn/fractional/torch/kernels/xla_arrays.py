@@ -13,7 +13,6 @@ import os
 import sys
 from collections.abc import Callable
 from functools import cache
-from importlib.util import find_spec
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,6 +22,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.scratch import scratch
 from hpfracc_nn.selection import Compilation, Workload, ask_again_after_fork
+from hpfracc_nn.selection.installed import find_spec
 
 Array = Any  # a jax.Array, or what stands for one while a function is traced
 Step = Callable[..., tuple[Array, ...]]

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.kernels import chunks, xla_arrays
 from hpfracc_nn.fractional.torch.kernels.xla_arrays import Array
+from hpfracc_nn.fractional.torch.tiles import tile_bytes
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _STATES = 8  # states are padded to a multiple of it: their number depends on scheme, dtype and length
@@ -116,7 +117,9 @@ def cost(workload: Workload) -> Cost:
     found = chunks.cost(replace(workload, rows=batch * workload.channels, n=count * length))
     passes = 1 + workload.needs_gradient + workload.learns_weights
     flops = {"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]}
-    return replace(found, flops=flops, launches=passes * xla_arrays.LAUNCHES)
+    # XLA also keeps the arguments and the result for itself.
+    workspace = chunks.cost(workload).workspace + 2 * tile_bytes(workload)
+    return replace(found, flops=flops, launches=passes * xla_arrays.LAUNCHES, workspace=workspace)
 
 
 def refuses(workload: Workload) -> str | None:

@@ -89,7 +89,7 @@ def cost(workload: Workload) -> Cost:
         flops={"fft": 2.5 * points * math.log2(size), "elementwise": points},
         bytes=2.0 * points * workload.itemsize,
         launches=passes * xla_arrays.LAUNCHES,
-        workspace=2.0 * signals * size * workload.itemsize,
+        workspace=2 * fft.workspace(workload),  # XLA also keeps the arguments and the result for itself
     )
 
 

@@ -1,0 +1,116 @@
+"""What a manager answers when it is asked about itself; nothing is changed by asking."""
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.decision import Prediction
+from hpfracc_nn.selection.explain import table
+from hpfracc_nn.selection.fingerprint import cores
+from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.recommend import Outlook, advice
+from hpfracc_nn.selection.reporting import ReportRow, rows
+from hpfracc_nn.selection.settings import Settings
+from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.verdict import Verdict, accepted, assess
+from hpfracc_nn.selection.workload import Measurement, Workload
+
+
+class Answers(ABC):
+    """The part of a manager that explains."""
+
+    lock: threading.RLock
+    settings: Settings
+    learner: Learner
+
+    def predict(self, workload: Workload) -> dict[str, Prediction]:
+        """Return what is expected of each kernel that accepts `workload`, by its name, fastest first.
+
+        Seconds are of the forward pass and of the backward pass as often as it follows: at each call that wants a
+        gradient, until it was seen how often. A kernel that was not measured has no samples and the wide bounds of an
+        estimate, narrower where the same kernel was measured on other sizes. Compiling is not in it.
+        """
+        with self.lock:
+            found = self._expected(workload, self._fitted(workload))
+        return dict(sorted(found.items(), key=lambda item: item[1].seconds))
+
+    def explain(self, workload: Workload) -> str:
+        """Return a table of every kernel: what is expected, compiled, held and measured, and why this one or not."""
+        with self.lock:
+            fitting = self._fitted(workload)
+            verdicts = self._reduced(fitting, workload)
+            plan = self._planned(workload) if accepted(verdicts) else None
+            tried = {
+                each.kernel.name
+                for site in self.sites()
+                for each in site.plans()
+                if each.reason == "explore" and each.workload == workload
+            }
+            expected = self._expected(workload, fitting)  # also of those that are left alone until a moment later
+            return table(verdicts, workload, self.settings, self.history(), plan, expected, tried)
+
+    def recommend(self) -> list[str]:
+        """Return what would make the calls so far faster, with its figures, the most seconds first.
+
+        It rests on the calls of the sites that are alive and on what is predicted of other workloads: more rows a call,
+        one call instead of several, another axis of time, more threads, a package that is not installed, data that
+        stay on their device. Nothing is said before a call was timed.
+        """
+        with self.lock:
+            sites = [(site.label or site.op, site.plans()) for site in self.sites()]
+            timed = [each for each in self.history() if each.error is None]
+            return advice(sites, timed, self._outlook, cores() or 1)
+
+    def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
+        """Return one row per site and plan, of all its sites unless some are given."""
+        return rows(self.sites() if sites is None else sites)
+
+    def _expected(self, workload: Workload, verdicts: list[Verdict]) -> dict[str, Prediction]:
+        if self.learner.uses_knowledge(workload.framework):
+            return self.learner.expected(workload, verdicts)
+        found = {}
+        for each in accepted(verdicts):
+            low, high = each.seconds / each.uncertainty, each.seconds * each.uncertainty
+            found[each.kernel.name] = Prediction(each.seconds, low, high, samples=0)
+        return found
+
+    def _outlook(self, workload: Workload) -> Outlook | None:
+        """Return what to expect of a workload, None where no kernel accepts it."""
+        verdicts = self._fitted(workload)
+        if not accepted(verdicts):
+            return None
+        chosen, model = self._planned(workload), self._model(workload.framework)
+        cost, rates = chosen.kernel.cost(workload), model.rates(workload)
+        missing = {
+            each.kernel.name: (each.refusal, assess(each.kernel, workload, model).seconds)
+            for each in verdicts
+            if each.refusal is not None and "not installed" in each.refusal
+        }
+        return Outlook(
+            chosen.kernel.name,
+            chosen.seconds,
+            launching=cost.launches * rates.launch,
+            computing=sum(flops / rates.flops[unit] for unit, flops in cost.flops.items()),
+            moving=cost.bytes / rates.bandwidth,
+            missing=missing,
+        )
+
+    @abstractmethod
+    def sites(self) -> list[Site]: ...
+
+    @abstractmethod
+    def history(self, op: str | None = None) -> list[Measurement]: ...
+
+    @abstractmethod
+    def _fitted(self, workload: Workload) -> list[Verdict]: ...
+
+    @abstractmethod
+    def _reduced(self, verdicts: list[Verdict], workload: Workload) -> list[Verdict]: ...
+
+    @abstractmethod
+    def _planned(self, workload: Workload) -> Plan: ...
+
+    @abstractmethod
+    def _model(self, framework: str) -> CostModel: ...

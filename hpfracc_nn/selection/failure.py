@@ -1,0 +1,80 @@
+"""What an exception that a kernel raised says: about this kernel here, about memory, or about this computer."""
+
+import gc
+import traceback
+from collections.abc import Iterable
+from typing import Literal
+
+from hpfracc_nn.selection.probe import probes
+
+Kind = Literal["kernel", "memory", "environment"]
+
+LONGEST_CAUSE = 120  # characters of an error's text that are repeated elsewhere
+
+# How the frameworks word it. Their classes cannot be imported here, and some are plain RuntimeErrors.
+_MEMORY = (
+    "not enough memory",
+    "can't allocate memory",
+    "cannot allocate memory",
+    "unable to allocate",
+    "out of memory",
+    "out_of_memory",
+    "resource_exhausted",
+)
+_ENVIRONMENT = ("no kernel image", "driver version is insufficient", "no cuda-capable device", "shared object file")
+# Exceptions by which torch.utils.checkpoint stops a computation that it repeats: nothing has failed.
+_CONTROL_FLOW = {"_StopRecomputationError"}
+
+
+class WrongResult(ArithmeticError):
+    """A kernel returned what cannot be the result. The text says what is wrong with it."""
+
+
+class Doubt(str):
+    """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is."""
+
+    __slots__ = ()
+
+
+def kind_of(error: Exception) -> Kind:
+    """Return what has to be different before the same kernel can work.
+
+    "memory": less data, or more that is free. "environment": a package, a driver or a device, so that every call
+    fails alike. "kernel": not known, perhaps only this workload.
+    """
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return "memory"
+    if isinstance(error, RuntimeError | OSError) and any(words in text for words in _MEMORY):
+        return "memory"
+    if isinstance(error, ImportError):
+        return "environment"
+    # A library that does not load raises an OSError without a number; one of a file or a disk has its number.
+    is_library = isinstance(error, OSError) and error.errno is None and bool(error.args)
+    return "environment" if is_library or any(words in text for words in _ENVIRONMENT) else "kernel"
+
+
+def is_control_flow(error: Exception) -> bool:
+    """Return whether `error` is no failure: a framework leaves a computation so, or the user wants to see a warning."""
+    return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW
+
+
+def cause_of(error: Exception) -> str:
+    """Return class and text of an error, on one short line."""
+    text = " ".join(str(error).split())
+    if len(text) > LONGEST_CAUSE:
+        text = text[: LONGEST_CAUSE - 3] + "..."
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def free_memory(errors: Iterable[BaseException], framework: str, device: str) -> None:
+    """Give back what failed calls held and what the framework keeps for later, before the next attempt."""
+    for error in errors:
+        cause: BaseException | None = error
+        while cause is not None:
+            traceback.clear_frames(cause.__traceback__)  # their variables are the results that were begun
+            cause = cause.__context__
+    gc.collect()
+    for probe in probes():
+        if probe.framework == framework:
+            probe.release(device)

@@ -1,0 +1,155 @@
+"""Running a plan: the one place where a kernel's exceptions are caught, so that another kernel can do its work.
+
+What is wrong with the input was raised before, where the call came in. An error that nevertheless is the input's is
+every kernel's, and is raised.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpfracc_nn.selection.failure import Doubt, WrongResult, cause_of, free_memory, is_control_flow, kind_of
+from hpfracc_nn.selection.memory import is_host
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.sampling import Stopwatch
+from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.workload import Direction
+
+_log = logging.getLogger("hpfracc_nn.selection")
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is done with a plan, made once and used for every call.
+
+    Args:
+        run: Called as run(plan, *given) with one plan after the other until one returns. It may be called again with
+            another plan after it raised, and must not have changed what it was given.
+        fault: Called as fault(result, *given) where the call was timed: what is wrong with the result, or None. A
+            `Doubt` is dropped where a second kernel gives rise to one as well: then it is the data.
+        direction: Of the pass.
+        is_timed: Whether the call is what the plan's times mean.
+    """
+
+    run: Callable[..., Any]
+    fault: Callable[..., str | None] | None = None
+    direction: Direction = "forward"
+    is_timed: bool = True
+
+
+def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
+    """Return what `work` returns for the plan, or for the next best one if its kernel raises.
+
+    KeyboardInterrupt, SystemExit and GeneratorExit pass. A failure is recorded by the manager, and the kernel is not
+    chosen for a while, if another one could do the same.
+
+    Args:
+        work: What to do.
+        site: That picked the plan.
+        plan: With the kernel to begin with.
+        given: The arguments of `work.run` after the plan.
+
+    Raises:
+        Exception: The first kernel's, where all that accept the workload failed, with a note for each of them.
+    """
+    rescue: _Rescue | None = None
+    while True:
+        watch = None
+        if work.is_timed and plan.due(work.direction) and is_host(plan.workload.device):
+            watch = Stopwatch(plan.workload.threads)
+        try:
+            result = work.run(plan, *given)
+        except Exception as error:  # whatever a kernel's packages raise; none is swallowed: it is recorded, or raised
+            if is_control_flow(error):
+                raise
+            rescue = rescue or _Rescue(work, site, given)
+            rescue.failed(plan, error)
+        else:
+            if watch is None and rescue is None:
+                return result
+            rescue = rescue or _Rescue(work, site, given)
+            if rescue.accepts(plan, result, watch):
+                return result
+        found = rescue.next_plan(plan)
+        if found is None:
+            return rescue.outcome()
+        plan = found
+
+
+class _Rescue:
+    """One call that was timed or did not go well: what was tried, and what came of it."""
+
+    def __init__(self, work: Work, site: Site, given: tuple):
+        self.work, self.site, self.given = work, site, given
+        self.errors: list[tuple[Plan, Exception]] = []
+        self.doubts: list[tuple[Plan, str, Any]] = []
+        self.is_retried = False
+
+    def failed(self, plan: Plan, error: Exception) -> None:
+        """Record what a plan's kernel raised."""
+        self.site.manager.failed(plan, error, self.work.direction)
+        if self.errors:
+            error.__traceback__ = None  # only the first one's may be shown; it holds what the kernel had begun
+        self.errors.append((plan, error))
+
+    def accepts(self, plan: Plan, result: Any, watch: Stopwatch | None) -> bool:
+        """Return whether `result` is to be returned, and if so, tell the manager how the call went."""
+        seconds, keep = (0.0, False) if watch is None else watch.stop()
+        fault = None
+        if self.work.fault is not None and (watch is not None or self.doubts):
+            fault = self.work.fault(result, *self.given)
+        if isinstance(fault, Doubt):
+            self.doubts.append((plan, fault, result))
+            return False
+        if fault is not None:
+            self.failed(plan, WrongResult(fault))
+            return False
+        for doubted, reason, _ in self.doubts:
+            self.failed(doubted, WrongResult(reason))
+        self._settle(plan)
+        if watch is not None:
+            self.site.manager.record(plan, seconds, self.work.direction, keep=keep)
+        return True
+
+    def next_plan(self, plan: Plan) -> Plan | None:
+        """Return what to try after `plan`, None where the outcome is clear."""
+        if len(self.doubts) == 2:
+            return None
+        if self.errors and self.errors[-1][0] is plan and not self.is_retried:
+            causes = [error for _, error in self.errors]
+            if kind_of(causes[-1]) == "memory":
+                self.is_retried = True
+                free_memory(causes, plan.workload.framework, plan.workload.device)
+                return plan
+        tried = {each.kernel.name for each, _ in self.errors} | {each.kernel.name for each, _, _ in self.doubts}
+        found = self.site.stand_in(plan, tried, self.work.direction)
+        if found is not None:
+            _log.debug("%s runs in place of %s.", found.kernel.name, plan.kernel.name)
+        return found
+
+    def outcome(self) -> Any:
+        """Return the result that was doubted first, or raise the first error: no kernel has done better."""
+        if self.doubts:
+            plan, _, result = self.doubts[0]
+            self._settle(plan)
+            return result
+        (plan, first), *others = self.errors
+        self.errors.clear()  # which the error's own traceback leads to
+        first.add_note(plan.failure_note())
+        for other, error in others:
+            if other is not plan:
+                first.add_note(f"{other.kernel.name} failed too: {cause_of(error)}")
+        try:
+            raise first
+        finally:
+            del first, others
+
+    def _settle(self, plan: Plan) -> None:
+        """Leave alone the kernels that failed where that of `plan` did not."""
+        if self.errors:
+            self.site.manager.forgive(plan, at_once=True)
+        last = {failed.kernel: (failed, error) for failed, error in self.errors if failed.kernel is not plan.kernel}
+        self.errors.clear()
+        for failed, error in last.values():
+            self.site.manager.leave_alone(failed, error)

@@ -1,0 +1,88 @@
+"""Operations of the user's own: what `BackendManager.run` picks kernels for."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hpfracc_nn.selection.fallback import Work
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.workload import Workload
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the user's own; see `register_operation`."""
+
+    name: str
+    describe: Callable[..., Workload]
+    fault: Callable[..., str | None] | None = None
+
+
+_operations: dict[str, Operation] = {}
+
+
+def register_operation(
+    op: str, describe: Callable[..., Workload], *, fault: Callable[..., str | None] | None = None
+) -> Operation:
+    """Introduce an operation, so that `BackendManager.run` can be called with its name, and return it.
+
+    Its kernels are registered apart, each by `register(Kernel(op, framework, backend, algorithm, run, ...))`, where
+    `run` takes the arguments of the call and must not change them: after a failure the next kernel gets the same.
+
+    Args:
+        op: Its name, which its kernels name too.
+        describe: Called as describe(*args, **kwargs) at every call: the workload, from static facts such as shapes.
+            What is wrong with the arguments is raised here: an exception in a kernel lets the next one run. Calls of
+            equal workloads share a plan.
+        fault: Called as fault(result, *args, **kwargs) on the calls that are timed: what is wrong with the result, or
+            None. A kernel whose result is wrong where another one's is not is left alone for a while; where that of
+            all is, `WrongResult` is raised. Return a `Doubt` for what may be the data's doing, such as NaN.
+
+    Raises:
+        ValueError: There is an operation of that name.
+
+    Example:
+        >>> register_operation("smooth", lambda x: Workload("smooth", "numpy", dtype=x.dtype.name, n=x.size))
+        >>> register(Kernel("smooth", "numpy", "numpy", "convolve", run=lambda x: np.convolve(x, window, "same")))
+        >>> register(Kernel("smooth", "numpy", "scipy", "fft", run=lambda x: fftconvolve(x, window, "same")))
+        >>> y = manager.run("smooth", x)
+    """
+    if op in _operations:
+        raise ValueError(f"register_operation({op!r}): there is one; unregister it first or choose another name.")
+    made = _operations[op] = Operation(op, describe, fault)
+    return made
+
+
+def unregister_operation(op: str) -> None:
+    """Forget an operation; its kernels stay.
+
+    Raises:
+        LookupError: There is none of that name.
+    """
+    operation(op)
+    del _operations[op]
+
+
+def operation(op: str) -> Operation:
+    """Return the operation of that name.
+
+    Raises:
+        LookupError: There is none.
+    """
+    found = _operations.get(op)
+    if found is None:
+        known = ", ".join(sorted(_operations)) or "none"
+        raise LookupError(f"no operation {op!r}: registered are {known}; introduce it by register_operation.")
+    return found
+
+
+def _run(plan: Plan, operation: Operation, args: tuple, kwargs: dict[str, Any]) -> Any:
+    plan.kernel.calls["run"] += 1
+    return plan.kernel.run(*args, **kwargs)
+
+
+def _fault(result: Any, operation: Operation, args: tuple, kwargs: dict[str, Any]) -> str | None:
+    return None if operation.fault is None else operation.fault(result, *args, **kwargs)
+
+
+RUN = Work(_run, _fault)

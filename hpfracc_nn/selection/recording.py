@@ -1,0 +1,108 @@
+"""What a manager is told of live calls, and remembers."""
+
+import math
+import threading
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.profiling import Block
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
+
+
+class Records(ABC):
+    """The part of a manager that keeps measurements."""
+
+    lock: threading.RLock
+    learner: Learner
+    _history: deque[Measurement]
+
+    def record(
+        self,
+        plan: Plan,
+        seconds: float,
+        direction: Direction = "forward",
+        *,
+        keep: bool = True,
+        transfer_seconds: float = 0.0,
+        peak_bytes: float | None = None,
+    ) -> None:
+        """Remember that `plan` took `seconds`, and learn from it.
+
+        A plan's first sample in each direction is dropped: it paid for cold caches. Where it compiled, it is remembered
+        as what that took.
+
+        Args:
+            plan: What ran.
+            seconds: Its time.
+            direction: Of the pass.
+            keep: False: the time says nothing of the plan, because the processor was taken away meanwhile.
+            transfer_seconds: The part of it that moved data between devices.
+            peak_bytes: The most that it held beyond its input, None where nobody measured it.
+
+        Raises:
+            ValueError: A time is negative or not finite, the part more than the whole, or there is no such direction.
+        """
+        if direction not in DIRECTIONS:
+            raise ValueError(f"record(direction={direction!r}): needs one of {', '.join(DIRECTIONS)}.")
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"record(seconds={seconds}): needs a finite time, not negative.")
+        if not 0 <= transfer_seconds <= seconds:
+            raise ValueError(f"record(transfer_seconds={transfer_seconds}): needs a part of the {seconds} seconds.")
+        self.forgive(plan)
+        samples = plan.samples(direction)
+        is_first = not samples.warm
+        if keep and (samples.add(seconds) or (is_first and plan.compiled_in(seconds))):
+            compiling = max(0.0, seconds - transfer_seconds - plan.seconds) if is_first else 0.0
+            self._history.append(
+                Measurement(
+                    plan.workload,
+                    plan.kernel.name,
+                    seconds,
+                    direction,
+                    compile_seconds=compiling,
+                    transfer_seconds=transfer_seconds,
+                    peak_bytes=peak_bytes,
+                )
+            )
+        if plan.learns:
+            with self.lock:
+                if self.learner.observe(plan, seconds, direction, keep):
+                    self.reconsider()
+
+    def history(self, op: str | None = None) -> list[Measurement]:
+        """Return the last measurements, oldest first: of an operation or a profiled block, or all."""
+        return [each for each in list(self._history) if op is None or each.workload.op == op]
+
+    @contextmanager
+    def profile(self, name: str) -> Iterator[Block]:
+        """Time a block into the history, also one that raises: `history(name)` returns what was measured.
+
+        Args:
+            name: Of the block; it stands where an operation's does.
+
+        Yields:
+            What times the parts of the block that compile or move data.
+
+        Example:
+            >>> with manager.profile("epoch") as block:
+            ...     with block.transferring():
+            ...         batch = batch.to("cuda")
+            ...     train(batch)
+        """
+        block = Block()
+        succeeded = False
+        try:
+            yield block
+            succeeded = True
+        finally:
+            self._history.append(block.measured(Workload(name, "python"), succeeded))
+
+    @abstractmethod
+    def reconsider(self) -> None: ...
+
+    @abstractmethod
+    def forgive(self, plan: Plan, *, at_once: bool = False) -> None: ...

@@ -1,0 +1,426 @@
+"""A site that learns from made-up times: what it ends with, what that costs, and what it keeps."""
+
+import math
+import re
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Wisdom, WisdomFile
+from hpfracc_nn.selection import learning as learning_module
+from hpfracc_nn.selection.bucket import key_of
+from hpfracc_nn.selection.plan import LOOKED_AFTER
+from hpfracc_nn.selection.probe import _probes
+from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
+
+WORK = replace(WORK, needs_gradient=True)
+# The estimate says fft, and is wrong: forward and backward take these seconds each.
+FFT, DENSE, JIT = "torch/fft", "torch/dense", "numba/dense"
+ESTIMATES = {FFT: 1e-4, DENSE: 1.5e-4}
+TIMES = {FFT: 3e-4, DENSE: 1.2e-4, JIT: 1e-5}
+CLOSE = {FFT: 1.1e-4, DENSE: 0.8e-4}  # so near to the estimates that only a trial can tell
+
+
+class Flagged(FakeProbe):
+    is_deterministic = False
+
+    def deterministic(self):
+        return self.is_deterministic
+
+
+@pytest.fixture(autouse=True)
+def probe(monkeypatch):
+    made = Flagged()
+    monkeypatch.setitem(_probes, "torch", made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch):
+    """The time of a decision is real, that of a call is made up: the one is not held against the other."""
+    monkeypatch.setattr(learning_module, "FREE", math.inf)
+
+
+@pytest.fixture(autouse=True)
+def add():
+    with registering() as add_kernels:
+        for name, seconds in ESTIMATES.items():
+            add_kernels(estimated(name, seconds))
+        yield add_kernels
+
+
+def estimated(name, seconds, **given):
+    """A kernel that is estimated at so many seconds each way."""
+    return fake(name, lambda w: (1 + w.needs_gradient) * seconds * 1e9, launches=0, **given)
+
+
+def learning(**settings):
+    return fake_manager(mode="learn", **settings)
+
+
+def call(site, times=TIMES, work=WORK, backward=True, fails=False):
+    """One live call, as the product makes it; return its plan and whether it was timed."""
+    plan = site.pick(work, lambda: work)
+    timed = plan.due()
+    if fails and plan.reason == "explore":
+        raise KeyboardInterrupt
+    if timed:
+        site.manager.record(plan, times[plan.kernel.name])
+    if backward:
+        site.again(plan)
+        if plan.due("backward"):
+            site.manager.record(plan, times[plan.kernel.name], "backward")
+    return plan, timed
+
+
+def calls(site, count, **given):
+    """Return kernel, reason and whether it was timed, of each call."""
+    found = []
+    for _ in range(count):
+        plan, timed = call(site, **given)
+        found.append((plan.kernel.name, plan.reason, timed))
+    return found
+
+
+def learnt(**settings):
+    """A manager that knows better, and its site."""
+    manager = learning(**settings)
+    site = manager.site("test_op", "torch")
+    calls(site, 300)
+    return manager, site
+
+
+def test_a_site_begins_with_the_estimate_and_ends_with_what_measured_best():
+    site = learning().site("test_op", "torch")
+    found = calls(site, 300)
+    assert found[0] == (FFT, "prior", True)
+    assert found[-1][:2] == (DENSE, "measured")
+    assert sum(name == FFT for name, _, _ in found) < 20
+
+
+def test_a_trial_runs_once_and_is_timed():
+    site = learning().site("test_op", "torch")
+    last, trials = None, 0
+    for _ in range(300):
+        plan, timed = call(site, times=CLOSE)
+        if plan.reason == "explore":
+            trials += 1
+            assert timed
+            assert site.plans()[0] is not plan  # the incumbent stays, and is asked at the next call
+            assert site.plans()[0].left == 1
+        last = plan
+    assert 1 <= trials <= 10
+    assert site.plans()[0] is last
+    assert last.kernel.name == DENSE
+
+
+def test_what_trials_lose_stays_within_their_budget():
+    manager = learning()
+    calls(manager.site("test_op", "torch"), 5000, times=CLOSE)
+    budget, picks = manager.learner.policy.budget, manager.counters()["picks"]
+    assert 0 < budget.explored <= budget.fraction * budget.total + budget.allowance
+    # What the policy believes was spent is what was, two passes of each call, less those since its last decision.
+    spent = sum(2 * CLOSE[name] * count for name, count in picks.items())
+    assert spent - 256 * 2 * CLOSE[DENSE] <= 1.01 * budget.total <= 1.02 * spent
+
+
+def test_short_calls_are_decided_on_seldom_however_odd_their_times(monkeypatch):
+    site = learning().site("test_op", "torch")
+    odd = [dict.fromkeys(TIMES, seconds) for seconds in (1e-4, 3e-4)]
+
+    def decisions(count):
+        return sum(call(site, times=odd[number // 7 % 2])[1] for number in range(count))
+
+    assert decisions(5000) > 500
+    monkeypatch.setattr(learning_module, "FREE", 0.0)
+    monkeypatch.setattr(learning_module, "COST", 1e-9)  # no call is long enough
+    assert decisions(5000) < 5000 / learning_module.SELDOM + 30
+
+
+def test_switching_keeps_counters_and_report_consistent():
+    manager = learning()
+    site = manager.site("test_op", "torch", "layer")
+    found = [name for name, _, _ in calls(site, 500)]
+    counted = manager.counters()
+    assert counted == {
+        "forward": 500,
+        "backward": 500,
+        "picks": {name: found.count(name) for name in set(found)},
+    }
+    rows = {f"{row.backend}/{row.algorithm}": row for row in manager.report()}
+    assert {name: row.forwards for name, row in rows.items()} == counted["picks"]
+    assert all(row.forwards == row.backwards for row in rows.values())
+    assert sum(row.share for row in rows.values()) == pytest.approx(1)
+    assert rows[DENSE].forward_ms == pytest.approx(0.12)
+    # The report predicts what is believed now, not what was estimated at first.
+    assert rows[DENSE].predicted_ms == pytest.approx(0.24, rel=0.1)
+    assert rows[DENSE].speed_up == pytest.approx(3e-4 / 1.2e-4, rel=0.3)
+
+
+def test_code_is_bought_only_after_it_would_have_paid(add):
+    jit, price = estimated(JIT, 1e-5), 0.05
+    compiled: list[str] = []
+    jit.compiles = lambda w: None if compiled else Compilation(price, "jit")
+    add(jit)
+    site = learning().site("test_op", "torch")
+    spent, number = 0.0, 0
+    while not compiled:
+        number += 1
+        plan, timed = call(site)
+        if plan.kernel.name == JIT:
+            compiled.append("now")
+            assert (plan.reason, timed) == ("explore", True)
+        else:
+            spent += 2 * TIMES[plan.kernel.name]
+        assert number < 10_000
+    assert price <= spent  # it can have saved no more than all time there was
+    assert spent <= 3 * price
+    calls(site, 300)
+    assert call(site)[0].kernel.name == JIT
+
+
+def test_code_that_must_not_start_unasked_is_never_tried(add):
+    jit = estimated(JIT, 1e-7)
+    jit.compiles = lambda w: Compilation(math.inf, "jit")
+    add(jit)
+    site = learning().site("test_op", "torch")
+    assert JIT not in {name for name, _, _ in calls(site, 3000)}
+
+
+def test_compiled_code_makes_every_site_ask_again(add):
+    jit = estimated(JIT, 1e-5)
+    compiled: list[str] = []
+    jit.compiles = lambda w: None if compiled else Compilation(0.05, "jit")
+    add(jit)
+    manager = learning()
+    first, second = (manager.site("test_op", "torch") for _ in range(2))
+    other = replace(WORK, n=200)
+    calls(second, 300, work=other)
+    assert second.plans()[0].left > 1
+    while not compiled:
+        if call(first)[0].kernel.name == JIT:
+            compiled.append("now")
+    assert second.plans()[0].left == 1
+
+
+def test_a_change_of_level_makes_every_site_ask_again():
+    manager = learning()
+    site, other = (manager.site("test_op", "torch") for _ in range(2))
+    one_way = replace(WORK, needs_gradient=False)
+    alone: dict[str, Any] = {"work": one_way, "backward": False}
+    calls(site, 300, **alone)
+    calls(other, 300, work=replace(one_way, n=200), backward=False)
+    assert other.plans()[0].left > 1
+    slower = {FFT: 3e-4, DENSE: 1e-3}
+    for _ in range(1000):
+        call(site, times=slower, **alone)
+        if other.plans()[0].left == 1:
+            break
+    assert other.plans()[0].left == 1
+    calls(site, 300, times=slower, **alone)
+    assert call(site, times=slower, **alone)[0].kernel.name == FFT
+
+
+def test_asking_again_counts_at_least_one_call():
+    _, site = learnt()
+    plan = site.plans()[0]
+    plan.left, plan.granted = 100, 50  # as after a race of threads
+    site.reconsider()
+    assert (plan.left, plan.granted) == (1, 1)
+    assert call(site)[0].kernel.name == DENSE
+
+
+@pytest.mark.parametrize(
+    "change", [{"switch_margin": 0.2}, {"explore_fraction": 0.0}, {"memory_limit": "1GiB"}, {"sample": False}]
+)
+def test_settings_change_without_forgetting(change):
+    manager, site = learnt()
+    spent = manager.learner.policy.budget.total
+    manager.configure(**change)
+    plan, _ = call(site)
+    assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
+    assert manager.learner.policy.budget.total >= spent > 0
+    assert {name for name, _, _ in calls(site, 200)} == {DENSE}
+
+
+def test_modes_change_without_forgetting():
+    manager, site = learnt()
+    for mode, name in (("prior", FFT), ("frozen", DENSE), ("off", FFT), ("learn", DENSE)):
+        manager.configure(mode=mode)
+        assert call(site)[0].kernel.name == name, mode
+
+
+@pytest.mark.parametrize("mode", ["off", "prior", "frozen"])
+def test_other_modes_try_nothing(mode):
+    manager = fake_manager(mode=mode)
+    site = manager.site("test_op", "torch")
+    found = calls(site, 1000)
+    assert {(name, reason) for name, reason, _ in found} == {(FFT, "first" if mode == "off" else "prior")}
+    assert manager.learner.policy.state() == {}
+
+
+def test_frozen_stays_with_what_was_learnt_whatever_it_takes_now():
+    manager, site = learnt()
+    manager.configure(mode="frozen")
+    assert {name for name, _, _ in calls(site, 1000, times={DENSE: 1.0, FFT: 1e-6})} == {DENSE}
+
+
+def test_without_sampling_nothing_is_learnt():
+    site = learning(sample=False).site("test_op", "torch")
+    assert set(calls(site, 1000)) == {(FFT, "prior", False)}
+
+
+def test_forgetting_an_operation_leaves_the_others(add):
+    add(*(estimated(name, seconds, op="test_op_2") for name, seconds in ESTIMATES.items()))
+    manager, site = learnt()
+    other, work = manager.site("test_op_2", "torch"), replace(WORK, op="test_op_2")
+    calls(other, 300, work=work)
+    manager.forget("test_op")
+    assert {each.workload.op for each in manager.history()} == {"test_op_2"}
+    plan, _ = call(site)
+    assert (plan.kernel.name, plan.reason) == (FFT, "prior")
+    plan, _ = call(other, work=work)
+    assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
+    manager.forget()
+    assert manager.history() == []
+    assert call(other, work=work)[0].reason == "prior"
+
+
+def test_an_exception_in_a_trial_leaves_the_site_consistent():
+    manager = learning()
+    site = manager.site("test_op", "torch")
+    raised = 0
+    for _ in range(20):
+        try:
+            call(site, times=CLOSE, fails=raised < 2)
+        except KeyboardInterrupt:
+            raised += 1
+            assert site.plans()[0].left == 1  # the next call asks again
+    assert raised == 2
+    found = calls(site, 300, times=CLOSE)
+    assert found[-1][:2] == (DENSE, "measured")
+    assert manager.counters()["forward"] == 320
+    assert manager.counters()["backward"] == 318
+
+
+def test_an_exception_while_it_decides_leaves_the_site_consistent(monkeypatch):
+    _, site = learnt()
+    site.reconsider()
+
+    def interrupted(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BackendManager, "decide", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            call(site)
+    assert {name for name, _, _ in calls(site, 100)} == {DENSE}
+
+
+def test_a_second_manager_begins_with_what_the_first_one_saved(tmp_path, probe):
+    manager, _ = learnt(wisdom=tmp_path)
+    assert manager.save()
+    asked = len(probe.asked)
+    second = BackendManager(Settings(mode="learn", wisdom=tmp_path), machine=Machine())
+    plan, _ = call(second.site("test_op", "torch"))
+    assert (plan.kernel.name, plan.reason) == (DENSE, "wisdom")
+    assert len(probe.asked) == asked  # the rates were in the file too
+    frozen = BackendManager(Settings(mode="frozen", wisdom=tmp_path), machine=Machine())
+    assert call(frozen.site("test_op", "torch"))[0].kernel.name == DENSE
+    for settings in (Settings(mode="prior", wisdom=tmp_path), Settings(mode="learn", wisdom="off")):
+        fresh = BackendManager(settings, machine=Machine())
+        assert call(fresh.site("test_op", "torch"))[0].kernel.name == FFT
+
+
+def test_what_another_machine_measured_counts_less(tmp_path):
+    manager, _ = learnt(wisdom=tmp_path / "own")
+    manager.save()
+    known = WisdomFile(tmp_path / "own").read()
+    WisdomFile(tmp_path / "foreign").update(Wisdom.of(known.as_prior().timings.values(), {}))
+    found = {}
+    for name in ("own", "foreign", "off"):
+        wisdom = name if name == "off" else tmp_path / name
+        other = BackendManager(Settings(mode="learn", wisdom=wisdom), machine=Machine())
+        _, believed = other.learner.believed(WORK, other._verdicts_on(WORK))
+        found[name] = believed[FFT]
+    assert found["off"].seconds < found["foreign"].seconds < found["own"].seconds
+    width = {name: each.high / each.low for name, each in found.items()}
+    assert width["own"] < width["foreign"] <= width["off"]
+
+
+def test_toggling_the_deterministic_flag_counts_from_the_next_decision(probe):
+    _, site = learnt()
+    calls_left = site.plans()[0].left
+    probe.is_deterministic = True
+    found = calls(site, calls_left + 1000)
+    assert {name for name, _, _ in found[: calls_left - 1]} == {DENSE}
+    assert set(found[calls_left:]) <= {(FFT, "prior", timed) for timed in (True, False)}
+    probe.is_deterministic = False
+    found = calls(site, LOOKED_AFTER + 10)
+    assert found[-1][:2] == (DENSE, "measured")  # nothing was forgotten
+    assert site.manager.counters()["forward"] == 300 + calls_left + 1000 + LOOKED_AFTER + 10
+
+
+def test_a_question_without_data_follows_the_deterministic_flag_at_once(probe):
+    manager, _ = learnt()
+    assert manager.plan(WORK).kernel.name == DENSE
+    probe.is_deterministic = True
+    assert (manager.plan(WORK).kernel.name, manager.plan(WORK).uncertainty) == (FFT, 4.0)  # by shipped rates
+    probe.is_deterministic = False
+    assert manager.plan(WORK).kernel.name == DENSE
+
+
+def test_deterministic_plans_do_not_depend_on_the_machine(add, monkeypatch):
+    add(fake("numba/fft", lambda w: 1000 * w.samples, launches=0))
+    tables = []
+    for slower in (1.0, 0.01, 30.0):
+        rates = Rates(dict.fromkeys(("matmul", "fft", "scan", "elementwise"), 1e9 / slower), 1e9 * slower, 1e-6)
+        monkeypatch.setattr(FakeProbe, "calibrate", lambda self, device, dtype, rates=rates: rates)
+        manager = learning(deterministic=True)
+        works = [replace(WORK, rows=4**k, n=8 * k + 1) for k in range(9)]
+        sites = [manager.site("test_op", "torch") for _ in works]
+        tables.append(
+            [
+                call(site, work=work, times=dict.fromkeys([*TIMES, "numba/fft"], 1.0))[0].kernel.name
+                for site, work in zip(sites, works, strict=True)
+            ]
+        )
+    assert tables[0] == tables[1] == tables[2]
+    assert len(set(tables[0])) > 1
+
+
+DIFFERENT: dict[str, Any] = {
+    "op": "test_op_2",
+    "framework": "numpy",
+    "device": "cuda:1",
+    "dtype": "float64",
+    "width": 2,
+    "channels": 4,
+    "needs_gradient": False,
+    "learns_weights": True,
+    "threads": 2,
+}
+
+
+@pytest.mark.parametrize("name", DIFFERENT)
+def test_a_fact_that_times_depend_on_keeps_keys_apart(name):
+    assert key_of(replace(WORK, **{name: DIFFERENT[name]})).group != key_of(WORK).group
+
+
+@pytest.mark.parametrize("name", ["device", "dtype", "needs_gradient", "threads"])
+def test_nothing_measured_elsewhere_counts(name):
+    manager, site = learnt()
+    elsewhere = replace(WORK, **{name: DIFFERENT[name]})
+    plan, _ = call(site, work=elsewhere, backward=False)
+    assert (plan.kernel.name, plan.reason) == (FFT, "prior")
+    assert manager.plan(elsewhere).seconds == pytest.approx((1 + elsewhere.needs_gradient) * ESTIMATES[FFT])
+
+
+def test_an_unknown_direction_teaches_nothing():
+    manager, site = learnt()
+    before = manager.learner.policy.state()
+    plan, _ = call(site, backward=False)
+    with pytest.raises(ValueError, match=re.escape("record(direction='sideways')")):
+        manager.record(plan, 1.0, "sideways")  # type: ignore[arg-type]
+    assert manager.learner.policy.state() == before
