@@ -186,7 +186,7 @@ class Site:
         """Return the plan that is right now in place of one that does not learn."""
         fresh = self.manager.plan(plan.workload)
         if fresh.kernel is plan.kernel:
-            plan.provisional, plan.chunk = fresh.provisional, fresh.chunk
+            plan.reason, plan.provisional, plan.chunk = fresh.reason, fresh.provisional, fresh.chunk
             plan.postpone()
             return plan
         chosen = self._others.get((key, fresh.kernel.name)) or fresh.twin()
