@@ -8,11 +8,11 @@ boundary columns, is in `frame.py`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import forward_ad
@@ -173,8 +173,8 @@ def _fault_backward(
 
 def _is_finite(x: Tensor) -> bool:
     """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take."""
-    low, high = torch.aminmax(x)  # both are NaN where any number is
-    return math.isfinite(low) and math.isfinite(high)
+    values = x.detach().resolve_neg().numpy()  # by NumPy: torch's own threads do not outlive a fork
+    return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # both are NaN where any number is
 
 
 def _another(y: Tensor, like: Tensor) -> str:
