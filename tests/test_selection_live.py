@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -142,9 +143,18 @@ class Derived(Dataset):
         return y, [plan.kernel.name, plan.reason], os.getpid() != self.parent and self.manager.lock.acquire(timeout=1)
 
 
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    """As in the workers of a loader: times of another number of threads are another matter."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
 @forks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_workers_of_a_data_loader_know_what_their_parent_learnt(made_up: None) -> None:
+def test_workers_of_a_data_loader_know_what_their_parent_learnt(made_up: None, one_thread: None) -> None:
     manager = BackendManager(LEARNING)
     x = torch.arange(32.0).expand(16, 32)
     for _ in range(100):
