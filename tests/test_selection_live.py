@@ -153,10 +153,8 @@ def one_thread() -> Iterator[None]:
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_workers_of_a_data_loader_know_what_their_parent_learnt(made_up: None, one_thread: None) -> None:
-    if "jaxlib" in sys.modules:
-        pytest.skip("where JAX is loaded a fork asks all kernels again, and a site begins with the estimate")
     manager = BackendManager(LEARNING)
     x = torch.arange(32.0).expand(16, 32)
     for _ in range(100):
