@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
 from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Wisdom, WisdomFile
 from hpfracc_nn.selection import learning as learning_module
@@ -34,12 +35,6 @@ def probe(monkeypatch):
     made = Flagged()
     monkeypatch.setitem(_probes, "torch", made)
     return made
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """The time of a decision is real, that of a call is made up: the one is not held against the other."""
-    monkeypatch.setattr(learning_module, "FREE", math.inf)
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +199,17 @@ def test_compiled_code_makes_every_site_ask_again(add):
     assert second.plans()[0].left == 1
 
 
+def test_where_a_site_asks_anew_it_goes_on_with_what_was_decided():
+    manager, site = learnt()
+    assert {name for name, _, _ in calls(site, 20)} == {DENSE}  # not tried again so soon
+    key, work = next(iter(site._plans)), WORK
+    manager.kernels_changed()
+    plan = site.pick_backward(key, lambda: work)  # which shows the plan, and decides nothing
+    assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
+    other = manager.site("test_op", "torch").pick_backward(key, lambda: work)
+    assert (other.kernel.name, other.reason) == (DENSE, "measured")
+
+
 def test_a_change_of_level_makes_every_site_ask_again():
     manager = learning()
     site, other = (manager.site("test_op", "torch") for _ in range(2))
@@ -331,6 +337,29 @@ def test_a_second_manager_begins_with_what_the_first_one_saved(tmp_path, probe):
     for settings in (Settings(mode="prior", wisdom=tmp_path), Settings(mode="learn", wisdom="off")):
         fresh = BackendManager(settings, machine=Machine())
         assert call(fresh.site("test_op", "torch"))[0].kernel.name == FFT
+
+
+def test_a_call_does_not_wait_for_another_process_that_saves(tmp_path, monkeypatch):
+    manager, site = learnt(wisdom=tmp_path)
+    assert manager.save()  # there is a file, and a lock beside it
+    waits = []
+    merge = WisdomFile.merge
+
+    def watched(self: WisdomFile, learnt: Wisdom, *, wait: bool) -> bool:
+        waits.append(wait)
+        return merge(self, learnt, wait=wait)
+
+    monkeypatch.setattr(WisdomFile, "merge", watched)
+    monkeypatch.setattr(learning_module, "SAVED_AFTER", -1.0)
+    (lock,) = tmp_path.glob("*.lock")
+    with FileLock(lock):
+        calls(site, 300)
+        assert waits
+        assert not any(waits)
+        assert manager.learner.has_news
+    assert manager.save()
+    assert waits[-1]
+    assert not manager.learner.has_news
 
 
 def test_what_another_machine_measured_counts_less(tmp_path):

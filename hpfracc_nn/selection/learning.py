@@ -101,6 +101,10 @@ class Learner:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
+    def has_decided(self, workload: Workload) -> bool:
+        """Return whether `decide` was asked for workloads like this one, in this process or its parent."""
+        return bool(self.policy.incumbent(key_of(workload)))
+
     @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
@@ -162,7 +166,7 @@ class Learner:
             self._timed.add((key, name))
             self._new[key.text(), name] += 1
             if time.monotonic() - self._saved > SAVED_AFTER:
-                self.save()
+                self.save(wait=False)
         return change is not None
 
     def forget(self, op: str | None = None) -> None:
@@ -177,13 +181,22 @@ class Learner:
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
 
-    def save(self) -> bool:
-        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written."""
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to save."""
+        return bool(self._new)
+
+    def save(self, *, wait: bool = True) -> bool:
+        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written.
+
+        Args:
+            wait: For another process that writes: up to two seconds, which a call to compute something has not.
+        """
         self._saved = time.monotonic()
         if not self._new or self._settings.mode != "learn":
             return False
         self.know()
-        if self._file is None or not self._file.merge(self._learnt()):
+        if self._file is None or not self._file.merge(self._learnt(), wait=wait):
             return False
         self._new.clear()
         return True
