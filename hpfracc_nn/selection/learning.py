@@ -101,9 +101,9 @@ class Learner:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
-    def has_decided(self, workload: Workload) -> bool:
-        """Return whether `decide` was asked for workloads like this one, in this process or its parent."""
-        return bool(self.policy.incumbent(key_of(workload)))
+    def standing(self, workload: Workload) -> tuple[str, str]:
+        """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
+        return self.policy.standing(key_of(workload))
 
     @_counted
     def decide(

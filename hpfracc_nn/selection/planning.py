@@ -12,7 +12,7 @@ from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels
 from hpfracc_nn.selection.room import Room
-from hpfracc_nn.selection.verdict import Verdict, judge, plan_of
+from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of
 from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096
@@ -59,11 +59,11 @@ class Planning(Recovery):
         with self.lock:
             if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
                 return self.plan(workload).twin()
-            if self.learner.has_decided(workload):
-                return self._planned(workload)
             verdicts, reduced = self._standing(workload)
-            name = ranked(verdicts, self.settings)[0].kernel.name
-            return plan_of(name, "prior", verdicts, workload, self.settings, learns=True, provisional=reduced)
+            name, reason = self.learner.standing(workload)
+            if name not in {each.kernel.name for each in accepted(verdicts)}:
+                name, reason = ranked(verdicts, self.settings)[0].kernel.name, "prior"
+            return plan_of(name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced)
 
     def has_changed(self, framework: str) -> bool:
         """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""

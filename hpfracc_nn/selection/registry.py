@@ -71,6 +71,9 @@ class Kernel:
         saves: Bytes that the backward pass will hold; by default none.
         compiles: What the next call would have to compile or load, None where all is there.
         calls: How often it ran and what for, counted by the one who runs it.
+
+    Attributes:
+        name: "backend/algorithm".
     """
 
     op: str
@@ -85,10 +88,10 @@ class Kernel:
     saves: Callable[[Workload], float] = _free
     compiles: Callable[[Workload], Compilation | None] = _nothing
     calls: Counter[str] = field(default_factory=Counter, repr=False)
+    name: str = field(init=False, repr=False)
 
-    @property
-    def name(self) -> str:
-        return f"{self.backend}/{self.algorithm}"
+    def __post_init__(self) -> None:
+        self.name = f"{self.backend}/{self.algorithm}"
 
     @property
     def is_differentiable(self) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 from hpfracc_nn.selection import energy
 from hpfracc_nn.selection.machine import Calibration
-from hpfracc_nn.selection.probe import probes
+from hpfracc_nn.selection.probe import has_probe, probe
 from hpfracc_nn.selection.registry import algorithms, backends
 
 Mode = Literal["off", "prior", "frozen", "learn"]
@@ -138,7 +138,7 @@ class Settings:
         """
         if self.deterministic is not None:
             return self.deterministic
-        return any(probe.framework == framework and probe.deterministic() for probe in probes())
+        return has_probe(framework) and probe(framework).deterministic()
 
 
 def amount(name: str, value: object) -> int | float:
