@@ -276,14 +276,12 @@ def test_shipped_rates_ask_no_probe_and_stand_in_where_there_is_none(add, torch_
     assert torch_probe.asked == []
 
 
-def test_a_device_without_shipped_rates_is_an_error(add):
-    add(fake("torch/fft"))
-    message = (
-        "no shipped rates for device 'cuda': needs one of cpu; "
-        "call configure(calibration='measured') or unset HPFRACC_NN_CALIBRATION."
-    )
-    with pytest.raises(LookupError, match=f"^{re.escape(message)}$"):
-        fake_manager(calibration="shipped").plan(replace(WORK, device="cuda:0"))
+@pytest.mark.parametrize("settings", [{"calibration": "shipped"}, {"deterministic": True}, {"mode": "off"}])
+def test_every_device_has_shipped_rates(add, settings):
+    add(fake("torch/fft"), fake("torch/dense", lambda w: 1e3 * w.samples))
+    manager = fake_manager(**settings)
+    for device in ("cpu", "cuda:0", "mps"):
+        assert manager.plan(replace(WORK, device=device)).kernel.name == "torch/fft"
 
 
 def test_bad_facts_are_refused_at_the_door():

@@ -13,6 +13,7 @@ from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.sampling import Samples
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 WORK = replace(WORK, needs_gradient=True)
@@ -208,6 +209,44 @@ def test_where_a_site_asks_anew_it_goes_on_with_what_was_decided():
     assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
     other = manager.site("test_op", "torch").pick_backward(key, lambda: work)
     assert (other.kernel.name, other.reason) == (DENSE, "measured")
+
+
+def test_a_kernel_that_waits_for_others_at_every_call_is_learnt_of():
+    # Its thread has the processor for next to none of the time, as if it was taken away.
+    manager = learning()
+    site = manager.site("test_op", "torch")
+    for _ in range(300):
+        plan = site.pick(0, lambda: WORK)
+        site.again(plan)
+        for direction in ("forward", "backward"):
+            if plan.due(direction):
+                manager.record(plan, TIMES[plan.kernel.name], direction, keep=plan.kernel.name != FFT)
+    assert site.plans()[0].kernel.name == DENSE
+
+
+def test_a_time_without_the_processor_says_nothing_unless_all_do():
+    samples = Samples()
+    assert [samples.keeps(keep) for keep in (True, False, False, False, True, False, False, False, False, False)] == [
+        True, False, False, False, True, False, False, False, True, True
+    ]  # fmt: skip
+
+
+def test_in_two_operations_a_trial_runs_both_passes():
+    # A compiled graph asks twice by the same key, and hands nothing from one pass to the other.
+    manager = learning()
+    site = manager.site("test_op", "torch")
+    tried = 0
+    for _ in range(300):
+        first = site.pick(0, lambda: WORK)
+        second = site.pick_backward(0, lambda: WORK)
+        assert second is first
+        tried += first.reason == "explore"
+        for plan, direction in ((first, "forward"), (second, "backward")):
+            if plan.due(direction):
+                manager.record(plan, CLOSE[plan.kernel.name], direction)
+    assert tried
+    assert site.plans()[0].kernel.name == DENSE
+    assert site.pick_backward(0, lambda: WORK) is site.plans()[0]  # also where it comes twice
 
 
 def test_a_change_of_level_makes_every_site_ask_again():

@@ -23,7 +23,7 @@ class Site:
     the same manager; an unpickled one belongs to the process-wide manager.
     """
 
-    __slots__ = ("__weakref__", "_epoch", "_others", "_plans", "framework", "label", "manager", "op")
+    __slots__ = ("__weakref__", "_epoch", "_others", "_plans", "_tried", "framework", "label", "manager", "op")
 
     def __init__(
         self,
@@ -39,6 +39,7 @@ class Site:
         self.label = label
         self._plans: dict[Hashable, Plan] = {}
         self._others: dict[tuple[Hashable, str], Plan] = {}  # those that were tried or replaced, by kernel
+        self._tried: dict[Hashable, Plan] = {}  # by the last forward pass of a key, until its backward pass or the next
         self._epoch = manager.epoch
         weakref.finalize(self, _retire, retired, self._plans, self._others).atexit = False
 
@@ -73,9 +74,10 @@ class Site:
     def pick_backward(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return the plan for `key` and count one backward consultation: where no plan came from the forward pass.
 
-        In a compiled graph the two passes are two operations; the same key gives both the same plan.
+        In a compiled graph the two passes are two operations; the same key gives both the same plan, also one that is
+        only tried.
         """
-        plan = self._plans.get(key)
+        plan = self._tried.pop(key, None) or self._plans.get(key)
         if plan is None or self._epoch != self.manager.epoch:
             plan = self._ask(key, describe)
         return self.again(plan)
@@ -138,6 +140,7 @@ class Site:
                 manager.retire((*self._plans.values(), *self._others.values()))
                 self._plans.clear()  # the same dicts for ever: the finalizer holds them
                 self._others.clear()
+                self._tried.clear()
                 self._epoch = epoch
             plan = self._plans.get(key)  # another thread may have asked while this one waited
             if plan is None:
@@ -158,6 +161,7 @@ class Site:
                 return self._renewed(key, plan)
             backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
             name, reason, period = manager.decide(plan, plan.granted, backwards)
+            self._tried.pop(key, None)
             if name == plan.kernel.name:
                 self._justify(plan, reason)
                 plan.grant(period)
@@ -165,7 +169,7 @@ class Site:
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
             manager.refit(chosen)
             if reason == "explore":
-                self._others[key, name] = chosen
+                self._others[key, name] = self._tried[key] = chosen
                 plan.left = plan.granted = 1
                 chosen.grant(NEVER)
             else:

@@ -167,3 +167,8 @@ class Measurement:
     def efficiency(self) -> float:
         """The part of the time that was execution."""
         return self.execute_seconds / self.seconds if self.seconds else 1.0
+
+
+def is_host(device: str) -> bool:
+    """Return whether `device` computes in the host's own memory."""
+    return device.partition(":")[0] == "cpu"
