@@ -31,7 +31,7 @@ Able = tuple[Verdict, Compilation | None]
 
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
-FREE = 0.02  # seconds that deciding may cost, about as much as a calibration; then it slows down
+FREE = 0.005  # seconds that deciding may cost before it slows down
 COST = 0.01  # to this part of the time of the calls
 SELDOM = 1024  # calls between decisions, at most
 
