@@ -27,10 +27,23 @@ def test_each_variable_sets_its_field():
             "HPFRACC_NN_DISABLE_NUMBA": "1",
             "HPFRACC_NN_DISABLE_XLA": "0",
             "HPFRACC_NN_CALIBRATION": "shipped",
-            "HPFRACC_NN_SOMETHING_ELSE": "not selection's business",
         }
     )
     assert settings == Settings("torch", "fft", frozenset({"cuda", "torch/dense", "numba"}), "shipped")
+
+
+def test_a_misspelt_variable_is_warned_of():
+    with pytest.warns(UserWarning, match=r"^HPFRACC_NN_SELECTON is not known .*; known is HPFRACC_NN_SELECTION\.$"):
+        assert from_environment({"HPFRACC_NN_SELECTON": "off"}) == Settings()
+    with pytest.warns(UserWarning, match=r"known is HPFRACC_NN_FORCE_BACKEND, .*, HPFRACC_NN_WISDOM\.$"):
+        from_environment({"HPFRACC_NN_X": "1"})
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("OFF", "off"), ("0", "off"), ("Default", "default"), ("/tmp/Off", "/tmp/Off")]
+)
+def test_wisdom_is_switched_off_by_any_word_for_it(said, meant):
+    assert from_environment({"HPFRACC_NN_WISDOM": said}).wisdom == meant
 
 
 @pytest.mark.parametrize(
