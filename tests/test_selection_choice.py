@@ -171,11 +171,11 @@ def test_explain_shows_estimates_refusals_and_what_was_measured(add):
         "test_op on torch/cpu/float32: rows=4 n=100 width=1 channels=1 exponentials=0 threads=1, no gradient"
     )
     assert re.split(r"  +", lines[2]) == [
-        *("*", "torch/fft", "1", "0.5-2", "0", "-", "3.12 KiB", "0 B", "x", "2", "-"),
+        *("*", "torch/fft", "1", "0.5-2", "0", "-", "inf", "arithmetic", "3.12 KiB", "0 B", "x", "2", "-"),
         "chosen, prior: best by the estimate",
     ]
     assert re.split(r"  +", lines[3].strip()) == [
-        *("torch/dense", "3", "1.5-6", "0", "-", "3.12 KiB", "0 B", "-", "-", "3 times the chosen")
+        *("torch/dense", "3", "1.5-6", "0", "-", "inf", "arithmetic", "3.12 KiB", "0 B", "-", "-", "3 times the chosen")
     ]
     assert lines[4].endswith("refused: jax is not installed")
     assert lines[5].endswith("refused: disabled by configure() or the environment")

@@ -66,6 +66,11 @@ class Workload:
                 ) from None
 
     @property
+    def parallelism(self) -> int:
+        """Signals that depend on no other, and may be computed side by side."""
+        return self.rows * self.width
+
+    @property
     def shares_weights(self) -> bool:
         return self.channels == 1
 
@@ -120,6 +125,11 @@ class Cost:
         numbers = (*self.flops.values(), self.bytes, self.launches, self.workspace)
         if not (min(numbers) >= 0 and math.isfinite(sum(numbers))):  # one that is not a number makes the sum none
             raise ValueError(f"{self!r}: needs every number finite and not negative.")
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte: what stands on the axis of a roofline plot; infinite where nothing is moved."""
+        return sum(self.flops.values()) / self.bytes if self.bytes else math.inf
 
 
 @dataclass(frozen=True, slots=True)
