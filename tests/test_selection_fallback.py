@@ -19,6 +19,7 @@ from hpfracc_nn.selection import (
     kernels,
     register,
     register_operation,
+    room,
     unregister,
     unregister_operation,
 )
@@ -256,6 +257,28 @@ def test_out_of_memory_twice_leaves_larger_calls_to_others(operated, clock, prob
     assert (operated["torch/fft"].calls, probe.released) == (2, ["cpu"])
     assert manager.plan(replace(WORK, n=200)).kernel.name == "torch/dense"
     assert manager.plan(replace(WORK, n=50)).kernel.name == "torch/fft"
+
+
+def test_out_of_memory_leaves_a_kernel_alone_also_where_memory_became_scarce_since_its_plan_was_made(
+    operated, clock, monkeypatch
+):
+    big = replace(WORK, rows=64, n=4096)  # 1 MiB; the kernels take three
+    unregister_operation("test_op")
+    register_operation("test_op", lambda x: big)
+    manager = made(clock, mode="learn")
+    for there in (100 << 20, 2 << 20):
+        monkeypatch.setattr(room, "free", lambda *place, there=there: there)
+        manager._room = room.Room()
+        for _ in range(300):
+            assert manager.run("test_op", 1) == 2
+    (plan,) = [plan for plan in manager.sites()[0].plans() if plan.kernel.name == manager.plan(big).kernel.name]
+    (verdict,) = [each for each in manager._fitted(big) if each.kernel is plan.kernel]
+    assert (plan.chunk, plan.workspace) == (verdict.rows, verdict.workspace)
+    assert plan.chunk is not None
+    operated[plan.kernel.name].error = MemoryError
+    for _ in range(300):
+        assert manager.run("test_op", 1) == 2
+    assert manager.failures() == {plan.kernel.name: {"MemoryError": 2}}
 
 
 def test_what_a_failed_call_had_begun_is_let_go_before_the_second_chance(operated, clock):

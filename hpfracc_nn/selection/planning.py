@@ -151,4 +151,4 @@ class Planning(Recovery):
 def _refit(plan: Plan, verdicts: Iterable[Verdict]) -> None:
     for verdict in verdicts:
         if verdict.kernel is plan.kernel and verdict.refusal is None:
-            plan.chunk = verdict.rows
+            plan.cut(verdict.rows, verdict.workspace)

@@ -119,7 +119,7 @@ class Site:
                 kept = present
             else:
                 kept = self._others.setdefault((key, name), found)
-            kept.chunk = found.chunk
+            kept.cut(found.chunk, found.workspace)
             plan.move(kept, direction)
             return kept
 
@@ -186,11 +186,11 @@ class Site:
         """Return the plan that is right now in place of one that does not learn."""
         fresh = self.manager.plan(plan.workload)
         if fresh.kernel is plan.kernel:
-            plan.reason, plan.provisional, plan.chunk = fresh.reason, fresh.provisional, fresh.chunk
+            plan.follow(fresh)
             plan.postpone()
             return plan
         chosen = self._others.get((key, fresh.kernel.name)) or fresh.twin()
-        chosen.reason, chosen.provisional, chosen.chunk = fresh.reason, fresh.provisional, fresh.chunk
+        chosen.follow(fresh)
         chosen.granted = 1
         chosen.postpone()
         self._replace(key, plan, chosen)
