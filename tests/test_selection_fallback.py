@@ -445,6 +445,34 @@ def test_a_doubtful_result_is_better_than_none(doubted, clock):
     assert manager.plan(WORK).kernel.name == "torch/fft"
 
 
+def test_what_the_function_that_looks_raises_is_the_kernels_fault(doubted, clock):
+    manager = made(clock)
+    kernel_of(manager, "torch/fft").run = Returning(Unlike())
+    assert [manager.run("test_op", 1) for _ in range(50)] == [2] * 50
+    assert manager.failures() == {"torch/fft": {"WrongResult": 1}}
+    assert "after WrongResult: fault raised TypeError: it is like nothing" in manager.explain(WORK)
+
+
+class Unlike:
+    """Raises where it is compared with something."""
+
+    def __eq__(self, other):
+        raise TypeError("it is like nothing")
+
+
+def test_what_the_function_that_looks_raises_of_every_kernels_result_is_raised(doubted, clock):
+    manager = made(clock)
+    for name in doubted:
+        kernel_of(manager, name).run = Returning(Unlike())
+    with pytest.raises(TypeError, match="it is like nothing") as caught:
+        manager.run("test_op", 1)
+    assert len(caught.value.__notes__) == 3
+    assert (
+        caught.value.__notes__[1] == "torch/dense failed too: WrongResult: fault raised TypeError: it is like nothing"
+    )
+    assert "quarantined" not in manager.explain(WORK)
+
+
 def test_a_result_that_every_kernel_gets_wrong_is_an_error(doubted, clock):
     manager = made(clock)
     for name in doubted:
