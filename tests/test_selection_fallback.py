@@ -426,6 +426,16 @@ def test_results_are_looked_at_on_timed_calls_only(doubted, clock):
     assert manager.run("test_op", 1) == 666
 
 
+@pytest.mark.parametrize("sample", [True, False])
+def test_a_result_that_stands_in_for_a_failed_kernel_is_looked_at(doubted, clock, sample):
+    manager = made(clock, sample=sample)
+    manager.run("test_op", 1)
+    doubted["torch/fft"].error = RuntimeError
+    kernel_of(manager, "torch/dense").run = Returning(666)
+    assert [manager.run("test_op", 1) for _ in range(20)] == [2] * 20
+    assert manager.failures() == {"torch/fft": {"RuntimeError": 1}, "torch/dense": {"WrongResult": 1}}
+
+
 def test_a_doubtful_result_is_returned_where_two_kernels_agree(doubted, clock):
     manager = made(clock)
     for name in doubted:

@@ -26,9 +26,9 @@ class Work:
     Args:
         run: Called as run(plan, *given) with one plan after the other until one returns. It may be called again with
             another plan after it raised, and must not have changed what it was given.
-        fault: Called as fault(result, *given) where the call was timed: what is wrong with the result, or None. What it
-            raises is wrong with the result too. A `Doubt` is dropped where a second kernel gives rise to one as well:
-            then it is the data.
+        fault: Called as fault(result, *given) where the call was timed, or on the host where another kernel failed at
+            it: what is wrong with the result, or None. What it raises is wrong with the result too. A `Doubt` is
+            dropped where a second kernel gives rise to one as well: then it is the data.
         direction: Of the pass.
         is_timed: Whether the call is what the plan's times mean.
     """
@@ -98,7 +98,8 @@ class _Rescue:
     def accepts(self, plan: Plan, result: Any, watch: Stopwatch | None) -> bool:
         """Return whether `result` is to be returned, and if so, tell the manager how the call went."""
         seconds, keep = (0.0, False) if watch is None else watch.stop()
-        fault = self._fault(result) if watch is not None or self.doubts else None
+        is_seen = watch is not None or self.doubts or (self.errors and is_host(plan.workload.device))
+        fault = self._fault(result) if is_seen else None
         if isinstance(fault, Doubt):
             self.doubts.append((plan, fault, result))
             return False
