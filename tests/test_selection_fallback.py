@@ -1,5 +1,6 @@
 """Kernels that raise, return nonsense, run out of memory or vanish: the caller gets the result all the same."""
 
+import functools
 import gc
 import itertools
 import logging
@@ -202,6 +203,41 @@ def test_an_interrupt_or_a_warning_is_never_caught(operated, clock, error):
     assert manager.run("test_op", 1) == 2
     assert manager.failures() == {}
     assert manager.counters()["forward"] == 2
+
+
+class TimeLimit(Exception):
+    """What a handler of a signal raises to end what runs."""
+
+    def at_once(self, *_):
+        raise self
+
+    def __call__(self, number, frame):
+        self.at_once()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda *_: TimeLimit().at_once(),
+        TimeLimit().at_once,
+        TimeLimit(),
+        functools.partial(TimeLimit.at_once, TimeLimit()),
+    ],
+    ids=["function", "method", "object", "partial"],
+)
+def test_what_the_handler_of_a_signal_raises_is_never_caught(operated, clock, handler):
+    manager = made(clock)
+    kernel_of(manager, "torch/fft").run = lambda x: signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(TimeLimit):
+            manager.run("test_op", 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert manager.failures() == {}
+    kernel_of(manager, "torch/fft").run = Troubled(TimeLimit)  # of its own accord
+    assert manager.run("test_op", 1) == 2
+    assert manager.failures() == {"torch/fft": {"TimeLimit": 1}}
 
 
 def test_what_is_wrong_with_the_input_is_raised_before_a_kernel_runs(runs, clock):

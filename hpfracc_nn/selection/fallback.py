@@ -42,8 +42,8 @@ class Work:
 def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     """Return what `work` returns for the plan, or for the next best one if its kernel raises.
 
-    KeyboardInterrupt, SystemExit and GeneratorExit pass. A failure is recorded by the manager, and the kernel is not
-    chosen for a while, if another one could do the same.
+    KeyboardInterrupt, SystemExit and GeneratorExit pass, and what the handler of a signal raises. A failure is recorded
+    by the manager, and the kernel is not chosen for a while, if another one could do the same.
 
     Args:
         work: What to do.
