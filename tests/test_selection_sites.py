@@ -320,3 +320,28 @@ def test_a_dropped_manager_is_collected():
     del manager, site
     gc.collect()
     assert gone == [True]
+
+
+# Kernels that come, go, or change their mind
+
+
+def test_a_kernel_that_goes_while_another_thread_plans_is_not_remembered(add):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def refuses(work):
+        if threading.current_thread() is thread:
+            inside.set()
+            go_on.wait(10)
+
+    doomed = fake("numba/fft", lambda w: 0)
+    manager = fake_manager()
+    thread = threading.Thread(target=manager.plan, args=(WORK,))
+    add(fake("numba/dense", refuses=refuses))
+    selection.register(doomed)
+    thread.start()
+    assert inside.wait(10)
+    selection.unregister(doomed)
+    go_on.set()
+    thread.join()
+    assert manager.plan(WORK).kernel.name == "torch/fft"
+    assert "numba/fft" not in manager.explain(WORK)

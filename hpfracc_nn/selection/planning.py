@@ -32,7 +32,7 @@ class Planning(Recovery):
         self._machine = machine or this_machine()
         self._room = Room()
         self._plans: dict[tuple[int, Workload], Plan] = {}
-        self._verdicts: dict[Workload, list[Verdict]] = {}
+        self._verdicts: dict[Workload, tuple[int, list[Verdict]]] = {}  # with the epoch that they belong to
 
     def plan(self, workload: Workload) -> Plan:
         """Return the plan for `workload`, the same one until something is configured or a kernel fails.
@@ -130,14 +130,15 @@ class Planning(Recovery):
 
     def _fitted(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say, those that take too much memory with a refusal or in parts."""
-        found = self._verdicts.get(workload)
-        if found is None:
+        epoch, found = self._verdicts.get(workload, (-1, []))
+        if epoch != self.epoch:
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
             self.learner.know()  # the rates that an earlier process measured, before this one measures them again
             model = self._model(workload.framework)
+            epoch = self.epoch  # before the kernels are asked: one may come or go meanwhile, in another thread
             found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
-            self._verdicts[workload] = found
+            self._verdicts[workload] = epoch, found
         return self._room.fit(found, workload, self.settings, self._model)
 
     def _model(self, framework: str) -> CostModel:
