@@ -12,7 +12,7 @@ from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels
 from hpfracc_nn.selection.room import Room
-from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of
+from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse
 from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096
@@ -131,7 +131,7 @@ class Planning(Recovery):
     def _fitted(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say, those that take too much memory with a refusal or in parts."""
         epoch, found = self._verdicts.get(workload, (-1, []))
-        if epoch != self.epoch:
+        if epoch != self.epoch or not still_refuse(found, workload, self.settings):
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
             self.learner.know()  # the rates that an earlier process measured, before this one measures them again
