@@ -90,7 +90,7 @@ class Plan:
         """Compute so many rows at a time from now on, None for all at once, with so many bytes of workspace."""
         self.chunk, self.workspace = chunk, workspace
 
-    def follow(self, other: "Plan") -> None:
+    def renew(self, other: "Plan") -> None:
         """Take over why another plan of the same kernel runs, and how many rows at a time."""
         self.reason, self.provisional = other.reason, other.provisional
         self.cut(other.chunk, other.workspace)
