@@ -76,6 +76,21 @@ def test_a_bad_name_in_the_list_of_disabled_is_named(bad):
         fake_manager().configure(disable=["cuda", bad])
 
 
+@pytest.mark.parametrize("bad", [3, ["numba", 3], b"numba", {"numba": 1, 3: 1}], ids=repr)
+def test_what_is_no_list_of_names_to_disable_is_told_what_is(bad):
+    manager = fake_manager()
+    before = manager.settings
+    message = f"disable={bad!r}: {DISABLE.replace('needs', 'needs a comma list or an iterable of names: each')}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        manager.configure(disable=bad)
+    assert manager.settings is before
+
+
+def test_settings_take_names_to_disable_in_any_form():
+    for form in ("numba, cuda", ["numba", "cuda"], {"numba", "cuda"}, frozenset({"numba", "cuda"})):
+        assert Settings(disabled=form).disabled == {"numba", "cuda"}  # type: ignore[arg-type]
+
+
 def test_configure_changes_only_what_is_given_and_none_clears():
     manager = fake_manager(mode="learn", wisdom="default", force_backend="torch", disabled=frozenset({"cuda"}))
     manager.configure(force_algorithm="fft", sample=False)

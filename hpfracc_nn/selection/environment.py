@@ -38,7 +38,6 @@ from hpfracc_nn.selection.settings import (
     Settings,
     amount,
     between,
-    check_disabled,
     names,
     one_of,
 )
@@ -140,9 +139,7 @@ def _old_force(environ: Mapping[str, str]) -> str | None:
 
 def _disabled(environ: Mapping[str, str], force: str | None) -> frozenset[str]:
     """Return what is disabled; an older name loses against a newer switch, or force, of the same backend."""
-    listed = names(environ.get(PREFIX + "DISABLE"))
-    for name in sorted(listed):
-        check_disabled(PREFIX + "DISABLE", name)
+    listed = names(PREFIX + "DISABLE", environ.get(PREFIX + "DISABLE", ""))
     switches = dict(_disable_switches(environ))
     for name, backend in OLD_BACKENDS.items():
         if _switch(environ, f"{OLD_PREFIX}DISABLE_{name}") and backend != force:

@@ -20,7 +20,7 @@ from hpfracc_nn.selection.planning import Planning
 from hpfracc_nn.selection.recording import Records
 from hpfracc_nn.selection.registry import watch
 from hpfracc_nn.selection.reporting import Counters
-from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, names
+from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.workload import Measurement
 
@@ -115,7 +115,7 @@ class BackendManager(Planning, Records, Answers):
         given: dict[str, Any] = {
             "force_backend": force_backend,
             "force_algorithm": force_algorithm,
-            "disabled": disable if isinstance(disable, Unchanged) else names(disable),
+            "disabled": disable,
             "calibration": calibration,
             "sample": sample,
             "mode": mode,

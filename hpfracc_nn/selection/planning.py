@@ -12,7 +12,7 @@ from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels
 from hpfracc_nn.selection.room import Room
-from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of
+from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse
 from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096
@@ -32,7 +32,7 @@ class Planning(Recovery):
         self._machine = machine or this_machine()
         self._room = Room()
         self._plans: dict[tuple[int, Workload], Plan] = {}
-        self._verdicts: dict[Workload, list[Verdict]] = {}
+        self._verdicts: dict[Workload, tuple[int, list[Verdict]]] = {}  # with the epoch that they belong to
 
     def plan(self, workload: Workload) -> Plan:
         """Return the plan for `workload`, the same one until something is configured or a kernel fails.
@@ -130,14 +130,15 @@ class Planning(Recovery):
 
     def _fitted(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say, those that take too much memory with a refusal or in parts."""
-        found = self._verdicts.get(workload)
-        if found is None:
+        epoch, found = self._verdicts.get(workload, (-1, []))
+        if epoch != self.epoch or not still_refuse(found, workload, self.settings):
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
             self.learner.know()  # the rates that an earlier process measured, before this one measures them again
             model = self._model(workload.framework)
+            epoch = self.epoch  # before the kernels are asked: one may come or go meanwhile, in another thread
             found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
-            self._verdicts[workload] = found
+            self._verdicts[workload] = epoch, found
         return self._room.fit(found, workload, self.settings, self._model)
 
     def _model(self, framework: str) -> CostModel:
@@ -151,4 +152,4 @@ class Planning(Recovery):
 def _refit(plan: Plan, verdicts: Iterable[Verdict]) -> None:
     for verdict in verdicts:
         if verdict.kernel is plan.kernel and verdict.refusal is None:
-            plan.chunk = verdict.rows
+            plan.cut(verdict.rows, verdict.workspace)

@@ -60,6 +60,12 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
     return verdicts
 
 
+def still_refuse(verdicts: Iterable[Verdict], workload: Workload, settings: Settings) -> bool:
+    """Return whether the kernels that refused do so still, for the same reasons; those that accepted are not asked."""
+    refused = [each for each in verdicts if each.refusal is not None]
+    return all(_refusal(each.kernel, workload, settings) == each.refusal for each in refused)
+
+
 def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
     """Return what a kernel would take, whether it accepts the workload or not."""
     return _assessed(kernel, workload, _one_way(workload), model, model.rates(workload))
