@@ -1,9 +1,10 @@
 """Which kernel is chosen, and what is said when none can be."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpfracc_nn.selection import (
@@ -20,6 +21,7 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_probe,
 )
+from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import (
     RATES,
@@ -282,6 +284,33 @@ def test_every_device_has_shipped_rates(add, settings):
     manager = fake_manager(**settings)
     for device in ("cpu", "cuda:0", "mps"):
         assert manager.plan(replace(WORK, device=device)).kernel.name == "torch/fft"
+
+
+def test_numbers_and_truths_of_numpy_become_those_of_python():
+    facts: dict[str, Any] = {
+        "n": np.prod((10, 10)),
+        "threads": np.int64(1),
+        "needs_gradient": np.bool_(True),
+        "rows": True,
+    }
+    given = replace(WORK, **facts)
+    assert [type(value) for value in astuple(given)] == [type(value) for value in astuple(WORK)]
+    assert given == replace(WORK, n=100, needs_gradient=True, rows=1)
+    assert Key.parse(key_of(given).text()) == key_of(given)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "rule"),
+    [
+        ("dtype", np.dtype("float64"), "needs a name as text, such as 'cpu' or 'float32'."),
+        ("device", None, "needs a name as text, such as 'cpu' or 'float32'."),
+        ("n", 1e3, "needs a whole number; int(n) makes one."),
+        ("needs_gradient", None, "needs True or False."),
+    ],
+)
+def test_a_fact_of_another_type_is_refused_at_the_door(fact, value, rule):
+    with pytest.raises(TypeError, match=f"^{re.escape(f'Workload({fact}={value!r}): {rule}')}$"):
+        replace(WORK, **{fact: value})
 
 
 def test_bad_facts_are_refused_at_the_door():

@@ -1,5 +1,6 @@
 """A site that learns from made-up times: what it ends with, what that costs, and what it keeps."""
 
+import logging
 import math
 import re
 from dataclasses import replace
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 from filelock import FileLock
 
-from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Wisdom, WisdomFile
+from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Timing, Wisdom, WisdomFile
 from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.plan import LOOKED_AFTER
@@ -376,6 +377,53 @@ def test_a_second_manager_begins_with_what_the_first_one_saved(tmp_path, probe):
     for settings in (Settings(mode="prior", wisdom=tmp_path), Settings(mode="learn", wisdom="off")):
         fresh = BackendManager(settings, machine=Machine())
         assert call(fresh.site("test_op", "torch"))[0].kernel.name == FFT
+
+
+NO_WORKLOADS = [
+    "toeplitz 32 x 1024",
+    "[[],[]]",
+    '[["test_op","torch"],[1.0]]',
+    key_of(WORK).text().replace("true", "[]"),
+    key_of(WORK).text().replace("2.0", "NaN"),
+    key_of(WORK).text().replace("2.0", "9" * 400),
+    "[" * 100_000,
+]
+
+
+def test_a_timing_whose_key_no_workload_has_costs_nothing_but_a_line_of_the_log(tmp_path, caplog):
+    manager, _ = learnt(wisdom=tmp_path)
+    assert manager.save()
+    WisdomFile(tmp_path).update(Wisdom.of(Timing(key, DENSE, 1e-3, None, 5, 0.0, "own", 1e-3) for key in NO_WORKLOADS))
+    caplog.set_level(logging.INFO, "hpfracc_nn.selection")
+    second = BackendManager(Settings(mode="learn", wisdom=tmp_path), machine=Machine())
+    plan, _ = call(second.site("test_op", "torch"))
+    assert (plan.kernel.name, plan.reason) == (DENSE, "wisdom")
+    second.forget("test_op")
+    (line,) = caplog.messages
+    assert line.startswith(f"wisdom in {tmp_path}: {len(NO_WORKLOADS)} timings ignored, the first: Key.parse(")
+
+
+def test_a_timing_that_somebody_wrote_without_an_estimate_is_used(tmp_path):
+    timings = [
+        Timing(key_of(WORK).text(), name, 1e-4, seconds, 5, 0.0) for name, seconds in {FFT: 3e-4, DENSE: 0.0}.items()
+    ]
+    WisdomFile(tmp_path).update(Wisdom.of(timings))
+    manager = BackendManager(Settings(mode="frozen", wisdom=tmp_path), machine=Machine())
+    assert {name: each.seconds for name, each in manager.predict(WORK).items()} == {
+        FFT: pytest.approx(4e-4),
+        DENSE: pytest.approx(1e-4, rel=1e-4),  # and the shortest time there is
+    }
+
+
+def test_an_estimate_that_no_file_can_hold_keeps_nothing_from_being_saved(tmp_path, add):
+    add(*(estimated(name, 1e12, op="test_op_2") for name in ESTIMATES))
+    manager, _ = learnt(wisdom=tmp_path)
+    calls(manager.site("test_op_2", "torch"), 50, work=replace(WORK, op="test_op_2"))
+    assert manager.save()
+    estimates = {each.key: each.forward_estimate for each in WisdomFile(tmp_path).read().timings.values()}
+    assert len(estimates) == 2
+    assert estimates[key_of(WORK).text()]
+    assert estimates[key_of(replace(WORK, op="test_op_2")).text()] is None
 
 
 def test_a_call_does_not_wait_for_another_process_that_saves(tmp_path, monkeypatch):
