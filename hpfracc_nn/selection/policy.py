@@ -268,8 +268,6 @@ def _is_open(record: Record, name: str, samples: int) -> bool:
 
 
 def _reason(record: Record, found: Mapping[str, Prediction]) -> Reason:
-    if len(found) == 1:
-        return "only"
     if not found[record.incumbent].samples:
         return "prior"
     return "measured" if record.arms[record.incumbent].is_warm else "wisdom"

@@ -181,9 +181,9 @@ class Site:
             if not plan.learns:
                 return self._renewed(key, plan)
             backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
-            name, reason, period = manager.decide(plan, plan.granted, backwards)
+            name, reason, period, provisional = manager.decide(plan, plan.granted, backwards)
             if name == plan.kernel.name:
-                self._justify(plan, reason)
+                self._justify(plan, reason, provisional)
                 plan.grant(period)
                 return plan
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
@@ -193,18 +193,16 @@ class Site:
                 plan.left = plan.granted = 1
                 chosen.grant(NEVER)
             else:
-                self._justify(chosen, reason)
+                self._justify(chosen, reason, provisional)
                 chosen.grant(period)
                 self._replace(key, plan, chosen)
             plan.move(chosen, "forward")
             return chosen
 
-    def _justify(self, plan: Plan, reason: str) -> None:
-        """Note why `plan` runs; where that is another reason than before, note what is expected of it now, too."""
-        if reason != plan.reason and plan.reason != "forced":
-            made = self.manager.plan_with(plan.kernel.name, reason, plan.workload)
-            plan.reason, plan.seconds, plan.uncertainty = made.reason, made.seconds, made.uncertainty
-            plan.alternatives = made.alternatives
+    def _justify(self, plan: Plan, reason: str, provisional: bool) -> None:
+        """Note why `plan` runs, and where that is another reason than before, what is expected of it now."""
+        if (reason, provisional) != (plan.reason, plan.provisional) and plan.reason != "forced":
+            plan.renew(self.manager.plan_with(plan.kernel.name, reason, plan.workload))
 
     def _renewed(self, key: Hashable, plan: Plan) -> Plan:
         """Return the plan that is right now in place of one that does not learn."""

@@ -110,13 +110,19 @@ def plan_of(
         seconds=seconds,
         uncertainty=uncertainty,
         workspace=chosen.workspace,
-        reason="forced" if settings.forced else reason if others or provisional else "only",
+        reason="forced" if settings.forced else why(reason, name, ranked, provisional),
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
         chunk=chosen.rows,
         provisional=provisional,
     )
+
+
+def why(reason: str, name: str, verdicts: Iterable[Verdict], provisional: bool) -> str:
+    """Return the reason of a choice: "only" where no other kernel accepts, or would if it were not left alone."""
+    others = any(each.refusal is None and each.kernel.name != name for each in verdicts)
+    return reason if others or provisional else "only"
 
 
 def no_kernel(verdicts: list[Verdict], workload: Workload, settings: Settings) -> str:
