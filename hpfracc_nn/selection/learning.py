@@ -105,6 +105,10 @@ class Learner:
         """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
         return self.policy.standing(key_of(workload))
 
+    def trial(self, workload: Workload) -> str | None:
+        """Return the kernel that is being tried for workloads like this one, None where there is none."""
+        return self.policy.trial(key_of(workload)) if self.is_learning(workload.framework) else None
+
     @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
