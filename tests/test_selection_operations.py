@@ -43,6 +43,7 @@ def by_sums(x, count):
     return (sums[count:] - sums[:-count]) / count
 
 
+ROUGH = Workload("rough", "numpy")
 X, WINDOW = np.random.default_rng(0).standard_normal(20_000), np.full(500, 1 / 500)
 
 
@@ -116,6 +117,33 @@ def test_names_are_checked(smooth):
             fake_manager().run("kernelless")
     finally:
         unregister_operation("kernelless")
+
+
+def test_an_argument_may_have_any_name(smooth):
+    kernels("smooth", "anything")[0].run = lambda **given: given
+    unregister_operation("smooth")
+    register_operation("smooth", lambda **given: Workload("smooth", "anything"))
+    given = {"op": 1, "self": 2, "plan": 3, "operation": 4, "args": 5, "kwargs": 6, "key": 7, "result": 8}
+    assert fake_manager().run("smooth", **given) == given
+
+
+@pytest.mark.parametrize(
+    ("described", "error", "said"),
+    [
+        (None, TypeError, "needs a Workload; it returned None."),
+        (
+            Workload("rough", "numpy"),
+            ValueError,
+            "needs a workload of 'smooth'; it returned rough on numpy/cpu/float32.",
+        ),
+    ],
+)
+def test_who_describes_an_operation_must_return_a_workload_of_it(smooth, described, error, said):
+    unregister_operation("smooth")
+    register_operation("smooth", lambda x: described)
+    message = f"register_operation('smooth', describe=...): {said}"
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        fake_manager().run("smooth", 1)
 
 
 def test_the_example_learns(monkeypatch, capsys):
