@@ -222,7 +222,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return "disabled"
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"left out: {settings.forced}"
-    return kernel.refuses(workload)
+    refusal: str | None = kernel.ask("refuses", workload)
+    return refusal
 
 
 def _workload(

@@ -157,3 +157,24 @@ def test_the_example_learns(monkeypatch, capsys):
     calls = {name: int(count) for name, count in re.findall(r"^(\S+): (\d+) calls$", capsys.readouterr().out, re.M)}
     assert calls["numpy/sums"] > calls["numpy/convolution"]
     assert sum(calls.values()) == 100
+
+
+@pytest.mark.parametrize("question", ["refuses", "cost", "saves", "compiles"])
+@pytest.mark.parametrize("mode", ["prior", "learn"])
+def test_an_exception_where_a_kernel_is_asked_something_names_the_kernel(smooth, question, mode):
+    def broken(workload):
+        raise KeyError("mine")
+
+    setattr(smooth[0], question, broken)
+    manager = fake_manager(mode=mode)
+    note = (
+        f"while asking numpy/slow for its `{question}` at smooth on anything/cpu/float64, rows=1 n=20000 width=1; "
+        "to do without it: configure(disable='numpy/slow')"
+    )
+    for ask in (
+        lambda: manager.run("smooth", X, window=WINDOW),
+        lambda: manager.explain(Workload("smooth", "anything", dtype="float64", n=X.size)),
+    ):
+        with pytest.raises(KeyError, match="mine") as caught:
+            ask()
+        assert caught.value.__notes__ == [note]

@@ -77,7 +77,7 @@ class Answers(ABC):
         if not accepted(verdicts):
             return None
         chosen, model = self._planned(workload), self._model(workload.framework)
-        cost, rates = chosen.kernel.cost(workload), model.rates(workload)
+        cost, rates = chosen.kernel.ask("cost", workload), model.rates(workload)
         missing = {
             each.kernel.name: (each.refusal, assess(each.kernel, workload, model).seconds)
             for each in verdicts

@@ -73,7 +73,7 @@ def table(
         assert plan is not None
         name = verdict.kernel.name
         chosen = name == plan.kernel.name
-        missing = verdict.kernel.compiles(workload)
+        missing = verdict.kernel.ask("compiles", workload)
         reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, trial, missing)
         if verdict.rows is not None:
             reason += f"; {verdict.rows} rows at a time"

@@ -240,7 +240,8 @@ class Learner:
         Who should not start unasked is left out, unless there is nobody else.
         """
         able = accepted(verdicts)
-        missing = {each.kernel.name: each.kernel.compiles(workload) for each in able if self._settings.mode == "learn"}
+        asks = self._settings.mode == "learn"
+        missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able if asks}
         asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
         if not asked:
             asked, missing = able, {}

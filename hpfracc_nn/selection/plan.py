@@ -66,7 +66,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.forward = Samples(self.sample and not self.learns)
         self.backward = Samples(self.sample and not self.learns)
-        self.compilation = self.kernel.compiles(self.workload)
+        self.compilation = self.kernel.ask("compiles", self.workload)
         if self.learns or self.provisional:
             self.left = 1
 

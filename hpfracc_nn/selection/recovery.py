@@ -126,7 +126,7 @@ class Recovery(ABC):
             best, factors = eligible(left, self.settings), handicaps(left, self.settings)
 
             def rank(each: Verdict) -> tuple[bool, bool, bool, float]:
-                name, missing = each.kernel.name, each.kernel.compiles(workload)
+                name, missing = each.kernel.name, each.kernel.ask("compiles", workload)
                 seconds = believed[name].seconds if name in believed else each.seconds
                 return name not in fit, each not in best, missing is not None, seconds * factors[name]
 

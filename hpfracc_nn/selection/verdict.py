@@ -154,7 +154,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return DISABLED
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
-    return kernel.refuses(workload)
+    refusal: str | None = kernel.ask("refuses", workload)
+    return refusal
 
 
 def _one_way(workload: Workload) -> Workload:
@@ -165,9 +166,9 @@ def _one_way(workload: Workload) -> Workload:
 
 
 def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Verdict:
-    cost, saves = kernel.cost(workload), kernel.saves(workload)
+    cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
     seconds = model.seconds(cost, rates)
-    forward = seconds if one_way is workload else model.seconds(kernel.cost(one_way), rates)
+    forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
     results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
     need = cost.workspace + saves + results
     return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
