@@ -91,7 +91,8 @@ class Site:
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans since the last change of settings, in the order they were first asked for."""
         with self.manager.lock:
-            return (*self._plans.values(), *self._others.values())
+            every = (*self._plans.values(), *self._others.values())
+            return tuple(dict.fromkeys(every))  # an interrupt may leave one in two places
 
     def follow(self, follower: Follower) -> None:
         """Tell `follower` from now on when plans are let go, for as long as it lives."""
@@ -220,7 +221,7 @@ class Site:
         return chosen
 
     def _replace(self, key: Hashable, plan: Plan, chosen: Plan) -> None:
-        """Keep `chosen` from now on; an interrupt in between leaves one of the two."""
+        """Keep `chosen` from now on; an interrupt in between leaves one of the two, or one twice: see `plans`."""
         if plan.forwards > 1 or plan.backwards:  # not only for the call that `chosen` will have run
             self._others[key, plan.kernel.name] = plan
         self._plans[key] = chosen
