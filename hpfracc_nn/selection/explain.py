@@ -76,7 +76,7 @@ def table(
         missing = verdict.kernel.ask("compiles", workload)
         reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, trial, missing)
         if verdict.rows is not None:
-            reason += f"; {verdict.rows} rows at a time"
+            reason += f"; {verdict.rows} row{'s' * (verdict.rows > 1)} at a time"
         marks = "*" if chosen else "", FRONT if name in efficient else ""
         lines.append(_line(verdict, marks, reason, missing, measured, expected[name]))
     for verdict in verdicts:
