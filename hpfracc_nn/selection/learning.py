@@ -105,6 +105,10 @@ class Learner:
         """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
         return self.policy.standing(key_of(workload))
 
+    def trial(self, workload: Workload) -> str | None:
+        """Return the kernel that is being tried for workloads like this one, None where there is none."""
+        return self.policy.trial(key_of(workload)) if self.is_learning(workload.framework) else None
+
     @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
@@ -228,7 +232,8 @@ class Learner:
         Who should not start unasked is left out, unless there is nobody else.
         """
         able = accepted(verdicts)
-        missing = {each.kernel.name: each.kernel.compiles(workload) for each in able if self._settings.mode == "learn"}
+        asks = self._settings.mode == "learn"
+        missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able if asks}
         asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
         if not asked:
             asked, missing = able, {}
