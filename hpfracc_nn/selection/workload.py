@@ -7,6 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Literal
 
 import numpy as np
@@ -15,7 +16,10 @@ Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
 UNITS = ("matmul", "fft", "scan", "elementwise")
 
-_ITEMSIZES = {"bfloat16": 2}  # what numpy has no name for
+
+@cache  # a first decision asks some fifty times
+def _itemsize(dtype: str) -> int:
+    return 2 if dtype == "bfloat16" else np.dtype(dtype).itemsize  # numpy has no name for it
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +67,10 @@ class Workload:
         if min(self.rows, self.n, self.width, self.exponentials, self.channels - 1, self.threads - 1) < 0:
             name = next(name for name, least in _LEAST.items() if getattr(self, name) < least)
             raise ValueError(f"Workload({name}={getattr(self, name)}): needs {name} >= {_LEAST[name]}.")
-        if self.dtype not in _ITEMSIZES:
-            try:
-                np.dtype(self.dtype)
-            except TypeError:
-                raise ValueError(
-                    f"Workload(dtype={self.dtype!r}): needs the name of a dtype, such as 'float32'."
-                ) from None
+        try:
+            _itemsize(self.dtype)
+        except TypeError:
+            raise ValueError(f"Workload(dtype={self.dtype!r}): needs the name of a dtype, such as 'float32'.") from None
 
     def _is_python(self) -> bool:
         """Whether every fact is of Python's own type: written out, because a loop takes four times as long."""
@@ -98,7 +99,7 @@ class Workload:
 
     @property
     def itemsize(self) -> int:
-        return _ITEMSIZES.get(self.dtype) or np.dtype(self.dtype).itemsize
+        return _itemsize(self.dtype)
 
     @property
     def bytes(self) -> int:
