@@ -54,10 +54,10 @@ def limit(framework: str, device: str, settings: Settings) -> int | None:
     Raises:
         LookupError: The framework has no probe, and the device is not the host.
     """
-    return limit_of(free(framework, device), device, settings)
+    return allowed(free(framework, device), device, settings)
 
 
-def limit_of(room: int | None, device: str, settings: Settings) -> int | None:
+def allowed(room: int | None, device: str, settings: Settings) -> int | None:
     """Return the same where `room` bytes are free on `device`."""
     name = setting_of(device)
     said = getattr(settings, name)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.memory import chunks, free, in_bytes, limit_of, setting_of
+from hpfracc_nn.selection.memory import allowed, chunks, free, in_bytes, setting_of
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.verdict import Verdict, accepted, assess
 from hpfracc_nn.selection.workload import Workload
@@ -48,7 +48,7 @@ class Room:
             return verdicts
         is_fixed = settings.is_deterministic(workload.framework)
         there = None if is_fixed else self._free(workload, need)
-        most = limit_of(there, workload.device, settings)
+        most = allowed(there, workload.device, settings)
         if most is None or need <= most:
             return verdicts
         if there is not None and workload.bytes > there:
