@@ -23,6 +23,8 @@ from hpfracc_nn.selection import (
     Wisdom,
     WisdomFile,
     endings,
+    register,
+    unregister,
 )
 from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import Key, key_of
@@ -593,6 +595,32 @@ def test_nothing_measured_elsewhere_counts(name):
     plan, _ = call(site, work=elsewhere, backward=False)
     assert (plan.kernel.name, plan.reason) == (FFT, "prior")
     assert manager.plan(elsewhere).seconds == pytest.approx((1 + elsewhere.needs_gradient) * ESTIMATES[FFT])
+
+
+def test_what_a_plan_without_a_site_took_is_learnt(tmp_path):
+    manager = learning(wisdom=tmp_path)
+    picks = []
+    for _ in range(20):
+        plan = manager.plan(WORK)
+        picks.append((plan.kernel.name, plan.reason))
+        for direction in ("forward", "backward"):
+            manager.record(plan, TIMES[plan.kernel.name], direction)
+    assert picks[0] == (FFT, "prior")
+    assert picks[-1] == (DENSE, "measured")
+    assert len(manager.history()) >= 30  # of each plan the first in each direction is dropped
+    assert manager.save()
+    assert manager.learner.policy.budget.explored == 0
+    assert calls(manager.site("test_op", "torch"), 1)[0][:2] == (DENSE, "measured")
+
+
+def test_a_plan_whose_kernel_is_gone_teaches_nothing(add):
+    add(other := fake("torch/fft", op="test_op_2"))
+    manager = learning()
+    plan = manager.plan(replace(WORK, op="test_op_2"))
+    unregister(other)
+    manager.record(plan, 1.0)
+    register(other)  # for the one who cleans up
+    assert not manager.learner.has_news
 
 
 def test_an_unknown_direction_teaches_nothing():

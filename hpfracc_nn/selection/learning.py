@@ -158,11 +158,29 @@ class Learner:
         return "measured" if (key_of(workload), name) in self._timed else "wisdom"
 
     @_counted
-    def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
-        """Learn from a timed call; return whether what is believed of other workloads has changed with it."""
+    def observe(
+        self,
+        plan: Plan,
+        seconds: float,
+        direction: Direction,
+        keep: bool,
+        verdicts: Callable[[Workload], Sequence[Verdict]],
+    ) -> bool:
+        """Learn from a timed call; return whether what is believed of other workloads has changed with it.
+
+        Args:
+            plan: What ran.
+            seconds: Its time.
+            direction: Of the pass.
+            keep: False: it says nothing of the plan.
+            verdicts: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
+        """
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
-            return False
+            self.know()
+            self.policy.introduce(key, _candidates(self._able(plan.workload, verdicts(plan.workload))))
+            if not self.policy.expects(key, name):
+                return False
         plain = self._plain.get(key, {}).get(name)
         estimate = None if plain is None else plain.estimate(direction)
         seconds = max(seconds, SHORTEST)

@@ -86,6 +86,12 @@ class Plan:
             self.provisional,
         )
 
+    def follow(self, fresh: "Plan") -> None:
+        """Take over what is now believed of the same kernel and workload; the counters stay."""
+        self.seconds, self.uncertainty, self.alternatives = fresh.seconds, fresh.uncertainty, fresh.alternatives
+        self.reason, self.provisional = fresh.reason, fresh.provisional
+        self.workspace, self.chunk = fresh.workspace, fresh.chunk
+
     def grant(self, calls: int) -> None:
         """Time the next call, and reconsider the choice after so many."""
         self.left = self.granted = calls

@@ -156,9 +156,16 @@ class Policy:
         return ("", "prior") if record is None else (record.incumbent, record.reason)
 
     def expects(self, key: Key, name: str) -> bool:
-        """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision."""
+        """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision, or
+        introduced.
+        """
         record = self._knowledge.records.get(key)
         return record is not None and name in record.candidates
+
+    def introduce(self, key: Key, candidates: Iterable[Candidate]) -> None:
+        """Let `observe` take times of these candidates too, of which nothing was decided yet."""
+        record = self._knowledge.record(key)
+        record.candidates = {**{each.name: each for each in candidates}, **record.candidates}
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
@@ -258,7 +265,7 @@ class Policy:
             seconds, record.compiling = seconds - price, 0.0
         if name == record.trial and direction == "forward":
             self.budget.total += seconds
-        if name != record.incumbent:  # a trial, also where another decision came between its passes
+        if record.incumbent not in ("", name):  # a trial, also where another decision came between its passes
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
 
 
