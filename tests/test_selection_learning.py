@@ -31,7 +31,7 @@ from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
-from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
+from tests.selection_kernels import RATES, WORK, FakeProbe, fake, fake_manager, registering
 
 WORK = replace(WORK, needs_gradient=True)
 # The estimate says fft, and is wrong: forward and backward take these seconds each.
@@ -511,6 +511,47 @@ def test_at_the_end_all_managers_together_wait_as_long_as_one(tmp_path, monkeypa
     endings.save_all()
     assert len(waits) >= len(managers)
     assert sum(waits) == LOCK_SECONDS
+
+
+SLOWER = Rates(dict.fromkeys(RATES.flops, 1e8), bandwidth=1e8, launch=1e-6)
+
+
+def expected(manager):
+    """Return what is expected of each kernel; `learnt` has taught both."""
+    return {name: (each.seconds, each.low, each.high) for name, each in manager.predict(WORK).items()}
+
+
+@pytest.mark.parametrize("change", ["rates", "setting"])
+def test_another_calibration_leaves_what_was_measured_to_the_next_process(tmp_path, change):
+    first, _ = learnt(wisdom=tmp_path)
+    first.save()
+    settings = {"mode": "frozen", "wisdom": tmp_path}
+    if change == "rates":  # as somebody measures them while the machine is busy
+        file = WisdomFile(tmp_path)
+        file.update(Wisdom(rates=dict.fromkeys(file.read().rates, SLOWER)))
+    else:
+        settings["calibration"] = "shipped"
+    second = BackendManager(Settings(**settings), machine=Machine())
+    assert (second.plan(WORK).kernel.name, second.plan(WORK).reason) == (DENSE, "wisdom")
+    for name, bounds in expected(second).items():
+        assert bounds == pytest.approx(expected(first)[name], rel=0.2), name  # fewer samples have wider bounds
+
+
+def test_another_calibration_leaves_what_was_measured_in_this_process(tmp_path):
+    manager, site = learnt(wisdom=tmp_path)
+    for calibration in ("shipped", "measured"):
+        before = expected(manager)
+        manager.configure(calibration=calibration)
+        assert expected(manager).keys() == before.keys()
+        for name, bounds in expected(manager).items():
+            assert bounds == pytest.approx(before[name])
+        plan, _ = call(site)
+        assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
+    elsewhere = replace(WORK, n=2 * WORK.n)
+    manager.configure(calibration="shipped")
+    assert manager.predict(elsewhere)[FFT].seconds == pytest.approx(
+        learning(calibration="shipped").predict(elsewhere)[FFT].seconds
+    )  # until its neighbour is asked for, and is measured in these estimates
 
 
 def test_what_another_machine_measured_counts_less(tmp_path):

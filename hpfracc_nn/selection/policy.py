@@ -173,6 +173,13 @@ class Policy:
         self._knowledge.complete(key, candidates)
         return {each.name: self._knowledge.predict(key, each) for each in candidates}
 
+    def rebase(self) -> None:
+        """Go on where every estimate is another one from now on: what was measured are seconds, and they stay.
+
+        What is only known from elsewhere says nothing any more; `restore` it without its estimates.
+        """
+        self._knowledge.rebase()
+
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
         """Drop what is known of the keys that match, of all without an argument; the budget stays."""
         self._knowledge.forget(matches)
@@ -182,7 +189,7 @@ class Policy:
     def state(self) -> State:
         """Return what was measured, for JSON: key's text -> kernel -> direction -> [seconds, estimate, samples].
 
-        Only the ratio of the two times means something to `restore`: keep the calibration with it.
+        Only the ratio of the two times means something to `restore`: under another calibration leave out the estimate.
         """
         return self._knowledge.state()
 
