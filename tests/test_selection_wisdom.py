@@ -392,8 +392,12 @@ def test_a_foreign_or_future_file_is_left_alone_with_one_line(file, caplog, data
     [(level, message)] = lines(caplog)
     assert level == logging.INFO
     assert said in message
+    file.path.with_suffix(".corrupt").write_text("torn")
     assert file.merge(learnt())  # but a writer needs its place
-    assert file.path.with_suffix(".corrupt").read_bytes() == data
+    assert file.path.with_suffix(".foreign").read_bytes() == data
+    assert file.path.with_suffix(".corrupt").read_text() == "torn"
+    assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.INFO]
+    assert lines(caplog)[1][1].startswith(f"wisdom in {file.path.parent} ignored, and renamed to .foreign: ")
 
 
 def test_a_lock_held_by_another_is_waited_for_and_then_left(file, caplog, monkeypatch):
@@ -489,8 +493,10 @@ def test_clear_removes_this_machines_files_or_all(file):
     other.update(learnt())
     keep = file.path.parent / "settings.json"
     keep.write_text("{}")
-    file.path.with_suffix(".corrupt").write_text("torn")
-    assert file.clear() == [file.path.with_suffix(".corrupt"), file.path]
+    aside = [file.path.with_suffix(f".{end}") for end in ("corrupt", "foreign")]
+    for each in aside:
+        each.write_text("torn")
+    assert file.clear() == [*aside, file.path]
     assert other.path.exists()
     assert file.clear(others=True) == [other.path]
     assert keep.exists()
