@@ -23,6 +23,8 @@ from hpfracc_nn.selection import (
     Wisdom,
     WisdomFile,
     endings,
+    register,
+    unregister,
 )
 from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import Key, key_of
@@ -30,7 +32,7 @@ from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.selection.sampling import Samples
 from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
-from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
+from tests.selection_kernels import RATES, WORK, FakeProbe, fake, fake_manager, registering
 
 WORK = replace(WORK, needs_gradient=True)
 # The estimate says fft, and is wrong: forward and backward take these seconds each.
@@ -550,6 +552,47 @@ def test_at_the_end_all_managers_together_wait_as_long_as_one(tmp_path, monkeypa
     assert sum(waits) == LOCK_SECONDS
 
 
+SLOWER = Rates(dict.fromkeys(RATES.flops, 1e8), bandwidth=1e8, launch=1e-6)
+
+
+def expected(manager):
+    """Return what is expected of each kernel; `learnt` has taught both."""
+    return {name: (each.seconds, each.low, each.high) for name, each in manager.predict(WORK).items()}
+
+
+@pytest.mark.parametrize("change", ["rates", "setting"])
+def test_another_calibration_leaves_what_was_measured_to_the_next_process(tmp_path, change):
+    first, _ = learnt(wisdom=tmp_path)
+    first.save()
+    settings = {"mode": "frozen", "wisdom": tmp_path}
+    if change == "rates":  # as somebody measures them while the machine is busy
+        file = WisdomFile(tmp_path)
+        file.update(Wisdom(rates=dict.fromkeys(file.read().rates, SLOWER)))
+    else:
+        settings["calibration"] = "shipped"
+    second = BackendManager(Settings(**settings), machine=Machine())
+    assert (second.plan(WORK).kernel.name, second.plan(WORK).reason) == (DENSE, "wisdom")
+    for name, bounds in expected(second).items():
+        assert bounds == pytest.approx(expected(first)[name], rel=0.2), name  # fewer samples have wider bounds
+
+
+def test_another_calibration_leaves_what_was_measured_in_this_process(tmp_path):
+    manager, site = learnt(wisdom=tmp_path)
+    for calibration in ("shipped", "measured"):
+        before = expected(manager)
+        manager.configure(calibration=calibration)
+        assert expected(manager).keys() == before.keys()
+        for name, bounds in expected(manager).items():
+            assert bounds == pytest.approx(before[name])
+        plan, _ = call(site)
+        assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
+    elsewhere = replace(WORK, n=2 * WORK.n)
+    manager.configure(calibration="shipped")
+    assert manager.predict(elsewhere)[FFT].seconds == pytest.approx(
+        learning(calibration="shipped").predict(elsewhere)[FFT].seconds
+    )  # until its neighbour is asked for, and is measured in these estimates
+
+
 def test_what_another_machine_measured_counts_less(tmp_path):
     manager, _ = learnt(wisdom=tmp_path / "own")
     manager.save()
@@ -632,6 +675,32 @@ def test_nothing_measured_elsewhere_counts(name):
     plan, _ = call(site, work=elsewhere, backward=False)
     assert (plan.kernel.name, plan.reason) == (FFT, "prior")
     assert manager.plan(elsewhere).seconds == pytest.approx((1 + elsewhere.needs_gradient) * ESTIMATES[FFT])
+
+
+def test_what_a_plan_without_a_site_took_is_learnt(tmp_path):
+    manager = learning(wisdom=tmp_path)
+    picks = []
+    for _ in range(20):
+        plan = manager.plan(WORK)
+        picks.append((plan.kernel.name, plan.reason))
+        for direction in ("forward", "backward"):
+            manager.record(plan, TIMES[plan.kernel.name], direction)
+    assert picks[0] == (FFT, "prior")
+    assert picks[-1] == (DENSE, "measured")
+    assert len(manager.history()) >= 30  # of each plan the first in each direction is dropped
+    assert manager.save()
+    assert manager.learner.policy.budget.explored == 0
+    assert calls(manager.site("test_op", "torch"), 1)[0][:2] == (DENSE, "measured")
+
+
+def test_a_plan_whose_kernel_is_gone_teaches_nothing(add):
+    add(other := fake("torch/fft", op="test_op_2"))
+    manager = learning()
+    plan = manager.plan(replace(WORK, op="test_op_2"))
+    unregister(other)
+    manager.record(plan, 1.0)
+    register(other)  # for the one who cleans up
+    assert not manager.learner.has_news
 
 
 def test_an_unknown_direction_teaches_nothing():

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import random
+from dataclasses import astuple
 
 import pytest
 
@@ -446,6 +447,21 @@ def test_wisdom_without_estimates_takes_those_of_the_first_candidates(trust):
     loop = bare.predict(KEY, arms(loop=2e-4))[JIT]  # who comes later is not forgotten
     assert loop.seconds < 1.3e-4
     assert (loop.samples == 5) == (trust == "own")
+
+
+def test_where_every_estimate_is_another_what_was_measured_stays():
+    machine = Machine(Policy(), {FAST: 1e-4, SLOW: 2e-4})
+    other = Key(KEY.group, (4.0, 11.0))
+    machine.calls(50, arms(fft=2e-4, dense=3e-4))
+    policy, before = machine.policy, machine.policy.predict(KEY, arms(fft=2e-4))[FAST]
+    policy.rebase()
+    assert policy.state()[KEY.text()][FAST]["forward"][1] is None
+    assert policy.predict(other, arms(fft=1e-3))[FAST].seconds == 1e-3  # it is not known what that is worth
+    after = policy.predict(KEY, arms(fft=1e-3, dense=1e-3))[FAST]
+    assert astuple(after) == pytest.approx(astuple(before))
+    assert policy.predict(other, arms(fft=1e-3))[FAST].seconds < 2e-4  # a tenth of the estimate, as measured nearby
+    assert policy.decide(KEY, arms(fft=1e-3, dense=1e-3)).reason == "measured"
+    assert policy.state()[KEY.text()][FAST]["forward"][1] == 1e-3
 
 
 def test_forgetting_reaches_what_was_never_measured_here():

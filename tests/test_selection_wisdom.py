@@ -88,6 +88,29 @@ def test_what_was_measured_here_displaces_what_was_not():
     assert prior.merged(prior).forward == 9.0
 
 
+def test_of_estimates_on_two_bases_the_later_ones_remain():
+    old = timing(forward=1.0, samples=3, when=1.0, forward_estimate=7.0, backward_estimate=8.0, basis="a")
+    new = timing(forward=2.0, samples=1, when=2.0, forward_estimate=5.0, basis="b")
+    for merged in (old.merged(new), new.merged(old)):
+        assert (merged.forward, merged.forward_estimate, merged.backward_estimate) == (1.25, 5.0, None)
+        assert (merged.basis, merged.samples, merged.time) == ("b", 4, 2.0)
+
+
+def test_a_basis_is_another_where_other_rates_are_behind_the_estimates():
+    machine, other = Machine(), dataclasses.replace(RATES, launch=1.0)
+    shipped = machine.basis(PLACE._replace(device="cpu"), "shipped")
+    assert machine.basis(PLACE._replace(device="cpu"), "measured") == shipped != ""
+    assert machine.basis(PLACE, "measured") == ""  # nothing is known of GPUs
+    machine.restore({PLACE: RATES})
+    first = machine.basis(PLACE, "measured")
+    assert first not in ("", shipped)
+    assert machine.basis(PLACE._replace(threads=9), "measured") == first
+    machine.restore({PLACE: other, PLACE._replace(threads=1): other})
+    assert machine.basis(PLACE, "measured") == first  # estimates were made with it
+    assert machine.basis(PLACE._replace(threads=1), "measured") != first
+    assert decode(encode(Wisdom(rates={PLACE: RATES}), HERE))[0].rates[PLACE].digest == RATES.digest
+
+
 def test_rates_that_came_later_remain():
     newer = dataclasses.replace(RATES, launch=1.0)
     other = PLACE._replace(threads=1)
@@ -153,6 +176,7 @@ def test_the_format_is_what_the_documentation_says():
             "n": 1,
             "t": 0.0,
             "trust": "prior",
+            "basis": "",
         }
     }
     place = {"framework": "torch", "device": "cuda:0", "dtype": "float32", "threads": 2}
@@ -368,8 +392,12 @@ def test_a_foreign_or_future_file_is_left_alone_with_one_line(file, caplog, data
     [(level, message)] = lines(caplog)
     assert level == logging.INFO
     assert said in message
+    file.path.with_suffix(".corrupt").write_text("torn")
     assert file.merge(learnt())  # but a writer needs its place
-    assert file.path.with_suffix(".corrupt").read_bytes() == data
+    assert file.path.with_suffix(".foreign").read_bytes() == data
+    assert file.path.with_suffix(".corrupt").read_text() == "torn"
+    assert [level for level, _ in lines(caplog)] == [logging.INFO, logging.INFO]
+    assert lines(caplog)[1][1].startswith(f"wisdom in {file.path.parent} ignored, and renamed to .foreign: ")
 
 
 def test_a_lock_held_by_another_is_waited_for_and_then_left(file, caplog, monkeypatch):
@@ -465,8 +493,10 @@ def test_clear_removes_this_machines_files_or_all(file):
     other.update(learnt())
     keep = file.path.parent / "settings.json"
     keep.write_text("{}")
-    file.path.with_suffix(".corrupt").write_text("torn")
-    assert file.clear() == [file.path.with_suffix(".corrupt"), file.path]
+    aside = [file.path.with_suffix(f".{end}") for end in ("corrupt", "foreign")]
+    for each in aside:
+        each.write_text("torn")
+    assert file.clear() == [*aside, file.path]
     assert other.path.exists()
     assert file.clear(others=True) == [other.path]
     assert keep.exists()

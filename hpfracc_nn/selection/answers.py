@@ -4,7 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from hpfracc_nn.selection.cost import CostModel, parts
+from hpfracc_nn.selection.cost import CostModel, Limit, limit_of, parts
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.fingerprint import cores
@@ -44,7 +44,8 @@ class Answers(ABC):
             plan = self._planned(workload) if accepted(verdicts) else None
             expected = self._expected(workload, fitting)  # also of those that are left alone until a moment later
             trial = self.learner.trial(workload)
-            return table(verdicts, workload, self.settings, self.history(), plan, expected, trial)
+            roofline = self._roofline(verdicts, workload)
+            return table(verdicts, workload, self.settings, self.history(), plan, expected, roofline, trial)
 
     def recommend(self) -> list[str]:
         """Return what would make the calls so far faster, with its figures, the most seconds first.
@@ -70,6 +71,15 @@ class Answers(ABC):
             low, high = each.seconds / each.uncertainty, each.seconds * each.uncertainty
             found[each.kernel.name] = Prediction(each.seconds, low, high, samples=0)
         return found
+
+    def _roofline(self, verdicts: list[Verdict], workload: Workload) -> dict[str, tuple[float, Limit]]:
+        """Return operations per byte of each kernel that accepts, and what most of its estimate goes into."""
+        able = accepted(verdicts)
+        if not able:
+            return {}
+        rates = self._model(workload.framework).rates(workload)
+        costs = {each.kernel.name: each.kernel.ask("cost", workload) for each in able}
+        return {name: (cost.intensity, limit_of(cost, rates)) for name, cost in costs.items()}
 
     def _outlook(self, workload: Workload) -> Outlook | None:
         """Return what to expect of a workload, None where no kernel accepts it."""

@@ -115,6 +115,16 @@ class Track:
         self._keep([seconds / estimate] * max(1, min(samples, KEPT_SAMPLES)))
         self.estimate = estimate
 
+    def rebase(self, estimate: float) -> None:
+        """Take the ratios of another estimate: the seconds stay what they are."""
+        factor = self.estimate / estimate
+        self._ratios = deque((factor * ratio for ratio in self._ratios), maxlen=KEPT_SAMPLES)
+        self._odd = [factor * ratio for ratio in self._odd]
+        self._first, self._level, self.alternative = (
+            None if ratio is None else factor * ratio for ratio in (self._first, self._level, self.alternative)
+        )
+        self.estimate = estimate
+
     def _keep(self, ratios: list[float]) -> None:
         self._ratios = deque(ratios, maxlen=KEPT_SAMPLES)
         self._odd, self._unseen, self.alternative = [], False, None

@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import dataclass
 
+from hpfracc_nn.selection.machine import Place, computed_in
 from hpfracc_nn.selection.workload import Workload
 
 EXACT = 32  # below it every size is a bucket of its own
@@ -91,7 +92,14 @@ def known_key(text: str) -> Key:
     key = Key.parse(text)
     if _kinds(key) != _KINDS:
         raise ValueError(f"known_key({text!r}): needs the text of a key that key_of(workload) returned.")
+    Workload(*key.group[:4])  # type: ignore[arg-type]  # raises where the dtype is none
     return key
+
+
+def place_of(key: Key) -> Place:
+    """Return where the workloads of a key are computed; the key is one that `key_of` or `known_key` returned."""
+    _, framework, device, dtype, *_, threads = key.group
+    return Place(str(framework), str(device), computed_in(str(dtype)), int(threads))
 
 
 def _kinds(key: Key) -> tuple[list[type], int]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
+from hpfracc_nn.selection.cost import Limit
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.memory import in_bytes
 from hpfracc_nn.selection.objective import in_words
@@ -49,6 +50,7 @@ def table(
     history: Iterable[Measurement],
     plan: Plan | None,
     expected: Mapping[str, Prediction],
+    roofline: Mapping[str, tuple[float, Limit]],
     trial: str | None = None,
 ) -> str:
     """Return the table, fastest first, refused ones last; the chosen one is marked `*`.
@@ -66,6 +68,7 @@ def table(
         history: What was measured.
         plan: What would run, None where every kernel refuses.
         expected: Of each kernel that accepts.
+        roofline: Operations per byte of each, and what most of its estimate goes into.
         trial: The kernel that is being tried on a live call.
     """
     measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
@@ -81,7 +84,7 @@ def table(
         if verdict.rows is not None:
             reason += f"; {verdict.rows} row{'s' * (verdict.rows > 1)} at a time"
         marks = "*" if chosen else "", FRONT if name in efficient else ""
-        lines.append(_line(verdict, marks, reason, missing, measured, expected[name]))
+        lines.append(_line(verdict, marks, reason, missing, measured, expected[name], roofline[name]))
     for verdict in verdicts:
         if verdict.refusal is not None:
             lines.append(("", verdict.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {verdict.refusal}"))
@@ -115,8 +118,9 @@ def _line(
     missing: Compilation | None,
     measured: Sequence[Measurement],
     expected: Prediction,
+    roofline: tuple[float, Limit],
 ) -> tuple[str, ...]:
-    kernel = verdict.kernel
+    kernel, (intensity, limit) = verdict.kernel, roofline
     return (
         marks[0],
         kernel.name,
@@ -124,8 +128,8 @@ def _line(
         _bounds(expected),
         str(expected.samples),
         "-" if missing is None else "not unasked" if missing.seconds == math.inf else f"{missing.seconds:.2g}",
-        f"{verdict.intensity:.3g}",
-        verdict.limit,
+        f"{intensity:.3g}",
+        limit,
         in_bytes(verdict.workspace),
         in_bytes(verdict.saves),
         marks[1],

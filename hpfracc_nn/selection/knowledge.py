@@ -62,6 +62,7 @@ class Knowledge:
         self.records: dict[Key, Record] = {}
         self._neighbours = Neighbours()
         self._without_estimate: dict[Key, list[tuple[str, Direction, Entry, bool]]] = {}
+        self._on_old_basis: set[tuple[Key, str]] = set()  # arms, until they are candidates again
 
     def record(self, key: Key) -> Record:
         """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes."""
@@ -122,12 +123,19 @@ class Knowledge:
         """Drop the keys that match, or all."""
         if matches is None:
             self.records, self._neighbours, self._without_estimate = {}, Neighbours(), {}
+            self._on_old_basis.clear()
             return
         for key in [key for key in self.records if matches(key)]:
             del self.records[key]
         self._neighbours.forget(matches)
         for key in [key for key in self._without_estimate if matches(key)]:
             del self._without_estimate[key]
+        self._on_old_basis = {each for each in self._on_old_basis if not matches(each[0])}
+
+    def rebase(self) -> None:
+        """Forget what was thought of other keys, and keep the seconds of each, until its candidates are here."""
+        self._neighbours = Neighbours()
+        self._on_old_basis = {(key, name) for key, record in self.records.items() for name in record.arms}
 
     def state(self) -> State:
         """Return key's text -> kernel -> direction -> [seconds, estimate, samples]."""
@@ -137,7 +145,8 @@ class Knowledge:
                 for direction, track in arm.tracks.items():
                     if track.level is not None:
                         entry = kept.setdefault(key.text(), {}).setdefault(name, {})
-                        entry[direction] = [track.level * track.estimate, track.estimate, len(track)]
+                        estimate = None if (key, name) in self._on_old_basis else track.estimate
+                        entry[direction] = [track.level * track.estimate, estimate, len(track)]
         return kept
 
     def restore(self, state: State, is_own: bool) -> None:
@@ -154,6 +163,9 @@ class Knowledge:
 
     def complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
         """Give what was restored without its estimate the estimates of `candidates`, where they are of this key."""
+        candidates = tuple(candidates)
+        if self._on_old_basis:
+            self._rebase(key, candidates)
         waiting = self._without_estimate.pop(key, None)
         if waiting is None:
             return
@@ -164,6 +176,18 @@ class Knowledge:
                 self._take(key, name, direction, (entry[0], estimate, entry[2]), is_own)
             else:
                 self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
+
+    def _rebase(self, key: Key, candidates: Iterable[Candidate]) -> None:
+        for each in candidates:
+            if (key, each.name) not in self._on_old_basis:
+                continue
+            self._on_old_basis.remove((key, each.name))
+            arm = self.record(key).arms.get(each.name, Arm())
+            for direction, track in arm.tracks.items():
+                if each.estimate(direction):
+                    track.rebase(each.estimate(direction))
+                if track.level is not None:
+                    self._neighbours.set(key, each.name, direction, track.level)
 
     def _take(self, key: Key, name: str, direction: Direction, entry: Entry, is_own: bool) -> None:
         record = self.records.get(key) or Record()

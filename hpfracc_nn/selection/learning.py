@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import wraps
+from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
@@ -21,7 +21,7 @@ from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.translation import SHORTEST, state_of, timings_of, understood
+from hpfracc_nn.selection.translation import SHORTEST, Basis, state_of, timings_of, understood
 from hpfracc_nn.selection.verdict import Verdict, accepted
 from hpfracc_nn.selection.wisdom import TRUSTS, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
@@ -81,9 +81,13 @@ class Learner:
 
     def adopt(self, settings: Settings) -> None:
         """Go on under other settings; what was learnt stays."""
-        if settings.wisdom != self._settings.wisdom or not _is_learning(settings):
+        estimates_anew = settings.calibration != self._settings.calibration
+        reads_anew = estimates_anew or settings.wisdom != self._settings.wisdom
+        if reads_anew or not _is_learning(settings):
             self.packed()
-        if settings.wisdom != self._settings.wisdom:
+        if estimates_anew:
+            self.policy.rebase()
+        if reads_anew:
             self._is_read = False
         self._settings = settings
         self._plain.clear()
@@ -162,11 +166,29 @@ class Learner:
         return "measured" if (key_of(workload), name) in self._timed else "wisdom"
 
     @_counted
-    def observe(self, plan: Plan, seconds: float, direction: Direction, keep: bool) -> bool:
-        """Learn from a timed call; return whether what is believed of other workloads has changed with it."""
+    def observe(
+        self,
+        plan: Plan,
+        seconds: float,
+        direction: Direction,
+        keep: bool,
+        verdicts: Callable[[Workload], Sequence[Verdict]],
+    ) -> bool:
+        """Learn from a timed call; return whether what is believed of other workloads has changed with it.
+
+        Args:
+            plan: What ran.
+            seconds: Its time.
+            direction: Of the pass.
+            keep: False: it says nothing of the plan.
+            verdicts: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
+        """
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
-            return False
+            self.know()
+            self.policy.introduce(key, _candidates(self._able(plan.workload, verdicts(plan.workload))))
+            if not self.policy.expects(key, name):
+                return False
         plain = self._plain.get(key, {}).get(name)
         estimate = None if plain is None else plain.estimate(direction)
         seconds = max(seconds, SHORTEST)
@@ -235,10 +257,16 @@ class Learner:
         self._machine.restore(known.rates)
         timings = understood(known, self._file.path.parent)
         for trust in TRUSTS:
-            self.policy.restore(state_of(timings, trust), trust)
+            self.policy.restore(state_of(timings, trust, self._basis()), trust)
 
     def _learnt(self) -> Wisdom:
-        return Wisdom.of(timings_of(self.policy.state(), self._new, time.time()), self._machine.calibrated())
+        timings = timings_of(self.policy.state(), self._new, time.time(), self._basis())
+        return Wisdom.of(timings, self._machine.calibrated())
+
+    def _basis(self) -> Basis:
+        """Return who says what estimates rest on; many keys lie at one place."""
+        calibration = self._settings.calibration
+        return cache(lambda place: self._machine.basis(place, calibration))
 
     def _able(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Able]:
         """Return those that come into question, with what they would have to compile.

@@ -1,6 +1,8 @@
 """How fast this machine is: rates measured once through a framework's probe."""
 
 import functools
+import hashlib
+import json
 import math
 import threading
 from collections.abc import Mapping
@@ -35,6 +37,12 @@ class Rates:
             raise ValueError(f"Rates(flops=...): needs a rate for {', '.join(missing)} too.")
         if not all(0 < number < math.inf for number in (*self.flops.values(), self.bandwidth, self.launch)):
             raise ValueError(f"{self!r}: needs every number finite and positive.")
+
+    @property
+    def digest(self) -> str:
+        """16 hexadecimal digits that differ where the rates do."""
+        numbers = sorted(self.flops.items()), self.bandwidth, self.launch
+        return hashlib.sha256(json.dumps(numbers, default=float).encode()).hexdigest()[:16]
 
 
 class Place(NamedTuple):
@@ -83,7 +91,7 @@ class Machine:
         Raises:
             LookupError: The framework has no probe.
         """
-        computed = _computed_in(dtype)
+        computed = computed_in(dtype)
         if calibration == "shipped":
             return (SHIPPED if is_host(device) else SHIPPED_ELSEWHERE)[computed]
         asked = probe(framework)
@@ -94,15 +102,35 @@ class Machine:
                 found = self._measured[place] = asked.calibrate(device, computed)
             return found
 
+    def basis(self, place: Place, calibration: Calibration) -> str:
+        """Return a text that is another one where estimates at `place` are: they rest on other rates. Nothing is timed.
+
+        Where that number of threads was never calibrated, those that were stand for it; where none was, the constants
+        that are shipped.
+        """
+        found: list[Rates] = []
+        if calibration == "measured":
+            with self._lock:
+                known = {**self._restored, **self._measured}
+            alike = sorted(each for each in known if each[:3] == place[:3])
+            found = [known[each] for each in ([place] if place in known else alike)]
+        kind = place.device.partition(":")[0], place.dtype
+        if not found and kind in SHIPPED:
+            found = [SHIPPED[kind]]
+        return " ".join(rates.digest for rates in found)
+
     def calibrated(self) -> dict[Place, Rates]:
         """Return the rates that this process has measured itself."""
         with self._lock:
             return dict(self._measured)
 
     def restore(self, rates: Mapping[Place, Rates]) -> None:
-        """Start from rates that another process has measured; what this one has measured itself stays."""
+        """Start from rates that another process has measured.
+
+        What this one has measured itself stays, and what it was told before: estimates were made with it.
+        """
         with self._lock:
-            self._restored = dict(rates)
+            self._restored = {**rates, **self._restored}
 
 
 @functools.cache
@@ -111,7 +139,8 @@ def this_machine() -> Machine:
     return Machine()
 
 
-def _computed_in(dtype: str) -> str:
+def computed_in(dtype: str) -> str:
+    """Return float32 or float64: half precision is computed in float32, and a complex number in that of its parts."""
     if dtype == "bfloat16":
         return "float32"
     kind = np.dtype(dtype)

@@ -35,7 +35,9 @@ class Planning(Recovery):
         self._verdicts: dict[Workload, tuple[int, list[Verdict]]] = {}  # with the epoch that they belong to
 
     def plan(self, workload: Workload) -> Plan:
-        """Return the plan for `workload`, the same one until something is configured or a kernel fails.
+        """Return the plan for `workload`, the same one until something is configured or another kernel is better.
+
+        What it takes may be told to `record`, and is learnt.
 
         Raises:
             LookupError: No kernel accepts it, or none of those that are forced.
@@ -45,7 +47,11 @@ class Planning(Recovery):
             key = (self.epoch, workload)
             plan = self._plans.get(key)
             if plan is None or plan.learns or self._quarantine:
-                plan = self._planned(workload)
+                fresh = self._planned(workload)
+                if plan is not None and plan.kernel is fresh.kernel:
+                    plan.renew(fresh)  # with its samples: the first that is recorded of each plan is dropped
+                    return plan
+                plan = fresh
                 if len(self._plans) >= MOST_PLANS:
                     self._plans.clear()
                 self._plans[key] = plan
@@ -142,6 +148,12 @@ class Planning(Recovery):
             found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
             self._verdicts[workload] = epoch, found
         return self._room.fit(found, workload, self.settings, self._model)
+
+    def _verdicts_now(self, workload: Workload) -> list[Verdict]:
+        try:
+            return self._reduced(self._fitted(workload), workload)
+        except LookupError:  # every kernel was unregistered meanwhile
+            return []
 
     def _model(self, framework: str) -> CostModel:
         is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)

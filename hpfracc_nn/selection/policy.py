@@ -161,15 +161,29 @@ class Policy:
         return None if record is None else record.trial
 
     def expects(self, key: Key, name: str) -> bool:
-        """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision."""
+        """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision, or
+        introduced.
+        """
         record = self._knowledge.records.get(key)
         return record is not None and name in record.candidates
+
+    def introduce(self, key: Key, candidates: Iterable[Candidate]) -> None:
+        """Let `observe` take times of these candidates too, of which nothing was decided yet."""
+        record = self._knowledge.record(key)
+        record.candidates = {**{each.name: each for each in candidates}, **record.candidates}
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
         candidates = tuple(candidates)
         self._knowledge.complete(key, candidates)
         return {each.name: self._knowledge.predict(key, each) for each in candidates}
+
+    def rebase(self) -> None:
+        """Go on where every estimate is another one from now on: what was measured are seconds, and they stay.
+
+        What is only known from elsewhere says nothing any more; `restore` it without its estimates.
+        """
+        self._knowledge.rebase()
 
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
         """Drop what is known of the keys that match, of all without an argument; the budget stays."""
@@ -180,7 +194,7 @@ class Policy:
     def state(self) -> State:
         """Return what was measured, for JSON: key's text -> kernel -> direction -> [seconds, estimate, samples].
 
-        Only the ratio of the two times means something to `restore`: keep the calibration with it.
+        Only the ratio of the two times means something to `restore`: under another calibration leave out the estimate.
         """
         return self._knowledge.state()
 
@@ -263,7 +277,7 @@ class Policy:
             seconds, record.compiling = seconds - price, 0.0
         if name == record.trial and direction == "forward":
             self.budget.total += seconds
-        if name != record.incumbent:  # a trial, also where another decision came between its passes
+        if record.incumbent not in ("", name):  # a trial, also where another decision came between its passes
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
 
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.profiling import Block
+from hpfracc_nn.selection.verdict import Verdict
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
 
 
@@ -71,7 +72,7 @@ class Records(ABC):
             )
         if plan.learns:
             with self.lock:
-                if self.learner.observe(plan, seconds, direction, keep):
+                if self.learner.observe(plan, seconds, direction, keep, self._verdicts_now):
                     self.reconsider()
                 is_due = self.learner.is_due
             if is_due:
@@ -104,6 +105,9 @@ class Records(ABC):
             succeeded = True
         finally:
             self._history.append(block.measured(Workload(name, "python"), succeeded))
+
+    @abstractmethod
+    def _verdicts_now(self, workload: Workload) -> list[Verdict]: ...
 
     @abstractmethod
     def reconsider(self) -> None: ...

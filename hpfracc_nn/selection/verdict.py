@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpfracc_nn.selection.cost import CostModel, Limit, limit_of
+from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import Settings
 from hpfracc_nn.selection.machine import Rates
@@ -28,8 +28,6 @@ class Verdict:
     saves: float = 0.0
     need: float = 0.0  # workspace, what is saved, and the results
     rows: int | None = None  # at a time, where all at once take too much memory
-    intensity: float = math.inf  # operations per byte
-    limit: Limit = "launches"  # what most of the estimate goes into
 
     @property
     def bytes(self) -> float:
@@ -173,15 +171,4 @@ def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: Cost
     forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
     results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
     need = cost.workspace + saves + results
-    return Verdict(
-        kernel,
-        None,
-        seconds,
-        cost.workspace,
-        forward,
-        model.uncertainty,
-        saves,
-        need,
-        intensity=cost.intensity,
-        limit=limit_of(cost, rates),
-    )
+    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)

@@ -40,6 +40,8 @@ class Timing:
             workload has several sizes, and only the ratio holds for all of them. None: what is expected at the next
             call.
         backward_estimate: The same of the backward pass.
+        basis: `Machine.basis` of the estimates: by another calibration they would be others, and what was measured here
+            counts by its seconds alone. "" where nobody knows.
         samples: How many samples stand behind it; more than 64 count as 64.
         time: Unix time of the last one.
         trust: "own" was measured on this machine, "prior" on another one.
@@ -57,6 +59,7 @@ class Timing:
     trust: Trust = "own"
     forward_estimate: float | None = None
     backward_estimate: float | None = None
+    basis: str = ""
 
     def __post_init__(self) -> None:
         for name in ("key", "arm"):
@@ -73,15 +76,24 @@ class Timing:
             raise ValueError(f"Timing(samples={self.samples!r}): needs a whole number, samples >= 1.")
         if not (_is_number(self.time) and 0 <= self.time < LATEST):
             raise ValueError(f"Timing(time={self.time!r}): needs seconds since 1970, 0 <= time < {LATEST:.0e}.")
+        if not isinstance(self.basis, str):
+            raise ValueError(f"Timing(basis={self.basis!r}): needs a text.")
         if self.trust not in TRUSTS:
             raise ValueError(f"Timing(trust={self.trust!r}): needs one of {', '.join(TRUSTS)}.")
         object.__setattr__(self, "samples", min(self.samples, MOST_SAMPLES))
 
     def merged(self, other: "Timing") -> "Timing":
-        """Return both as one: means weighted by samples; what was measured here displaces what was not."""
+        """Return both as one: means weighted by samples; what was measured here displaces what was not.
+
+        Of estimates on two bases the later ones stay.
+        """
         if self.trust != other.trust:
             return self if self.trust == "own" else other
         weights = self.samples, other.samples
+        if self.basis != other.basis:
+            earlier, later = sorted((self, other), key=lambda each: each.time)
+            bare = replace(earlier, forward_estimate=None, backward_estimate=None, basis=later.basis)
+            return bare.merged(later)
         return replace(
             self,
             forward=_mean((self.forward, other.forward), weights),
@@ -138,6 +150,7 @@ def encode(wisdom: Wisdom, facts: Mapping[str, Any]) -> bytes:
             "n": timing.samples,
             "t": timing.time,
             "trust": timing.trust,
+            "basis": timing.basis,
         }
     calibration = [
         {
@@ -197,6 +210,7 @@ def _timing(key: str, arm: str, entry: Any) -> Timing:
         cast(Trust, entry.get("trust")),
         entry.get("forward_estimate"),
         entry.get("backward_estimate"),
+        entry.get("basis", ""),
     )
 
 

@@ -21,6 +21,7 @@ from hpfracc_nn.selection.wisdom import TRUSTS, OtherSchemaError, Trust, Wisdom,
 LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.01
 DEFAULT, OFF = "default", "off"
+ASIDE = ("corrupt", "foreign")  # the ends of files that were in the way
 
 _log = logging.getLogger("hpfracc_nn.selection")
 
@@ -106,7 +107,9 @@ class WisdomFile:
         return False
 
     def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
-        """Merge `wisdom` into the file; one that cannot be used is renamed to `.corrupt` first.
+        """Merge `wisdom` into the file.
+
+        One that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole.
 
         Args:
             wisdom: What is added.
@@ -123,9 +126,12 @@ class WisdomFile:
                 before = self.load(self.path)
             except FileNotFoundError:
                 before = Wisdom()
-            except ValueError as error:
-                self._set_aside(error)
+            except (ForeignError, OtherSchemaError) as error:
                 before = Wisdom()
+                self._set_aside("foreign", logging.INFO, error)
+            except ValueError as error:
+                before = Wisdom()
+                self._set_aside("corrupt", logging.WARNING, error)
             self._sweep()
             _write(self.path, encode(before.merged(wisdom), self.facts))
 
@@ -166,7 +172,7 @@ class WisdomFile:
         return wisdom
 
     def clear(self, *, others: bool = False) -> list[Path]:
-        """Remove the file and a damaged one beside it, and return the paths of those that there were.
+        """Remove the file and those that were set aside, and return the paths of those that there were.
 
         Args:
             others: Also those of all other machines and versions in the directory.
@@ -175,7 +181,7 @@ class WisdomFile:
             OSError: One cannot be removed; a TimeoutError where the lock was held too long.
         """
         stem = "[0-9a-f]" * len(self.path.stem) if others else self.path.stem
-        found = sorted(path for end in ("json", "corrupt") for path in self.path.parent.glob(f"{stem}.{end}"))
+        found = sorted(path for end in ("json", *ASIDE) for path in self.path.parent.glob(f"{stem}.{end}"))
         if found:
             with self._locked(LOCK_SECONDS):
                 self._sweep()
@@ -214,14 +220,14 @@ class WisdomFile:
                 except (FileNotFoundError, ForeignError, OtherSchemaError):
                     pass  # somebody else was faster
                 except ValueError as still:
-                    self._set_aside(still)
+                    self._set_aside("corrupt", logging.WARNING, still)
         except OSError as why:
             self._say(logging.WARNING, "ignored", error)
             _log.debug("wisdom not renamed: %s", why)  # the next writer will
 
-    def _set_aside(self, error: ValueError) -> None:
-        os.replace(self.path, self.path.with_suffix(".corrupt"))
-        self._say(logging.WARNING, "ignored, and renamed to .corrupt", error)
+    def _set_aside(self, end: str, level: int, error: ValueError) -> None:
+        os.replace(self.path, self.path.with_suffix(f".{end}"))
+        self._say(level, f"ignored, and renamed to .{end}", error)
 
     def _sweep(self) -> None:
         """Remove what writers left that were killed; under the lock no other writer is at work."""
