@@ -93,7 +93,7 @@ class Machine:
         """
         computed = computed_in(dtype)
         if calibration == "shipped":
-            return (SHIPPED if is_host(device) else SHIPPED_ELSEWHERE)[computed]
+            return _shipped(device, computed)
         asked = probe(framework)
         place = Place(framework, device, computed, asked.threads())
         with self._lock:  # two calibrations at once would measure each other
@@ -114,10 +114,7 @@ class Machine:
                 known = {**self._restored, **self._measured}
             alike = sorted(each for each in known if each[:3] == place[:3])
             found = [known[each] for each in ([place] if place in known else alike)]
-        kind = place.device.partition(":")[0], place.dtype
-        if not found and kind in SHIPPED:
-            found = [SHIPPED[kind]]
-        return " ".join(rates.digest for rates in found)
+        return " ".join(rates.digest for rates in found or [_shipped(place.device, place.dtype)])
 
     def calibrated(self) -> dict[Place, Rates]:
         """Return the rates that this process has measured itself."""
@@ -145,3 +142,7 @@ def computed_in(dtype: str) -> str:
         return "float32"
     kind = np.dtype(dtype)
     return "float64" if kind.itemsize >= (16 if kind.kind == "c" else 8) else "float32"
+
+
+def _shipped(device: str, dtype: str) -> Rates:
+    return (SHIPPED if is_host(device) else SHIPPED_ELSEWHERE)[dtype]
