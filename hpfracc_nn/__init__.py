@@ -20,8 +20,10 @@ if TYPE_CHECKING:
         caputo,
         choose,
         derivative,
+        fractional_fourier,
         grunwald_letnikov,
         integral,
+        mittag_leffler,
         riemann_liouville,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
@@ -47,9 +49,11 @@ __all__ = [
     "configure",
     "derivative",
     "fractional",
+    "fractional_fourier",
     "grunwald_letnikov",
     "integral",
     "layers",
+    "mittag_leffler",
     "riemann_liouville",
     "selection",
     "training",

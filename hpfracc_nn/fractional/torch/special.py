@@ -1,0 +1,219 @@
+"""The special functions on PyTorch tensors.
+
+The derivatives of E are members of one family (`fractional.special.partials`), so the backward and the tangent of a
+member are calls of others, and derivatives of every order and mode follow. Inside a compiler a member is the opaque
+operation `hpfracc_nn::mittag_leffler`: its formula is not traced.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.special import partials, rotation
+from hpfracc_nn.fractional.torch.namespace import TORCH
+
+_CHUNK, _BLOCK = 4096, 256  # points at once on a CPU, so that what is computed of them stays in the cache
+_LARGE_CHUNK, _LARGE_BLOCK = 2**20, 2**16  # elsewhere
+
+_COMPLEX: dict[torch.dtype, np.dtype] = {
+    torch.complex64: np.dtype(np.complex64),
+    torch.complex128: np.dtype(np.complex128),
+}
+
+_LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
+_LIBRARY.define(
+    "mittag_leffler(Tensor z, Tensor alpha, Tensor beta, int m, int n) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
+)
+_OPERATION = torch.ops.hpfracc_nn.mittag_leffler.default
+
+
+def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, int]) -> Tensor:
+    """Return E or a derivative of it; see `fractional.special.mittag_leffler`."""
+    owner = "mittag_leffler"
+    given = _tensors(z, alpha, beta)
+    _check_real(owner, alpha=given[1], beta=given[2])
+    partials.check(owner, *(value if isinstance(value, int | float) else 1.0 for value in (alpha, beta)))
+    like = next(value for value in given if isinstance(value, Tensor))
+    points, alphas, betas = (_double(value, like) for value in given)
+    total: Any = 0
+    for (power, m, n), c in partials.combination(derivative).items():
+        total = total + c * points**power * _partial(points, alphas, betas, m, n)
+    return total.to(_promoted(*given))
+
+
+def _partial(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
+    """Return F[m, n]; double precision in and out."""
+    member = _OPERATION if torch.compiler.is_compiling() else _Partial.apply
+    return member(z, alpha, beta, m, n)
+
+
+def _derivative(index: int, tensors: tuple[Tensor, Tensor, Tensor], m: int, n: int) -> Tensor:
+    """Return the derivative of F[m, n] in z, alpha or beta."""
+    z, alpha, beta = tensors
+    if index == 0:
+        return _partial(z, alpha, beta, m + 1, n)
+    if index == 2:
+        return _partial(z, alpha, beta, m, n + 1)
+    found = z * _partial(z, alpha, beta, m + 1, n + 1)
+    return found + m * _partial(z, alpha, beta, m, n + 1) if m else found
+
+
+def _saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, int], output: Tensor) -> None:
+    *tensors, ctx.m, ctx.n = inputs
+    ctx.save_for_backward(*tensors)
+
+
+def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    tensors = ctx.saved_tensors
+    found: list[Tensor | None] = []
+    for index, tensor in enumerate(tensors):
+        if not ctx.needs_input_grad[index]:
+            found.append(None)
+            continue
+        product = grad * _derivative(index, tensors, ctx.m, ctx.n).conj()
+        found.append((product if tensor.is_complex() else product.real).sum_to_size(tensor.shape))
+    return (*found, None, None)
+
+
+class _Partial(torch.autograd.Function):
+    """F[m, n] outside a compiler: every mode of differentiation, and vmap."""
+
+    @staticmethod
+    def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
+        return _computed(z, alpha, beta, m, n)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, int], output: Tensor) -> None:
+        _saved(ctx, inputs, output)
+        ctx.save_for_forward(*inputs[:3])
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        return _gradients(ctx, *grads)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Tensor:
+        total: Any = 0
+        for index, tangent in enumerate(tangents[:3]):
+            if tangent is not None:
+                total = total + tangent * _derivative(index, ctx.saved_tensors, ctx.m, ctx.n)
+        return total
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+        return _batched(_Partial.apply, in_dims, *arguments)
+
+
+def _batched(member: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
+    """Return F[m, n] of tensors of which some have one more axis, first in the result."""
+    tensors, orders = arguments[:3], arguments[3:]
+    rank = max(tensor.ndim - (dim is not None) for tensor, dim in zip(tensors, in_dims, strict=False))
+    moved = []
+    for tensor, dim in zip(tensors, in_dims, strict=False):
+        if dim is not None:
+            tensor = tensor.movedim(dim, 0)
+            tensor = tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.ndim), *tensor.shape[1:])
+        moved.append(tensor)
+    return member(*moved, *orders), 0
+
+
+def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
+    """Return F[m, n] of plain tensors, NaN where alpha or beta is outside its range."""
+    shape = torch.broadcast_shapes(z.shape, alpha.shape, beta.shape)
+    points = z.expand(shape).reshape(-1)
+    alpha = torch.where(partials.is_wrong_alpha(alpha), torch.nan, alpha)
+    beta = torch.where(partials.is_wrong_beta(beta), torch.nan, beta)
+    alpha, beta = (value if value.ndim == 0 else value.expand(shape).reshape(-1) for value in (alpha, beta))
+    chunk, block = (_CHUNK, _BLOCK) if z.device.type == "cpu" else (_LARGE_CHUNK, _LARGE_BLOCK)
+    found = torch.empty_like(points)
+    for begin in range(0, points.numel(), chunk):
+        part = slice(begin, begin + chunk)
+        its_alpha, its_beta = (value if value.ndim == 0 else value[part] for value in (alpha, beta))
+        found[part] = partials.partial(points[part], its_alpha, its_beta, m, n, TORCH, block=block)
+    return found.reshape(shape)
+
+
+def _fake(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
+    return z.new_empty(torch.broadcast_shapes(z.shape, alpha.shape, beta.shape))
+
+
+_LIBRARY.impl("mittag_leffler", _computed, "CompositeExplicitAutograd")
+torch.library.register_fake(_OPERATION, _fake, lib=_LIBRARY)
+torch.library.register_autograd(_OPERATION, _gradients, setup_context=_saved, lib=_LIBRARY)
+torch.library.register_vmap(_OPERATION, functools.partial(_batched, _OPERATION), lib=_LIBRARY)
+
+
+def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
+    """Return the fractional Fourier transform; see `fractional.special.fractional_fourier`."""
+    owner = "fractional_fourier"
+    samples, orders = _tensors(x, order)
+    if not isinstance(samples, Tensor):
+        raise TypeError(f"{owner}(x={samples!r}): needs samples; pass a tensor with an axis to transform.")
+    _check_real(owner, order=orders)
+    axis = errors.axis(owner, dim, samples.ndim)
+    rotation.check_shapes(owner, tuple(samples.shape), axis, getattr(orders, "shape", ()))
+    is_double = samples.dtype in (torch.float64, torch.complex128)
+    data = samples.movedim(axis, -1).to(torch.complex128 if is_double else torch.complex64)
+    data = torch.fft.ifftshift(data, dim=-1) if centred else data
+    result = _learned(data, _double(orders, data)) if isinstance(orders, Tensor) else _fixed(data, orders)
+    return (torch.fft.fftshift(result, dim=-1) if centred else result).movedim(-1, axis)
+
+
+def _fixed(x: Tensor, order: float) -> Tensor:
+    """Return the transform of an order that is a number."""
+    nearest = rotation.nearest("fractional_fourier", order)
+    x, remainder = rotation.turned(x, nearest % 4, TORCH), order - nearest
+    if remainder == 0:
+        return x
+    if torch.compiler.is_compiling():
+        return _rotated(x, _double(remainder, x))
+    chirps = rotation.fixed_chirps(remainder, x.shape[-1], _COMPLEX[x.dtype])
+    return rotation.rotated(x, (torch.as_tensor(chirp, device=x.device) for chirp in chirps), TORCH)
+
+
+def _learned(x: Tensor, order: Tensor) -> Tensor:
+    """Return the transform of orders in a tensor, without waiting for its values."""
+    nearest = torch.round(order.detach())
+    return _rotated(rotation.turned(x, nearest % 4, TORCH), order - nearest)
+
+
+def _rotated(x: Tensor, order: Tensor) -> Tensor:
+    chirps = rotation.chirps(order, x.shape[-1], TORCH)
+    return rotation.rotated(x, (chirp.to(x.dtype) for chirp in chirps), TORCH)
+
+
+def _tensors(*values: Any) -> list[Any]:
+    """Return arrays as tensors on the device of those that are, and numbers as they are: they promote no tensor."""
+    device = next(value.device for value in values if isinstance(value, Tensor))
+    return [v if isinstance(v, Tensor | int | float | complex) else torch.as_tensor(v, device=device) for v in values]
+
+
+def _double(value: Any, like: Tensor) -> Tensor:
+    """Return the value in double precision, a number as a tensor of no axes."""
+    if isinstance(value, Tensor):
+        return value.to(torch.complex128 if value.is_complex() else torch.float64)
+    dtype = torch.complex128 if isinstance(value, complex) else torch.float64
+    return torch.as_tensor(value, dtype=dtype, device=like.device)
+
+
+def _promoted(z: Any, *parameters: Any) -> torch.dtype:
+    """Return the floating dtype of a sum of these (torch.result_type, which torch.compile cannot follow)."""
+    tensors = [value for value in (z, *parameters) if isinstance(value, Tensor)]
+    leading = [tensor for tensor in tensors if tensor.ndim] or tensors
+    dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in leading])
+    if not (dtype.is_floating_point or dtype.is_complex):
+        dtype = torch.get_default_dtype()
+    is_complex = z.is_complex() if isinstance(z, Tensor) else isinstance(z, complex)
+    return dtype.to_complex() if is_complex else dtype
+
+
+def _check_real(owner: str, **values: Any) -> None:
+    for name, value in values.items():
+        if isinstance(value, complex) or (isinstance(value, Tensor) and value.is_complex()):
+            raise TypeError(f"{owner}({name}={value!r}): needs real numbers; pass {name}.real.")
