@@ -155,6 +155,7 @@ class _Pole(NamedTuple):
 def _poles(z: Array, alpha: Array, xp: Namespace, poles: int) -> list[_Pole]:
     """Return the roots that may have |arg w| <= pi; the second has it only for alpha > 1."""
     size, angle = xp.log(xp.abs(z)) / alpha, xp.angle(z)
+    radius = xp.where(size > _LARGEST_ROOT, math.exp(_LARGEST_ROOT), _root(xp.abs(z), alpha, xp))
     size = xp.where(size > _LARGEST_ROOT, _LARGEST_ROOT, size)
     turned = xp.where(angle < 0, angle + 2 * math.pi, angle - 2 * math.pi)
     found = []
@@ -162,8 +163,29 @@ def _poles(z: Array, alpha: Array, xp: Namespace, poles: int) -> list[_Pole]:
         log = size + 1j * argument
         direction = xp.sin(math.pi / 2 - xp.abs(argument)) + 1j * xp.sin(argument)  # the cosine of pi / 2 must be zero
         counts = exists & (xp.abs(argument) <= math.pi) & (size > _LEAST_ROOT)
-        found.append(_Pole(xp.exp(size) * direction, log, xp.exp(log / 2) / math.sqrt(contour.MU), counts))
+        found.append(_Pole(radius * direction, log, xp.exp(log / 2) / math.sqrt(contour.MU), counts))
     return found
+
+
+def _root(x: Array, alpha: Array, xp: Namespace) -> Array:
+    """Return x**(1 / alpha), accurate to about its last bit, because exp() of it follows.
+
+    A power is; but 1 / alpha is rounded, which changes it by 1 - alpha (1 / alpha) times log(x) / alpha. That product
+    is taken without rounding: Dekker, Numer. Math. 18 (1971).
+    """
+    inverse = 1 / alpha
+    rounded = alpha * inverse
+    high, low = _split(alpha)
+    inverse_high, inverse_low = _split(inverse)
+    rest = ((high * inverse_high - rounded) + high * inverse_low + low * inverse_high) + low * inverse_low
+    return x**inverse * (1 + ((1 - rounded) - rest) * inverse * xp.log(x))
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    """Return two halves of the digits."""
+    shifted = x * (2.0**27 + 1)
+    high = shifted - (shifted - x)
+    return high, x - high
 
 
 def _shift(poles: list[_Pole], xp: Namespace) -> Array:
