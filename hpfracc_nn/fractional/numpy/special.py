@@ -37,11 +37,11 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
 
 def _partial(z: np.ndarray, alpha: np.ndarray, beta: np.ndarray, m: int, n: int) -> np.ndarray:
     found = np.empty_like(z)
-    poles = 2 if alpha.size and alpha.max() > 1 else 1
+    options = partials.Options(poles=2 if np.any(alpha > 1) else 1)
     for begin in range(0, z.size, _CHUNK):
         part = slice(begin, begin + _CHUNK)
         its_alpha, its_beta = (v if v.ndim == 0 else v[part] for v in (alpha, beta))
-        found[part] = partials.partial(z[part], its_alpha, its_beta, m, n, NUMPY, poles=poles)
+        found[part] = partials.partial(z[part], its_alpha, its_beta, m, n, NUMPY, options)
     return found
 
 

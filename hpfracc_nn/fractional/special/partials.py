@@ -43,9 +43,25 @@ _LARGEST_ROOT = 300.0  # log |w| above which exp(w) is infinite or zero, and w i
 _LARGEST_EXPONENT = 600.0  # of what is multiplied by other factors
 
 
-def partial(
-    z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, *, poles: int = 2, block: int = 256
-) -> Array:
+class Options(NamedTuple):
+    """How F is computed; the value does not depend on it but for rounding.
+
+    Attributes:
+        poles: At most how many there are; 1 is enough where no alpha is above 1.
+        block: For how many points at once the integrand is kept: 39 complex numbers each, 77 for complex z.
+        is_differentiated: Whether the formula will be differentiated as it stands. Elementary functions are then no
+            special case: their formula does not hold beside their alpha and beta.
+    """
+
+    poles: int = 2
+    block: int = 256
+    is_differentiated: bool = False
+
+
+ALONE = Options()
+
+
+def partial(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, options: Options = ALONE) -> Array:
     """Return F[m, n] at `z`.
 
     Args:
@@ -55,15 +71,14 @@ def partial(
         m: Order of the derivative in z.
         n: Order of the derivative in beta.
         xp: The namespace of the arrays.
-        poles: At most how many there are; 1 is enough where no alpha is above 1.
-        block: For how many points at once the integrand is kept: 39 complex numbers each, 77 for complex z.
+        options: See there.
 
     Returns:
         Shape and dtype of `z`.
     """
     is_near = xp.abs(z) <= _RADIUS
     near = _series(xp.where(is_near, z, 0.0), alpha, beta, m, n, xp)
-    return xp.where(is_near, near, _integral(xp.where(is_near, 1.0, z), alpha, beta, m, n, xp, poles, block))
+    return xp.where(is_near, near, _integral(xp.where(is_near, 1.0, z), alpha, beta, m, n, xp, options))
 
 
 def is_wrong_alpha(alpha: Any) -> Any:
@@ -126,14 +141,14 @@ def _series(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace) 
     return total
 
 
-def _integral(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, poles: int, block: int) -> Array:
+def _integral(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, options: Options) -> Array:
     is_far = xp.abs(z) >= 1
-    found = _poles(z, alpha, xp, poles)
+    found = _poles(z, alpha, xp, options.poles)
     is_shifted = _shift(found, xp)
-    total = _rule(z, alpha, beta, m, n, is_shifted, is_far, xp, block)
+    total = _rule(z, alpha, beta, m, n, is_shifted, is_far, xp, options.block)
     # exp, cosh, sinh, cos, sin: poles and finitely many powers of 1 / z, beyond the first none for beta <= 2 alpha.
     is_whole = ((alpha == 1) | (alpha == 2)) & (beta == xp.floor(beta)) & (beta <= 2 * alpha)
-    is_elementary = is_whole & is_far & (n == 0)
+    is_elementary = is_whole & is_far & (n == 0 and not options.is_differentiated)
     total = xp.where(is_elementary, 0.0, total)
     for pole in found:
         residue = _residue(z, pole, alpha, beta, m, n, is_shifted, is_elementary, xp)
@@ -155,15 +170,19 @@ class _Pole(NamedTuple):
 def _poles(z: Array, alpha: Array, xp: Namespace, poles: int) -> list[_Pole]:
     """Return the roots that may have |arg w| <= pi; the second has it only for alpha > 1."""
     size, angle = xp.log(xp.abs(z)) / alpha, xp.angle(z)
-    radius = xp.where(size > _LARGEST_ROOT, math.exp(_LARGEST_ROOT), _root(xp.abs(z), alpha, xp))
-    size = xp.where(size > _LARGEST_ROOT, _LARGEST_ROOT, size)
+    is_huge = size > _LARGEST_ROOT
+    radius = xp.where(is_huge, math.exp(_LARGEST_ROOT), _root(xp.where(is_huge, 1.0, xp.abs(z)), alpha, xp))
+    size = xp.where(is_huge, _LARGEST_ROOT, size)
     turned = xp.where(angle < 0, angle + 2 * math.pi, angle - 2 * math.pi)
     found = []
     for argument, exists in [(angle / alpha, alpha > 0), (turned / alpha, alpha > 1)][:poles]:
         log = size + 1j * argument
         direction = xp.sin(math.pi / 2 - xp.abs(argument)) + 1j * xp.sin(argument)  # the cosine of pi / 2 must be zero
         counts = exists & (xp.abs(argument) <= math.pi) & (size > _LEAST_ROOT)
-        found.append(_Pole(radius * direction, log, xp.exp(log / 2) / math.sqrt(contour.MU), counts))
+        # Harmless numbers in place of those that overflow, so that they have harmless derivatives.
+        log = xp.where(counts, log, 0.0)
+        w = xp.where(counts, radius * direction, 1.0)
+        found.append(_Pole(w, log, xp.exp(log / 2) / math.sqrt(contour.MU), counts))
     return found
 
 

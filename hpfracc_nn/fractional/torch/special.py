@@ -1,8 +1,9 @@
 """The special functions on PyTorch tensors.
 
-The derivatives of E are members of one family (`fractional.special.partials`), so the backward and the tangent of a
-member are calls of others, and derivatives of every order and mode follow. Inside a compiler a member is the opaque
-operation `hpfracc_nn::mittag_leffler`: its formula is not traced.
+The derivatives of E are members of one family (`fractional.special.partials`), so the backward of a member is a call
+of others, and derivatives of every order follow. Inside a compiler a member is the opaque operation
+`hpfracc_nn::mittag_leffler`. Forward mode differentiates the formula itself: PyTorch gives zero, without a word, for the
+tangent of a tangent of a custom autograd function.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.special import partials, rotation
@@ -49,6 +51,8 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
 
 def _partial(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
     """Return F[m, n]; double precision in and out."""
+    if forward_ad._current_level >= 0:
+        return _computed(z, alpha, beta, m, n, is_differentiated=True)
     member = _OPERATION if torch.compiler.is_compiling() else _Partial.apply
     return member(z, alpha, beta, m, n)
 
@@ -82,7 +86,7 @@ def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 
 
 class _Partial(torch.autograd.Function):
-    """F[m, n] outside a compiler: every mode of differentiation, and vmap."""
+    """F[m, n] outside a compiler, for reverse mode and vmap."""
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -91,19 +95,10 @@ class _Partial(torch.autograd.Function):
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, int], output: Tensor) -> None:
         _saved(ctx, inputs, output)
-        ctx.save_for_forward(*inputs[:3])
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         return _gradients(ctx, *grads)
-
-    @staticmethod
-    def jvp(ctx: Any, *tangents: Any) -> Tensor:
-        total: Any = 0
-        for index, tangent in enumerate(tangents[:3]):
-            if tangent is not None:
-                total = total + tangent * _derivative(index, ctx.saved_tensors, ctx.m, ctx.n)
-        return total
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
@@ -123,20 +118,21 @@ def _batched(member: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> t
     return member(*moved, *orders), 0
 
 
-def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-    """Return F[m, n] of plain tensors, NaN where alpha or beta is outside its range."""
+def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int, is_differentiated: bool = False) -> Tensor:
+    """Return F[m, n] by its formula, NaN where alpha or beta is outside its range."""
     shape = torch.broadcast_shapes(z.shape, alpha.shape, beta.shape)
     points = z.expand(shape).reshape(-1)
     alpha = torch.where(partials.is_wrong_alpha(alpha), torch.nan, alpha)
     beta = torch.where(partials.is_wrong_beta(beta), torch.nan, beta)
     alpha, beta = (value if value.ndim == 0 else value.expand(shape).reshape(-1) for value in (alpha, beta))
     chunk, block = (_CHUNK, _BLOCK) if z.device.type == "cpu" else (_LARGE_CHUNK, _LARGE_BLOCK)
-    found = torch.empty_like(points)
+    options = partials.Options(block=block, is_differentiated=is_differentiated)
+    found = [points[:0]]
     for begin in range(0, points.numel(), chunk):
         part = slice(begin, begin + chunk)
         its_alpha, its_beta = (value if value.ndim == 0 else value[part] for value in (alpha, beta))
-        found[part] = partials.partial(points[part], its_alpha, its_beta, m, n, TORCH, block=block)
-    return found.reshape(shape)
+        found.append(partials.partial(points[part], its_alpha, its_beta, m, n, TORCH, options))
+    return torch.cat(found).reshape(shape)
 
 
 def _fake(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -146,7 +142,7 @@ def _fake(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
 _LIBRARY.impl("mittag_leffler", _computed, "CompositeExplicitAutograd")
 torch.library.register_fake(_OPERATION, _fake, lib=_LIBRARY)
 torch.library.register_autograd(_OPERATION, _gradients, setup_context=_saved, lib=_LIBRARY)
-torch.library.register_vmap(_OPERATION, functools.partial(_batched, _OPERATION), lib=_LIBRARY)
+torch.library.register_vmap(_OPERATION, lambda info, *given: _batched(_OPERATION, *given), lib=_LIBRARY)
 
 
 def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
