@@ -54,25 +54,24 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> np.ndarra
     dtype = np.dtype(np.complex64 if samples.dtype in (np.float16, np.float32, np.complex64) else np.complex128)
     data = np.moveaxis(samples, axis, -1).astype(dtype, copy=False)
     data = np.fft.ifftshift(data, -1) if centred else data
-    result = _rotated(data, orders) if orders.ndim else _rotated_by_one(data, float(orders))
+    result = _by_each(data, orders) if orders.ndim else _by_one(data, float(orders))
     return np.moveaxis(np.fft.fftshift(result, -1) if centred else result, -1, axis)
 
 
-def _rotated(x: np.ndarray, orders: np.ndarray) -> np.ndarray:
+def _by_each(x: np.ndarray, orders: np.ndarray) -> np.ndarray:
     for wrong in orders[~np.isfinite(orders)][:1]:
         rotation.nearest("fractional_fourier", float(wrong))
-    nearest = np.round(orders)
-    chirps = rotation.chirps(orders - nearest, x.shape[-1], NUMPY)
-    x = rotation.turned(x, nearest % 4, NUMPY)
-    return rotation.rotated(x, (chirp.astype(x.dtype) for chirp in chirps), NUMPY)
+    whole = np.round(orders)
+    chirps = rotation.chirps(orders - whole, x.shape[-1], NUMPY)
+    return rotation.transformed(x, whole % 4, (chirp.astype(x.dtype) for chirp in chirps), NUMPY)
 
 
-def _rotated_by_one(x: np.ndarray, order: float) -> np.ndarray:
-    nearest = rotation.nearest("fractional_fourier", order)
-    x, remainder = rotation.turned(x, nearest % 4, NUMPY), order - nearest
-    if remainder == 0:
-        return x.copy()
-    return rotation.rotated(x, rotation.fixed_chirps(remainder, x.shape[-1], x.dtype), NUMPY)
+def _by_one(x: np.ndarray, order: float) -> np.ndarray:
+    whole = rotation.nearest("fractional_fourier", order)
+    if order == whole:
+        return rotation.transformed(x.copy(), whole % 4, None, NUMPY)
+    chirps = rotation.fixed_chirps(order - whole, x.shape[-1], x.dtype)
+    return rotation.transformed(x, whole % 4, chirps, NUMPY)
 
 
 def _numbers(owner: str, name: str, value: Any) -> np.ndarray:

@@ -39,23 +39,31 @@ def check_shapes(owner: str, shape: tuple[int, ...], axis: int, order_shape: tup
 
 def nearest(owner: str, order: float) -> int:
     """Return the whole number nearest to an order, or raise ValueError."""
-    if not math.isfinite(order):
+    if not -math.inf < order < math.inf:  # torch.compile follows comparisons
         raise ValueError(f"{owner}(order={order}): needs a finite order; pass such as order=0.5.")
     return round(order)
 
 
-def turned(x: Array, order: int | Array, xp: Namespace) -> Array:
-    """Return the transform of a whole order 0 to 3, one number or an array [*o]; complex `x`, shape [..., n]."""
-    if isinstance(order, int):
-        x = _unitary_fft(x, xp) if order % 2 else x
-        return _reversed(x, xp) if order >= 2 else x
-    order = order[..., None]
-    x = xp.where(order % 2 == 1, _unitary_fft(x, xp), x)
-    return xp.where(order >= 2, _reversed(x, xp), x)
+def transformed(x: Array, whole: int | Array, chirps: Iterable[Array] | None, xp: Namespace) -> Array:
+    """Return the transform of complex samples [..., n].
 
+    The FFT comes before the rotation, the inverse FFT after it: so the transform of order -a is the inverse of that of
+    order a for every signal, and not only where rotations commute with the FFT.
 
-def _unitary_fft(x: Array, xp: Namespace) -> Array:
-    return xp.fft(x, norm="ortho")
+    Args:
+        x: Complex samples, shape [..., n].
+        whole: The whole part of the order modulo 4, one number or an array [*o].
+        chirps: Those of the rest, see `chirps`; None where there is no rest.
+        xp: The namespace of the arrays.
+    """
+    if isinstance(whole, int):
+        x = xp.fft(x, norm="ortho") if whole == 1 else _reversed(x, xp) if whole == 2 else x
+        x = x if chirps is None else _rotated(x, chirps, xp)
+        return xp.ifft(x, norm="ortho") if whole == 3 else x
+    whole = whole[..., None]
+    x = xp.where(whole == 1, xp.fft(x, norm="ortho"), xp.where(whole == 2, _reversed(x, xp), x))
+    x = x if chirps is None else _rotated(x, chirps, xp)
+    return xp.where(whole == 3, xp.ifft(x, norm="ortho"), x)
 
 
 def _reversed(x: Array, xp: Namespace) -> Array:
@@ -63,8 +71,7 @@ def _reversed(x: Array, xp: Namespace) -> Array:
     return xp.concat([x[..., :1], xp.flip(x[..., 1:])])
 
 
-def rotated(x: Array, chirps: Iterable[Array], xp: Namespace) -> Array:
-    """Return the transform of the order that the chirps were made for; complex `x`, shape [..., n]."""
+def _rotated(x: Array, chirps: Iterable[Array], xp: Namespace) -> Array:
     multiplier, convolver = chirps
     return multiplier * xp.ifft(convolver * xp.fft(multiplier * x))
 

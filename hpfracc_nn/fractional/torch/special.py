@@ -2,8 +2,8 @@
 
 The derivatives of E are members of one family (`fractional.special.partials`), so the backward of a member is a call
 of others, and derivatives of every order follow. Inside a compiler a member is the opaque operation
-`hpfracc_nn::mittag_leffler`. Forward mode differentiates the formula itself: PyTorch gives zero, without a word, for the
-tangent of a tangent of a custom autograd function.
+`hpfracc_nn::mittag_leffler`. Forward mode differentiates the formula itself: PyTorch gives zero, without a word, for
+the tangent of a tangent of a custom autograd function.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
         raise TypeError(f"{owner}(x={samples!r}): needs samples; pass a tensor with an axis to transform.")
     _check_real(owner, order=orders)
     axis = errors.axis(owner, dim, samples.ndim)
-    rotation.check_shapes(owner, tuple(samples.shape), axis, getattr(orders, "shape", ()))
+    rotation.check_shapes(owner, tuple(samples.shape), axis, tuple(orders.shape) if isinstance(orders, Tensor) else ())
     is_double = samples.dtype in (torch.float64, torch.complex128)
     data = samples.movedim(axis, -1).to(torch.complex128 if is_double else torch.complex64)
     data = torch.fft.ifftshift(data, dim=-1) if centred else data
@@ -163,25 +163,25 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
 
 def _fixed(x: Tensor, order: float) -> Tensor:
     """Return the transform of an order that is a number."""
-    nearest = rotation.nearest("fractional_fourier", order)
-    x, remainder = rotation.turned(x, nearest % 4, TORCH), order - nearest
-    if remainder == 0:
-        return x
+    whole = rotation.nearest("fractional_fourier", order)
+    if order == whole:
+        return rotation.transformed(x, whole % 4, None, TORCH)
     if torch.compiler.is_compiling():
-        return _rotated(x, _double(remainder, x))
-    chirps = rotation.fixed_chirps(remainder, x.shape[-1], _COMPLEX[x.dtype])
-    return rotation.rotated(x, (torch.as_tensor(chirp, device=x.device) for chirp in chirps), TORCH)
+        chirps = _chirps(_double(order - whole, x), x)
+    else:
+        kept = rotation.fixed_chirps(order - whole, x.shape[-1], _COMPLEX[x.dtype])
+        chirps = [torch.as_tensor(chirp, device=x.device) for chirp in kept]
+    return rotation.transformed(x, whole % 4, chirps, TORCH)
 
 
 def _learned(x: Tensor, order: Tensor) -> Tensor:
     """Return the transform of orders in a tensor, without waiting for its values."""
-    nearest = torch.round(order.detach())
-    return _rotated(rotation.turned(x, nearest % 4, TORCH), order - nearest)
+    whole = torch.round(order.detach())
+    return rotation.transformed(x, whole % 4, _chirps(order - whole, x), TORCH)
 
 
-def _rotated(x: Tensor, order: Tensor) -> Tensor:
-    chirps = rotation.chirps(order, x.shape[-1], TORCH)
-    return rotation.rotated(x, (chirp.to(x.dtype) for chirp in chirps), TORCH)
+def _chirps(order: Tensor, x: Tensor) -> list[Tensor]:
+    return [chirp.to(x.dtype) for chirp in rotation.chirps(order, x.shape[-1], TORCH)]
 
 
 def _tensors(*values: Any) -> list[Any]:
@@ -206,7 +206,7 @@ def _promoted(z: Any, *parameters: Any) -> torch.dtype:
     if not (dtype.is_floating_point or dtype.is_complex):
         dtype = torch.get_default_dtype()
     is_complex = z.is_complex() if isinstance(z, Tensor) else isinstance(z, complex)
-    return dtype.to_complex() if is_complex else dtype
+    return torch.promote_types(dtype, torch.complex32) if is_complex else dtype
 
 
 def _check_real(owner: str, **values: Any) -> None:
