@@ -253,5 +253,9 @@ def test_what_is_no_number_is_refused():
         TypeError, match=r"^mittag_leffler\(z of dtype <U1\): needs numbers; pass z as a float or complex"
     ):
         mittag_leffler(["a"], 0.5)
+    with pytest.raises(
+        TypeError, match=r"^mittag_leffler\(z: masked array\): needs all values; pass z.filled\(value\) f"
+    ):
+        mittag_leffler(np.ma.array([1.0, 2.0], mask=[True, False]), 0.5)
     with pytest.raises(TypeError, match=r"^mittag_leffler\(derivative=1\): needs three orders, in z, alpha and beta"):
         mittag_leffler(1.0, 0.5, derivative=1)  # type: ignore[arg-type]

@@ -154,6 +154,12 @@ def test_a_tensor_out_of_range_gives_nan_and_a_number_an_error():
         mittag_leffler(z, 2.1)
     with pytest.raises(TypeError, match=r"^mittag_leffler\(alpha=.*\): needs real numbers; pass alpha.real"):
         mittag_leffler(z, z.to(torch.complex128))
+    with pytest.raises(
+        TypeError, match=r"^mittag_leffler\(alpha=None\): needs numbers; pass a number, an array or a ten"
+    ):
+        mittag_leffler(z, None)
+    with pytest.raises(TypeError, match=r"^mittag_leffler\(z of layout torch.sparse_coo\): needs a dense tensor; pass"):
+        mittag_leffler(z.to_sparse(), 0.5)
 
 
 def test_arrays_of_other_frameworks_are_refused():

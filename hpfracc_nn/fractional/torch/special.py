@@ -9,6 +9,7 @@ the tangent of a tangent of a custom autograd function.
 from __future__ import annotations
 
 import functools
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from torch.autograd import forward_ad
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.special import partials, rotation
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
 _CHUNK, _BLOCK = 4096, 256  # points at once on a CPU, so that what is computed of them stays in the cache
 _LARGE_CHUNK, _LARGE_BLOCK = 2**20, 2**16  # elsewhere
 
+_ARRAYS = (np.ndarray, np.generic, list, tuple)  # what becomes a tensor; torch.compile cannot join these types
 _COMPLEX: dict[torch.dtype, np.dtype] = {
     torch.complex64: np.dtype(np.complex64),
     torch.complex128: np.dtype(np.complex128),
@@ -38,10 +41,10 @@ _OPERATION = torch.ops.hpfracc_nn.mittag_leffler.default
 def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, int]) -> Tensor:
     """Return E or a derivative of it; see `fractional.special.mittag_leffler`."""
     owner = "mittag_leffler"
-    given = _tensors(z, alpha, beta)
+    given = _tensors(owner, z=z, alpha=alpha, beta=beta)
     _check_real(owner, alpha=given[1], beta=given[2])
     partials.check(owner, *(value if isinstance(value, int | float) else 1.0 for value in (alpha, beta)))
-    like = next(value for value in given if isinstance(value, Tensor))
+    like = _leading(given)
     points, alphas, betas = (_double(value, like) for value in given)
     total: Any = 0
     for (power, m, n), c in partials.combination(derivative).items():
@@ -148,9 +151,8 @@ torch.library.register_vmap(_OPERATION, lambda info, *given: _batched(_OPERATION
 def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
     """Return the fractional Fourier transform; see `fractional.special.fractional_fourier`."""
     owner = "fractional_fourier"
-    samples, orders = _tensors(x, order)
-    if not isinstance(samples, Tensor):
-        raise TypeError(f"{owner}(x={samples!r}): needs samples; pass a tensor with an axis to transform.")
+    samples, orders = _tensors(owner, x=x, order=order)
+    samples = samples if isinstance(samples, Tensor) else torch.as_tensor(samples)  # a number: axis() refuses it
     _check_real(owner, order=orders)
     axis = errors.axis(owner, dim, samples.ndim)
     rotation.check_shapes(owner, tuple(samples.shape), axis, tuple(orders.shape) if isinstance(orders, Tensor) else ())
@@ -184,18 +186,33 @@ def _chirps(order: Tensor, x: Tensor) -> list[Tensor]:
     return [chirp.to(x.dtype) for chirp in rotation.chirps(order, x.shape[-1], TORCH)]
 
 
-def _tensors(*values: Any) -> list[Any]:
+def _tensors(owner: str, **values: Any) -> list[Any]:
     """Return arrays as tensors on the device of those that are, and numbers as they are: they promote no tensor."""
-    device = next(value.device for value in values if isinstance(value, Tensor))
-    return [v if isinstance(v, Tensor | int | float | complex) else torch.as_tensor(v, device=device) for v in values]
+    device = _leading(values.values()).device
+    found = []
+    for name, value in values.items():
+        if isinstance(value, Tensor):
+            check_dense(owner, name, value)
+        elif isinstance(value, _ARRAYS):
+            value = torch.as_tensor(value, device=device)
+        elif not isinstance(value, int | float | complex):
+            raise TypeError(f"{owner}({name}={value!r}): needs numbers; pass a number, an array or a tensor.")
+        found.append(value)
+    return found
+
+
+def _leading(values: Iterable[Any]) -> Tensor:
+    """Return the first tensor that has axes, or else the first."""
+    tensors = [value for value in values if isinstance(value, Tensor)]
+    return next((tensor for tensor in tensors if tensor.ndim), tensors[0])
 
 
 def _double(value: Any, like: Tensor) -> Tensor:
-    """Return the value in double precision, a number as a tensor of no axes."""
-    if isinstance(value, Tensor):
-        return value.to(torch.complex128 if value.is_complex() else torch.float64)
-    dtype = torch.complex128 if isinstance(value, complex) else torch.float64
-    return torch.as_tensor(value, dtype=dtype, device=like.device)
+    """Return the value in double precision; what has no axes comes to the device of `like`, as in PyTorch."""
+    if not isinstance(value, Tensor):
+        value = torch.as_tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
+    value = value.to(torch.complex128 if value.is_complex() else torch.float64)
+    return value if value.ndim else value.to(like.device)
 
 
 def _promoted(z: Any, *parameters: Any) -> torch.dtype:
