@@ -25,7 +25,7 @@ if TYPE_CHECKING:
         riemann_liouville,
     )
     from hpfracc_nn.fractional.schemes import SCHEMES
-    from hpfracc_nn.fractional.special import fractional_fourier, mittag_leffler
+    from hpfracc_nn.fractional.special.functions import fractional_fourier, mittag_leffler
     from hpfracc_nn.fractional.stencil import Stencil
 
 __all__ = [
@@ -48,7 +48,7 @@ __all__ = [
 ]
 
 _DEFINITIONS = "hpfracc_nn.fractional.definitions"
-_SPECIAL = "hpfracc_nn.fractional.special"
+_SPECIAL = "hpfracc_nn.fractional.special.functions"
 _OPERATOR = "hpfracc_nn.fractional.operator"
 _HOMES = {
     "DEFINITIONS": _DEFINITIONS,

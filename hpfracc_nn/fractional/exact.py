@@ -19,7 +19,7 @@ import numpy as np
 from scipy.special import gamma, rgamma
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
-from hpfracc_nn.fractional.special import mittag_leffler
+from hpfracc_nn.fractional.special.functions import mittag_leffler
 
 
 def power(t: np.ndarray, exponent: float, definition: Definition) -> np.ndarray:

@@ -14,7 +14,7 @@ _CHUNK = 4096  # points whose intermediate results stay in the cache
 
 
 def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, int]) -> np.ndarray:
-    """Return E or a derivative of it; see `fractional.special.mittag_leffler`."""
+    """Return E or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     points, alphas, betas = _double(owner, "z", z), _real(owner, "alpha", alpha), _real(owner, "beta", beta)
     for wrong in alphas[partials.is_wrong_alpha(alphas)][:1]:
@@ -46,7 +46,7 @@ def _partial(z: np.ndarray, alpha: np.ndarray, beta: np.ndarray, m: int, n: int)
 
 
 def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> np.ndarray:
-    """Return the fractional Fourier transform; see `fractional.special.fractional_fourier`."""
+    """Return the fractional Fourier transform; see `fractional.special.functions`."""
     owner = "fractional_fourier"
     samples, orders = _numbers(owner, "x", x), _real(owner, "order", order)
     axis = errors.axis(owner, dim, samples.ndim)

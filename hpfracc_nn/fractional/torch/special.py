@@ -1,10 +1,4 @@
-"""The special functions on PyTorch tensors.
-
-The derivatives of E are members of one family (`fractional.special.partials`), so the backward of a member is a call
-of others, and derivatives of every order follow. Inside a compiler a member is the opaque operation
-`hpfracc_nn::mittag_leffler`. Forward mode differentiates the formula itself: PyTorch gives zero, without a word, for
-the tangent of a tangent of a custom autograd function.
-"""
+"""The special functions on PyTorch tensors: arguments, dtypes, and the fractional Fourier transform."""
 
 from __future__ import annotations
 
@@ -15,15 +9,12 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.special import partials, rotation
 from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.members import partial
 from hpfracc_nn.fractional.torch.namespace import TORCH
-
-_CHUNK, _BLOCK = 4096, 256  # points at once on a CPU, so that what is computed of them stays in the cache
-_LARGE_CHUNK, _LARGE_BLOCK = 2**20, 2**16  # elsewhere
 
 _ARRAYS = (np.ndarray, np.generic, list, tuple)  # what becomes a tensor; torch.compile cannot join these types
 _COMPLEX: dict[torch.dtype, np.dtype] = {
@@ -31,15 +22,9 @@ _COMPLEX: dict[torch.dtype, np.dtype] = {
     torch.complex128: np.dtype(np.complex128),
 }
 
-_LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
-_LIBRARY.define(
-    "mittag_leffler(Tensor z, Tensor alpha, Tensor beta, int m, int n) -> Tensor", tags=(torch.Tag.pt2_compliant_tag,)
-)
-_OPERATION = torch.ops.hpfracc_nn.mittag_leffler.default
-
 
 def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, int]) -> Tensor:
-    """Return E or a derivative of it; see `fractional.special.mittag_leffler`."""
+    """Return E or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     given = _tensors(owner, z=z, alpha=alpha, beta=beta)
     _check_real(owner, alpha=given[1], beta=given[2])
@@ -48,108 +33,12 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
     points, alphas, betas = (_double(value, like) for value in given)
     total: Any = 0
     for (power, m, n), c in partials.combination(derivative).items():
-        total = total + c * points**power * _partial(points, alphas, betas, m, n)
+        total = total + c * points**power * partial(points, alphas, betas, m, n)
     return total.to(_promoted(*given))
 
 
-def _partial(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-    """Return F[m, n]; double precision in and out."""
-    if forward_ad._current_level >= 0:
-        return _computed(z, alpha, beta, m, n, is_differentiated=True)
-    member = _OPERATION if torch.compiler.is_compiling() else _Partial.apply
-    return member(z, alpha, beta, m, n)
-
-
-def _derivative(index: int, tensors: tuple[Tensor, Tensor, Tensor], m: int, n: int) -> Tensor:
-    """Return the derivative of F[m, n] in z, alpha or beta."""
-    z, alpha, beta = tensors
-    if index == 0:
-        return _partial(z, alpha, beta, m + 1, n)
-    if index == 2:
-        return _partial(z, alpha, beta, m, n + 1)
-    found = z * _partial(z, alpha, beta, m + 1, n + 1)
-    return found + m * _partial(z, alpha, beta, m, n + 1) if m else found
-
-
-def _saved(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, int], output: Tensor) -> None:
-    *tensors, ctx.m, ctx.n = inputs
-    ctx.save_for_backward(*tensors)
-
-
-def _gradients(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    tensors = ctx.saved_tensors
-    found: list[Tensor | None] = []
-    for index, tensor in enumerate(tensors):
-        if not ctx.needs_input_grad[index]:
-            found.append(None)
-            continue
-        product = grad * _derivative(index, tensors, ctx.m, ctx.n).conj()
-        found.append((product if tensor.is_complex() else product.real).sum_to_size(tensor.shape))
-    return (*found, None, None)
-
-
-class _Partial(torch.autograd.Function):
-    """F[m, n] outside a compiler, for reverse mode and vmap."""
-
-    @staticmethod
-    def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-        return _computed(z, alpha, beta, m, n)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor, int, int], output: Tensor) -> None:
-        _saved(ctx, inputs, output)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, *grads)
-
-    @staticmethod
-    def vmap(info: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-        return _batched(_Partial.apply, in_dims, *arguments)
-
-
-def _batched(member: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-    """Return F[m, n] of tensors of which some have one more axis, first in the result."""
-    tensors, orders = arguments[:3], arguments[3:]
-    rank = max(tensor.ndim - (dim is not None) for tensor, dim in zip(tensors, in_dims, strict=False))
-    moved = []
-    for tensor, dim in zip(tensors, in_dims, strict=False):
-        if dim is not None:
-            tensor = tensor.movedim(dim, 0)
-            tensor = tensor.reshape(tensor.shape[0], *(1,) * (rank + 1 - tensor.ndim), *tensor.shape[1:])
-        moved.append(tensor)
-    return member(*moved, *orders), 0
-
-
-def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int, is_differentiated: bool = False) -> Tensor:
-    """Return F[m, n] by its formula, NaN where alpha or beta is outside its range."""
-    shape = torch.broadcast_shapes(z.shape, alpha.shape, beta.shape)
-    points = z.expand(shape).reshape(-1)
-    alpha = torch.where(partials.is_wrong_alpha(alpha), torch.nan, alpha)
-    beta = torch.where(partials.is_wrong_beta(beta), torch.nan, beta)
-    alpha, beta = (value if value.ndim == 0 else value.expand(shape).reshape(-1) for value in (alpha, beta))
-    chunk, block = (_CHUNK, _BLOCK) if z.device.type == "cpu" else (_LARGE_CHUNK, _LARGE_BLOCK)
-    options = partials.Options(block=block, is_differentiated=is_differentiated)
-    found = [points[:0]]
-    for begin in range(0, points.numel(), chunk):
-        part = slice(begin, begin + chunk)
-        its_alpha, its_beta = (value if value.ndim == 0 else value[part] for value in (alpha, beta))
-        found.append(partials.partial(points[part], its_alpha, its_beta, m, n, TORCH, options))
-    return torch.cat(found).reshape(shape)
-
-
-def _fake(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-    return z.new_empty(torch.broadcast_shapes(z.shape, alpha.shape, beta.shape))
-
-
-_LIBRARY.impl("mittag_leffler", _computed, "CompositeExplicitAutograd")
-torch.library.register_fake(_OPERATION, _fake, lib=_LIBRARY)
-torch.library.register_autograd(_OPERATION, _gradients, setup_context=_saved, lib=_LIBRARY)
-torch.library.register_vmap(_OPERATION, lambda info, *given: _batched(_OPERATION, *given), lib=_LIBRARY)
-
-
 def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
-    """Return the fractional Fourier transform; see `fractional.special.fractional_fourier`."""
+    """Return the fractional Fourier transform; see `fractional.special.functions`."""
     owner = "fractional_fourier"
     samples, orders = _tensors(owner, x=x, order=order)
     samples = samples if isinstance(samples, Tensor) else torch.as_tensor(samples)  # a number: axis() refuses it
