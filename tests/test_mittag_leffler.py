@@ -145,6 +145,14 @@ def test_the_kernel_of_relaxation_is_accurate_at_large_times():
         np.testing.assert_allclose(mittag_leffler(-x, alpha, alpha), sum(terms), rtol=RELATIVE)
 
 
+@pytest.mark.parametrize("gamma", [2, 3])
+def test_the_prabhakar_function_of_a_whole_gamma_is_a_derivative(gamma):
+    alpha, beta, z, k = 0.6, 1.9, np.array([-1.4, 0.05, 0.8]), np.arange(80)
+    terms = special.poch(gamma, k) / special.factorial(k) * special.rgamma(alpha * k + beta) * z[:, None] ** k
+    found = mittag_leffler(z, alpha, beta - alpha * (gamma - 1), derivative=(gamma - 1, 0, 0))
+    np.testing.assert_allclose(found / special.factorial(gamma - 1), terms.sum(axis=1), rtol=1e-12)
+
+
 # mpmath
 
 
