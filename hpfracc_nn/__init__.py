@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         integral,
         mittag_leffler,
         riemann_liouville,
+        workload,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
@@ -57,6 +58,7 @@ __all__ = [
     "riemann_liouville",
     "selection",
     "training",
+    "workload",
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "training")

@@ -7,14 +7,16 @@ import importlib
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import hpfracc_nn as fnn
 from hpfracc_nn.commands import calibrate, wisdom
-from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels, probe
+from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels
 from hpfracc_nn.selection.environment import shown
 from hpfracc_nn.selection.memory import host_free, limit
 from hpfracc_nn.selection.reporting import summary
@@ -89,15 +91,12 @@ def _demo(typer: Any) -> Callable[..., None]:
         output: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-output"),
     ) -> None:
         """Forecast the volatility of the S&P 500, or a series of your own, with a learned order."""
-        try:
+        with _in_one_line(typer, "demo"):
             output.mkdir(parents=True, exist_ok=True)
             name, days, series = _series(csv, column)
             module = importlib.import_module("hpfracc_nn.training.torch.demo")
             typer.echo(f"Fitting {module.MODEL} to {name}")
             result = module.forecast(series, alpha=alpha, learn=learn, seed=seed, quick=quick)
-        except (ValueError, OSError) as error:
-            typer.echo(f"hpfracc-nn demo: {error}", err=True)
-            raise typer.Exit(1) from None
         for line in _forecast_lines(result):
             typer.echo(line)
         typer.echo(_rendered(result))
@@ -111,8 +110,9 @@ def _demo(typer: Any) -> Callable[..., None]:
 def _info(typer: Any) -> Callable[..., None]:
     def info() -> None:
         """Say what is installed and usable, the settings, and which kernels there are."""
-        for line in _info_lines():
-            typer.echo(line)
+        with _in_one_line(typer, "info"):
+            for line in _info_lines():
+                typer.echo(line)
 
     return info
 
@@ -127,14 +127,23 @@ def _explain(typer: Any) -> Callable[..., None]:
     ) -> None:
         """Say which kernel would run on torch tensors of this shape, and why not the others."""
         importlib.import_module(ROOMS["torch"])
-        try:
-            workload = _workload("torch", rows, n, width, dtype.value, gradient)
-        except ValueError as error:
-            typer.echo(f"hpfracc-nn explain: {error}", err=True)
-            raise typer.Exit(1) from None
-        typer.echo(default_manager().explain(workload))
+        with _in_one_line(typer, "explain"):
+            workload = fnn.workload(
+                (rows, n, width), framework="torch", dim=1, dtype=dtype.value, needs_gradient=gradient
+            )
+            typer.echo(default_manager().explain(workload))
 
     return explain
+
+
+@contextmanager
+def _in_one_line(typer: Any, command: str) -> Iterator[None]:
+    """Leave with status 1 where an argument, a file or the environment is wrong, and say so in one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        typer.echo(f"hpfracc-nn {command}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _series(csv: Path | None, column: str | None) -> tuple[str, Any, Any]:
@@ -211,7 +220,7 @@ def _size(count: int | None) -> str:
 
 
 def _kernel_lines(framework: str, settings: Settings) -> Iterator[str]:
-    workload = _workload(framework, *TYPICAL)
+    workload = fnn.workload(TYPICAL, framework=framework)
     yield f"{framework} on cpu, threads {workload.threads}; kernels for {summary(workload)} {workload.dtype}:"
     for kernel in kernels(OP, framework):
         yield f"  {kernel.name:<20} {_refusal(kernel, workload, settings) or 'usable'}"
@@ -222,36 +231,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return "disabled"
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"left out: {settings.forced}"
-    return kernel.refuses(workload)
-
-
-def _workload(
-    framework: str, rows: int, n: int, width: int = 1, dtype: str = "float32", gradient: bool = False
-) -> Workload:
-    """Return a workload with the weights of Caputo(0.5)."""
-    definitions = importlib.import_module("hpfracc_nn.fractional.definitions")
-    schemes = importlib.import_module("hpfracc_nn.fractional.schemes.exponentials")
-    nodes = None
-    if n > 8:
-        nodes = schemes.exponentials(definitions.Caputo(0.5), n, dtype)
-    return Workload(
-        OP,
-        framework,
-        dtype=dtype,
-        rows=rows,
-        n=n,
-        width=width,
-        exponentials=0 if nodes is None else nodes.states,
-        needs_gradient=gradient,
-        threads=_threads(framework),
-    )
-
-
-def _threads(framework: str) -> int:
-    try:
-        return probe(framework).threads()
-    except LookupError:  # a framework without a probe computes on one
-        return 1
+    refusal: str | None = kernel.ask("refuses", workload)
+    return refusal
 
 
 def _status(package: str) -> str:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.schemes import SCHEMES
     from hpfracc_nn.fractional.special.functions import fractional_fourier, mittag_leffler
     from hpfracc_nn.fractional.stencil import Stencil
+    from hpfracc_nn.fractional.workloads import workload
 
 __all__ = [
     "DEFINITIONS",
@@ -45,6 +46,7 @@ __all__ = [
     "integral",
     "mittag_leffler",
     "riemann_liouville",
+    "workload",
 ]
 
 _DEFINITIONS = "hpfracc_nn.fractional.definitions"
@@ -67,6 +69,7 @@ _HOMES = {
     "integral": _OPERATOR,
     "mittag_leffler": _SPECIAL,
     "riemann_liouville": _OPERATOR,
+    "workload": "hpfracc_nn.fractional.workloads",
 }
 
 

@@ -13,15 +13,17 @@ from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
-from hpfracc_nn.selection.knowledge import MOST_KEYS, State
+from hpfracc_nn.selection.knowledge import MOST_KEYS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.objective import eligible, handicaps
+from hpfracc_nn.selection.outbox import Outbox
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
+from hpfracc_nn.selection.translation import SHORTEST, state_of, timings_of, understood
 from hpfracc_nn.selection.verdict import Verdict, accepted
-from hpfracc_nn.selection.wisdom import Timing, Trust, Wisdom
+from hpfracc_nn.selection.wisdom import TRUSTS, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Direction, Workload
 
@@ -30,8 +32,7 @@ R = TypeVar("R")
 Able = tuple[Verdict, Compilation | None]
 
 SAVED_AFTER = 60.0  # seconds in which something was learnt
-SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
-FREE = 0.02  # seconds that deciding may cost, about as much as a calibration; then it slows down
+FREE = 0.005  # seconds that deciding may cost before it slows down
 COST = 0.01  # to this part of the time of the calls
 SELDOM = 1024  # calls between decisions, at most
 
@@ -60,11 +61,13 @@ class Learner:
 
     Attributes:
         cost: Seconds that deciding and learning took.
+        outbox: What is on its way to the file.
     """
 
     def __init__(self, settings: Settings, machine: Machine):
         self._settings, self._machine = settings, machine
         self.cost, self._decisions = 0.0, 0
+        self.outbox = Outbox()
         self.policy = Policy(
             settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
         )
@@ -78,6 +81,8 @@ class Learner:
 
     def adopt(self, settings: Settings) -> None:
         """Go on under other settings; what was learnt stays."""
+        if settings.wisdom != self._settings.wisdom or not _is_learning(settings):
+            self.packed()
         if settings.wisdom != self._settings.wisdom:
             self._is_read = False
         self._settings = settings
@@ -100,6 +105,14 @@ class Learner:
     def uses_knowledge(self, framework: str) -> bool:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
+
+    def standing(self, workload: Workload) -> tuple[str, str]:
+        """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
+        return self.policy.standing(key_of(workload))
+
+    def trial(self, workload: Workload) -> str | None:
+        """Return the kernel that is being tried for workloads like this one, None where there is none."""
+        return self.policy.trial(key_of(workload)) if self.is_learning(workload.framework) else None
 
     @_counted
     def decide(
@@ -161,8 +174,6 @@ class Learner:
         if keep:
             self._timed.add((key, name))
             self._new[key.text(), name] += 1
-            if time.monotonic() - self._saved > SAVED_AFTER:
-                self.save()
         return change is not None
 
     def forget(self, op: str | None = None) -> None:
@@ -171,26 +182,46 @@ class Learner:
             self.policy.forget()
             self._new.clear()
             self._timed.clear()
+            self.outbox.drop(lambda timing: True)
         else:
             self.policy.forget(lambda key: key.group[0] == op)
             self._timed = {each for each in self._timed if each[0].group[0] != op}
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
+            self.outbox.drop(lambda timing: Key.parse(timing.key).group[0] == op)
 
-    def save(self) -> bool:
-        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written."""
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to save."""
+        return bool(self._new) or bool(self.outbox)
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to save something."""
+        return self.has_news and time.monotonic() - self._saved > SAVED_AFTER
+
+    def packed(self) -> Outbox:
+        """Put what is new into the outbox, and return that; what it delivers need not wait for a lock, nor hold one."""
         self._saved = time.monotonic()
-        if not self._new or self._settings.mode != "learn":
-            return False
-        self.know()
-        if self._file is None or not self._file.merge(self._learnt()):
-            return False
-        self._new.clear()
-        return True
+        if self._new:
+            self.know()
+            if self._file is not None:
+                self.outbox.put(self._file, self._learnt())
+                self._new.clear()
+        return self.outbox
+
+    def save(self, seconds: float) -> bool:
+        """Merge what is new into the file, and return whether it is there; it is kept where it cannot be written.
+
+        Args:
+            seconds: How long to wait for another process that writes.
+        """
+        return self.packed().deliver(seconds)
 
     def after_fork(self) -> None:
         """Leave to the parent process what it has to save."""
         self._new.clear()
+        self.outbox.after_fork()
 
     def know(self) -> None:
         """Read the file once, unless nothing of it would be used."""
@@ -202,20 +233,12 @@ class Learner:
             return
         known = self._file.read()
         self._machine.restore(known.rates)
-        for trust in ("own", "prior"):
-            self.policy.restore(_state(known, trust), trust)  # type: ignore[arg-type]
+        timings = understood(known, self._file.path.parent)
+        for trust in TRUSTS:
+            self.policy.restore(state_of(timings, trust), trust)
 
     def _learnt(self) -> Wisdom:
-        now, timings = time.time(), []
-        for key, arms in self.policy.state().items():
-            for name, directions in arms.items():
-                samples = self._new[key, name]
-                if samples:
-                    forward, backward = (directions.get(each, (None, None)) for each in ("forward", "backward"))
-                    timings.append(
-                        Timing(key, name, forward[0], backward[0], samples, now, "own", forward[1], backward[1])
-                    )
-        return Wisdom.of(timings, self._machine.calibrated())
+        return Wisdom.of(timings_of(self.policy.state(), self._new, time.time()), self._machine.calibrated())
 
     def _able(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Able]:
         """Return those that come into question, with what they would have to compile.
@@ -223,7 +246,8 @@ class Learner:
         Who should not start unasked is left out, unless there is nobody else.
         """
         able = accepted(verdicts)
-        missing = {each.kernel.name: each.kernel.compiles(workload) for each in able if self._settings.mode == "learn"}
+        asks = self._settings.mode == "learn"
+        missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able if asks}
         asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
         if not asked:
             asked, missing = able, {}
@@ -266,19 +290,3 @@ def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:
     if missing is None:
         return Candidate(name, forward, verdict.uncertainty, verdict.backward)
     return Candidate(name, forward, verdict.uncertainty, verdict.backward, missing.seconds, missing.code)
-
-
-def _state(known: Wisdom, trust: Trust) -> State:
-    """Return the timings of one trust as the policy reads them."""
-    state: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for timing in known.timings.values():
-        if timing.trust != trust:
-            continue
-        entry = state.setdefault(timing.key, {}).setdefault(timing.arm, {})
-        for direction, seconds, estimate in (
-            ("forward", timing.forward, timing.forward_estimate),
-            ("backward", timing.backward, timing.backward_estimate),
-        ):
-            if seconds and estimate:
-                entry[direction] = [seconds, estimate, float(timing.samples)]
-    return state

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpfracc_nn.selection.probe import probe
 from hpfracc_nn.selection.settings import Settings, amount
+from hpfracc_nn.selection.workload import is_host
 
 SHARE = 0.8  # of what is free, where nothing was said: allocators round up, and others allocate as well
 PROC = Path("/proc")
@@ -19,11 +20,6 @@ CGROUP = Path("/sys/fs/cgroup")
 _V2 = (("memory.max", "memory.high"), "memory.current", "inactive_file")
 _UNLIMITED = 1 << 60  # version 1 writes the largest number of pages
 _V1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
-
-
-def is_host(device: str) -> bool:
-    """Return whether `device` computes in the host's own memory."""
-    return device.partition(":")[0] == "cpu"
 
 
 def host_free(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:
@@ -58,9 +54,19 @@ def limit(framework: str, device: str, settings: Settings) -> int | None:
     Raises:
         LookupError: The framework has no probe, and the device is not the host.
     """
-    name = "memory_limit" if is_host(device) else "gpu_memory_limit"
+    return limit_of(free(framework, device), device, settings)
+
+
+def limit_of(room: int | None, device: str, settings: Settings) -> int | None:
+    """Return the same where `room` bytes are free on `device`."""
+    name = setting_of(device)
     said = getattr(settings, name)
-    return limited(SHARE if said is None else amount(name, said), free(framework, device))
+    return limited(SHARE if said is None else amount(name, said), room)
+
+
+def setting_of(device: str) -> str:
+    """Return the name of the setting that limits calls on `device`."""
+    return "memory_limit" if is_host(device) else "gpu_memory_limit"
 
 
 def limited(most: int | float, room: int | None) -> int | None:

@@ -22,7 +22,7 @@ class Plan:
         workload: What it was chosen for.
         seconds: Predicted time, forward plus the backward that the workload asks for.
         uncertainty: Factor u >= 1: the time is believed to lie in [seconds / u, seconds * u].
-        workspace: Bytes held beyond input and output.
+        workspace: Bytes held beyond input and output; it goes with `chunk`.
         reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
             it: "prior" (the estimate), "wisdom" (an earlier process), "measured", "explore" (it is being tried), or
             "fallback" (it stands in for a kernel that failed).
@@ -66,7 +66,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.forward = Samples(self.sample and not self.learns)
         self.backward = Samples(self.sample and not self.learns)
-        self.compilation = self.kernel.compiles(self.workload)
+        self.compilation = self.kernel.ask("compiles", self.workload)
         if self.learns or self.provisional:
             self.left = 1
 
@@ -85,6 +85,16 @@ class Plan:
             self.chunk,
             self.provisional,
         )
+
+    def cut(self, chunk: int | None, workspace: float) -> None:
+        """Compute so many rows at a time from now on, None for all at once, with so many bytes of workspace."""
+        self.chunk, self.workspace = chunk, workspace
+
+    def renew(self, fresh: "Plan") -> None:
+        """Take over what another plan says of the same kernel; the counters stay."""
+        self.reason, self.provisional, self.alternatives = fresh.reason, fresh.provisional, fresh.alternatives
+        self.seconds, self.uncertainty = fresh.seconds, fresh.uncertainty
+        self.cut(fresh.chunk, fresh.workspace)
 
     def grant(self, calls: int) -> None:
         """Time the next call, and reconsider the choice after so many."""

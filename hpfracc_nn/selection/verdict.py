@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.cost import CostModel, Limit, limit_of
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import Settings
 from hpfracc_nn.selection.machine import Rates
@@ -28,6 +28,8 @@ class Verdict:
     saves: float = 0.0
     need: float = 0.0  # workspace, what is saved, and the results
     rows: int | None = None  # at a time, where all at once take too much memory
+    intensity: float = math.inf  # operations per byte
+    limit: Limit = "launches"  # what most of the estimate goes into
 
     @property
     def bytes(self) -> float:
@@ -56,6 +58,12 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
         rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
         verdicts.append(_assessed(kernel, workload, one_way, model, rates))
     return verdicts
+
+
+def still_refuse(verdicts: Iterable[Verdict], workload: Workload, settings: Settings) -> bool:
+    """Return whether the kernels that refused do so still, for the same reasons; those that accepted are not asked."""
+    refused = [each for each in verdicts if each.refusal is not None]
+    return all(_refusal(each.kernel, workload, settings) == each.refusal for each in refused)
 
 
 def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
@@ -104,13 +112,19 @@ def plan_of(
         seconds=seconds,
         uncertainty=uncertainty,
         workspace=chosen.workspace,
-        reason="forced" if settings.forced else reason if others or provisional else "only",
+        reason="forced" if settings.forced else why(reason, name, ranked, provisional),
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
         chunk=chosen.rows,
         provisional=provisional,
     )
+
+
+def why(reason: str, name: str, verdicts: Iterable[Verdict], provisional: bool) -> str:
+    """Return the reason of a choice: "only" where no other kernel accepts, or would if it were not left alone."""
+    others = any(each.refusal is None and each.kernel.name != name for each in verdicts)
+    return reason if others or provisional else "only"
 
 
 def no_kernel(verdicts: list[Verdict], workload: Workload, settings: Settings) -> str:
@@ -142,7 +156,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return DISABLED
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
-    return kernel.refuses(workload)
+    refusal: str | None = kernel.ask("refuses", workload)
+    return refusal
 
 
 def _one_way(workload: Workload) -> Workload:
@@ -153,9 +168,20 @@ def _one_way(workload: Workload) -> Workload:
 
 
 def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Verdict:
-    cost, saves = kernel.cost(workload), kernel.saves(workload)
+    cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
     seconds = model.seconds(cost, rates)
-    forward = seconds if one_way is workload else model.seconds(kernel.cost(one_way), rates)
+    forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
     results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
     need = cost.workspace + saves + results
-    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
+    return Verdict(
+        kernel,
+        None,
+        seconds,
+        cost.workspace,
+        forward,
+        model.uncertainty,
+        saves,
+        need,
+        intensity=cost.intensity,
+        limit=limit_of(cost, rates),
+    )

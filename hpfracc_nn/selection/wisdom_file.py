@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ POLL_SECONDS = 0.01
 DEFAULT, OFF = "default", "off"
 
 _log = logging.getLogger("hpfracc_nn.selection")
+
+# A child that is forked while a thread imports has half of a package, and waits for that thread for ever.
+_importing = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+    )
 
 
 class ForeignError(ValueError):
@@ -74,17 +82,21 @@ class WisdomFile:
             self._set_damaged_aside(error)
         return Wisdom()
 
-    def merge(self, wisdom: Wisdom) -> bool:
+    def merge(self, wisdom: Wisdom, *, seconds: float | None = None) -> bool:
         """Merge `wisdom` into the file, and return whether it is there now.
 
         Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
-        After False keep it, and try again later: somebody held the lock for two seconds, or the disk is full or
-        read-only. OSError is caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+        After False keep it, and try again later: somebody held the lock, or the disk is full or read-only. OSError is
+        caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+
+        Args:
+            wisdom: What is added.
+            seconds: How long to wait for another writer; two by default.
         """
         if not wisdom:
             return True
         try:
-            self.update(wisdom)
+            self.update(wisdom, LOCK_SECONDS if seconds is None else seconds)
         except TimeoutError as error:
             self._say(logging.INFO, "not written yet", error)
         except OSError as error:
@@ -93,16 +105,20 @@ class WisdomFile:
             return True
         return False
 
-    def update(self, wisdom: Wisdom) -> None:
+    def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
         """Merge `wisdom` into the file; one that cannot be used is renamed to `.corrupt` first.
 
+        Args:
+            wisdom: What is added.
+            seconds: How long to wait for another writer.
+
         Raises:
-            OSError: It cannot be written; a TimeoutError where the lock was held too long.
+            OSError: It cannot be written; a TimeoutError where the lock was held longer.
         """
         if not self.path.is_absolute() and self.path.parts[0] == "~":
             raise FileNotFoundError(f"{self.path}: needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked(LOCK_SECONDS):
+        with self._locked(seconds):
             try:
                 before = self.load(self.path)
             except FileNotFoundError:
@@ -174,7 +190,8 @@ class WisdomFile:
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
-        from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
+        with _importing:
+            from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
 
         lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:

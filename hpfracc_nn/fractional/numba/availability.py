@@ -33,6 +33,14 @@ def sources() -> str:
 
 def is_kept() -> bool:
     """Return whether code of these sources was put on disk; Numba is not asked, which would load it."""
-    where, mark = os.environ.get("NUMBA_CACHE_DIR"), sources()[:16] + MARK
-    found = Path(where).rglob(mark) if where else (Path(__file__).parent / "__pycache__").glob(mark)
-    return next(iter(found), None) is not None
+    where = os.environ.get("NUMBA_CACHE_DIR")
+    if where not in _found:
+        mark = sources()[:16] + MARK
+        kept = Path(where).rglob(mark) if where else (Path(__file__).parent / "__pycache__").glob(mark)
+        if next(iter(kept), None) is None:
+            return False
+        _found.add(where)
+    return True
+
+
+_found: set[str | None] = set()  # directories where there was some: every first decision asks
