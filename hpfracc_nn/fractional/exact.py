@@ -69,7 +69,7 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
     """Sum the first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then add the rest."""
     order, first = _order(definition)
     t = np.asarray(t, dtype=np.float64)
-    rest = max(first, math.ceil(1 + order))  # then the integral's weight is bounded
+    rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     y = np.zeros(t.shape, dtype=np.complex128)
     for j in range(first, rest):
         y += rate**j * _times_power(rgamma(j + 1 - order), t, j - order)

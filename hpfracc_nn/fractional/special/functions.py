@@ -64,7 +64,7 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
     Order 0 is the identity, 1 the unitary FFT, 2 the reversal, and the period is 4: these hold exactly for every n. For
     every order the transform is unitary and maps the k-th Hermite function to exp(-i pi k order / 2) times itself. It
     is the FFT of the nearest whole order and, for the rest, three chirps and two FFTs: O(n log n). The chirps of an
-    order that is a number are kept.
+    order that is a number are kept; an order in a tensor, whose value is not looked at, takes two more FFTs.
 
     Unitarity is exact for every signal; additivity in the order, and the eigenvalues above, hold to the share of the
     signal that lies outside the disc of radius 0.92 sqrt(n) / 2 in the plane of time and frequency (one sample is
