@@ -343,3 +343,14 @@ def test_costs_are_measured_and_first_uses_exceed_a_call(load):
     assert seconds > 0
     assert all(len(found) == 2 and min(found) > 0 for found in guessed.values())
     assert len(tables.first_use("convolution", "torch/fft", [(1, 16)])) == 1
+
+
+def test_the_special_functions_are_timed_and_compared(load):
+    special = load("special")
+    values, transforms = special.empty()
+    special.functions(values, 50, rounds=1)
+    special.transforms(transforms, (100, 101), rounds=1)
+    assert all(record["error"] is None or record["error"] < 1e-13 for record in values.records)
+    ours = [record for record in transforms.records if ", order" in record["who"]]
+    assert len(ours) == 6
+    assert all(record["error"] < ROUNDING for record in ours)

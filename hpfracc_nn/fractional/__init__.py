@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         riemann_liouville,
     )
     from hpfracc_nn.fractional.schemes import SCHEMES
+    from hpfracc_nn.fractional.special.functions import fractional_fourier, mittag_leffler
     from hpfracc_nn.fractional.stencil import Stencil
     from hpfracc_nn.fractional.workloads import workload
 
@@ -40,13 +41,16 @@ __all__ = [
     "caputo",
     "choose",
     "derivative",
+    "fractional_fourier",
     "grunwald_letnikov",
     "integral",
+    "mittag_leffler",
     "riemann_liouville",
     "workload",
 ]
 
 _DEFINITIONS = "hpfracc_nn.fractional.definitions"
+_SPECIAL = "hpfracc_nn.fractional.special.functions"
 _OPERATOR = "hpfracc_nn.fractional.operator"
 _HOMES = {
     "DEFINITIONS": _DEFINITIONS,
@@ -60,8 +64,10 @@ _HOMES = {
     "caputo": _OPERATOR,
     "choose": _OPERATOR,
     "derivative": _OPERATOR,
+    "fractional_fourier": _SPECIAL,
     "grunwald_letnikov": _OPERATOR,
     "integral": _OPERATOR,
+    "mittag_leffler": _SPECIAL,
     "riemann_liouville": _OPERATOR,
     "workload": "hpfracc_nn.fractional.workloads",
 }

@@ -16,9 +16,10 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import gamma, rgamma, roots_jacobi
+from scipy.special import gamma, rgamma
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.special.functions import mittag_leffler
 
 
 def power(t: np.ndarray, exponent: float, definition: Definition) -> np.ndarray:
@@ -68,20 +69,11 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
     """Sum the first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then add the rest."""
     order, first = _order(definition)
     t = np.asarray(t, dtype=np.float64)
-    rest = max(first, math.ceil(1 + order))  # then the integral's weight is bounded
+    rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     y = np.zeros(t.shape, dtype=np.complex128)
     for j in range(first, rest):
         y += rate**j * _times_power(rgamma(j + 1 - order), t, j - order)
-    return y + rate**rest * t ** (rest - order) * _mittag_leffler(rest + 1 - order, rate * t)
-
-
-def _mittag_leffler(beta: float, z: np.ndarray) -> np.ndarray:
-    """Return E_(1, beta)(z) = int_0^1 (1 - s)**(beta - 2) exp(z s) ds / Gamma(beta - 1) for beta >= 2.
-
-    Gauss-Jacobi: the error is about (|z| / 4)**(2 k) / (2 k)! at k nodes.
-    """
-    nodes, weights = roots_jacobi(32 + math.ceil(np.max(np.abs(z), initial=0.0) / 2), beta - 2, 0.0)
-    return np.exp(z[..., None] * (1 + nodes) / 2) @ weights * 0.5 ** (beta - 1) * rgamma(beta - 1)
+    return y + rate**rest * t ** (rest - order) * mittag_leffler(rate * t, 1.0, rest + 1 - order)
 
 
 def _times_power(factor: float, t: np.ndarray, exponent: float) -> np.ndarray:

@@ -1,7 +1,7 @@
 """The array functions that the formulas need, and their NumPy instance.
 
 A formula is written once over a namespace `xp`; torch and jax bring their own instance in their own folder.
-Every array that a namespace makes is float64.
+Every array that a namespace makes is float64, or complex128 where a formula asks for the imaginary unit.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
+from scipy import fft as scipy_fft
 from scipy import special
 
 Array = Any  # an array of the namespace's framework
@@ -34,6 +35,14 @@ class Namespace(Protocol):
     def take(self, x: Array, index: np.ndarray) -> Array: ...
     def concat(self, arrays: list[Array]) -> Array: ...
     def stack(self, rows: list[Array]) -> Array: ...
+    def flip(self, x: Array) -> Array: ...
+    def where(self, condition: Array, x: Any, y: Any) -> Array: ...
+    def is_complex(self, x: Array) -> bool: ...
+    def abs(self, x: Array) -> Array: ...
+    def angle(self, x: Array) -> Array: ...
+    def polygamma(self, n: int, x: Array) -> Array: ...
+    def fft(self, x: Array, *, norm: str | None = None) -> Array: ...
+    def ifft(self, x: Array, *, norm: str | None = None) -> Array: ...
 
 
 class NumpyNamespace:
@@ -54,6 +63,13 @@ class NumpyNamespace:
     floor = staticmethod(np.floor)
     lgamma = staticmethod(special.gammaln)
     matmul = staticmethod(np.matmul)
+    where = staticmethod(np.where)
+    is_complex = staticmethod(np.iscomplexobj)
+    abs = staticmethod(np.abs)
+    angle = staticmethod(np.angle)
+    polygamma = staticmethod(special.polygamma)
+    fft = staticmethod(scipy_fft.fft)
+    ifft = staticmethod(scipy_fft.ifft)
 
     def acos(self, x: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):  # NaN, as in other frameworks, without a warning
@@ -70,6 +86,9 @@ class NumpyNamespace:
 
     def concat(self, arrays: list[np.ndarray]) -> np.ndarray:
         return np.concatenate(arrays, axis=-1)
+
+    def flip(self, x: np.ndarray) -> np.ndarray:
+        return x[..., ::-1]
 
     def stack(self, rows: list[np.ndarray]) -> np.ndarray:
         return np.stack(rows, axis=-2)

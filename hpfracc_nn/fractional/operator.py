@@ -17,13 +17,13 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
+from hpfracc_nn.fractional.framework import framework_of, type_name
 from hpfracc_nn.fractional.workloads import OP, workload
 from hpfracc_nn.selection import BackendManager, Plan, default_manager
 
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
 _ROOMS = ("numpy", "torch")
-_PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
 # Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
 _rooms: dict[str, Any] = {}
 _frameworks: dict[type, str] = {}
@@ -158,10 +158,10 @@ def apply(
         )
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
-    framework = _frameworks.get(type(x)) or _framework_of(type(x))
+    framework = _frameworks.get(type(x)) or framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(
-            f"{owner}(x of type {_type_name(x)}): needs a NumPy array or a torch tensor; "
+            f"{owner}(x of type {type_name(x)}): needs a NumPy array or a torch tensor; "
             "pass numpy.asarray(x) where no gradient is needed."
         )
     if framework == "numpy":
@@ -216,37 +216,23 @@ def _room(framework: str) -> Any:
     return room
 
 
-def _framework_of(kind: type) -> str:
-    """Return whose array it is: the package of its class, or of one that it derives from."""
-    for cls in kind.__mro__:
-        package = cls.__module__.partition(".")[0]
-        if package in _PACKAGES:
-            return _PACKAGES[package]
-    return "numpy"
-
-
 def _as_array(owner: str, x: Samples) -> np.ndarray:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
-            f"{owner}(x of type {_type_name(x)}): needs a sample at every step; "
+            f"{owner}(x of type {type_name(x)}): needs a sample at every step; "
             "pass x.filled(value) with a value for the gaps."
         )
     if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
         raise TypeError(
-            f"{owner}(x of type {_type_name(x)}): needs samples in an array; "
+            f"{owner}(x of type {type_name(x)}): needs samples in an array; "
             "pass a NumPy array, a list or a torch tensor."
         )
     try:
         return np.asarray(x)
     except ValueError:
         raise ValueError(
-            f"{owner}(x of type {_type_name(x)}): needs rows of one length; pass an array, or a list of equal lists."
+            f"{owner}(x of type {type_name(x)}): needs rows of one length; pass an array, or a list of equal lists."
         ) from None
-
-
-def _type_name(x: Samples) -> str:
-    cls = type(x)
-    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 # A first call inside torch.compile must find what later calls find, or it is compiled twice.

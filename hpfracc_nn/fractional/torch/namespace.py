@@ -22,13 +22,23 @@ class TorchNamespace:
     floor = staticmethod(torch.floor)
     lgamma = staticmethod(torch.lgamma)
     matmul = staticmethod(torch.matmul)
+    is_complex = staticmethod(torch.is_complex)
+    abs = staticmethod(torch.abs)
+    angle = staticmethod(torch.angle)
+    polygamma = staticmethod(torch.polygamma)
+    fft = staticmethod(torch.fft.fft)
+    ifft = staticmethod(torch.fft.ifft)
 
     def asarray(self, value: Any) -> Tensor:
         found = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
         return found.to(torch.float64)
 
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
-        return torch.as_tensor(np.asarray(values, dtype=np.float64), device=like.device)
+        found = torch.as_tensor(values, device=like.device)
+        return found if found.is_complex() else found.to(torch.float64)
+
+    def where(self, condition: Tensor, x: Any, y: Any) -> Tensor:
+        return torch.where(condition, x, y)
 
     def cumprod(self, x: Tensor) -> Tensor:
         return torch.cumprod(x, dim=-1)
@@ -44,6 +54,9 @@ class TorchNamespace:
 
     def concat(self, arrays: list[Tensor]) -> Tensor:
         return torch.cat(arrays, dim=-1)
+
+    def flip(self, x: Tensor) -> Tensor:
+        return torch.flip(x, (-1,))
 
     def stack(self, rows: list[Tensor]) -> Tensor:
         return torch.stack(rows, dim=-2)
