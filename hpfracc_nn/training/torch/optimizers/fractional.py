@@ -171,8 +171,8 @@ class Fractional(_Base):
             )
         if getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None:
             raise RuntimeError(
-                f"{name} cannot average gradients that are still scaled, each by another factor: unscale them before the "
-                "step, as GradScaler does, and leave grad_scale and found_inf unset."
+                f"{name} cannot average gradients that are still scaled, each by another factor: unscale them before "
+                "the step, as GradScaler does, and leave grad_scale and found_inf unset."
             )
 
     @property
@@ -233,9 +233,7 @@ def around_compiled(function: Any) -> None:
     It is what torch.compiler.disable(recursive=False) does, without importing the compiler.
     """
     action = eval_frame._FrameAction
-    eval_frame.set_code_exec_strategy(
-        function.__code__, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT)
-    )
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
     function._torchdynamo_disable = True
 
 

@@ -38,7 +38,7 @@ def check_options(group: Group) -> None:
     alpha, kind, memory = group["alpha"], group["kind"], group["memory"]
     if isinstance(alpha, bool) or not isinstance(alpha, Real):
         raise TypeError(f"Invalid alpha type: {type(alpha).__name__}: needs a number; pass a float such as alpha=0.9")
-    if not 0 < alpha <= 1:
+    if not 0 < float(alpha) <= 1:
         raise ValueError(f"Invalid alpha value: {alpha}: needs 0 < alpha <= 1; pass alpha=1 for the base optimizer")
     if kind not in KINDS:
         raise ValueError(f"Invalid kind: {kind!r}: needs one of {', '.join(map(repr, KINDS))}; pass one of these names")

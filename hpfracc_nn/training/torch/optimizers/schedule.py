@@ -31,9 +31,7 @@ class AlphaSchedule:
         ...     schedule.step()
     """
 
-    def __init__(
-        self, optimizer: torch.optim.Optimizer, alpha: Callable[[int], float] | list[Callable[[int], float]]
-    ):
+    def __init__(self, optimizer: torch.optim.Optimizer, alpha: Callable[[int], float] | list[Callable[[int], float]]):
         groups = optimizer.param_groups
         if any("alpha" not in group for group in groups):
             raise TypeError(

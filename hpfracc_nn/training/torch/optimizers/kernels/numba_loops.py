@@ -14,8 +14,7 @@ from numba.extending import intrinsic
 from hpfracc_nn.fractional.numba.compiled import entry, inner, summed
 
 
-@intrinsic
-def pointer(context: Any, address: Any, like: Any) -> Any:
+def _pointer(context: Any, address: Any, like: Any) -> Any:
     """Return the address as a pointer to items of the dtype of an array."""
     signature = types.CPointer(like.dtype)(types.intp, like)
 
@@ -23,6 +22,9 @@ def pointer(context: Any, address: Any, like: Any) -> Any:
         return builder.inttoptr(given[0], context.get_value_type(signature.return_type))
 
     return signature, generate
+
+
+pointer: Any = intrinsic(_pointer)
 
 
 @inner
