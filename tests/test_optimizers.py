@@ -37,7 +37,7 @@ def option_combinations(cls):
     ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
 @every_class
 def test_at_alpha_1_it_is_the_base_optimizer_bit_for_bit(cls, dtype):
     """After 50 steps: parameters, state and saved options."""
@@ -249,7 +249,7 @@ def saved_and_loaded(state):
 def test_a_resumed_run_equals_one_that_was_not_interrupted_bit_for_bit(cls, kind, stop, dtype):
     for memory in (10, "exponentials") if kind == "integral" else (10,):
         start = [torch.nn.Parameter(p.detach().to(dtype)) for p in parameters()]
-        whole = train(lambda params: cls(params, lr=0.01, alpha=0.8, kind=kind, memory=memory), 0, start)
+        whole = train(lambda params, memory=memory: cls(params, lr=0.01, alpha=0.8, kind=kind, memory=memory), 0, start)
         state = None
         for step in range(25):
             if step == stop:

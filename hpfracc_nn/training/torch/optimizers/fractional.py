@@ -92,7 +92,7 @@ class Fractional(_Base):
                 closure where one is needed.
             LookupError: No kernel accepts the gradients.
         """
-        means, loss = self._means(closure), None
+        means, loss = self._prepared(closure), None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -112,8 +112,10 @@ class Fractional(_Base):
         step()
 
     @uncompiled
-    def _means(self, closure: Callable[[], Any] | None) -> dict[Tensor, Tensor]:
-        """Return the gradients' means along the way, for groups of a kind that wants them."""
+    def _prepared(self, closure: Callable[[], Any] | None) -> dict[Tensor, Tensor]:
+        """Check the options as they are now; return the gradients' means along the way, for kinds that want them."""
+        for group in self.param_groups:
+            check_options(group)
         groups = [group for group in self.param_groups if kind_of(group).needs_closure and not is_identity(group)]
         if not groups:
             return {}
@@ -130,7 +132,6 @@ class Fractional(_Base):
         exchange = _Exchange()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             for group in self.param_groups:
-                check_options(group)
                 params = [p for p in group["params"] if p.grad is not None]
                 if is_identity(group):
                     self._forget(params)
