@@ -233,8 +233,9 @@ def test_the_step_can_be_compiled(cls, options):
             frames.append(counter.frame_count)
         counters.append(frames)
         runs.append(optimizer)
-    assert distance(runs[0], runs[1]) < 1e-12
-    assert distance(runs[0], runs[2]) < 1e-12
+    # Compiled, Adam corrects its bias in float32, the dtype of its step.
+    assert distance(runs[0], runs[1]) < 1e-5
+    assert distance(runs[0], runs[2]) < 1e-5
     assert [frames[5] == frames[-1] for frames in counters] == [True] * 3
     assert min(frames[-1] for frames in counters[1:]) > 0
 
