@@ -1,6 +1,6 @@
 """What the tests of the optimizers share: the classes and their bases, small problems, kernels made to run."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -59,22 +59,21 @@ def parameters(shapes: Iterable[tuple[int, ...]] = ((3, 2), (), (4,)), seed: int
     return [torch.nn.Parameter(torch.as_tensor(rng.standard_normal(shape))) for shape in shapes]
 
 
-def gradients(params: list[Tensor], steps: int, seed: int = 1) -> list[list[Tensor]]:
+def gradients(params: Sequence[Tensor], steps: int, seed: int = 1) -> list[list[Tensor]]:
     """Return standard normal gradients of each step."""
     rng = np.random.default_rng(seed)
     return [[torch.as_tensor(rng.standard_normal(p.shape)).to(p) for p in params] for _ in range(steps)]
 
 
-def train(make: Callable[[list[Tensor]], torch.optim.Optimizer], steps: int, params: list[Tensor] | None = None) -> Any:
+def train(cls: type, steps: int, params: Sequence[Tensor] | None = None, **options: Any) -> Any:
     """Return an optimizer after so many steps on a quartic, convex and not quadratic, in the parameters given."""
-    params = parameters() if params is None else params
-    optimizer = make(params)
+    optimizer = cls(parameters() if params is None else params, **options)
     for _ in range(steps):
         optimizer.step(quartic(optimizer))
     return optimizer
 
 
-def quartic(optimizer: torch.optim.Optimizer) -> Callable[[], Tensor]:
+def quartic(optimizer: torch.optim.Optimizer) -> Callable[[], Any]:
     """Return a closure for sum_p sum((p - 1)**2 + (p - 1)**4 / 4) over all parameters; it needs no autograd."""
 
     def closure() -> Tensor:

@@ -1,6 +1,7 @@
 """What the optimizers refuse, with what words, and that nothing is left behind."""
 
 import re
+from typing import Any
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def test_bad_options_are_refused_in_torchs_words(cls, options, error, message):
 
 
 def test_memory_is_fixed_at_the_first_step():
-    optimizer = train(lambda params: FractionalSGD(params, alpha=0.5), 2)
+    optimizer = train(FractionalSGD, 2, alpha=0.5)
     optimizer.param_groups[0]["memory"] = 5
     with pytest.raises(
         RuntimeError, match=r"holds 9 rows of past gradients .* ask for 4: memory is fixed at the first"
@@ -112,7 +113,7 @@ def test_parameters_are_put_back_where_the_closure_fails():
 
 @every_class
 def test_gradients_are_put_back_where_the_step_fails(cls, monkeypatch):
-    optimizer = train(lambda params: cls(params, alpha=0.5), 3)
+    optimizer = train(cls, 3, alpha=0.5)
     quartic(optimizer)()
     before = [p.grad for p in parameters_of(optimizer)]
 
@@ -126,7 +127,7 @@ def test_gradients_are_put_back_where_the_step_fails(cls, monkeypatch):
 
 
 def test_gradients_that_are_still_scaled_are_refused():
-    optimizer = FractionalAdam(parameters(), alpha=0.6, fused=True)
+    optimizer: Any = FractionalAdam(parameters(), alpha=0.6, fused=True)
     optimizer.grad_scale = torch.tensor(2.0)
     with pytest.raises(RuntimeError, match="cannot average gradients that are still scaled, each by another factor"):
         optimizer.step(quartic(optimizer))

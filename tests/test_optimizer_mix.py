@@ -71,7 +71,7 @@ def test_forced_kernels_agree_to_rounding(cls, options):
             manager, generator = manager_for(kernel), torch.Generator().manual_seed(0)
             given = {"alpha": 0.7, "manager": manager, "generator": generator, **options}
             before = kernel.calls["run"]
-            runs.append(train(lambda params, given=given: cls(params, lr=0.01, **given), 20))
+            runs.append(train(cls, 20, lr=0.01, **given))
             assert kernel.calls["run"] == before + 20
     assert len(runs) >= 2
     assert max(distance(runs[0], run) for run in runs) < 1e-12  # 20 steps in float64, divided by roots of squares
@@ -109,10 +109,10 @@ def test_another_kernel_goes_on_where_one_fails():
         manager = BackendManager(Settings(mode="prior", wisdom="off"))
         plan = manager.plan(workload([torch.zeros(3)], MIXES["ring"]))
         assert plan.kernel is broken
-        run = train(lambda params: FractionalSGD(params, lr=0.01, alpha=0.5, manager=manager), 12)
+        run = train(FractionalSGD, 12, lr=0.01, alpha=0.5, manager=manager)
     finally:
         unregister(broken)
-    assert distance(run, train(lambda params: FractionalSGD(params, lr=0.01, alpha=0.5), 12)) < 1e-13
+    assert distance(run, train(FractionalSGD, 12, lr=0.01, alpha=0.5)) < 1e-13
 
 
 @pytest.mark.skipif(unusable() is not None, reason="Numba compiles nothing here")
