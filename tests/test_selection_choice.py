@@ -202,6 +202,7 @@ OTHER: dict[str, Any] = {
     "needs_gradient": True,
     "learns_weights": True,
     "threads": 2,
+    "in_place": True,
 }
 
 
@@ -216,6 +217,14 @@ def test_workloads_that_differ_in_one_field_share_no_plan(add, monkeypatch, name
     assert chooser.plan(other).workload == other
     assert chooser.plan(WORK).workload == WORK
     assert chooser.plan(WORK) is chooser.plan(replace(WORK))
+
+
+def test_results_that_go_where_there_is_room_count_for_no_limit(add):
+    add(fake("torch/fft"))
+    chooser = fake_manager(memory_limit=100)
+    with pytest.raises(LookupError, match="a call may take 100 B"):
+        chooser.plan(WORK)
+    assert chooser.plan(replace(WORK, in_place=True)).algorithm == "fft"
 
 
 def test_a_kernel_that_registers_later_is_considered(add):

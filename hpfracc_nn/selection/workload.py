@@ -35,6 +35,7 @@ class Workload:
         needs_gradient: A gradient in the input is wanted.
         learns_weights: A gradient in the weights is wanted.
         threads: Threads that the framework may use.
+        in_place: The results go where the caller has room already, so that they take no more memory.
 
     Raises:
         ValueError: A count is negative, or the dtype is unknown.
@@ -52,6 +53,7 @@ class Workload:
     needs_gradient: bool = False
     learns_weights: bool = False
     threads: int = 1
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         for name, least in _LEAST.items():
