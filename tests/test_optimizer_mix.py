@@ -6,9 +6,11 @@ import torch
 from hpfracc_nn.fractional.numba.availability import unusable
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, register, unregister
 from hpfracc_nn.training import FractionalAdam, FractionalSGD, power_law
+from hpfracc_nn.training.torch.optimizers.kinds import KINDS
 from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Window
 from hpfracc_nn.training.torch.optimizers.mix import Mix, mixed, workload
 from tests.optimizer_cases import (
+    AVERAGES,
     KERNELS,
     distance,
     every_average,
@@ -150,6 +152,57 @@ def test_as_many_copies_of_the_parameters_are_kept_as_documented(options):
     optimizer.param_groups[0]["alpha"] = 1.0
     optimizer.step()
     assert optimizer.state[p] == {}
+
+
+def test_a_limit_on_memory_refuses_no_step():
+    """The rows and the averages are there: a step takes no memory."""
+    manager = BackendManager(Settings(mode="prior", wisdom="off", memory_limit=100))
+    train(FractionalAdam, 3, alpha=0.5, manager=manager)
+    assert manager.counters()["forward"] == 3
+
+
+def recorded_run(options, steps, grads, as_tensor):
+    """Return the directions where the number of steps is a whole one, a tensor, or changes between them."""
+    p = torch.nn.Parameter(torch.zeros(3, 2, dtype=torch.float64))
+    group = {"alpha": 0.4, "memory": 10, **options}
+    site = BackendManager(Settings(mode="prior", wisdom="off")).site("history_mix", "torch", "test")
+    state: dict = {}
+    found = []
+    for count in range(steps):
+        group["capturable"] = as_tensor(count)
+        (direction,) = KINDS[group["kind"]].directions(group, [p], [grads[count]], [state], site)
+        found.append(direction.clone())
+        state["step"] = torch.tensor(count + 1.0)  # by the base optimizer
+    return torch.stack(found)
+
+
+@pytest.mark.parametrize("options", [{"kind": "integral"}, {"kind": "difference"}, AVERAGES[-1]], ids=named)
+@pytest.mark.parametrize("as_tensor", [lambda n: True, lambda n: n > 5, lambda n: n < 5], ids=["all", "late", "early"])
+def test_capturable_groups_count_by_the_base_optimizers_step(options, as_tensor):
+    grads = [grad for (grad,) in gradients([torch.zeros(3, 2, dtype=torch.float64)], 25)]
+    runs = [recorded_run(options, 25, grads, counted) for counted in (as_tensor, lambda n: False)]
+    torch.testing.assert_close(*runs, rtol=0, atol=1e-14)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", [{"kind": "integral"}, AVERAGES[-1]], ids=named)
+def test_a_cuda_graph_replays_the_step(options):
+    runs = []
+    for is_captured in (False, True):
+        p = torch.nn.Parameter(torch.zeros(50, device="cuda"))
+        p.grad = torch.zeros(50, device="cuda")
+        optimizer = FractionalAdam([p], lr=0.1, alpha=0.5, capturable=True, **options)
+        generator = torch.Generator().manual_seed(0)
+        graph = None
+        for step in range(25):
+            p.grad.copy_(torch.randn(50, generator=generator))
+            if is_captured and step == 3:
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    optimizer.step()
+            graph.replay() if graph else optimizer.step()
+        runs.append(p.detach().clone())
+    torch.testing.assert_close(*runs)
 
 
 RECORDED = {

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch._C._dynamo import eval_frame
 
-from hpfracc_nn.fractional.torch.probe import uncompiled
+from hpfracc_nn.fractional.torch.probe import around_compiled, uncompiled
 from hpfracc_nn.selection import BackendManager, default_manager
 from hpfracc_nn.training.torch.optimizers.caputo import mean_gradients
 from hpfracc_nn.training.torch.optimizers.kind import Group, State
@@ -78,8 +77,11 @@ class Fractional(_Base):
         if isinstance(param_group, dict):
             check_options({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        self._seed(self.param_groups[-1])
+        group = self.param_groups[-1]
+        group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
+        self._seed(group)
 
+    @around_compiled
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Take a step, and return what the closure returned.
 
@@ -104,6 +106,7 @@ class Fractional(_Base):
         self._keep(exchange)
         return loss
 
+    @around_compiled
     def _base_step(self) -> None:
         """Take the base optimizer's step, without its hooks: they run around the whole."""
         step: Any = super().step
@@ -226,17 +229,3 @@ class _Exchange:
     def undo(self) -> None:
         for p, gradient in self._gradients.items():
             p.grad = gradient
-
-
-def around_compiled(function: Any) -> None:
-    """Keep a compiler away from a function, but not from those that it calls.
-
-    It is what torch.compiler.disable(recursive=False) does, without importing the compiler.
-    """
-    action = eval_frame._FrameAction
-    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
-    function._torchdynamo_disable = True
-
-
-around_compiled(Fractional.step)
-around_compiled(Fractional._base_step)

@@ -61,7 +61,7 @@ class Window:
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
         slot = stored.long() % self.rows
         lags = (slot - 1 - torch.arange(self.rows, device=rows.device)) % self.rows + 1
-        by_lag = torch.as_tensor(self.weights(alpha, self.memory), device=rows.device)
+        by_lag = _weights_on(self, alpha, rows.device)
         weights = by_lag[lags] * (lags <= stored)
         total = by_lag[0] + weights.sum() if self.is_normalised else by_lag[0]
         average = (by_lag[0] / total).to(grad) * grad + (weights / total).to(grad) @ rows
@@ -81,6 +81,17 @@ def _window_mix(window: Window, alpha: float, turn: int, without: int | None) ->
     total = by_lag[0] + weights.sum() if window.is_normalised else 1.0
     gains = tuple(float(row == slot) for row in range(count))
     return Mix(float(by_lag[0] / total), tuple((weights / total).tolist()), gains)
+
+
+@lru_cache(maxsize=64)  # while a graph is captured nothing can be copied from the host: the steps before it do so
+def _weights_on(window: Window, alpha: float, device: torch.device) -> Tensor:
+    return torch.as_tensor(window.weights(alpha, window.memory), device=device)
+
+
+@lru_cache(maxsize=64)
+def _fading_on(alpha: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    decays = torch.as_tensor(power_law.decays(), device=device)
+    return decays, torch.as_tensor(power_law.coefficients(alpha), device=device) / (1 - decays)
 
 
 def dropped(seed: int, stored: int, lags: int) -> int:
@@ -105,8 +116,7 @@ class Exponentials:
         return Mix(float(1 / total), tuple((parts / total).tolist()), tuple(gains.tolist()))
 
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
-        decays = torch.as_tensor(power_law.decays(), device=rows.device)
-        parts = torch.as_tensor(power_law.coefficients(alpha), device=rows.device) / (1 - decays)
+        decays, parts = _fading_on(alpha, rows.device)
         total = 1 + (parts * (1 - decays**stored)).sum()
         average = (1 / total).to(grad) * grad + (parts / total).to(grad) @ rows
         rows.lerp_(grad[None], (1 - decays).to(grad)[:, None])

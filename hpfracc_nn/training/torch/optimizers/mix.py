@@ -59,6 +59,7 @@ def workload(grads: list[Tensor], mix: Mix) -> Workload:
         width=len(mix.weights) + mix.written,
         exponentials=mix.written if mix.written > 1 else 0,
         threads=torch.get_num_threads(),
+        in_place=True,
     )
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import torch
 
-from hpfracc_nn.training.torch.optimizers.fractional import Fractional, around_compiled
+from hpfracc_nn.fractional.torch.probe import around_compiled
+from hpfracc_nn.training.torch.optimizers.fractional import Fractional
 
 
 class FractionalSGD(Fractional, torch.optim.SGD):
@@ -140,6 +141,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             _rename(self.defaults)
         super().add_param_group(param_group)
 
+    @around_compiled
     def _base_step(self) -> None:
         alphas = [group["alpha"] for group in self.param_groups]
         try:
@@ -155,9 +157,6 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             if "smoothing" not in group:  # saved by torch's own
                 _rename(group)
         super().__setstate__(state)
-
-
-around_compiled(FractionalRMSprop._base_step)
 
 
 def _rename(options: dict[str, Any]) -> None:

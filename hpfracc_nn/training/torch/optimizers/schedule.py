@@ -71,4 +71,4 @@ class AlphaSchedule:
         for group, function in zip(self.optimizer.param_groups, self._functions, strict=True):
             alpha = function(self.last_epoch)
             check_options({**group, "alpha": alpha})
-            group["alpha"] = alpha
+            group["alpha"] = float(alpha)
