@@ -90,8 +90,8 @@ class Fractional(_Base):
                 clear the gradients itself; it is called at other points first.
 
         Raises:
-            RuntimeError: A gradient cannot be averaged: it is sparse, or of a DTensor, or still scaled; or there is no
-                closure where one is needed.
+            RuntimeError: A gradient cannot be averaged: it is sparse, a tensor's subclass, or still scaled; or there is
+                no closure where one is needed.
             LookupError: No kernel accepts the gradients.
         """
         means, loss = self._prepared(closure), None
@@ -100,6 +100,7 @@ class Fractional(_Base):
                 loss = closure()
         exchange = self._exchange(means)
         try:
+            exchange.do()
             self._base_step()
         finally:
             exchange.undo()
@@ -131,7 +132,7 @@ class Fractional(_Base):
 
     @uncompiled
     def _exchange(self, means: dict[Tensor, Tensor]) -> _Exchange:
-        """Put directions where the gradients are."""
+        """Return the directions, to be put where the gradients are."""
         exchange = _Exchange()
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             for group in self.param_groups:
@@ -145,7 +146,6 @@ class Fractional(_Base):
                 grads = [means.get(p, p.grad) for p in params]
                 directions = kind_of(group).directions(group, params, grads, states, self._site)
                 exchange.prepare(params, directions)
-        exchange.do()
         return exchange
 
     @uncompiled
@@ -220,6 +220,7 @@ class _Exchange:
     def prepare(self, params: list[Tensor], directions: list[Tensor]) -> None:
         self._directions.update(zip(params, directions, strict=True))
 
+    @uncompiled
     def do(self) -> None:
         for p, direction in self._directions.items():
             self._gradients[p] = p.grad
