@@ -2,6 +2,8 @@
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
 from hpfracc_nn.fractional.numba.availability import unusable
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, register, unregister
@@ -152,6 +154,35 @@ def test_as_many_copies_of_the_parameters_are_kept_as_documented(options):
     optimizer.param_groups[0]["alpha"] = 1.0
     optimizer.step()
     assert optimizer.state[p] == {}
+
+
+class Allocations(TorchDispatchMode):
+    """Counts the bytes of results that are no part of what went in."""
+
+    def __init__(self):
+        super().__init__()
+        self.largest = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        given = {each.untyped_storage().data_ptr() for each in tree_leaves((args, kwargs)) if torch.is_tensor(each)}
+        made = func(*args, **(kwargs or {}))
+        for each in tree_leaves(made):
+            if torch.is_tensor(each) and each.untyped_storage().data_ptr() not in given:
+                self.largest = max(self.largest, each.untyped_storage().nbytes())
+        return made
+
+
+@every_average
+@every_kernel
+def test_a_step_needs_no_temporary_room_of_the_parameters_size(kernel, options):
+    skip_where_refused(kernel)
+    p = torch.nn.Parameter(torch.zeros(1000))
+    optimizer = FractionalSGD([p], lr=0.1, alpha=0.5, foreach=False, manager=manager_for(kernel), **options)
+    for _ in range(3):
+        p.grad = torch.ones(1000)
+        with Allocations() as allocations:
+            optimizer.step()
+    assert allocations.largest < 1000
 
 
 def test_a_limit_on_memory_refuses_no_step():
