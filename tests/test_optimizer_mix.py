@@ -185,6 +185,19 @@ def test_a_step_needs_no_temporary_room_of_the_parameters_size(kernel, options):
     assert allocations.largest < 1000
 
 
+@every_kernel
+def test_a_gradient_that_is_not_finite_leaves_the_window(kernel):
+    skip_where_refused(kernel)
+    p = torch.nn.Parameter(torch.zeros(3))
+    optimizer = FractionalSGD([p], lr=0.0, alpha=0.5, memory=4, manager=manager_for(kernel))
+    finite = []
+    for step in range(10):
+        p.grad = torch.full((3,), torch.inf if step == 1 else 1.0)
+        optimizer.step()
+        finite.append(bool(optimizer.state[p]["direction"].isfinite().all()))
+    assert finite == [True, *[False] * 4, *[True] * 5]
+
+
 def test_a_limit_on_memory_refuses_no_step():
     """The rows and the averages are there: a step takes no memory."""
     manager = BackendManager(Settings(mode="prior", wisdom="off", memory_limit=100))

@@ -31,8 +31,12 @@ def sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in found if file.name.endswith(".py"))).hexdigest()
 
 
-def is_kept() -> bool:
-    """Return whether code of these sources was put on disk; Numba is not asked, which would load it."""
+def is_kept(beside: str = __file__) -> bool:
+    """Return whether code of these sources was put on disk; Numba is not asked, which would load it.
+
+    Args:
+        beside: A file of the folder whose functions are meant, by default of this room.
+    """
     where, mark = os.environ.get("NUMBA_CACHE_DIR"), sources()[:16] + MARK
-    found = Path(where).rglob(mark) if where else (Path(__file__).parent / "__pycache__").glob(mark)
+    found = Path(where).rglob(mark) if where else (Path(beside).parent / "__pycache__").glob(mark)
     return next(iter(found), None) is not None

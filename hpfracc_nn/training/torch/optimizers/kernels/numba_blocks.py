@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.numba.availability import unusable
+from hpfracc_nn.fractional.numba.availability import is_kept, unusable
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.selection.installed import find_spec
 from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
@@ -22,7 +22,7 @@ from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
 BLOCK = 8192  # values: a few rows of it stay in the caches nearest to the core
 _GRAIN = 1 << 16  # values for a thread: a hand-over costs as long as some 20000
 _DTYPES = {"float32": np.float32, "float64": np.float64}
-_COMPILED, _NUMBA_LOADED = 2.0, 0.5  # seconds, on a core of 2.5 GHz
+_COMPILED, _LOADED, _NUMBA_LOADED = 2.0, 0.1, 0.5  # seconds, on a core of 2.5 GHz
 
 _ready: set[str] = set()  # dtypes that have run
 
@@ -72,7 +72,8 @@ def compiles(workload: Workload) -> Compilation | None:
     if workload.dtype in _ready:
         return None
     loads_numba = "numba.core" not in sys.modules
-    return Compilation(_COMPILED + _NUMBA_LOADED * loads_numba, ("history_mix", workload.dtype))
+    seconds = (_LOADED if is_kept(__file__) else _COMPILED) + _NUMBA_LOADED * loads_numba
+    return Compilation(seconds, ("history_mix", workload.dtype))
 
 
 def _addresses(tensors: list[Tensor]) -> np.ndarray:
