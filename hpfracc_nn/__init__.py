@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         grunwald_letnikov,
         integral,
         riemann_liouville,
+        workload,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
@@ -53,6 +54,7 @@ __all__ = [
     "riemann_liouville",
     "selection",
     "training",
+    "workload",
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "training")

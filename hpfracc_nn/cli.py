@@ -13,8 +13,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import hpfracc_nn as fnn
 from hpfracc_nn.commands import calibrate, wisdom
-from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels, probe
+from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels
 from hpfracc_nn.selection.environment import shown
 from hpfracc_nn.selection.memory import host_free, limit
 from hpfracc_nn.selection.reporting import summary
@@ -128,7 +129,9 @@ def _explain(typer: Any) -> Callable[..., None]:
         """Say which kernel would run on torch tensors of this shape, and why not the others."""
         importlib.import_module(ROOMS["torch"])
         try:
-            workload = _workload("torch", rows, n, width, dtype.value, gradient)
+            workload = fnn.workload(
+                (rows, n, width), framework="torch", dim=1, dtype=dtype.value, needs_gradient=gradient
+            )
         except ValueError as error:
             typer.echo(f"hpfracc-nn explain: {error}", err=True)
             raise typer.Exit(1) from None
@@ -211,7 +214,7 @@ def _size(count: int | None) -> str:
 
 
 def _kernel_lines(framework: str, settings: Settings) -> Iterator[str]:
-    workload = _workload(framework, *TYPICAL)
+    workload = fnn.workload(TYPICAL, framework=framework)
     yield f"{framework} on cpu, threads {workload.threads}; kernels for {summary(workload)} {workload.dtype}:"
     for kernel in kernels(OP, framework):
         yield f"  {kernel.name:<20} {_refusal(kernel, workload, settings) or 'usable'}"
@@ -223,35 +226,6 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"left out: {settings.forced}"
     return kernel.refuses(workload)
-
-
-def _workload(
-    framework: str, rows: int, n: int, width: int = 1, dtype: str = "float32", gradient: bool = False
-) -> Workload:
-    """Return a workload with the weights of Caputo(0.5)."""
-    definitions = importlib.import_module("hpfracc_nn.fractional.definitions")
-    schemes = importlib.import_module("hpfracc_nn.fractional.schemes.exponentials")
-    nodes = None
-    if n > 8:
-        nodes = schemes.exponentials(definitions.Caputo(0.5), n, dtype)
-    return Workload(
-        OP,
-        framework,
-        dtype=dtype,
-        rows=rows,
-        n=n,
-        width=width,
-        exponentials=0 if nodes is None else nodes.states,
-        needs_gradient=gradient,
-        threads=_threads(framework),
-    )
-
-
-def _threads(framework: str) -> int:
-    try:
-        return probe(framework).threads()
-    except LookupError:  # a framework without a probe computes on one
-        return 1
 
 
 def _status(package: str) -> str:

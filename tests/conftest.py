@@ -1,15 +1,24 @@
 """What every test shares."""
 
 import importlib.util
+import math
 import os
 import shutil
 
 import pytest
 
+from hpfracc_nn.selection import learning
+
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
 # is made to learn, and nothing is read from or written to the user's cache.
 os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
 os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decisions take real time where the times of calls are made up: the one is not held against the other."""
+    monkeypatch.setattr(learning, "FREE", math.inf)
 
 
 def has_cuda() -> bool:

@@ -3,6 +3,7 @@
 Programs of their own, because they end, fork, or must begin anew.
 """
 
+import gc
 import json
 import os
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 from hpfracc_nn.selection import BackendManager, Machine, Rates, Settings, WisdomFile, register, register_probe
 from tests.selection_kernels import WORK, FakeProbe, fake
 
-KEPT: list[BackendManager] = []  # a manager that nobody holds is not there at the end
+KEPT: list[BackendManager] = []
 TIMES = {"torch/fft": 3e-6, "torch/dense": 1e-6}
 
 
@@ -36,6 +37,12 @@ def timings(directory: str) -> int:
 def at_exit(directory: str) -> None:
     """End as any program does: what was learnt is saved then."""
     KEPT.append(learn(directory))
+
+
+def gone_at_exit(directory: str) -> None:
+    """End after the manager."""
+    learn(directory)
+    gc.collect()
 
 
 def child_at_exit(directory: str) -> int:

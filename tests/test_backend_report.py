@@ -160,6 +160,32 @@ def test_a_change_of_settings_in_the_middle_loses_no_count(tmp_path, manager):
     assert found == {"dense": (2, 2, "prior"), "fft": (3, 3, "forced")}
 
 
+def test_a_change_of_settings_between_two_looks_loses_no_count(tmp_path, manager):
+    class Configure(pl.Callback):
+        def on_train_epoch_end(self, *_):
+            manager.configure(sample=False)
+
+    report = BackendReport(table=None)
+    runner = trainer(tmp_path, report, max_epochs=3, max_steps=-1, num_sanity_val_steps=2)
+    runner.callbacks.append(Configure())
+    manager.configure(sample=False)
+    runner.fit(Validated(manager, fractional=1), loader(), loader(3))
+    assert calls(report) == [("fractional.0", 3 * STEPS, 3 * STEPS), ("fractional.0", 3 * 3, 0)]
+
+
+def test_a_change_of_settings_during_the_sanity_check_counts_none_of_it(tmp_path, manager):
+    class Configure(pl.Callback):
+        def on_validation_batch_end(self, trainer, *_):
+            if trainer.sanity_checking:
+                manager.configure(sample=False)
+
+    report = BackendReport(table=None)
+    runner = trainer(tmp_path, report, max_epochs=1, max_steps=-1, num_sanity_val_steps=2)
+    runner.callbacks.append(Configure())
+    runner.fit(Validated(manager, fractional=1), loader(), loader(3))
+    assert calls(report) == [("fractional.0", STEPS, STEPS), ("fractional.0", 3, 0)]
+
+
 def test_a_run_that_raised_does_not_count_what_follows(tmp_path, manager):
     class Stop(pl.Callback):
         def on_train_batch_end(self, trainer, *_):

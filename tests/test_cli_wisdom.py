@@ -47,6 +47,18 @@ def test_help_names_the_commands():
     assert all(command in said for command in ("show", "export", "import", "merge", "clear"))
 
 
+def test_without_a_directory_the_file_is_that_of_the_environment(tmp_path, monkeypatch):
+    monkeypatch.setenv("HPFRACC_NN_WISDOM", str(tmp_path))
+    assert str(WisdomFile(tmp_path).path) in run("wisdom", "show").stdout
+    monkeypatch.setenv("HPFRACC_NN_WISDOM", "off")
+    for command in (("wisdom", "show"), ("wisdom", "export", tmp_path / "copy"), ("wisdom", "clear"), ("calibrate",)):
+        result = run(*command)
+        assert result.exit_code == 1
+        assert "HPFRACC_NN_WISDOM is off; name a place with --directory." in result.stderr
+    monkeypatch.setenv("HPFRACC_NN_SELECTION", "sometimes")
+    assert "HPFRACC_NN_SELECTION" in run("wisdom", "show").stderr
+
+
 def test_calibrate_measures_each_framework_and_keeps_the_rates(file, monkeypatch):
     result = run("calibrate", "--rounds", 1, "--directory", file.path.parent)
     assert result.exit_code == 0, result.output

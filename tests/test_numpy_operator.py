@@ -317,7 +317,25 @@ def test_the_docstring_example_holds():
 def test_a_plan_without_data_loads_the_kernels_it_chooses_from():
     code = "import hpfracc_nn as f; print(f.choose('toeplitz', (4, 64), framework='numpy').backend)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "numpy\n"
+    assert done.stdout in ("numpy\n", "numba\n")
+
+
+@pytest.mark.parametrize("alpha", [0.4, [0.3, 0.6]])
+@pytest.mark.parametrize(("dtype", "n"), [("float32", 1000), ("float64", 300), ("float64", 5)])
+def test_a_workload_told_without_data_is_the_one_that_runs(alpha, dtype, n):
+    definition, manager = fnn.RiemannLiouville(alpha), fnn.BackendManager()
+    definition(np.ones((3, 2, n), dtype), manager=manager)
+    ((plan,),) = [site.plans() for site in manager.sites()]
+    assert fnn.workload((3, 2, n), definition, framework="numpy", dtype=dtype) == plan.workload
+    found = fnn.choose("toeplitz", (3, 2, n), framework="numpy", definition=definition, dtype=dtype, manager=manager)
+    assert found.kernel is plan.kernel
+
+
+def test_a_workload_of_no_such_data_is_refused():
+    with pytest.raises(ValueError, match=r"^workload\(dtype='int8'\): needs one of float16, bfloat16, "):
+        fnn.workload((4, 64), framework="numpy", dtype="int8")
+    with pytest.raises(ValueError, match=r"^workload\(dim=2\): needs -2 <= dim < 2"):
+        fnn.workload((4, 64), framework="numpy", dim=2)
 
 
 def test_a_plan_for_an_unknown_framework_is_refused():

@@ -1,9 +1,10 @@
 """Which kernel is chosen, and what is said when none can be."""
 
 import re
-from dataclasses import fields, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from hpfracc_nn.selection import (
@@ -20,6 +21,7 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_probe,
 )
+from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import (
     RATES,
@@ -171,11 +173,11 @@ def test_explain_shows_estimates_refusals_and_what_was_measured(add):
         "test_op on torch/cpu/float32: rows=4 n=100 width=1 channels=1 exponentials=0 threads=1, no gradient"
     )
     assert re.split(r"  +", lines[2]) == [
-        *("*", "torch/fft", "1", "0.5-2", "0", "-", "3.12 KiB", "0 B", "x", "2", "-"),
+        *("*", "torch/fft", "1", "0.5-2", "0", "-", "inf", "arithmetic", "3.12 KiB", "0 B", "x", "2", "-"),
         "chosen, prior: best by the estimate",
     ]
     assert re.split(r"  +", lines[3].strip()) == [
-        *("torch/dense", "3", "1.5-6", "0", "-", "3.12 KiB", "0 B", "-", "-", "3 times the chosen")
+        *("torch/dense", "3", "1.5-6", "0", "-", "inf", "arithmetic", "3.12 KiB", "0 B", "-", "-", "3 times the chosen")
     ]
     assert lines[4].endswith("refused: jax is not installed")
     assert lines[5].endswith("refused: disabled by configure() or the environment")
@@ -284,14 +286,39 @@ def test_shipped_rates_ask_no_probe_and_stand_in_where_there_is_none(add, torch_
     assert torch_probe.asked == []
 
 
-def test_a_device_without_shipped_rates_is_an_error(add):
-    add(fake("torch/fft"))
-    message = (
-        "no shipped rates for device 'cuda': needs one of cpu; "
-        "call configure(calibration='measured') or unset HPFRACC_NN_CALIBRATION."
-    )
-    with pytest.raises(LookupError, match=f"^{re.escape(message)}$"):
-        fake_manager(calibration="shipped").plan(replace(WORK, device="cuda:0"))
+@pytest.mark.parametrize("settings", [{"calibration": "shipped"}, {"deterministic": True}, {"mode": "off"}])
+def test_every_device_has_shipped_rates(add, settings):
+    add(fake("torch/fft"), fake("torch/dense", lambda w: 1e3 * w.samples))
+    manager = fake_manager(**settings)
+    for device in ("cpu", "cuda:0", "mps"):
+        assert manager.plan(replace(WORK, device=device)).kernel.name == "torch/fft"
+
+
+def test_numbers_and_truths_of_numpy_become_those_of_python():
+    facts: dict[str, Any] = {
+        "n": np.prod((10, 10)),
+        "threads": np.int64(1),
+        "needs_gradient": np.bool_(True),
+        "rows": True,
+    }
+    given = replace(WORK, **facts)
+    assert [type(value) for value in astuple(given)] == [type(value) for value in astuple(WORK)]
+    assert given == replace(WORK, n=100, needs_gradient=True, rows=1)
+    assert Key.parse(key_of(given).text()) == key_of(given)
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "rule"),
+    [
+        ("dtype", np.dtype("float64"), "needs a name as text, such as 'cpu' or 'float32'."),
+        ("device", None, "needs a name as text, such as 'cpu' or 'float32'."),
+        ("n", 1e3, "needs a whole number; int(n) makes one."),
+        ("needs_gradient", None, "needs True or False."),
+    ],
+)
+def test_a_fact_of_another_type_is_refused_at_the_door(fact, value, rule):
+    with pytest.raises(TypeError, match=f"^{re.escape(f'Workload({fact}={value!r}): {rule}')}$"):
+        replace(WORK, **{fact: value})
 
 
 def test_bad_facts_are_refused_at_the_door():

@@ -27,10 +27,23 @@ def test_each_variable_sets_its_field():
             "HPFRACC_NN_DISABLE_NUMBA": "1",
             "HPFRACC_NN_DISABLE_XLA": "0",
             "HPFRACC_NN_CALIBRATION": "shipped",
-            "HPFRACC_NN_SOMETHING_ELSE": "not selection's business",
         }
     )
     assert settings == Settings("torch", "fft", frozenset({"cuda", "torch/dense", "numba"}), "shipped")
+
+
+def test_a_misspelt_variable_is_warned_of():
+    with pytest.warns(UserWarning, match=r"^HPFRACC_NN_SELECTON is not known .*; known is HPFRACC_NN_SELECTION\.$"):
+        assert from_environment({"HPFRACC_NN_SELECTON": "off"}) == Settings()
+    with pytest.warns(UserWarning, match=r"known is HPFRACC_NN_FORCE_BACKEND, .*, HPFRACC_NN_WISDOM\.$"):
+        from_environment({"HPFRACC_NN_X": "1"})
+
+
+@pytest.mark.parametrize(
+    ("said", "meant"), [("OFF", "off"), ("0", "off"), ("Default", "default"), ("/tmp/Off", "/tmp/Off")]
+)
+def test_wisdom_is_switched_off_by_any_word_for_it(said, meant):
+    assert from_environment({"HPFRACC_NN_WISDOM": said}).wisdom == meant
 
 
 @pytest.mark.parametrize(
@@ -61,6 +74,21 @@ def test_a_bad_name_in_the_list_of_disabled_is_named(bad):
         from_environment({"HPFRACC_NN_DISABLE": f"cuda,{bad}"})
     with pytest.raises(ValueError, match=f"^{re.escape(f'disable={bad!r}: {DISABLE}')}$"):
         fake_manager().configure(disable=["cuda", bad])
+
+
+@pytest.mark.parametrize("bad", [3, ["numba", 3], b"numba", {"numba": 1, 3: 1}], ids=repr)
+def test_what_is_no_list_of_names_to_disable_is_told_what_is(bad):
+    manager = fake_manager()
+    before = manager.settings
+    message = f"disable={bad!r}: {DISABLE.replace('needs', 'needs a comma list or an iterable of names: each')}"
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}$"):
+        manager.configure(disable=bad)
+    assert manager.settings is before
+
+
+def test_settings_take_names_to_disable_in_any_form():
+    for form in ("numba, cuda", ["numba", "cuda"], {"numba", "cuda"}, frozenset({"numba", "cuda"})):
+        assert Settings(disabled=form).disabled == {"numba", "cuda"}  # type: ignore[arg-type]
 
 
 def test_configure_changes_only_what_is_given_and_none_clears():

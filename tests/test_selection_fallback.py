@@ -1,5 +1,6 @@
 """Kernels that raise, return nonsense, run out of memory or vanish: the caller gets the result all the same."""
 
+import functools
 import gc
 import itertools
 import logging
@@ -19,6 +20,7 @@ from hpfracc_nn.selection import (
     kernels,
     register,
     register_operation,
+    room,
     unregister,
     unregister_operation,
 )
@@ -203,6 +205,41 @@ def test_an_interrupt_or_a_warning_is_never_caught(operated, clock, error):
     assert manager.counters()["forward"] == 2
 
 
+class TimeLimit(Exception):
+    """What a handler of a signal raises to end what runs."""
+
+    def at_once(self, *_):
+        raise self
+
+    def __call__(self, number, frame):
+        self.at_once()
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda *_: TimeLimit().at_once(),
+        TimeLimit().at_once,
+        TimeLimit(),
+        functools.partial(TimeLimit.at_once, TimeLimit()),
+    ],
+    ids=["function", "method", "object", "partial"],
+)
+def test_what_the_handler_of_a_signal_raises_is_never_caught(operated, clock, handler):
+    manager = made(clock)
+    kernel_of(manager, "torch/fft").run = lambda x: signal.raise_signal(signal.SIGINT)
+    before = signal.signal(signal.SIGINT, handler)
+    try:
+        with pytest.raises(TimeLimit):
+            manager.run("test_op", 1)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert manager.failures() == {}
+    kernel_of(manager, "torch/fft").run = Troubled(TimeLimit)  # of its own accord
+    assert manager.run("test_op", 1) == 2
+    assert manager.failures() == {"torch/fft": {"TimeLimit": 1}}
+
+
 def test_what_is_wrong_with_the_input_is_raised_before_a_kernel_runs(runs, clock):
     def describe(x):
         raise ValueError("test_op(x): needs another x")
@@ -256,6 +293,28 @@ def test_out_of_memory_twice_leaves_larger_calls_to_others(operated, clock, prob
     assert (operated["torch/fft"].calls, probe.released) == (2, ["cpu"])
     assert manager.plan(replace(WORK, n=200)).kernel.name == "torch/dense"
     assert manager.plan(replace(WORK, n=50)).kernel.name == "torch/fft"
+
+
+def test_out_of_memory_leaves_a_kernel_alone_also_where_memory_became_scarce_since_its_plan_was_made(
+    operated, clock, monkeypatch
+):
+    big = replace(WORK, rows=64, n=4096)  # 1 MiB; the kernels take three
+    unregister_operation("test_op")
+    register_operation("test_op", lambda x: big)
+    manager = made(clock, mode="learn")
+    for there in (100 << 20, 2 << 20):
+        monkeypatch.setattr(room, "free", lambda *place, there=there: there)
+        manager._room = room.Room()
+        for _ in range(300):
+            assert manager.run("test_op", 1) == 2
+    (plan,) = [plan for plan in manager.sites()[0].plans() if plan.kernel.name == manager.plan(big).kernel.name]
+    (verdict,) = [each for each in manager._fitted(big) if each.kernel is plan.kernel]
+    assert (plan.chunk, plan.workspace) == (verdict.rows, verdict.workspace)
+    assert plan.chunk is not None
+    operated[plan.kernel.name].error = MemoryError
+    for _ in range(300):
+        assert manager.run("test_op", 1) == 2
+    assert manager.failures() == {plan.kernel.name: {"MemoryError": 2}}
 
 
 def test_what_a_failed_call_had_begun_is_let_go_before_the_second_chance(operated, clock):
@@ -403,6 +462,16 @@ def test_results_are_looked_at_on_timed_calls_only(doubted, clock):
     assert manager.run("test_op", 1) == 666
 
 
+@pytest.mark.parametrize("sample", [True, False])
+def test_a_result_that_stands_in_for_a_failed_kernel_is_looked_at(doubted, clock, sample):
+    manager = made(clock, sample=sample)
+    manager.run("test_op", 1)
+    doubted["torch/fft"].error = RuntimeError
+    kernel_of(manager, "torch/dense").run = Returning(666)
+    assert [manager.run("test_op", 1) for _ in range(20)] == [2] * 20
+    assert manager.failures() == {"torch/fft": {"RuntimeError": 1}, "torch/dense": {"WrongResult": 1}}
+
+
 def test_a_doubtful_result_is_returned_where_two_kernels_agree(doubted, clock):
     manager = made(clock)
     for name in doubted:
@@ -420,6 +489,34 @@ def test_a_doubtful_result_is_better_than_none(doubted, clock):
         doubted[name].error = RuntimeError
     assert manager.run("test_op", 1) == 0
     assert manager.plan(WORK).kernel.name == "torch/fft"
+
+
+def test_what_the_function_that_looks_raises_is_the_kernels_fault(doubted, clock):
+    manager = made(clock)
+    kernel_of(manager, "torch/fft").run = Returning(Unlike())
+    assert [manager.run("test_op", 1) for _ in range(50)] == [2] * 50
+    assert manager.failures() == {"torch/fft": {"WrongResult": 1}}
+    assert "after WrongResult: fault raised TypeError: it is like nothing" in manager.explain(WORK)
+
+
+class Unlike:
+    """Raises where it is compared with something."""
+
+    def __eq__(self, other):
+        raise TypeError("it is like nothing")
+
+
+def test_what_the_function_that_looks_raises_of_every_kernels_result_is_raised(doubted, clock):
+    manager = made(clock)
+    for name in doubted:
+        kernel_of(manager, name).run = Returning(Unlike())
+    with pytest.raises(TypeError, match="it is like nothing") as caught:
+        manager.run("test_op", 1)
+    assert len(caught.value.__notes__) == 3
+    assert (
+        caught.value.__notes__[1] == "torch/dense failed too: WrongResult: fault raised TypeError: it is like nothing"
+    )
+    assert "quarantined" not in manager.explain(WORK)
 
 
 def test_a_result_that_every_kernel_gets_wrong_is_an_error(doubted, clock):

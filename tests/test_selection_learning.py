@@ -1,17 +1,20 @@
 """A site that learns from made-up times: what it ends with, what that costs, and what it keeps."""
 
+import logging
 import math
 import re
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from filelock import FileLock
 
-from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Wisdom, WisdomFile
+from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Timing, Wisdom, WisdomFile
 from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.sampling import Samples
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 WORK = replace(WORK, needs_gradient=True)
@@ -34,12 +37,6 @@ def probe(monkeypatch):
     made = Flagged()
     monkeypatch.setitem(_probes, "torch", made)
     return made
-
-
-@pytest.fixture(autouse=True)
-def patient(monkeypatch):
-    """The time of a decision is real, that of a call is made up: the one is not held against the other."""
-    monkeypatch.setattr(learning_module, "FREE", math.inf)
 
 
 @pytest.fixture(autouse=True)
@@ -204,6 +201,55 @@ def test_compiled_code_makes_every_site_ask_again(add):
     assert second.plans()[0].left == 1
 
 
+def test_where_a_site_asks_anew_it_goes_on_with_what_was_decided():
+    manager, site = learnt()
+    assert {name for name, _, _ in calls(site, 20)} == {DENSE}  # not tried again so soon
+    key, work = next(iter(site._plans)), WORK
+    manager.kernels_changed()
+    plan = site.pick_backward(key, lambda: work)  # which shows the plan, and decides nothing
+    assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
+    other = manager.site("test_op", "torch").pick_backward(key, lambda: work)
+    assert (other.kernel.name, other.reason) == (DENSE, "measured")
+
+
+def test_a_kernel_that_waits_for_others_at_every_call_is_learnt_of():
+    # Its thread has the processor for next to none of the time, as if it was taken away.
+    manager = learning()
+    site = manager.site("test_op", "torch")
+    for _ in range(300):
+        plan = site.pick(0, lambda: WORK)
+        site.again(plan)
+        for direction in ("forward", "backward"):
+            if plan.due(direction):
+                manager.record(plan, TIMES[plan.kernel.name], direction, keep=plan.kernel.name != FFT)
+    assert site.plans()[0].kernel.name == DENSE
+
+
+def test_a_time_without_the_processor_says_nothing_unless_all_do():
+    samples = Samples()
+    assert [samples.keeps(keep) for keep in (True, False, False, False, True, False, False, False, False, False)] == [
+        True, False, False, False, True, False, False, False, True, True
+    ]  # fmt: skip
+
+
+def test_in_two_operations_a_trial_runs_both_passes():
+    # A compiled graph asks twice by the same key, and hands nothing from one pass to the other.
+    manager = learning()
+    site = manager.site("test_op", "torch")
+    tried = 0
+    for _ in range(300):
+        first = site.pick(0, lambda: WORK)
+        second = site.pick_backward(0, lambda: WORK)
+        assert second is first
+        tried += first.reason == "explore"
+        for plan, direction in ((first, "forward"), (second, "backward")):
+            if plan.due(direction):
+                manager.record(plan, CLOSE[plan.kernel.name], direction)
+    assert tried
+    assert site.plans()[0].kernel.name == DENSE
+    assert site.pick_backward(0, lambda: WORK) is site.plans()[0]  # also where it comes twice
+
+
 def test_a_change_of_level_makes_every_site_ask_again():
     manager = learning()
     site, other = (manager.site("test_op", "torch") for _ in range(2))
@@ -331,6 +377,76 @@ def test_a_second_manager_begins_with_what_the_first_one_saved(tmp_path, probe):
     for settings in (Settings(mode="prior", wisdom=tmp_path), Settings(mode="learn", wisdom="off")):
         fresh = BackendManager(settings, machine=Machine())
         assert call(fresh.site("test_op", "torch"))[0].kernel.name == FFT
+
+
+NO_WORKLOADS = [
+    "toeplitz 32 x 1024",
+    "[[],[]]",
+    '[["test_op","torch"],[1.0]]',
+    key_of(WORK).text().replace("true", "[]"),
+    key_of(WORK).text().replace("2.0", "NaN"),
+    key_of(WORK).text().replace("2.0", "9" * 400),
+    "[" * 100_000,
+]
+
+
+def test_a_timing_whose_key_no_workload_has_costs_nothing_but_a_line_of_the_log(tmp_path, caplog):
+    manager, _ = learnt(wisdom=tmp_path)
+    assert manager.save()
+    WisdomFile(tmp_path).update(Wisdom.of(Timing(key, DENSE, 1e-3, None, 5, 0.0, "own", 1e-3) for key in NO_WORKLOADS))
+    caplog.set_level(logging.INFO, "hpfracc_nn.selection")
+    second = BackendManager(Settings(mode="learn", wisdom=tmp_path), machine=Machine())
+    plan, _ = call(second.site("test_op", "torch"))
+    assert (plan.kernel.name, plan.reason) == (DENSE, "wisdom")
+    second.forget("test_op")
+    (line,) = caplog.messages
+    assert line.startswith(f"wisdom in {tmp_path}: {len(NO_WORKLOADS)} timings ignored, the first: Key.parse(")
+
+
+def test_a_timing_that_somebody_wrote_without_an_estimate_is_used(tmp_path):
+    timings = [
+        Timing(key_of(WORK).text(), name, 1e-4, seconds, 5, 0.0) for name, seconds in {FFT: 3e-4, DENSE: 0.0}.items()
+    ]
+    WisdomFile(tmp_path).update(Wisdom.of(timings))
+    manager = BackendManager(Settings(mode="frozen", wisdom=tmp_path), machine=Machine())
+    assert {name: each.seconds for name, each in manager.predict(WORK).items()} == {
+        FFT: pytest.approx(4e-4),
+        DENSE: pytest.approx(1e-4, rel=1e-4),  # and the shortest time there is
+    }
+
+
+def test_an_estimate_that_no_file_can_hold_keeps_nothing_from_being_saved(tmp_path, add):
+    add(*(estimated(name, 1e12, op="test_op_2") for name in ESTIMATES))
+    manager, _ = learnt(wisdom=tmp_path)
+    calls(manager.site("test_op_2", "torch"), 50, work=replace(WORK, op="test_op_2"))
+    assert manager.save()
+    estimates = {each.key: each.forward_estimate for each in WisdomFile(tmp_path).read().timings.values()}
+    assert len(estimates) == 2
+    assert estimates[key_of(WORK).text()]
+    assert estimates[key_of(replace(WORK, op="test_op_2")).text()] is None
+
+
+def test_a_call_does_not_wait_for_another_process_that_saves(tmp_path, monkeypatch):
+    manager, site = learnt(wisdom=tmp_path)
+    assert manager.save()  # there is a file, and a lock beside it
+    waits = []
+    merge = WisdomFile.merge
+
+    def watched(self: WisdomFile, learnt: Wisdom, *, wait: bool) -> bool:
+        waits.append(wait)
+        return merge(self, learnt, wait=wait)
+
+    monkeypatch.setattr(WisdomFile, "merge", watched)
+    monkeypatch.setattr(learning_module, "SAVED_AFTER", -1.0)
+    (lock,) = tmp_path.glob("*.lock")
+    with FileLock(lock):
+        calls(site, 300)
+        assert waits
+        assert not any(waits)
+        assert manager.learner.has_news
+    assert manager.save()
+    assert waits[-1]
+    assert not manager.learner.has_news
 
 
 def test_what_another_machine_measured_counts_less(tmp_path):

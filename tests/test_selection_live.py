@@ -1,7 +1,6 @@
 """One manager that learns in threads, forked processes, compiled models and processes one after the other."""
 
 import json
-import math
 import os
 import subprocess
 import sys
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import hpfracc_nn as fnn
-from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, learning
+from hpfracc_nn.selection import BackendManager, Settings, WisdomFile
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
@@ -32,7 +31,6 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let real kernels take made-up times."""
-    monkeypatch.setattr(learning, "FREE", math.inf)  # deciding takes real time, a call does not
     record = BackendManager.record
 
     def recorded(self: BackendManager, plan: Any, seconds: float, direction: Any = "forward", **given: Any) -> None:
@@ -53,8 +51,9 @@ def program(name: str, argument: object) -> Any:
 # Processes
 
 
-def test_what_was_learnt_is_saved_when_the_process_ends(tmp_path: Path) -> None:
-    program("at_exit", tmp_path)
+@pytest.mark.parametrize("manager", ["at_exit", "gone_at_exit"])
+def test_what_was_learnt_is_saved_when_the_process_ends(manager: str, tmp_path: Path) -> None:
+    program(manager, tmp_path)
     assert {arm for _, arm in WisdomFile(tmp_path).read().timings} == {"torch/fft", "torch/dense"}
 
 
@@ -74,7 +73,6 @@ def test_five_processes_of_different_speed_have_the_same_deterministic_plans() -
 
 
 def test_eight_threads_learn_at_one_site(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "FREE", math.inf)
     monkeypatch.setitem(_probes, "torch", FakeProbe())
     works, times = [replace(WORK, n=100 * n) for n in range(1, 4)], {"torch/fft": 3e-5, "torch/dense": 1e-5}
     with registering() as add:
@@ -106,7 +104,6 @@ def test_eight_threads_learn_at_one_site(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_a_known_key_that_learns_waits_for_no_lock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learning, "FREE", math.inf)
     monkeypatch.setitem(_probes, "torch", FakeProbe())
     with registering() as add:
         add(fake("torch/fft"), fake("torch/dense", lambda w: 2 * w.samples))
@@ -153,10 +150,8 @@ def one_thread() -> Iterator[None]:
 
 
 @forks
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
 def test_workers_of_a_data_loader_know_what_their_parent_learnt(made_up: None, one_thread: None) -> None:
-    if "jaxlib" in sys.modules:
-        pytest.skip("where JAX is loaded a fork asks all kernels again, and a site begins with the estimate")
     manager = BackendManager(LEARNING)
     x = torch.arange(32.0).expand(16, 32)
     for _ in range(100):

@@ -459,6 +459,9 @@ def test_forgetting_reaches_what_was_never_measured_here():
     "state",
     [
         {"no key": {}},
+        {"[[],[]]": {}},
+        {'[["op"],[NaN]]': {}},
+        {'[[["op"]],[1.0]]': {}},
         {KEY.text(): {FAST: {"forward": [1.0, 2.0]}}},
         {KEY.text(): {FAST: {"forward": [1.0, 0.0, 3]}}},
         {KEY.text(): {FAST: {"forward": [1.0, math.nan, 3]}}},

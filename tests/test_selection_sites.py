@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from hpfracc_nn import selection
-from hpfracc_nn.selection import BackendManager, Measurement, default_manager
+from hpfracc_nn.selection import BackendManager, Measurement, Workload, default_manager
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
@@ -320,3 +320,54 @@ def test_a_dropped_manager_is_collected():
     del manager, site
     gc.collect()
     assert gone == [True]
+
+
+# Kernels that come, go, or change their mind
+
+
+def test_a_kernel_that_goes_while_another_thread_plans_is_not_remembered(add):
+    inside, go_on = threading.Event(), threading.Event()
+
+    def refuses(work):
+        if threading.current_thread() is thread:
+            inside.set()
+            go_on.wait(10)
+
+    doomed = fake("numba/fft", lambda w: 0)
+    manager = fake_manager()
+    thread = threading.Thread(target=manager.plan, args=(WORK,))
+    add(fake("numba/dense", refuses=refuses))
+    selection.register(doomed)
+    thread.start()
+    assert inside.wait(10)
+    selection.unregister(doomed)
+    go_on.set()
+    thread.join()
+    assert manager.plan(WORK).kernel.name == "torch/fft"
+    assert "numba/fft" not in manager.explain(WORK)
+
+
+@pytest.mark.parametrize("mode", ["off", "prior", "frozen", "learn"])
+def test_where_every_kernel_refuses_each_is_asked_again_at_the_next_call(add, mode):
+    refusals = ["start it first"]
+    add(fake("xla/fft", refuses=lambda w: refusals[0] if refusals else None))
+    site = fake_manager(mode=mode, force_backend="xla").site("test_op", "torch")
+    with pytest.raises(LookupError, match="start it first"):
+        site.pick(0, Describe())
+    refusals[0] = "it is starting"
+    with pytest.raises(LookupError, match="it is starting"):
+        site.pick(0, Describe())
+    refusals.clear()
+    assert site.pick(0, Describe()).kernel.name == "xla/fft"
+
+
+def test_a_kernel_that_refused_comes_into_question_at_the_next_decision_and_one_that_accepted_is_not_asked_again(add):
+    asked: list[Workload] = []
+    refusals = ["not yet"]
+    late = fake("numba/fft", lambda w: 0, refuses=lambda w: refusals[0] if refusals else None)
+    add(late, fake("numba/dense", lambda w: 9 * w.samples, refuses=asked.append))
+    site = fake_manager(mode="learn").site("test_op", "torch")
+    assert [site.pick(0, Describe()).kernel.name for _ in range(600)] == ["torch/fft"] * 600
+    assert asked == [WORK]
+    refusals.clear()
+    assert "numba/fft" in [site.pick(0, Describe()).kernel.name for _ in range(600)]

@@ -22,10 +22,10 @@ def command(typer: Any, rooms: Mapping[str, str]) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Measure how fast this machine computes, with the threads set now, and keep it for later processes."""
-        own = file_in(directory)
         try:
+            own = file_in(directory)
             rates = _measured(_places(rooms, device), rounds)
-        except (RuntimeError, AssertionError) as error:  # AssertionError too is how torch refuses a device
+        except (ValueError, RuntimeError, AssertionError) as error:  # AssertionError too is how torch refuses a device
             _leave(typer, error)
         try:
             own.update(Wisdom(rates=rates))

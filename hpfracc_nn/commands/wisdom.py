@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from hpfracc_nn.selection import Place, Rates, Wisdom, WisdomFile
+from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.wisdom_file import inspect
 from hpfracc_nn.selection.workload import UNITS
 
@@ -28,12 +29,21 @@ def application(typer: Any) -> Any:
 
 def directory_option(typer: Any) -> Any:
     """Return the option that all of these commands have."""
-    return typer.Option(help="Where wisdom lies; in the user's cache by default.")
+    return typer.Option(help="Where wisdom lies; by default HPFRACC_NN_WISDOM, or the user's cache.")
 
 
 def file_in(directory: Path | None) -> WisdomFile:
-    """Return this machine's file there, or where the process keeps it."""
-    return WisdomFile(directory)
+    """Return this machine's file there, or where its processes keep it.
+
+    Raises:
+        ValueError: They keep none, or an environment variable is wrong.
+    """
+    if directory is not None:
+        return WisdomFile(directory)
+    found = WisdomFile.at(str(from_environment().wisdom))
+    if found is None:
+        raise ValueError("HPFRACC_NN_WISDOM is off; name a place with --directory.")
+    return found
 
 
 def rates_table(rates: Mapping[Place, Rates]) -> Iterator[str]:
@@ -52,7 +62,7 @@ def _show(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Show what was learnt: the machine, its rates, and the times of each kernel."""
-        own = file_in(directory)
+        own = _or_exit(typer, "show", lambda: file_in(directory))
         if file is None and not own.path.exists():
             typer.echo(f"Nothing is known yet in {own.path}")
             typer.echo(NEXT)
@@ -83,9 +93,9 @@ def _import(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Take another machine's times to start from; they give way to the first that are measured here."""
-        own = file_in(directory)
 
         def taken() -> Wisdom:
+            own = file_in(directory)
             wisdom = own.load(file, trust="prior")
             own.update(wisdom)
             return wisdom
@@ -101,9 +111,9 @@ def _merge(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Merge what machines with the same hardware and versions have learnt; each file once: samples are counted."""
-        own = file_in(directory)
 
         def together() -> Wisdom:
+            own = file_in(directory)
             wisdom = Wisdom()
             for file in files:
                 wisdom = wisdom.merged(own.load(file))

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from hpfracc_nn.fractional.schemes import SCHEMES
     from hpfracc_nn.fractional.stencil import Stencil
+    from hpfracc_nn.fractional.workloads import workload
 
 __all__ = [
     "DEFINITIONS",
@@ -42,6 +43,7 @@ __all__ = [
     "grunwald_letnikov",
     "integral",
     "riemann_liouville",
+    "workload",
 ]
 
 _DEFINITIONS = "hpfracc_nn.fractional.definitions"
@@ -61,6 +63,7 @@ _HOMES = {
     "grunwald_letnikov": _OPERATOR,
     "integral": _OPERATOR,
     "riemann_liouville": _OPERATOR,
+    "workload": "hpfracc_nn.fractional.workloads",
 }
 
 

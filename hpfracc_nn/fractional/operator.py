@@ -17,7 +17,8 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
-from hpfracc_nn.selection import BackendManager, Plan
+from hpfracc_nn.fractional.workloads import OP, workload
+from hpfracc_nn.selection import BackendManager, Plan, default_manager
 
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
@@ -168,25 +169,39 @@ def apply(
     return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
 
 
-def choose(op: str, shape: Sequence[int], *, framework: str, **facts: Any) -> Plan:
+def choose(
+    op: str,
+    shape: Sequence[int],
+    *,
+    framework: str,
+    definition: Definition | None = None,
+    manager: BackendManager | None = None,
+    **facts: Any,
+) -> Plan:
     """Return the plan for data of this shape, without the data; the framework's kernels are loaded first.
 
     Args:
-        op: The operation, "toeplitz".
+        op: The operation, "toeplitz" for those of this package.
         shape: Of the data, [..., n, ...].
         framework: "numpy" or "torch".
-        facts: What else `hpfracc_nn.selection.choose` takes: dim, dtype, device, needs_gradient, manager, ...
+        definition: The operator that "toeplitz" is for; None is Caputo(0.5).
+        manager: Who is asked; None is the process-wide BackendManager.
+        facts: What else `workload` takes: dim, dtype, device, needs_gradient, learns_weights, threads; for another
+            operation, or with channels and exponentials, what `hpfracc_nn.selection.choose` takes.
 
     Raises:
         ValueError: There are no kernels for that framework.
         LookupError: No kernel accepts the workload.
 
     Example:
-        >>> choose("toeplitz", (32, 8, 1024), framework="numpy").backend
-        'numpy'
+        >>> choose("toeplitz", (32, 8, 1024), framework="numpy", definition=Caputo(0.7)).algorithm
+        'recurrence'
     """
     _room(errors.one_of("choose", "framework", framework, _ROOMS))
-    return selection.choose(op, shape, framework=framework, **facts)
+    if op == OP and not {"channels", "exponentials"} & set(facts):
+        asked = workload(shape, definition, framework=framework, **facts)
+        return (manager or default_manager()).plan(asked)
+    return selection.choose(op, shape, framework=framework, manager=manager, **facts)
 
 
 def _room(framework: str) -> Any:

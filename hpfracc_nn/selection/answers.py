@@ -4,7 +4,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 
-from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.cost import CostModel, parts
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.fingerprint import cores
@@ -82,7 +82,7 @@ class Answers(ABC):
         if not accepted(verdicts):
             return None
         chosen, model = self._planned(workload), self._model(workload.framework)
-        cost, rates = chosen.kernel.cost(workload), model.rates(workload)
+        launching, computing, moving = parts(chosen.kernel.cost(workload), model.rates(workload))
         missing = {
             each.kernel.name: (each.refusal, assess(each.kernel, workload, model).seconds)
             for each in verdicts
@@ -91,9 +91,9 @@ class Answers(ABC):
         return Outlook(
             chosen.kernel.name,
             chosen.seconds,
-            launching=cost.launches * rates.launch,
-            computing=sum(flops / rates.flops[unit] for unit, flops in cost.flops.items()),
-            moving=cost.bytes / rates.bandwidth,
+            launching=launching,
+            computing=computing,
+            moving=moving,
             missing=missing,
         )
 

@@ -40,9 +40,15 @@ class Key:
         """
         try:
             group, features = json.loads(text)
-            return cls(tuple(group), tuple(float(size) for size in features))
-        except (TypeError, ValueError) as error:
+            key = cls(tuple(group), tuple(float(size) for size in features))
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise ValueError(f"Key.parse({text!r}): needs what Key.text() wrote.") from error
+        facts = isinstance(group, list) and bool(group) and all(isinstance(fact, Fact) for fact in group)
+        if not facts or not all(map(math.isfinite, key.features)):
+            raise ValueError(
+                f"Key.parse({text!r}): needs at least one fact, a text or a whole number, and finite sizes."
+            )
+        return key
 
 
 def bucket(size: int) -> int:
@@ -74,3 +80,22 @@ def key_of(workload: Workload) -> Key:
     )
     sizes = (workload.rows, workload.n, workload.width)
     return Key(group, tuple(math.log2(max(1, bucket(size))) for size in sizes))
+
+
+def known_key(text: str) -> Key:
+    """Return the key of workloads that wrote `text`.
+
+    Raises:
+        ValueError: It is no key's text, or that of a key with other facts or sizes than `key_of` returns.
+    """
+    key = Key.parse(text)
+    if _kinds(key) != _KINDS:
+        raise ValueError(f"known_key({text!r}): needs the text of a key that key_of(workload) returned.")
+    return key
+
+
+def _kinds(key: Key) -> tuple[list[type], int]:
+    return [type(fact) for fact in key.group], len(key.features)
+
+
+_KINDS = _kinds(key_of(Workload("op", "framework")))

@@ -3,8 +3,13 @@
 Williams, Waterman & Patterson, Roofline (2009), with a launch cost added.
 """
 
+from typing import Literal
+
 from hpfracc_nn.selection.machine import Calibration, Machine, Rates
 from hpfracc_nn.selection.workload import Cost, Workload
+
+Limit = Literal["launches", "arithmetic", "memory"]
+LIMITS: tuple[Limit, ...] = ("launches", "arithmetic", "memory")
 
 # A factor either way. Rates measured here are off by caches and by contention; those of
 # another machine by its clock and its memory as well.
@@ -29,5 +34,17 @@ class CostModel:
     @staticmethod
     def seconds(cost: Cost, rates: Rates) -> float:
         """Return launches * launch + max(sum(flops / rate), bytes / bandwidth)."""
-        computing = sum(flops / rates.flops[unit] for unit, flops in cost.flops.items())
-        return cost.launches * rates.launch + max(computing, cost.bytes / rates.bandwidth)
+        launching, computing, moving = parts(cost, rates)
+        return launching + max(computing, moving)
+
+
+def parts(cost: Cost, rates: Rates) -> tuple[float, float, float]:
+    """Return the seconds that go into launches, arithmetic and memory; the last two pass at the same time."""
+    computing = sum(flops / rates.flops[unit] for unit, flops in cost.flops.items())
+    return cost.launches * rates.launch, computing, cost.bytes / rates.bandwidth
+
+
+def limit_of(cost: Cost, rates: Rates) -> Limit:
+    """Return which of them takes the longest: what a faster kernel would have to save."""
+    found = dict(zip(LIMITS, parts(cost, rates), strict=True))
+    return max(found, key=found.__getitem__)

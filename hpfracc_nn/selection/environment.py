@@ -10,8 +10,9 @@
     HPFRACC_NN_DETERMINISTIC     1 or 0; unset follows the framework
     HPFRACC_NN_MEMORY_LIMIT      of the host: bytes, a fraction in (0, 1], or text such as 4GiB
     HPFRACC_NN_GPU_MEMORY_LIMIT  of every other device
-    HPFRACC_NN_WISDOM            a directory, off, or default
+    HPFRACC_NN_WISDOM            a directory, off (also 0, no, false), or default
 
+A name with this prefix that is not in the list is warned of: it is a misspelling, or of another version.
 Names of HPFRACC are honoured too; where both speak of the same thing, the name above wins:
 
     HPFRACC_FORCE_JAX, _TORCH, _NUMBA    1: force xla, torch, numba
@@ -19,11 +20,13 @@ Names of HPFRACC are honoured too; where both speak of the same thing, the name 
     HPFRACC_GPU_MEMORY_LIMIT             as HPFRACC_NN_GPU_MEMORY_LIMIT
     HPFRACC_ENABLE_LEARNING              0: mode prior; 1: mode learn
 
-They are read when a manager is made and by its `reload_env()`, never while a model runs. An
+All are read when a manager is made and by its `reload_env()`, never while a model runs. An
 empty value counts as unset.
 """
 
+import difflib
 import os
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -35,7 +38,6 @@ from hpfracc_nn.selection.settings import (
     Settings,
     amount,
     between,
-    check_disabled,
     names,
     one_of,
 )
@@ -43,6 +45,18 @@ from hpfracc_nn.selection.settings import (
 PREFIX = "HPFRACC_NN_"
 OLD_PREFIX = "HPFRACC_"
 OLD_BACKENDS = {"JAX": "xla", "TORCH": "torch", "NUMBA": "numba"}
+KNOWN = (
+    "FORCE_BACKEND",
+    "FORCE_ALGORITHM",
+    "DISABLE",
+    "CALIBRATION",
+    "SELECTION",
+    "EXPLORE_FRACTION",
+    "DETERMINISTIC",
+    "MEMORY_LIMIT",
+    "GPU_MEMORY_LIMIT",
+    "WISDOM",
+)
 FOREIGN = ("JAX_PLATFORM_NAME", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
 _SWITCH = {
     "1": True,
@@ -62,8 +76,12 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     Raises:
         ValueError: A variable holds a value, or disables a name, that is not known; or two of the older names
             force different backends.
+
+    Warns:
+        UserWarning: A variable begins with HPFRACC_NN_ and is not known.
     """
     environ = os.environ if environ is None else environ
+    _warn_of_unknown(environ)
     force = _choice(environ, PREFIX + "FORCE_BACKEND", backends())
     said = {
         "force_backend": _old_force(environ) if force is None else force,
@@ -75,7 +93,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         "deterministic": _switch(environ, PREFIX + "DETERMINISTIC"),
         "memory_limit": _limit(environ, PREFIX + "MEMORY_LIMIT"),
         "gpu_memory_limit": _limit(environ, PREFIX + "GPU_MEMORY_LIMIT", OLD_PREFIX + "GPU_MEMORY_LIMIT"),
-        "wisdom": _text(environ, PREFIX + "WISDOM"),
+        "wisdom": _wisdom(environ),
     }
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
     return Settings(**given)
@@ -121,9 +139,7 @@ def _old_force(environ: Mapping[str, str]) -> str | None:
 
 def _disabled(environ: Mapping[str, str], force: str | None) -> frozenset[str]:
     """Return what is disabled; an older name loses against a newer switch, or force, of the same backend."""
-    listed = names(environ.get(PREFIX + "DISABLE"))
-    for name in sorted(listed):
-        check_disabled(PREFIX + "DISABLE", name)
+    listed = names(PREFIX + "DISABLE", environ.get(PREFIX + "DISABLE", ""))
     switches = dict(_disable_switches(environ))
     for name, backend in OLD_BACKENDS.items():
         if _switch(environ, f"{OLD_PREFIX}DISABLE_{name}") and backend != force:
@@ -149,6 +165,22 @@ def _mode(environ: Mapping[str, str]) -> str | None:
     if mode is not None or learns is None:
         return mode
     return "learn" if learns else "prior"
+
+
+def _wisdom(environ: Mapping[str, str]) -> str | None:
+    value = _text(environ, PREFIX + "WISDOM")
+    word = "" if value is None else value.lower()
+    if word in _SWITCH:
+        return "default" if _SWITCH[word] else "off"
+    return word if word == "default" else value
+
+
+def _warn_of_unknown(environ: Mapping[str, str]) -> None:
+    for variable in sorted(variable for variable in environ if variable.startswith(PREFIX)):
+        name = variable.removeprefix(PREFIX)
+        if name not in KNOWN and not name.startswith("DISABLE_"):
+            known = ", ".join(PREFIX + each for each in difflib.get_close_matches(name, KNOWN, n=1) or KNOWN)
+            warnings.warn(f"{variable} is not known and has no effect; known is {known}.", stacklevel=4)
 
 
 def _explore_fraction(environ: Mapping[str, str]) -> float | None:

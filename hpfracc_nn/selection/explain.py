@@ -20,6 +20,8 @@ HEADER = (
     "bounds ms",
     "samples",
     "compile s",
+    "flop/B",
+    "limit",
     "workspace",
     "saves",
     "front",
@@ -52,7 +54,8 @@ def table(
     """Return the table, fastest first, refused ones last; the chosen one is marked `*`.
 
     Predicted is forward plus the backward that the workload asks for, with the bounds and the samples that say so.
-    `compile s` is what its next call would compile or load. An x in `front` marks the Pareto front of seconds and bytes
+    `compile s` is what its next call would compile or load, `flop/B` its operations per byte, and `limit` what most of
+    the estimate goes into. An x in `front` marks the Pareto front of seconds and bytes
     (workspace and saves): no other kernel has less of one and not more of the other. Forward and backward are 20 %
     quantiles of what was measured for exactly this workload.
 
@@ -121,6 +124,8 @@ def _line(
         _bounds(expected),
         str(expected.samples),
         "-" if missing is None else "not unasked" if missing.seconds == math.inf else f"{missing.seconds:.2g}",
+        f"{verdict.intensity:.3g}",
+        verdict.limit,
         in_bytes(verdict.workspace),
         in_bytes(verdict.saves),
         marks[1],

@@ -1,9 +1,12 @@
 """What an exception that a kernel raised says: about this kernel here, about memory, or about this computer."""
 
 import gc
+import signal
 import traceback
 from collections.abc import Iterable
-from typing import Literal
+from functools import partial
+from types import CodeType
+from typing import Any, Literal
 
 from hpfracc_nn.selection.probe import probes
 
@@ -55,8 +58,27 @@ def kind_of(error: Exception) -> Kind:
 
 
 def is_control_flow(error: Exception) -> bool:
-    """Return whether `error` is no failure: a framework leaves a computation so, or the user wants to see a warning."""
-    return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW
+    """Return whether `error` is no failure, but passes through a kernel.
+
+    A framework leaves a computation so, the user wants to see a warning, or the handler of a signal raised it, to end
+    what takes too long. Such a handler is known by its being registered still.
+    """
+    return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW or _is_from_signal(error)
+
+
+def _is_from_signal(error: Exception) -> bool:
+    handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
+    return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
+
+
+def _code(handler: Any) -> CodeType | None:
+    """Return what runs when a handler is called, None for one that is not of Python."""
+    while isinstance(handler, partial):
+        handler = handler.func
+    if not callable(handler):
+        return None
+    found = handler if hasattr(handler, "__code__") else type(handler).__call__
+    return getattr(found, "__code__", None)
 
 
 def cause_of(error: Exception) -> str:

@@ -5,16 +5,15 @@ every kernel's, and is raised.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hpfracc_nn.selection.failure import Doubt, WrongResult, cause_of, free_memory, is_control_flow, kind_of
-from hpfracc_nn.selection.memory import is_host
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.sampling import Stopwatch
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.workload import Direction
+from hpfracc_nn.selection.workload import Direction, is_host
 
 _log = logging.getLogger("hpfracc_nn.selection")
 
@@ -26,8 +25,9 @@ class Work:
     Args:
         run: Called as run(plan, *given) with one plan after the other until one returns. It may be called again with
             another plan after it raised, and must not have changed what it was given.
-        fault: Called as fault(result, *given) where the call was timed: what is wrong with the result, or None. A
-            `Doubt` is dropped where a second kernel gives rise to one as well: then it is the data.
+        fault: Called as fault(result, *given) where the call was timed, or on the host where another kernel failed at
+            it: what is wrong with the result, or None. What it raises is wrong with the result too. A `Doubt` is
+            dropped where a second kernel gives rise to one as well: then it is the data.
         direction: Of the pass.
         is_timed: Whether the call is what the plan's times mean.
     """
@@ -41,8 +41,8 @@ class Work:
 def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     """Return what `work` returns for the plan, or for the next best one if its kernel raises.
 
-    KeyboardInterrupt, SystemExit and GeneratorExit pass. A failure is recorded by the manager, and the kernel is not
-    chosen for a while, if another one could do the same.
+    KeyboardInterrupt, SystemExit and GeneratorExit pass, and what the handler of a signal raises. A failure is recorded
+    by the manager, and the kernel is not chosen for a while, if another one could do the same.
 
     Args:
         work: What to do.
@@ -51,7 +51,8 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
         given: The arguments of `work.run` after the plan.
 
     Raises:
-        Exception: The first kernel's, where all that accept the workload failed, with a note for each of them.
+        Exception: The first kernel's, where all that accept the workload failed, with a note for each of them; that of
+            `work.fault` where it raises at each one's result.
     """
     rescue: _Rescue | None = None
     while True:
@@ -96,14 +97,13 @@ class _Rescue:
     def accepts(self, plan: Plan, result: Any, watch: Stopwatch | None) -> bool:
         """Return whether `result` is to be returned, and if so, tell the manager how the call went."""
         seconds, keep = (0.0, False) if watch is None else watch.stop()
-        fault = None
-        if self.work.fault is not None and (watch is not None or self.doubts):
-            fault = self.work.fault(result, *self.given)
+        is_seen = watch is not None or self.doubts or (self.errors and is_host(plan.workload.device))
+        fault = self._fault(result) if is_seen else None
         if isinstance(fault, Doubt):
             self.doubts.append((plan, fault, result))
             return False
         if fault is not None:
-            self.failed(plan, WrongResult(fault))
+            self.failed(plan, fault)
             return False
         for doubted, reason, _ in self.doubts:
             self.failed(doubted, WrongResult(reason))
@@ -134,7 +134,8 @@ class _Rescue:
             plan, _, result = self.doubts[0]
             self._settle(plan)
             return result
-        (plan, first), *others = self.errors
+        (plan, _), *others = self.errors
+        first = _first([error for _, error in self.errors])
         self.errors.clear()  # which the error's own traceback leads to
         first.add_note(plan.failure_note())
         for other, error in others:
@@ -145,6 +146,20 @@ class _Rescue:
         finally:
             del first, others
 
+    def _fault(self, result: Any) -> Doubt | WrongResult | None:
+        """Return what is wrong with a result; one that cannot be looked at is wrong."""
+        if self.work.fault is None:
+            return None
+        try:
+            said = self.work.fault(result, *self.given)
+        except Exception as error:  # it is recorded, or raised where it comes of every kernel's result
+            if is_control_flow(error):
+                raise
+            wrong = WrongResult(f"fault raised {cause_of(error)}")
+            wrong.__cause__ = error
+            return wrong
+        return said if said is None or isinstance(said, Doubt) else WrongResult(said)
+
     def _settle(self, plan: Plan) -> None:
         """Leave alone the kernels that failed where that of `plan` did not."""
         if self.errors:
@@ -153,3 +168,10 @@ class _Rescue:
         self.errors.clear()
         for failed, error in last.values():
             self.site.manager.leave_alone(failed, error)
+
+
+def _first(errors: Sequence[Exception]) -> BaseException:
+    """Return what to raise: the first error, or what looking at the results raised where it did so at each."""
+    causes = [error.__cause__ for error in errors if isinstance(error, WrongResult)]
+    unseen = [cause for cause in causes if cause is not None]
+    return unseen[0] if len(unseen) == len(errors) else errors[0]

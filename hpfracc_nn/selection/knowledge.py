@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from hpfracc_nn.selection.arms import Arm, Track
 from hpfracc_nn.selection.bucket import Key
-from hpfracc_nn.selection.decision import Candidate, Change, Prediction
+from hpfracc_nn.selection.decision import Candidate, Change, Prediction, Reason
 from hpfracc_nn.selection.estimate import FOREIGN, OCTAVE, Neighbours, backend_of
 from hpfracc_nn.selection.sampling import KEPT_SAMPLES
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
@@ -26,6 +26,7 @@ class Record:
         arms: By the kernel's name.
         candidates: Of the last decision.
         incumbent: The arm believed to be the fastest; "" before the first decision.
+        reason: Why, at the last decision.
         expected: Its seconds at the last decision, forward and backward.
         trial: The arm that the last decision tries, if any.
         compiling: Seconds that the last decision's call compiles.
@@ -38,6 +39,7 @@ class Record:
     arms: dict[str, Arm] = field(default_factory=dict)
     candidates: dict[str, Candidate] = field(default_factory=dict)
     incumbent: str = ""
+    reason: Reason = "prior"
     expected: tuple[float, float] = (0.0, 0.0)
     trial: str | None = None
     compiling: float = 0.0
@@ -179,8 +181,9 @@ class Knowledge:
     ) -> tuple[float, float, float, int]:
         """Return the factor on the estimate, its bounds, and how many samples say so."""
         name = candidate.name
-        track = record.arms[name].tracks[direction] if name in record.arms else Track()
-        if track.level is None:
+        arm = record.arms.get(name)
+        track = None if arm is None else arm.tracks[direction]
+        if track is None or track.level is None:
             ratio, either = self._neighbours.correction(key, name, direction, candidate.uncertainty)
             return ratio, ratio / either, ratio * either, 0
         low, high = track.bounds()

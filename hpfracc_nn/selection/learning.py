@@ -13,15 +13,16 @@ from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
-from hpfracc_nn.selection.knowledge import MOST_KEYS, State
+from hpfracc_nn.selection.knowledge import MOST_KEYS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.objective import eligible, handicaps
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
+from hpfracc_nn.selection.translation import SHORTEST, state_of, timings_of, understood
 from hpfracc_nn.selection.verdict import Verdict, accepted
-from hpfracc_nn.selection.wisdom import Timing, Trust, Wisdom
+from hpfracc_nn.selection.wisdom import TRUSTS, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Direction, Workload
 
@@ -30,8 +31,7 @@ R = TypeVar("R")
 Able = tuple[Verdict, Compilation | None]
 
 SAVED_AFTER = 60.0  # seconds in which something was learnt
-SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
-FREE = 0.02  # seconds that deciding may cost, about as much as a calibration; then it slows down
+FREE = 0.005  # seconds that deciding may cost before it slows down
 COST = 0.01  # to this part of the time of the calls
 SELDOM = 1024  # calls between decisions, at most
 
@@ -101,6 +101,10 @@ class Learner:
         """Return whether what was learnt, now or before, changes what is chosen."""
         return self._settings.mode in ("learn", "frozen") and not self._settings.is_deterministic(framework)
 
+    def standing(self, workload: Workload) -> tuple[str, str]:
+        """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
+        return self.policy.standing(key_of(workload))
+
     @_counted
     def decide(
         self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
@@ -162,7 +166,7 @@ class Learner:
             self._timed.add((key, name))
             self._new[key.text(), name] += 1
             if time.monotonic() - self._saved > SAVED_AFTER:
-                self.save()
+                self.save(wait=False)
         return change is not None
 
     def forget(self, op: str | None = None) -> None:
@@ -177,13 +181,22 @@ class Learner:
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
 
-    def save(self) -> bool:
-        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written."""
+    @property
+    def has_news(self) -> bool:
+        """Whether there is something to save."""
+        return bool(self._new)
+
+    def save(self, *, wait: bool = True) -> bool:
+        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written.
+
+        Args:
+            wait: For another process that writes: up to two seconds, which a call to compute something has not.
+        """
         self._saved = time.monotonic()
         if not self._new or self._settings.mode != "learn":
             return False
         self.know()
-        if self._file is None or not self._file.merge(self._learnt()):
+        if self._file is None or not self._file.merge(self._learnt(), wait=wait):
             return False
         self._new.clear()
         return True
@@ -202,20 +215,12 @@ class Learner:
             return
         known = self._file.read()
         self._machine.restore(known.rates)
-        for trust in ("own", "prior"):
-            self.policy.restore(_state(known, trust), trust)  # type: ignore[arg-type]
+        timings = understood(known, self._file.path.parent)
+        for trust in TRUSTS:
+            self.policy.restore(state_of(timings, trust), trust)
 
     def _learnt(self) -> Wisdom:
-        now, timings = time.time(), []
-        for key, arms in self.policy.state().items():
-            for name, directions in arms.items():
-                samples = self._new[key, name]
-                if samples:
-                    forward, backward = (directions.get(each, (None, None)) for each in ("forward", "backward"))
-                    timings.append(
-                        Timing(key, name, forward[0], backward[0], samples, now, "own", forward[1], backward[1])
-                    )
-        return Wisdom.of(timings, self._machine.calibrated())
+        return Wisdom.of(timings_of(self.policy.state(), self._new, time.time()), self._machine.calibrated())
 
     def _able(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Able]:
         """Return those that come into question, with what they would have to compile.
@@ -266,19 +271,3 @@ def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:
     if missing is None:
         return Candidate(name, forward, verdict.uncertainty, verdict.backward)
     return Candidate(name, forward, verdict.uncertainty, verdict.backward, missing.seconds, missing.code)
-
-
-def _state(known: Wisdom, trust: Trust) -> State:
-    """Return the timings of one trust as the policy reads them."""
-    state: dict[str, dict[str, dict[str, list[float]]]] = {}
-    for timing in known.timings.values():
-        if timing.trust != trust:
-            continue
-        entry = state.setdefault(timing.key, {}).setdefault(timing.arm, {})
-        for direction, seconds, estimate in (
-            ("forward", timing.forward, timing.forward_estimate),
-            ("backward", timing.backward, timing.backward_estimate),
-        ):
-            if seconds and estimate:
-                entry[direction] = [seconds, estimate, float(timing.samples)]
-    return state

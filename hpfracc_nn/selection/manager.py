@@ -9,27 +9,23 @@ import weakref
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from hpfracc_nn.selection.answers import Answers
-from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.learning import Learner
-from hpfracc_nn.selection.machine import Machine, this_machine
-from hpfracc_nn.selection.objective import ranked
+from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.probe import has_probe
+from hpfracc_nn.selection.planning import Planning
 from hpfracc_nn.selection.recording import Records
-from hpfracc_nn.selection.recovery import Recovery
-from hpfracc_nn.selection.registry import kernels, watch
+from hpfracc_nn.selection.registry import watch
 from hpfracc_nn.selection.reporting import Counters
-from hpfracc_nn.selection.room import Room
-from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, names
+from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.verdict import Verdict, judge, plan_of
-from hpfracc_nn.selection.workload import Measurement, Workload
+from hpfracc_nn.selection.workload import Measurement
 
-MOST_PLANS = 4096
+T = TypeVar("T")
+
 MOST_MEASUREMENTS = 4096
 MOST_RETIRED = 64
 
@@ -37,7 +33,7 @@ MOST_RETIRED = 64
 _managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
 
 
-class BackendManager(Recovery, Records, Answers):
+class BackendManager(Planning, Records, Answers):
     """Chooses the kernel for each workload: the forced one, else the best by the objective.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
@@ -55,31 +51,26 @@ class BackendManager(Recovery, Records, Answers):
         machine: Machine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
-        super().__init__(clock)
+        super().__init__(machine, clock)
         self.settings = from_environment() if settings is None else settings
-        self.epoch = 0  # sites compare it on each pick, and ask again when it moved
         self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
-        self._machine = machine
-        self._epochs = itertools.count(1)
-        self._plans: dict[tuple[int, Workload], Plan] = {}
         self._sites: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
         self._shared_sites: dict[tuple[str, str, str], Site] = {}
         self._site_numbers = itertools.count()
         self._retired: deque[tuple[Plan, ...]] = deque()
         self._past = Counter[str]()
         self._past_backward = 0
-        self._verdicts: dict[Workload, list[Verdict]] = {}
-        self.learner = Learner(self.settings, machine or this_machine())
-        self._room = Room()
+        self.learner = Learner(self.settings, self._machine)
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         watch(self)
         _managers.add(self)
+        weakref.finalize(self, _orphaned, self.learner).atexit = False
 
     def renew_locks(self) -> None:
         """Make the locks anew, in a child process: a thread that the child does not have may hold them."""
         self.lock = threading.RLock()
         self.learner.after_fork()
-        (self._machine or this_machine()).renew_lock()
+        self._machine.renew_lock()
 
     def configure(
         self,
@@ -124,7 +115,7 @@ class BackendManager(Recovery, Records, Answers):
         given: dict[str, Any] = {
             "force_backend": force_backend,
             "force_algorithm": force_algorithm,
-            "disabled": disable if isinstance(disable, Unchanged) else names(disable),
+            "disabled": disable,
             "calibration": calibration,
             "sample": sample,
             "mode": mode,
@@ -148,72 +139,6 @@ class BackendManager(Recovery, Records, Answers):
         """Read the environment again; it replaces whatever `configure` had set."""
         with self.lock:
             self._adopt(from_environment())
-
-    def plan(self, workload: Workload) -> Plan:
-        """Return the plan for `workload`, the same one until something is configured or a kernel fails.
-
-        Raises:
-            LookupError: No kernel accepts it, or none of those that are forced.
-        """
-        with self.lock:
-            self.has_changed(workload.framework)
-            key = (self.epoch, workload)
-            plan = self._plans.get(key)
-            if plan is None or plan.learns or self._quarantine:
-                plan = self._planned(workload)
-                if len(self._plans) >= MOST_PLANS:
-                    self._plans.clear()
-                self._plans[key] = plan
-            return plan
-
-    def draft(self, workload: Workload) -> Plan:
-        """Return a plan of its own for a site: where it learns it is the estimate's, and `decide` is next."""
-        with self.lock:
-            if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
-                return self.plan(workload).twin()
-            verdicts, reduced = self._standing(workload)
-            name = ranked(verdicts, self.settings)[0].kernel.name
-            return plan_of(name, "prior", verdicts, workload, self.settings, learns=True, provisional=reduced)
-
-    def has_changed(self, framework: str) -> bool:
-        """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""
-        with self.lock:
-            changed = self.learner.has_changed(framework)
-            if changed:
-                self.kernels_changed()
-            return changed
-
-    def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int]:
-        """Return the kernel that runs now in place of `plan`, why, and after how many calls to ask again.
-
-        For sites. The reason is "explore" where it is tried for one call.
-
-        Args:
-            plan: One that learns.
-            calls: Since the last decision, this one included.
-            backwards: How many of them were followed by a backward pass; None: all.
-        """
-        workload = plan.workload
-        with self.lock:
-            verdicts = self._verdicts_on(workload)
-            decision, compiles = self.learner.decide(workload, verdicts, calls, backwards)
-            if compiles:
-                self.reconsider()
-            if decision.name == plan.kernel.name:
-                _refit(plan, verdicts)
-            return decision.name, decision.reason, decision.period
-
-    def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
-        """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""
-        verdicts, reduced = self._standing(workload)
-        _, believed = self.learner.believed(workload, verdicts)
-        return plan_of(
-            name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced, believed=believed
-        )
-
-    def refit(self, plan: Plan) -> None:
-        """Let a plan compute as many rows at a time as the memory now allows."""
-        _refit(plan, self._verdicts_on(plan.workload))
 
     def reconsider(self) -> None:
         """Let every site ask again at its next call."""
@@ -279,12 +204,6 @@ class BackendManager(Recovery, Records, Answers):
                     backward += backwards
         return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
 
-    def kernels_changed(self) -> None:
-        """Ask again from now on; the registry calls this when a kernel comes or goes."""
-        self._plans.clear()
-        self._verdicts.clear()
-        self.epoch = next(self._epochs)
-
     def retire(self, plans: tuple[Plan, ...]) -> None:
         """Keep the counts of plans that their site lets go."""
         self._retired.append(plans)
@@ -296,42 +215,10 @@ class BackendManager(Recovery, Records, Answers):
         self._quarantine.lift()
         self.kernels_changed()
 
-    def _planned(self, workload: Workload) -> Plan:
-        settings = self.settings
-        verdicts, reduced = self._standing(workload)
-        if settings.mode == "off":
-            first = next(each for each in verdicts if each.refusal is None)
-            reason = "fallback" if reduced else "first"
-            return plan_of(first.kernel.name, reason, verdicts, workload, settings, provisional=reduced)
-        if not self.learner.uses_knowledge(workload.framework):
-            name, reason = ranked(verdicts, settings)[0].kernel.name, "fallback" if reduced else "prior"
-            return plan_of(name, reason, verdicts, workload, settings, provisional=reduced)
-        name, believed = self.learner.believed(workload, verdicts)
-        reason = self.learner.basis(workload, name, believed[name])
-        learns = self.learner.is_learning(workload.framework)
-        return plan_of(
-            name, reason, verdicts, workload, settings, learns=learns, provisional=reduced, believed=believed
-        )
-
-    def _fitted(self, workload: Workload) -> list[Verdict]:
-        """Return what all kernels say, those that take too much memory with a refusal or in parts."""
-        found = self._verdicts.get(workload)
-        if found is None:
-            if len(self._verdicts) >= MOST_PLANS:
-                self._verdicts.clear()
-            self.learner.know()  # the rates that an earlier process measured, before this one measures them again
-            model = self._model(workload.framework)
-            found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
-            self._verdicts[workload] = found
-        return self._room.fit(found, workload, self.settings, self._model)
-
-    def _model(self, framework: str) -> CostModel:
-        is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
-        return CostModel(self._machine or this_machine(), self.settings.calibration if is_measured else "shipped")
-
     def _fold(self) -> None:
         with self.lock:
-            for plan in itertools.chain.from_iterable(_drain(self._retired)):
+            retired: Iterator[tuple[Plan, ...]] = _drain(self._retired)
+            for plan in itertools.chain.from_iterable(retired):
                 forwards, backwards = plan.uncounted()
                 plan.counted = plan.forwards, plan.backwards  # one that an interrupt left in two places counts once
                 self._past[plan.kernel.name] += forwards
@@ -349,19 +236,15 @@ class BackendManager(Recovery, Records, Answers):
         return BackendManager, (self.settings,)
 
 
-def _refit(plan: Plan, verdicts: Iterable[Verdict]) -> None:
-    for verdict in verdicts:
-        if verdict.kernel is plan.kernel and verdict.refusal is None:
-            plan.chunk = verdict.rows
-
-
 _process_wide: BackendManager | None = None
+_orphans: deque[Learner] = deque()  # of managers that are gone, with something to save
 _making = threading.Lock()
 
 
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
+    _orphans.clear()  # the parent saves them
     for manager in list(_managers):
         manager.renew_locks()
 
@@ -370,11 +253,19 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
+def _orphaned(learner: Learner) -> None:
+    # It runs in the garbage collector, which must not wait for a disk.
+    if learner.has_news:
+        _orphans.append(learner)
+
+
 @atexit.register
 def _save_all() -> None:
     """What was learnt is not lost when the process ends."""
     for manager in list(_managers):
         manager.save()
+    for learner in _drain(_orphans):
+        learner.save()
 
 
 def default_manager() -> BackendManager:
@@ -391,6 +282,6 @@ def is_process_wide(manager: BackendManager) -> bool:
     return manager is _process_wide
 
 
-def _drain(queue: deque[tuple[Plan, ...]]) -> Iterator[tuple[Plan, ...]]:
+def _drain(queue: deque[T]) -> Iterator[T]:
     while queue:
         yield queue.popleft()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from hpfracc_nn.selection.probe import probe
 from hpfracc_nn.selection.settings import Settings, amount
+from hpfracc_nn.selection.workload import is_host
 
 SHARE = 0.8  # of what is free, where nothing was said: allocators round up, and others allocate as well
 PROC = Path("/proc")
@@ -19,11 +20,6 @@ CGROUP = Path("/sys/fs/cgroup")
 _V2 = (("memory.max", "memory.high"), "memory.current", "inactive_file")
 _UNLIMITED = 1 << 60  # version 1 writes the largest number of pages
 _V1 = (("memory.limit_in_bytes",), "memory.usage_in_bytes", "total_inactive_file")
-
-
-def is_host(device: str) -> bool:
-    """Return whether `device` computes in the host's own memory."""
-    return device.partition(":")[0] == "cpu"
 
 
 def host_free(proc: Path = PROC, cgroup: Path = CGROUP) -> int | None:

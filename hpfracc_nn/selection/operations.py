@@ -34,9 +34,11 @@ def register_operation(
         describe: Called as describe(*args, **kwargs) at every call: the workload, from static facts such as shapes.
             What is wrong with the arguments is raised here: an exception in a kernel lets the next one run. Calls of
             equal workloads share a plan.
-        fault: Called as fault(result, *args, **kwargs) on the calls that are timed: what is wrong with the result, or
-            None. A kernel whose result is wrong where another one's is not is left alone for a while; where that of
-            all is, `WrongResult` is raised. Return a `Doubt` for what may be the data's doing, such as NaN.
+        fault: Called as fault(result, *args, **kwargs) on the calls that are timed, and where a kernel stands in for
+            one that failed: what is wrong with the result, or None. A kernel whose result is wrong where another one's
+            is not is left alone for a while; where that of all is, `WrongResult` is raised. Return a `Doubt` for what
+            may be the data's doing, such as NaN. What it raises counts as a wrong result too, and reaches the caller
+            where every kernel's result makes it raise.
 
     Raises:
         ValueError: There is an operation of that name.

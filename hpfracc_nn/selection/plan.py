@@ -22,7 +22,7 @@ class Plan:
         workload: What it was chosen for.
         seconds: Predicted time, forward plus the backward that the workload asks for.
         uncertainty: Factor u >= 1: the time is believed to lie in [seconds / u, seconds * u].
-        workspace: Bytes held beyond input and output.
+        workspace: Bytes held beyond input and output; it goes with `chunk`.
         reason: "forced", "only" (nothing else accepts the workload), "first" (nothing was compared), or what speaks for
             it: "prior" (the estimate), "wisdom" (an earlier process), "measured", "explore" (it is being tried), or
             "fallback" (it stands in for a kernel that failed).
@@ -85,6 +85,15 @@ class Plan:
             self.chunk,
             self.provisional,
         )
+
+    def cut(self, chunk: int | None, workspace: float) -> None:
+        """Compute so many rows at a time from now on, None for all at once, with so many bytes of workspace."""
+        self.chunk, self.workspace = chunk, workspace
+
+    def renew(self, other: "Plan") -> None:
+        """Take over why another plan of the same kernel runs, and how many rows at a time."""
+        self.reason, self.provisional = other.reason, other.provisional
+        self.cut(other.chunk, other.workspace)
 
     def grant(self, calls: int) -> None:
         """Time the next call, and reconsider the choice after so many."""

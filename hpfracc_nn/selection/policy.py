@@ -100,10 +100,11 @@ class Policy:
         name = record.trial or record.incumbent
         record.compiling = record.candidates[name].compile_seconds
         record.expected = self._knowledge.expected(key, record.candidates[record.incumbent])
+        record.reason = _reason(record, found)
         if record.trial:
             return Decision(name, "explore", True, 1, record.incumbent)
         record.period = self._period(record, found[name].samples, changed)
-        return Decision(name, _reason(record, found), False, record.period, name)
+        return Decision(name, record.reason, False, record.period, name)
 
     def observe(
         self,
@@ -147,8 +148,12 @@ class Policy:
 
     def incumbent(self, key: Key) -> str:
         """Return the kernel that was last believed to be the fastest, "" where none was asked for."""
+        return self.standing(key)[0]
+
+    def standing(self, key: Key) -> tuple[str, Reason]:
+        """Return the same, and why it was believed."""
         record = self._knowledge.records.get(key)
-        return "" if record is None else record.incumbent
+        return ("", "prior") if record is None else (record.incumbent, record.reason)
 
     def expects(self, key: Key, name: str) -> bool:
         """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision."""

@@ -39,7 +39,8 @@ class Records(ABC):
             plan: What ran.
             seconds: Its time.
             direction: Of the pass.
-            keep: False: the time says nothing of the plan, because the processor was taken away meanwhile.
+            keep: False: the time says nothing of the plan, because the processor was taken away meanwhile. After three
+                such times in a row they are kept nevertheless: it is the kernel that waits.
             transfer_seconds: The part of it that moved data between devices.
             peak_bytes: The most that it held beyond its input, None where nobody measured it.
 
@@ -54,7 +55,7 @@ class Records(ABC):
             raise ValueError(f"record(transfer_seconds={transfer_seconds}): needs a part of the {seconds} seconds.")
         self.forgive(plan)
         samples = plan.samples(direction)
-        is_first = not samples.warm
+        is_first, keep = not samples.warm, samples.keeps(keep)
         if keep and (samples.add(seconds) or (is_first and plan.compiled_in(seconds))):
             compiling = max(0.0, seconds - transfer_seconds - plan.seconds) if is_first else 0.0
             self._history.append(

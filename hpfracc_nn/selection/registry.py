@@ -53,8 +53,10 @@ def _no_adjoint(*given: Any) -> Any:
 class Kernel:
     """One backend times one algorithm: a routine that computes `op` for a framework's arrays.
 
-    Selection calls `cost`, `refuses` and `saves` only, and never on the hot path; the rest is
-    for the operation that owns the kernel.
+    Selection calls `cost`, `refuses`, `saves` and `compiles` only, and never on the hot path; the rest is
+    for the operation that owns the kernel. What `cost` and `saves` say of a workload is kept until something is
+    configured or a kernel comes or goes, and so is that it was accepted. A refusal is asked for again whenever
+    something is decided: it may follow what the process has done since.
 
     Args:
         op: The operation it computes.
@@ -71,6 +73,9 @@ class Kernel:
         saves: Bytes that the backward pass will hold; by default none.
         compiles: What the next call would have to compile or load, None where all is there.
         calls: How often it ran and what for, counted by the one who runs it.
+
+    Attributes:
+        name: "backend/algorithm".
     """
 
     op: str
@@ -85,10 +90,10 @@ class Kernel:
     saves: Callable[[Workload], float] = _free
     compiles: Callable[[Workload], Compilation | None] = _nothing
     calls: Counter[str] = field(default_factory=Counter, repr=False)
+    name: str = field(init=False, repr=False)
 
-    @property
-    def name(self) -> str:
-        return f"{self.backend}/{self.algorithm}"
+    def __post_init__(self) -> None:
+        self.name = f"{self.backend}/{self.algorithm}"
 
     @property
     def is_differentiable(self) -> bool:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.memory import SHARE, chunks, free, in_bytes, is_host, limited
+from hpfracc_nn.selection.memory import SHARE, chunks, free, in_bytes, limited
 from hpfracc_nn.selection.settings import Settings, amount
 from hpfracc_nn.selection.verdict import Verdict, accepted, assess
-from hpfracc_nn.selection.workload import Workload
+from hpfracc_nn.selection.workload import Workload, is_host
 
 SMALL = 1 / 16  # of what was free when it was last asked: less is not worth a question
 MOST_ANSWERS = 256  # that one reading serves

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 LONGEST_PERIOD = 256
 KEPT_SAMPLES = 16
 PREEMPTED = 0.9  # of its time a call of one thread must have had the processor
+MOST_DROPPED = 3  # samples in a row: from then on the call itself is what waits
 NEVER = 1 << 62  # a countdown that no process lives to see
 
 
@@ -52,13 +53,14 @@ class Samples:
         sample: Whether calls are timed by themselves; otherwise only after `request`.
     """
 
-    __slots__ = ("countdown", "period", "seconds", "warm")
+    __slots__ = ("countdown", "dropped", "period", "seconds", "warm")
 
     def __init__(self, sample: bool = True):
         self.countdown = 1 if sample else NEVER
         self.period = 1 if sample else NEVER
         self.seconds: deque[float] = deque(maxlen=KEPT_SAMPLES)
         self.warm = False
+        self.dropped = 0
 
     def due(self) -> bool:
         """Return whether this call shall be timed, and count it.
@@ -77,6 +79,18 @@ class Samples:
     def request(self) -> None:
         """Let the next call be timed."""
         self.countdown = 1
+
+    def keeps(self, keep: bool) -> bool:
+        """Return whether a sample is to be kept after all, and count those in a row that were not.
+
+        One during which the processor was taken away says nothing. But a kernel that waits, for a thread of its own or
+        for a lock, looks like that at every call; then the time by the clock is what it takes.
+        """
+        if keep:
+            self.dropped = 0
+            return True
+        self.dropped += 1
+        return self.dropped > MOST_DROPPED
 
     def add(self, seconds: float) -> bool:
         """Keep one sample; return False for the first, which is dropped."""

@@ -11,7 +11,7 @@ from typing import Any, Literal, cast, get_args
 
 from hpfracc_nn.selection import energy
 from hpfracc_nn.selection.machine import Calibration
-from hpfracc_nn.selection.probe import probes
+from hpfracc_nn.selection.probe import has_probe, probe
 from hpfracc_nn.selection.registry import algorithms, backends
 
 Mode = Literal["off", "prior", "frozen", "learn"]
@@ -95,8 +95,7 @@ class Settings:
             one_of("force_backend", self.force_backend, backends())
         if self.force_algorithm is not None:
             one_of("force_algorithm", self.force_algorithm, algorithms())
-        for name in sorted(self.disabled):
-            check_disabled("disable", name)
+        object.__setattr__(self, "disabled", names("disable", self.disabled))
         one_of("calibration", self.calibration, CALIBRATIONS)
         if not isinstance(self.sample, bool):
             raise ValueError(f"sample={self.sample!r}: needs one of True, False.")
@@ -138,7 +137,7 @@ class Settings:
         """
         if self.deterministic is not None:
             return self.deterministic
-        return any(probe.framework == framework and probe.deterministic() for probe in probes())
+        return has_probe(framework) and probe(framework).deterministic()
 
 
 def amount(name: str, value: object) -> int | float:
@@ -181,22 +180,25 @@ def between(name: str, value: object, most: float) -> None:
         raise ValueError(f"{name}={value!r}: needs a number in [0, {most:g}].")
 
 
-def check_disabled(name: str, value: str) -> None:
-    """Raise unless `value` is a backend, or a backend, a slash and an algorithm."""
-    backend, slash, algorithm = value.partition("/")
-    if backend not in backends() or (slash and algorithm not in algorithms()):
-        raise ValueError(
-            f"{name}={value!r}: needs a backend ({', '.join(backends())}), alone or followed by a slash "
-            f"and an algorithm ({', '.join(algorithms())})."
-        )
+def names(owner: str, listed: object) -> frozenset[str]:
+    """Return the names to disable, of a comma list or any iterable: backends, or a backend, a slash and an algorithm.
 
-
-def names(listed: str | Iterable[str] | None) -> frozenset[str]:
-    """Return the names in a comma list, or in any iterable of names."""
-    if listed is None:
-        return frozenset()
+    Raises:
+        TypeError: It is no text and no iterable of text.
+        ValueError: A name is not known.
+    """
+    rule = f"a backend ({', '.join(backends())}), alone or followed by a slash "
+    rule += f"and an algorithm ({', '.join(algorithms())})."
     parts = listed.split(",") if isinstance(listed, str) else listed
-    return frozenset(part.strip() for part in parts if part.strip())
+    given: list[Any] = list(parts) if isinstance(parts, Iterable) else [parts]
+    if not all(isinstance(name, str) for name in given):
+        raise TypeError(f"{owner}={listed!r}: needs a comma list or an iterable of names: each {rule}")
+    found = frozenset(name.strip() for name in given if name.strip())
+    for name in sorted(found):
+        backend, slash, algorithm = name.partition("/")
+        if backend not in backends() or (slash and algorithm not in algorithms()):
+            raise ValueError(f"{owner}={name!r}: needs {rule}")
+    return found
 
 
 def _parsed(text: str) -> tuple[float, str]:

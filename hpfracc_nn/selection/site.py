@@ -3,7 +3,7 @@
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 MOST_PLANS = 4096
 
 
+class Follower(Protocol):
+    """Someone who wants to know what becomes of a site's plans."""
+
+    def retiring(self, site: "Site", plans: tuple[Plan, ...]) -> None:
+        """Hear that `site` lets go of all its plans; the manager's lock is held."""
+
+
 class Site:
     """One place that asks for plans, such as a layer; made by `BackendManager.site`.
 
@@ -23,7 +30,18 @@ class Site:
     the same manager; an unpickled one belongs to the process-wide manager.
     """
 
-    __slots__ = ("__weakref__", "_epoch", "_others", "_plans", "framework", "label", "manager", "op")
+    __slots__ = (
+        "__weakref__",
+        "_epoch",
+        "_followers",
+        "_others",
+        "_plans",
+        "_tried",
+        "framework",
+        "label",
+        "manager",
+        "op",
+    )
 
     def __init__(
         self,
@@ -39,6 +57,8 @@ class Site:
         self.label = label
         self._plans: dict[Hashable, Plan] = {}
         self._others: dict[tuple[Hashable, str], Plan] = {}  # those that were tried or replaced, by kernel
+        self._tried: dict[Hashable, Plan] = {}  # by the last forward pass of a key, until its backward pass or the next
+        self._followers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._epoch = manager.epoch
         weakref.finalize(self, _retire, retired, self._plans, self._others).atexit = False
 
@@ -73,9 +93,10 @@ class Site:
     def pick_backward(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return the plan for `key` and count one backward consultation: where no plan came from the forward pass.
 
-        In a compiled graph the two passes are two operations; the same key gives both the same plan.
+        In a compiled graph the two passes are two operations; the same key gives both the same plan, also one that is
+        only tried.
         """
-        plan = self._plans.get(key)
+        plan = self._tried.pop(key, None) or self._plans.get(key)
         if plan is None or self._epoch != self.manager.epoch:
             plan = self._ask(key, describe)
         return self.again(plan)
@@ -84,6 +105,16 @@ class Site:
         """Return the plans since the last change of settings, in the order they were first asked for."""
         with self.manager.lock:
             return (*self._plans.values(), *self._others.values())
+
+    def follow(self, follower: Follower) -> None:
+        """Tell `follower` from now on when plans are let go, for as long as it lives."""
+        with self.manager.lock:
+            self._followers.add(follower)
+
+    def unfollow(self, follower: Follower) -> None:
+        """Tell `follower` nothing more."""
+        with self.manager.lock:
+            self._followers.discard(follower)
 
     def reconsider(self) -> None:
         """Let the next call of each plan reconsider the choice."""
@@ -119,7 +150,7 @@ class Site:
                 kept = present
             else:
                 kept = self._others.setdefault((key, name), found)
-            kept.chunk = found.chunk
+            kept.cut(found.chunk, found.workspace)
             plan.move(kept, direction)
             return kept
 
@@ -135,15 +166,22 @@ class Site:
         with manager.lock:
             epoch = manager.epoch  # read before planning: a change meanwhile makes the next pick ask again
             if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
-                manager.retire((*self._plans.values(), *self._others.values()))
-                self._plans.clear()  # the same dicts for ever: the finalizer holds them
-                self._others.clear()
+                self._let_go()
                 self._epoch = epoch
             plan = self._plans.get(key)  # another thread may have asked while this one waited
             if plan is None:
                 plan = manager.draft(self._described(describe))
                 self._plans[key] = plan
             return plan
+
+    def _let_go(self) -> None:
+        plans = self.plans()
+        self.manager.retire(plans)
+        for follower in self._followers:
+            follower.retiring(self, plans)
+        self._plans.clear()  # the same dicts for ever: the finalizer holds them
+        self._others.clear()
+        self._tried.clear()
 
     def _decide(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
         """Return what runs now, which may be another plan for this call or from now on."""
@@ -158,6 +196,7 @@ class Site:
                 return self._renewed(key, plan)
             backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
             name, reason, period = manager.decide(plan, plan.granted, backwards)
+            self._tried.pop(key, None)
             if name == plan.kernel.name:
                 self._justify(plan, reason)
                 plan.grant(period)
@@ -165,7 +204,7 @@ class Site:
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
             manager.refit(chosen)
             if reason == "explore":
-                self._others[key, name] = chosen
+                self._others[key, name] = self._tried[key] = chosen
                 plan.left = plan.granted = 1
                 chosen.grant(NEVER)
             else:
@@ -186,11 +225,11 @@ class Site:
         """Return the plan that is right now in place of one that does not learn."""
         fresh = self.manager.plan(plan.workload)
         if fresh.kernel is plan.kernel:
-            plan.reason, plan.provisional, plan.chunk = fresh.reason, fresh.provisional, fresh.chunk
+            plan.renew(fresh)
             plan.postpone()
             return plan
         chosen = self._others.get((key, fresh.kernel.name)) or fresh.twin()
-        chosen.reason, chosen.provisional, chosen.chunk = fresh.reason, fresh.provisional, fresh.chunk
+        chosen.renew(fresh)
         chosen.granted = 1
         chosen.postpone()
         self._replace(key, plan, chosen)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.cost import CostModel, Limit, limit_of
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.environment import Settings
 from hpfracc_nn.selection.machine import Rates
@@ -28,6 +28,8 @@ class Verdict:
     saves: float = 0.0
     need: float = 0.0  # workspace, what is saved, and the results
     rows: int | None = None  # at a time, where all at once take too much memory
+    intensity: float = math.inf  # operations per byte
+    limit: Limit = "launches"  # what most of the estimate goes into
 
     @property
     def bytes(self) -> float:
@@ -56,6 +58,12 @@ def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, mod
         rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
         verdicts.append(_assessed(kernel, workload, one_way, model, rates))
     return verdicts
+
+
+def still_refuse(verdicts: Iterable[Verdict], workload: Workload, settings: Settings) -> bool:
+    """Return whether the kernels that refused do so still, for the same reasons; those that accepted are not asked."""
+    refused = [each for each in verdicts if each.refusal is not None]
+    return all(_refusal(each.kernel, workload, settings) == each.refusal for each in refused)
 
 
 def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
@@ -158,4 +166,15 @@ def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: Cost
     forward = seconds if one_way is workload else model.seconds(kernel.cost(one_way), rates)
     passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
     need = cost.workspace + saves + (0 if workload.in_place else workload.bytes * passes)
-    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
+    return Verdict(
+        kernel,
+        None,
+        seconds,
+        cost.workspace,
+        forward,
+        model.uncertainty,
+        saves,
+        need,
+        intensity=cost.intensity,
+        limit=limit_of(cost, rates),
+    )

@@ -13,7 +13,7 @@ from hpfracc_nn.selection.fingerprint import SCHEMA
 from hpfracc_nn.selection.machine import Place, Rates
 
 Trust = Literal["own", "prior"]
-TRUSTS: tuple[str, ...] = get_args(Trust)
+TRUSTS: tuple[Trust, ...] = get_args(Trust)
 MOST_SAMPLES = 64  # a new sample weighs at least 1/65: what was learnt long ago fades
 MOST_TIMINGS = 4096  # half a megabyte
 _SECONDS = ("forward", "backward", "forward_estimate", "backward_estimate")
@@ -31,12 +31,14 @@ class Timing:
     """How long one kernel takes for one kind of workload.
 
     Args:
-        key: The kind of workload; any text, it is compared and nothing else.
+        key: The kind of workload, `key_of(workload).text()` of `selection.bucket`; other text is kept and compared, and
+            says nothing to a manager.
         arm: Name of the kernel.
         forward: Seconds, a 20 % quantile; None where it was never timed.
         backward: The same of the backward pass.
         forward_estimate: What the kernel was expected to take, without measurement, where it was timed: a kind of
-            workload has several sizes, and only the ratio holds for all of them.
+            workload has several sizes, and only the ratio holds for all of them. None: what is expected at the next
+            call.
         backward_estimate: The same of the backward pass.
         samples: How many samples stand behind it; more than 64 count as 64.
         time: Unix time of the last one.

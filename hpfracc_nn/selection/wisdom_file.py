@@ -74,17 +74,18 @@ class WisdomFile:
             self._set_damaged_aside(error)
         return Wisdom()
 
-    def merge(self, wisdom: Wisdom) -> bool:
+    def merge(self, wisdom: Wisdom, *, wait: bool = True) -> bool:
         """Merge `wisdom` into the file, and return whether it is there now.
 
         Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
-        After False keep it, and try again later: somebody held the lock for two seconds, or the disk is full or
-        read-only. OSError is caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+        After False keep it, and try again later: somebody held the lock for two seconds (or just now, unless this may
+        `wait`), or the disk is full or read-only. OSError is caught and nothing else; an interrupt passes, and leaves
+        the old file or the new one.
         """
         if not wisdom:
             return True
         try:
-            self.update(wisdom)
+            self.update(wisdom, LOCK_SECONDS if wait else 0.0)
         except TimeoutError as error:
             self._say(logging.INFO, "not written yet", error)
         except OSError as error:
@@ -93,16 +94,20 @@ class WisdomFile:
             return True
         return False
 
-    def update(self, wisdom: Wisdom) -> None:
+    def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
         """Merge `wisdom` into the file; one that cannot be used is renamed to `.corrupt` first.
 
+        Args:
+            wisdom: What is added.
+            seconds: How long to wait for another writer.
+
         Raises:
-            OSError: It cannot be written; a TimeoutError where the lock was held too long.
+            OSError: It cannot be written; a TimeoutError where the lock was held longer.
         """
         if not self.path.is_absolute() and self.path.parts[0] == "~":
             raise FileNotFoundError(f"{self.path}: needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with self._locked(LOCK_SECONDS):
+        with self._locked(seconds):
             try:
                 before = self.load(self.path)
             except FileNotFoundError:

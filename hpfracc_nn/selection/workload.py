@@ -4,7 +4,8 @@ The words are FFTW's: a workload is the problem, a plan the way, a measurement t
 """
 
 import math
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -39,6 +40,8 @@ class Workload:
 
     Raises:
         ValueError: A count is negative, or the dtype is unknown.
+        TypeError: A name is no text, a count no whole number or a claim neither True nor False. Those of NumPy are
+            taken and kept as Python's own.
     """
 
     op: str
@@ -56,9 +59,12 @@ class Workload:
     in_place: bool = False
 
     def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"Workload({name}={getattr(self, name)}): needs {name} >= {least}.")
+        if not self._is_python():
+            for name, take in _TAKEN.items():
+                object.__setattr__(self, name, take(name, getattr(self, name)))
+        if min(self.rows, self.n, self.width, self.exponentials, self.channels - 1, self.threads - 1) < 0:
+            name = next(name for name, least in _LEAST.items() if getattr(self, name) < least)
+            raise ValueError(f"Workload({name}={getattr(self, name)}): needs {name} >= {_LEAST[name]}.")
         if self.dtype not in _ITEMSIZES:
             try:
                 np.dtype(self.dtype)
@@ -66,6 +72,19 @@ class Workload:
                 raise ValueError(
                     f"Workload(dtype={self.dtype!r}): needs the name of a dtype, such as 'float32'."
                 ) from None
+
+    def _is_python(self) -> bool:
+        """Whether every fact is of Python's own type: written out, because a loop takes four times as long."""
+        counts = type(self.rows) is type(self.n) is type(self.width) is type(self.channels) is int
+        others = type(self.exponentials) is type(self.threads) is int
+        claims = type(self.needs_gradient) is type(self.learns_weights) is type(self.in_place) is bool
+        texts = type(self.op) is type(self.framework) is type(self.device) is type(self.dtype) is str
+        return counts and others and claims and texts
+
+    @property
+    def parallelism(self) -> int:
+        """Signals that depend on no other, and may be computed side by side."""
+        return self.rows * self.width
 
     @property
     def shares_weights(self) -> bool:
@@ -99,6 +118,32 @@ class Workload:
 _LEAST = {"rows": 0, "n": 0, "width": 0, "channels": 1, "exponentials": 0, "threads": 1}
 
 
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"Workload({name}={value!r}): needs a name as text, such as 'cpu' or 'float32'.")
+    return str(value)
+
+
+def _count(name: str, value: object) -> int:
+    try:
+        return int(operator.index(value))  # type: ignore[arg-type]  # it says what it cannot take
+    except TypeError:
+        raise TypeError(f"Workload({name}={value!r}): needs a whole number; int({name}) makes one.") from None
+
+
+def _claim(name: str, value: object) -> bool:
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"Workload({name}={value!r}): needs True or False.")
+    return bool(value)
+
+
+_TAKEN: dict[str, Callable[[str, object], str | int | bool]] = {
+    **dict.fromkeys(("op", "framework", "device", "dtype"), _text),
+    **dict.fromkeys(_LEAST, _count),
+    **dict.fromkeys(("needs_gradient", "learns_weights", "in_place"), _claim),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Cost:
     """The facts of an algorithm at one workload, forward and the backward that goes with it.
@@ -122,6 +167,11 @@ class Cost:
         numbers = (*self.flops.values(), self.bytes, self.launches, self.workspace)
         if not (min(numbers) >= 0 and math.isfinite(sum(numbers))):  # one that is not a number makes the sum none
             raise ValueError(f"{self!r}: needs every number finite and not negative.")
+
+    @property
+    def intensity(self) -> float:
+        """Operations per byte: what stands on the axis of a roofline plot; infinite where nothing is moved."""
+        return sum(self.flops.values()) / self.bytes if self.bytes else math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,3 +219,8 @@ class Measurement:
     def efficiency(self) -> float:
         """The part of the time that was execution."""
         return self.execute_seconds / self.seconds if self.seconds else 1.0
+
+
+def is_host(device: str) -> bool:
+    """Return whether `device` computes in the host's own memory."""
+    return device.partition(":")[0] == "cpu"

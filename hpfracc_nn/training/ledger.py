@@ -42,12 +42,22 @@ class Ledger:
         """Count the calls of `sites` from now on."""
         self.detach()
         self._sites = dict(sites)
+        for site in self._sites.values():
+            site.follow(self)
         self._watch(count=False)
 
     def detach(self) -> None:
         """Keep what was counted, and let the sites go."""
+        for site in self._sites.values():
+            site.unfollow(self)
         self._past = self._collected()
         self._sites, self._watched, self._paused = {}, {}, {}
+
+    def retiring(self, site: Site, plans: tuple[Plan, ...]) -> None:
+        """Keep the plans that a site lets go; the site calls it."""
+        for name, each in self._sites.items():
+            if each is site:
+                self._add(name, plans, count=True)
 
     def pause(self) -> None:
         """Leave out the calls from here to `resume`."""
@@ -65,7 +75,7 @@ class Ledger:
     def look(self) -> list[tuple[str, Plan, int, int]]:
         """Return (name, plan, forward calls, backward calls) of every plan since `attach`."""
         self._watch(count=True)
-        return [(watched.name, watched.plan, *watched.calls()) for watched in self._watched.values()]
+        return [(watched.name, watched.plan, *watched.calls()) for watched in list(self._watched.values())]
 
     def rows(self) -> list[ReportRow]:
         """Return one row per site and workload that was consulted, the most consulted first within a site.
@@ -94,10 +104,13 @@ class Ledger:
 
     def _watch(self, *, count: bool) -> None:
         for name, site in self._sites.items():
-            for plan in site.plans():
-                if plan not in self._watched:
-                    past = (0, 0) if count else (plan.forwards, plan.backwards)
-                    self._watched[plan] = _Watched(name, plan, *past)
+            self._add(name, site.plans(), count=count)
+
+    def _add(self, name: str, plans: Iterable[Plan], *, count: bool) -> None:
+        for plan in plans:
+            if plan not in self._watched:
+                past = (0, 0) if count else (plan.forwards, plan.backwards)
+                self._watched[plan] = _Watched(name, plan, *past)
 
     def _collected(self) -> dict[Key, ReportRow]:
         rows = dict(self._past)

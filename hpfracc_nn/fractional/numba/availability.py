@@ -37,6 +37,14 @@ def is_kept(beside: str = __file__) -> bool:
     Args:
         beside: A file of the folder whose functions are meant, by default of this room.
     """
-    where, mark = os.environ.get("NUMBA_CACHE_DIR"), sources()[:16] + MARK
-    found = Path(where).rglob(mark) if where else (Path(beside).parent / "__pycache__").glob(mark)
-    return next(iter(found), None) is not None
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    where = Path(chosen) if chosen else Path(beside).parent / "__pycache__"
+    if where not in _found:
+        mark = sources()[:16] + MARK
+        if next(iter(where.rglob(mark) if chosen else where.glob(mark)), None) is None:
+            return False
+        _found.add(where)
+    return True
+
+
+_found: set[Path] = set()  # directories where there was some: every first decision asks

@@ -50,12 +50,15 @@ def whole(count):
 
 
 @inner
-def step_states(d, length, at, backwards, into, decay, powers, state, s):
-    """Write the states before the chunks of one stride to s [8, K], or of half a stride where no more is left."""
-    like, states = d[0], into.shape[1]
+def step_states(d, length, at, backwards, into, states, decay, powers, state, s):
+    """Write the states before the chunks of one stride to s [8, K], or of half a stride where no more is left.
+
+    `into` is the address of the channel's.
+    """
+    like = d[0]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
     data = d.ctypes.data + (length - CHUNK - at if backwards else at) * size
-    first, factor, final, power = s.ctypes.data, into.ctypes.data, state.ctypes.data, powers.ctypes.data
+    first, final, power = s.ctypes.data, state.ctypes.data, powers.ctypes.data
     is_half = length - at < STRIDE
     # In double precision the state moves from chunk to chunk, in single precision over all of them: see `advance`.
     fading = decay.ctypes.data + 8 * states * (0 if size == 8 else (1 if is_half else 2))
@@ -64,31 +67,35 @@ def step_states(d, length, at, backwards, into, decay, powers, state, s):
         by = q * size
         if q + lanes > states:
             if is_half:
-                advance(like, FEW, 2, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                advance(like, FEW, 2, first + by, states, data, step, 1, into + by, states, CHUNK, fading + 8 * q,
                         final + 8 * q, power + by, states)  # fmt: skip
             else:
-                advance(like, ROWS, 2, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+                advance(like, ROWS, 2, first + by, states, data, step, 1, into + by, states, CHUNK, fading + 8 * q,
                         final + 8 * q, power + by, states)  # fmt: skip
         elif is_half:
-            advance(like, FEW, 1, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+            advance(like, FEW, 1, first + by, states, data, step, 1, into + by, states, CHUNK, fading + 8 * q,
                     final + 8 * q, power + by, states)  # fmt: skip
         else:
-            advance(like, ROWS, 1, first + by, states, data, step, 1, factor + by, states, CHUNK, fading + 8 * q,
+            advance(like, ROWS, 1, first + by, states, data, step, 1, into + by, states, CHUNK, fading + 8 * q,
                     final + 8 * q, power + by, states)  # fmt: skip
         q += lanes
 
 
 @inner
-def multiply(d, e, length, backwards, near, into, out, decay, powers, state, s):
-    """Write the product of d into e, both of whole half strides; the state goes on from call to call."""
-    like, states = d[0], into.shape[1]
+def multiply(d, e, length, backwards, near, into, out, c, decay, powers, state, s):
+    """Write the product of d, of channel c, into e, both of whole half strides; the state goes on from call to call."""
+    like, states = d[0], into.shape[2]
     size, lanes, step = size_of(like), lanes_of(like), -CHUNK if backwards else CHUNK
+    # Addresses, because a slice would be counted as a reference, which costs as much as a chunk.
+    matrix = near.ctypes.data + c * CHUNK * CHUNK * size
+    inward = into.ctypes.data + (c if into.shape[0] > 1 else 0) * CHUNK * states * size
+    outward = out.ctypes.data + (c if out.shape[0] > 1 else 0) * CHUNK * states * size
     for done in range(0, length, STRIDE):
-        step_states(d, length, done, backwards, into, decay, powers, state, s)
+        step_states(d, length, done, backwards, inward, states, decay, powers, state, s)
         first = (length - CHUNK - done if backwards else done) * size
         data, result = d.ctypes.data + first, e.ctypes.data + first
         for at in range(0, CHUNK, lanes):
-            inside, after = near.ctypes.data + at * size, out.ctypes.data + at * size
+            inside, after = matrix + at * size, outward + at * size
             if length - done < STRIDE:
                 panel(like, FEW, 1, result + at * size, step, data, step, 1, inside, CHUNK, CHUNK,
                       s.ctypes.data, states, 1, after, CHUNK, states)  # fmt: skip
@@ -120,8 +127,7 @@ def forward(x, y, begin, end, near, into, out, decay, powers, columns, m, subtra
             d[last - first : length] = 0
             if first == 0:
                 boundary.values_at_start(x[row], d, values, start)
-            inward, outward = into[c % into.shape[0]], out[c % out.shape[0]]
-            multiply(d, e, length, False, near[c], inward, outward, decay, powers, state, s)
+            multiply(d, e, length, False, near, into, out, c, decay, powers, state, s)
             boundary.add_columns(y[row, first:last], e, columns, c, first, values)
 
 
@@ -146,8 +152,7 @@ def backward(g, gx, begin, end, near, into, out, decay, powers, columns, m, subt
             d[last - first : length] = 0
             boundary.project(d[: last - first], columns, c, first, values)
             e_next, e_after = e[0], e[1]
-            inward, outward = into[c % into.shape[0]], out[c % out.shape[0]]
-            multiply(d, e, length, True, near[c], inward, outward, decay, powers, state, s)
+            multiply(d, e, length, True, near, into, out, c, decay, powers, state, s)
             e[last - first] = e_next
             e[last - first + 1] = e_after
             boundary.difference_adjoint(e, gx[row], first, last, m, subtract, taylor, start, values, sums)

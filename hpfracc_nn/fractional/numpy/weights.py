@@ -13,13 +13,12 @@ import numpy as np
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.numpy.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.numpy.frame import Frame
-from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # parts of a row's largest entry that are zero: subnormal numbers slow a float32 product tenfold
-_SHORTEST = 8  # no chunk is shorter
 
 
 class Weights:
@@ -36,7 +35,7 @@ class Weights:
     def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype, charge: Charge = free):
         self.n, self.dtype, self._charge = n, dtype, charge
         self.stencil = fixed_stencil(definition, n, dt)
-        self.nodes: Nodes | None = exponentials(definition, n, dtype.name) if n > _SHORTEST else None
+        self.nodes: Nodes | None = exponentials(definition, n, dtype.name) if n > SHORTEST else None
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._chunks: dict[int, ChunkForm] = {}
 

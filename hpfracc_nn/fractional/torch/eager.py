@@ -152,7 +152,8 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     def describe() -> Workload:
         return _workload(x, *weights(), needs, False)
 
-    plan = site.pick((definition, dt, dim, x.shape, x.dtype, x.device, needs, torch.get_num_threads()), describe)
+    place = x.is_cpu or x.device  # a device is slow to compare
+    plan = site.pick((definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads()), describe)
     ready: _Ready | None = None if plan.kept is None else plan.kept()
     if ready is None:
         layout, found = weights()

@@ -8,7 +8,7 @@ several channels.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -183,6 +183,7 @@ def toeplitz(column: Tensor, length: int) -> Tensor:
     return skewed.reshape(*column.shape[:-1], length, 2 * length - 1).narrow(-1, 0, length)
 
 
+@lru_cache(maxsize=4096)  # every first decision asks
 def padded_length(n: int) -> int:
     """Return the next length from 2 n - 1 on whose only factors are 2, 3 and 5: nothing wraps round."""
     best = 1 << (2 * n - 2).bit_length() if n > 1 else 1

@@ -74,7 +74,7 @@ class Product:
             moved = torch.empty_like(data)
             kernel.run(form, slopes.frame, shape, data, moved)
             moved.mul_(grads)
-            found = moved.sum() if shape[1] == 1 else moved.sum(dim=(0, 2, 3))
+            found = moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return total

@@ -17,11 +17,14 @@ def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Sh
 
     Args:
         shape: Of all: batch, channels, n, width.
-        rows: Signals of a piece, batch times channels, at least one of each channel; None: all.
+        rows: Signals of a piece, batch times channels, at least one of each channel; None: all, as they are.
         tensors: What is cut along the batch, without a copy.
     """
+    if rows is None:
+        yield shape, tensors
+        return
     batch, channels, n, width = shape
-    count = batch if rows is None else max(1, rows // channels)
+    count = max(1, rows // channels)
     for begin in range(0, batch, count):
         some = min(count, batch - begin)
         yield (some, channels, n, width), tuple(each.view(shape)[begin : begin + some] for each in tensors)
@@ -29,8 +32,5 @@ def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Sh
 
 def run_in_parts(step: Step, rows: int | None, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
     """Run one direction of a kernel, `rows` signals at a time; None: at once."""
-    if rows is None:
-        step(form, frame, shape, x, y)
-        return
     for part, (data, room) in parts(shape, rows, x, y):
         step(form, frame, part, data, room)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.stencil import Stencil
@@ -25,7 +25,6 @@ from hpfracc_nn.fractional.torch.orders import Orders
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
-_SHORTEST = 8  # no chunk is shorter
 
 
 class Columns:
@@ -200,7 +199,7 @@ class Weights(Columns):
         charge: Charge = free,
     ):
         nodes = None
-        if n > _SHORTEST:
+        if n > SHORTEST:
             nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
         shared = family(definition) if tabulated and not definition.is_fixed else None
         super().__init__(definition, n, dt, dtype, device, nodes, shared, charge)

@@ -180,10 +180,14 @@ _COPIES = 13  # of a tile's states, while they are scanned: one, and six in floa
 
 def cost(workload: Workload) -> Cost:
     """A product inside the chunks, one into and one out of the states, for each pass."""
+    return cost_of(workload, workload.rows, -(-workload.n // chunk_length(workload)))
+
+
+def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
+    """Return the same where so many rows and chunks are computed in place of the workload's own."""
     length = chunk_length(workload)
-    chunks = -(-workload.n // length)
     k = workload.exponentials if chunks > 1 else 0
-    samples = workload.rows * workload.width * chunks * length
+    samples = rows * workload.width * chunks * length
     passes = 1 + workload.needs_gradient + workload.learns_weights
     scans = passes * samples / length * k
     size = workload.itemsize

@@ -5,8 +5,6 @@ Batch, chunks and states are rounded up, so that few shapes are compiled; channe
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -114,12 +112,14 @@ def cost(workload: Workload) -> Cost:
     length = chunks.chunk_length(workload)
     batch = xla_arrays.bucket(max(1, workload.rows // workload.channels))
     count = xla_arrays.bucket(max(1, -(-workload.n // length)))
-    found = chunks.cost(replace(workload, rows=batch * workload.channels, n=count * length))
+    found = chunks.cost_of(workload, batch * workload.channels, count)
     passes = 1 + workload.needs_gradient + workload.learns_weights
-    flops = {"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]}
-    # XLA also keeps the arguments and the result for itself.
-    workspace = chunks.cost(workload).workspace + 2 * tile_bytes(workload)
-    return replace(found, flops=flops, launches=passes * xla_arrays.LAUNCHES, workspace=workspace)
+    return Cost(
+        flops={"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]},
+        bytes=found.bytes,
+        launches=passes * xla_arrays.LAUNCHES,
+        workspace=found.workspace + 2 * tile_bytes(workload),  # XLA also keeps the arguments and the result for itself
+    )
 
 
 def refuses(workload: Workload) -> str | None:

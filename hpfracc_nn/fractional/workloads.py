@@ -1,0 +1,74 @@
+"""What an operator asks the BackendManager for, told without data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Caputo, Definition
+from hpfracc_nn.fractional.layout import layout_of
+from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
+from hpfracc_nn.selection import Workload, probe
+from hpfracc_nn.selection.probe import has_probe
+
+OP = "toeplitz"
+_PRECISIONS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+def workload(
+    shape: Sequence[int],
+    definition: Definition | None = None,
+    *,
+    framework: str,
+    dim: int = -1,
+    dtype: str = "float32",
+    device: str = "cpu",
+    needs_gradient: bool = False,
+    learns_weights: bool = False,
+    threads: int | None = None,
+) -> Workload:
+    """Return what an operator on data of this shape asks for: for `BackendManager.explain`, `predict` and `plan`.
+
+    Args:
+        shape: Of the data, [..., n, ...].
+        definition: The operator; None is Caputo(0.5). What most operators ask differs by little.
+        framework: "numpy" or "torch".
+        dim: The time axis.
+        dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows.
+        device: Where the data lie.
+        needs_gradient: A gradient in the data is wanted.
+        learns_weights: A gradient in alpha is wanted.
+        threads: None asks the framework, as an operator would here and now.
+
+    Raises:
+        ValueError: There is no such axis or dtype, or alpha does not broadcast to the axes other than time.
+
+    Example:
+        >>> manager.explain(workload((256, 1024), Caputo(0.7), framework="torch", needs_gradient=True))
+    """
+    definition = Caputo(0.5) if definition is None else definition
+    if dtype not in _PRECISIONS:
+        raise ValueError(f"workload(dtype={dtype!r}): needs one of {', '.join(_PRECISIONS)}; convert the data first.")
+    precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
+    alpha = definition.alpha
+    alpha_shape = tuple(alpha.shape) if hasattr(alpha, "shape") else np.shape(alpha)
+    layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), alpha_shape)
+    nodes = exponentials(definition, layout.n, precision) if layout.n > SHORTEST else None
+    if threads is None:
+        threads = probe(framework).threads() if has_probe(framework) else 1
+    return Workload(
+        OP,
+        framework,
+        device=device,
+        dtype=precision,
+        rows=layout.batch * layout.channels,
+        n=layout.n,
+        width=layout.width,
+        channels=layout.channels,
+        exponentials=0 if nodes is None else nodes.states,
+        needs_gradient=needs_gradient,
+        learns_weights=learns_weights,
+        threads=threads,
+    )

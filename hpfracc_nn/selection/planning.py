@@ -1,0 +1,155 @@
+"""How a manager turns a workload into a plan: by the estimate, by what was learnt, by what the memory allows."""
+
+import itertools
+from abc import abstractmethod
+from collections.abc import Callable, Iterable
+
+from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.machine import Machine, this_machine
+from hpfracc_nn.selection.objective import ranked
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.probe import has_probe
+from hpfracc_nn.selection.recovery import Recovery
+from hpfracc_nn.selection.registry import kernels
+from hpfracc_nn.selection.room import Room
+from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse
+from hpfracc_nn.selection.workload import Workload
+
+MOST_PLANS = 4096
+
+
+class Planning(Recovery):
+    """The part of a manager that chooses.
+
+    Attributes:
+        epoch: Sites compare it on each pick, and ask again when it moved.
+    """
+
+    def __init__(self, machine: Machine | None, clock: Callable[[], float]):
+        super().__init__(clock)
+        self.epoch = 0
+        self._epochs = itertools.count(1)
+        self._machine = machine or this_machine()
+        self._room = Room()
+        self._plans: dict[tuple[int, Workload], Plan] = {}
+        self._verdicts: dict[Workload, tuple[int, list[Verdict]]] = {}  # with the epoch that they belong to
+
+    def plan(self, workload: Workload) -> Plan:
+        """Return the plan for `workload`, the same one until something is configured or a kernel fails.
+
+        Raises:
+            LookupError: No kernel accepts it, or none of those that are forced.
+        """
+        with self.lock:
+            self.has_changed(workload.framework)
+            key = (self.epoch, workload)
+            plan = self._plans.get(key)
+            if plan is None or plan.learns or self._quarantine:
+                plan = self._planned(workload)
+                if len(self._plans) >= MOST_PLANS:
+                    self._plans.clear()
+                self._plans[key] = plan
+            return plan
+
+    def draft(self, workload: Workload) -> Plan:
+        """Return a plan of its own for a site: where it learns, `decide` is next, and may only try another one.
+
+        It is the one decided upon before, at another site or under other settings, or else the estimate's.
+        """
+        with self.lock:
+            if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
+                return self.plan(workload).twin()
+            verdicts, reduced = self._standing(workload)
+            name, reason = self.learner.standing(workload)
+            if name not in {each.kernel.name for each in accepted(verdicts)}:
+                name, reason = ranked(verdicts, self.settings)[0].kernel.name, "prior"
+            return plan_of(name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced)
+
+    def has_changed(self, framework: str) -> bool:
+        """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""
+        with self.lock:
+            changed = self.learner.has_changed(framework)
+            if changed:
+                self.kernels_changed()
+            return changed
+
+    def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int]:
+        """Return the kernel that runs now in place of `plan`, why, and after how many calls to ask again.
+
+        For sites. The reason is "explore" where it is tried for one call.
+
+        Args:
+            plan: One that learns.
+            calls: Since the last decision, this one included.
+            backwards: How many of them were followed by a backward pass; None: all.
+        """
+        workload = plan.workload
+        with self.lock:
+            verdicts = self._verdicts_on(workload)
+            decision, compiles = self.learner.decide(workload, verdicts, calls, backwards)
+            if compiles:
+                self.reconsider()
+            if decision.name == plan.kernel.name:
+                _refit(plan, verdicts)
+            return decision.name, decision.reason, decision.period
+
+    def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
+        """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""
+        verdicts, reduced = self._standing(workload)
+        _, believed = self.learner.believed(workload, verdicts)
+        return plan_of(
+            name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced, believed=believed
+        )
+
+    def refit(self, plan: Plan) -> None:
+        """Let a plan compute as many rows at a time as the memory now allows."""
+        _refit(plan, self._verdicts_on(plan.workload))
+
+    def kernels_changed(self) -> None:
+        """Ask again from now on; the registry calls this when a kernel comes or goes."""
+        self._plans.clear()
+        self._verdicts.clear()
+        self.epoch = next(self._epochs)
+
+    def _planned(self, workload: Workload) -> Plan:
+        settings = self.settings
+        verdicts, reduced = self._standing(workload)
+        if settings.mode == "off":
+            first = next(each for each in verdicts if each.refusal is None)
+            reason = "fallback" if reduced else "first"
+            return plan_of(first.kernel.name, reason, verdicts, workload, settings, provisional=reduced)
+        if not self.learner.uses_knowledge(workload.framework):
+            name, reason = ranked(verdicts, settings)[0].kernel.name, "fallback" if reduced else "prior"
+            return plan_of(name, reason, verdicts, workload, settings, provisional=reduced)
+        name, believed = self.learner.believed(workload, verdicts)
+        reason = self.learner.basis(workload, name, believed[name])
+        learns = self.learner.is_learning(workload.framework)
+        return plan_of(
+            name, reason, verdicts, workload, settings, learns=learns, provisional=reduced, believed=believed
+        )
+
+    def _fitted(self, workload: Workload) -> list[Verdict]:
+        """Return what all kernels say, those that take too much memory with a refusal or in parts."""
+        epoch, found = self._verdicts.get(workload, (-1, []))
+        if epoch != self.epoch or not still_refuse(found, workload, self.settings):
+            if len(self._verdicts) >= MOST_PLANS:
+                self._verdicts.clear()
+            self.learner.know()  # the rates that an earlier process measured, before this one measures them again
+            model = self._model(workload.framework)
+            epoch = self.epoch  # before the kernels are asked: one may come or go meanwhile, in another thread
+            found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
+            self._verdicts[workload] = epoch, found
+        return self._room.fit(found, workload, self.settings, self._model)
+
+    def _model(self, framework: str) -> CostModel:
+        is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
+        return CostModel(self._machine, self.settings.calibration if is_measured else "shipped")
+
+    @abstractmethod
+    def reconsider(self) -> None: ...
+
+
+def _refit(plan: Plan, verdicts: Iterable[Verdict]) -> None:
+    for verdict in verdicts:
+        if verdict.kernel is plan.kernel and verdict.refusal is None:
+            plan.cut(verdict.rows, verdict.workspace)
