@@ -11,7 +11,7 @@ from weakref import WeakSet
 from hpfracc_nn.selection.workload import Cost, Workload
 
 BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
-ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft")
+ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks")
 
 
 @dataclass(frozen=True, slots=True)
