@@ -1,117 +1,23 @@
-"""PyTorch's own description of its optimizers, and what it tests of each, run on the fractional ones.
+"""What PyTorch tests of every optimizer's steps, run on the fractional ones with every option of their bases.
 
-An `OptimizerInfo` lists the options, errors, implementations and schedulers that PyTorch tests an optimizer with. Those
-of the base optimizers are taken over for subclasses that have an alpha of their own; the tests are the generic ones
-that PyTorch applies to every optimizer. Those that need an accelerator are marked `gpu`.
+Those that need an accelerator are marked `gpu`.
 """
 
 import copy
-import io
 import itertools
 from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal.common_optimizers import (
-    OptimizerErrorEnum,
-    OptimizerInfo,
-    _get_optim_inputs_including_global_cliquey_kwargs,
-    optim_db,
-)
-from torch.testing._internal.common_utils import TestCase
+from torch.testing._internal.common_optimizers import OptimizerErrorEnum
 
-from hpfracc_nn.training import FractionalAdam
-from tests.optimizer_cases import AVERAGES, BASES, named
-
-INFOS: dict[Any, Any] = {info.optim_cls: info for info in optim_db}
-MEMORIES = [options for options in AVERAGES if options["kind"] == "integral"]
-OTHERS = [*AVERAGES, {"kind": "caputo"}]
-VARIANTS: list[dict[str, Any]] = [{"alpha": 1.0}, *({"alpha": 0.8, **each} for each in OTHERS)]
-
-
-def subclass(cls, options):
-    """Return the class with other defaults, as PyTorch's tests construct an optimizer: by the base's options only."""
-
-    def __init__(self, params, *args, **kwargs):
-        cls.__init__(self, params, *args, **options, generator=torch.Generator().manual_seed(0), **kwargs)
-
-    return type(f"{cls.__name__}-{named(options)}", (cls,), {"__init__": __init__})
-
-
-def info_of(cls, options):
-    """Return the base optimizer's description, of the subclass; with its own kinds of gradients and flags."""
-    base = INFOS[BASES[cls]]
-    is_base = options["alpha"] == 1
-    follows = is_base or options["kind"] in ("integral", "difference")
-    return OptimizerInfo(
-        subclass(cls, options),
-        optim_inputs_func=base.optim_inputs_func,
-        optim_error_inputs_func=base.optim_error_inputs_func,
-        scheduler_inputs=base.scheduler_inputs,
-        supported_impls=tuple(flag for flag in base.supported_impls if follows or flag != "differentiable"),
-        not_og_supported_flags=base.not_og_supported_flags,
-        supports_sparse=base.supports_sparse and is_base,
-        metadata_for_sparse=base.metadata_for_sparse,
-        has_capturable_arg=base.has_capturable_arg,
-        supports_fused_on=base.supports_fused_on,
-    )
-
-
-DB = {(cls, named(options)): info_of(cls, options) for cls in BASES for options in VARIANTS}
-FAST = {(cls, named({"alpha": 0.8, **MEMORIES[0]})) for cls in BASES}
-FAST |= {(FractionalAdam, named({"alpha": 0.8, **options})) for options in MEMORIES}
-
-
-def described(chosen=lambda info: True):
-    """Parametrise over the descriptions that are chosen; the fast suite takes each class and each memory once."""
-    cases = [
-        pytest.param(info, id=info.name, marks=[] if key in FAST else [pytest.mark.slow])
-        for key, info in DB.items()
-        if chosen(info)
-    ]
-    return pytest.mark.parametrize("info", cases)
-
-
-every_info = described()
-with_foreach = described(lambda info: "foreach" in info.supported_impls)
-with_fused = described(lambda info: "cpu" in info.supports_fused_on)
-
-
-JUDGE = TestCase()
+from tests.optimizer_cases import BASES
+from tests.optimizer_infos import every_info, inputs, linear, with_foreach, with_fused
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
-
-
-def inputs(info, skip=("differentiable",)):
-    """Return every combination of options, and each implementation by itself."""
-    return [
-        copy.deepcopy(each.kwargs)
-        for each in _get_optim_inputs_including_global_cliquey_kwargs("cpu", torch.float32, info, skip=skip)
-    ]
-
-
-def linear(contiguous=True, dtype=torch.float32):
-    """Return a weight and a bias, and a function that makes a closure of an optimizer of theirs."""
-    x = torch.randn(5, dtype=dtype)
-    if contiguous:
-        weight, bias = torch.randn(10, 5, dtype=dtype), torch.randn(10, dtype=dtype)
-    else:
-        weight, bias = torch.randn(10, 5, 2, dtype=dtype)[..., 0], torch.randn(10, 2, dtype=dtype)[..., 0]
-    params = [torch.nn.Parameter(weight), torch.nn.Parameter(bias)]
-
-    def closure_of(optimizer, params=params):
-        def closure():
-            optimizer.zero_grad()
-            loss = (params[0].mv(x) + params[1]).square().sum()
-            loss.backward()
-            return loss
-
-        return closure
-
-    return params, closure_of
 
 
 @every_info
@@ -303,90 +209,40 @@ def test_foreach_takes_at_most_twice_the_parameters_more(info):
 
 
 @every_info
-def test_the_state_is_the_same_for_equal_runs(info):
-    for options in inputs(info):
-        params, closure_of = linear()
-        optimizer = info.optim_cls(params, **options)
-        for _ in range(12):
-            optimizer.step(closure_of(optimizer))
-        copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
-        other = info.optim_cls(copies, **options)
-        state = copy.deepcopy(optimizer.state_dict())
-        given = copy.deepcopy(state)
-        other.load_state_dict(given)
-        same(given, state)  # loading leaves what it is given alone
-        for _ in range(12):
-            optimizer.step(closure_of(optimizer))
-            other.step(closure_of(other, copies))
-            assert all(torch.equal(p, q) for p, q in zip(params, copies, strict=True))
-        same(optimizer.state_dict(), other.state_dict())
-
-
-def same(one, other):
-    """Assert that two nested states are equal bit for bit."""
-    JUDGE.assertEqual(one, other, rtol=0, atol=0)  # noqa: PT009  it compares what is nested, tensors and text alike
-
-
-@every_info
-def test_older_states_can_be_loaded(info):
-    for options in inputs(info):
-        params, closure_of = linear()
-        optimizer = info.optim_cls(params, **options)
-        optimizer.step(closure_of(optimizer))
-        state = copy.deepcopy(optimizer.state_dict())
-        for group in state["param_groups"]:
-            for flag in (*info.not_og_supported_flags, "alpha" if "smoothing" not in group else "kind", "memory"):
-                group.pop(flag, None)
-        for each in state["state"].values():
-            if torch.is_tensor(each.get("step")):
-                each["step"] = each["step"].item()
-        optimizer.load_state_dict(state)
-        optimizer.step(closure_of(optimizer))
-
-
-@pytest.mark.parametrize("is_named", [False, True])
-@every_info
-def test_states_are_saved_and_loaded_without_code(info, is_named):
-    for options in inputs(info):
-        params, closure_of = linear()
-        given = list(zip(("weight", "bias"), params, strict=True)) if is_named else params
-        optimizer = info.optim_cls(given, **options)
-        optimizer.step(closure_of(optimizer))
-        buffer = io.BytesIO()
-        torch.save(optimizer.state_dict(), buffer)
-        buffer.seek(0)
-        loaded = torch.load(buffer, weights_only=not torch.is_tensor(options.get("lr")))
-        same(loaded, optimizer.state_dict())
-        other = info.optim_cls(given, **options)
-        other.load_state_dict(loaded)
-        same(other.state_dict(), loaded)
-
-
-@every_info
-def test_copies_have_all_public_attributes_and_go_on_alike(info):
+def test_a_learning_rate_may_be_a_tensor(info):
     for options in inputs(info, skip=("differentiable", "foreach", "fused")):
-        params, closure_of = linear()
-        optimizer = info.optim_cls(params, **options)
-        for _ in range(3):
-            optimizer.step(closure_of(optimizer))
-        duplicate = copy.deepcopy(optimizer)
-        public = [{name for name in vars(each) if not name.startswith("_")} for each in (optimizer, duplicate)]
-        assert public[0] == public[1]
-        same(duplicate.state_dict(), optimizer.state_dict())
-        copies = [p for group in duplicate.param_groups for p in group["params"]]
-        optimizer.step(closure_of(optimizer))
-        duplicate.step(closure_of(duplicate, copies))
-        assert all(torch.equal(p, q) for p, q in zip(params, copies, strict=True))
+        params, closure_of = linear(dtype=torch.float64)
+        runs = []
+        for rate in (0.015625, torch.tensor(0.015625, dtype=torch.float64)):
+            copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
+            optimizer = info.optim_cls(copies, **{**options, "lr": rate, "foreach": False})
+            for _ in range(5):
+                optimizer.step(closure_of(optimizer, copies))
+            runs.append(copies)
+        for p, q in zip(*runs, strict=True):
+            torch.testing.assert_close(p, q)
 
 
 @every_info
-def test_a_group_can_be_added_between_steps(info):
-    params, closure_of = linear()
-    optimizer = info.optim_cls(params[:1])
-    optimizer.step(closure_of(optimizer))
-    optimizer.add_param_group({"params": params[1:]})
-    old = params[1].detach().clone()
-    optimizer.step(closure_of(optimizer))
-    assert not torch.equal(params[1], old)
-    with pytest.raises(ValueError, match="some parameters appear in more than one"):
-        optimizer.add_param_group({"params": params[1:]})
+def test_it_can_be_printed(info):
+    for options in inputs(info):
+        text = repr(info.optim_cls(linear()[0], **options))
+        assert f"alpha: {info.optim_cls(linear()[0]).param_groups[0]['alpha']}" in text
+
+
+@every_info
+def test_another_default_dtype_changes_nothing_but_that_of_the_step(info):
+    params, closure_of = linear(dtype=torch.float64)
+    runs = []
+    for dtype in (torch.float32, torch.float64):
+        torch.set_default_dtype(dtype)
+        try:
+            copies = [torch.nn.Parameter(p.detach().clone()) for p in params]
+            optimizer = info.optim_cls(copies)
+            for _ in range(12):
+                optimizer.step(closure_of(optimizer, copies))
+        finally:
+            torch.set_default_dtype(torch.float32)
+        runs.append(copies)
+    for p, q in zip(*runs, strict=True):
+        assert torch.equal(p, q)
