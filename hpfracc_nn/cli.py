@@ -7,6 +7,7 @@ import importlib
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import metadata
@@ -90,15 +91,12 @@ def _demo(typer: Any) -> Callable[..., None]:
         output: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-output"),
     ) -> None:
         """Forecast the volatility of the S&P 500, or a series of your own, with a learned order."""
-        try:
+        with _in_one_line(typer, "demo"):
             output.mkdir(parents=True, exist_ok=True)
             name, days, series = _series(csv, column)
             module = importlib.import_module("hpfracc_nn.training.torch.demo")
             typer.echo(f"Fitting {module.MODEL} to {name}")
             result = module.forecast(series, alpha=alpha, learn=learn, seed=seed, quick=quick)
-        except (ValueError, OSError) as error:
-            typer.echo(f"hpfracc-nn demo: {error}", err=True)
-            raise typer.Exit(1) from None
         for line in _forecast_lines(result):
             typer.echo(line)
         typer.echo(_rendered(result))
@@ -112,8 +110,9 @@ def _demo(typer: Any) -> Callable[..., None]:
 def _info(typer: Any) -> Callable[..., None]:
     def info() -> None:
         """Say what is installed and usable, the settings, and which kernels there are."""
-        for line in _info_lines():
-            typer.echo(line)
+        with _in_one_line(typer, "info"):
+            for line in _info_lines():
+                typer.echo(line)
 
     return info
 
@@ -128,16 +127,23 @@ def _explain(typer: Any) -> Callable[..., None]:
     ) -> None:
         """Say which kernel would run on torch tensors of this shape, and why not the others."""
         importlib.import_module(ROOMS["torch"])
-        try:
+        with _in_one_line(typer, "explain"):
             workload = fnn.workload(
                 (rows, n, width), framework="torch", dim=1, dtype=dtype.value, needs_gradient=gradient
             )
-        except ValueError as error:
-            typer.echo(f"hpfracc-nn explain: {error}", err=True)
-            raise typer.Exit(1) from None
-        typer.echo(default_manager().explain(workload))
+            typer.echo(default_manager().explain(workload))
 
     return explain
+
+
+@contextmanager
+def _in_one_line(typer: Any, command: str) -> Iterator[None]:
+    """Leave with status 1 where an argument, a file or the environment is wrong, and say so in one line."""
+    try:
+        yield
+    except (ValueError, OSError) as error:
+        typer.echo(f"hpfracc-nn {command}: {error}", err=True)
+        raise typer.Exit(1) from None
 
 
 def _series(csv: Path | None, column: str | None) -> tuple[str, Any, Any]:
@@ -225,7 +231,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return "disabled"
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"left out: {settings.forced}"
-    return kernel.refuses(workload)
+    refusal: str | None = kernel.ask("refuses", workload)
+    return refusal
 
 
 def _status(package: str) -> str:

@@ -6,14 +6,27 @@ Programs of their own, because they end, fork, or must begin anew.
 import gc
 import json
 import os
+import signal
 import sys
+import threading
 from pathlib import Path
 
-from hpfracc_nn.selection import BackendManager, Machine, Rates, Settings, WisdomFile, register, register_probe
+from hpfracc_nn.selection import (
+    BackendManager,
+    Machine,
+    Rates,
+    Settings,
+    Timing,
+    Wisdom,
+    WisdomFile,
+    register,
+    register_probe,
+)
 from tests.selection_kernels import WORK, FakeProbe, fake
 
 KEPT: list[BackendManager] = []
 TIMES = {"torch/fft": 3e-6, "torch/dense": 1e-6}
+TIMING = Timing("work", "torch/fft", 1e-6, None, 1, 0.0)
 
 
 def learn(directory: str) -> BackendManager:
@@ -22,12 +35,16 @@ def learn(directory: str) -> BackendManager:
     for name, factor in (("torch/fft", 1), ("torch/dense", 2)):
         register(fake(name, lambda w, factor=factor: factor * w.samples))
     manager = BackendManager(Settings(mode="learn", wisdom=directory), machine=Machine())
+    call(manager)
+    return manager
+
+
+def call(manager: BackendManager) -> None:
     site = manager.site("test_op", "torch")
     for _ in range(100):
         plan = site.pick(0, lambda: WORK)
         if plan.due():
             manager.record(plan, TIMES[plan.kernel.name])
-    return manager
 
 
 def timings(directory: str) -> int:
@@ -57,6 +74,68 @@ def child_at_exit(directory: str) -> int:
     sys.stdout.write(json.dumps(found))
     sys.stdout.flush()
     os._exit(0)  # the parent saves nothing either
+
+
+def worker(directory: str) -> list[int]:
+    """Return the samples on disk before and after a forked worker, which ends by os._exit, has learnt."""
+    manager = learn(directory)
+    manager.save()
+    import multiprocessing  # after this package, as some do
+
+    context = multiprocessing.get_context("fork")
+    found = [samples(directory)]
+    for target, given in ((call, manager), (grandchild, manager)):
+        child = context.Process(target=target, args=(given,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+        found.append(samples(directory))
+    return found
+
+
+def grandchild(manager: BackendManager) -> None:
+    import multiprocessing
+
+    child = multiprocessing.get_context("fork").Process(target=call, args=(manager,))
+    child.start()
+    child.join()
+
+
+def new_worker(directory: str) -> int:
+    """Return the samples on disk after a forked worker has made a manager of its own, the first."""
+    import multiprocessing
+
+    child = multiprocessing.get_context("fork").Process(target=learn, args=(directory,))
+    child.start()
+    child.join()
+    return samples(directory)
+
+
+def samples(directory: str) -> int:
+    return sum(timing.samples for timing in WisdomFile(Path(directory)).read().timings.values())
+
+
+def fork_while_a_thread_imports(directory: str) -> bool:
+    """Return whether a child that is forked while a thread loads `filelock` can save what it learnt."""
+    importing, forked = threading.Event(), threading.Event()
+
+    class Slow:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == "filelock":
+                importing.set()
+                forked.wait(0.3)  # where the fork waits for the import it must go on
+
+    sys.meta_path.insert(0, Slow())  # type: ignore[arg-type]
+    saving = threading.Thread(target=learn(directory).save)
+    saving.start()
+    importing.wait()
+    child = os.fork()
+    if not child:
+        signal.alarm(10)
+        os._exit(0 if WisdomFile(Path(directory) / "child").merge(Wisdom.of([TIMING])) else 1)
+    forked.set()
+    saving.join()
+    return os.waitpid(child, 0)[1] == 0
 
 
 def deterministic_plans(speed: str) -> list[str]:

@@ -64,6 +64,7 @@ THIRD_PARTY = {
 LONGEST = 400  # lines
 BROAD_EXCEPT = {
     "selection/fallback.py",  # around a kernel's run, after the input was checked
+    "selection/registry.py",  # what a kernel raises where it is asked something is given its name, and raised
     "fractional/numba/threads.py",  # what a thread raises is raised where the work was asked for
 }
 

@@ -10,6 +10,7 @@ import pytest
 
 from hpfracc_nn import cli, data
 from hpfracc_nn.selection import BackendManager, Settings
+from hpfracc_nn.selection import manager as managers
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -56,6 +57,17 @@ def test_info_names_versions_settings_and_kernels(monkeypatch):
     assert f"numpy       {np.__version__}\n" in result.output
     assert "jax         not installed\n" in result.output
     assert "force_backend=None\n" in result.output
+
+
+@pytest.mark.parametrize("command", ["info", pytest.param("explain", marks=needs_torch)])
+def test_a_bad_variable_is_told_in_one_line(monkeypatch, command):
+    monkeypatch.setattr(managers, "_process_wide", None)
+    monkeypatch.setenv("HPFRACC_NN_SELECTION", "fast")
+    result = run(command)
+    assert result.exit_code == 1
+    said = f"hpfracc-nn {command}: HPFRACC_NN_SELECTION='fast': needs one of off, prior, frozen, learn.\n"
+    assert result.stderr == said
+    assert isinstance(result.exception, SystemExit)
 
 
 def test_info_shows_settings_environment_and_memory(monkeypatch):

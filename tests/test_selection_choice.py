@@ -275,6 +275,8 @@ def test_rates_are_calibrated_once_for_each_precision(torch_probe):
 def test_shipped_rates_ask_no_probe_and_stand_in_where_there_is_none(add, torch_probe):
     add(fake("torch/fft"))
     unregister_probe("torch")
+    with pytest.raises(LookupError, match=r"^no probe for framework 'torch': registered are "):
+        unregister_probe("torch")
     try:
         shipped = fake_manager(calibration="shipped").plan(WORK)
         plan = fake_manager().plan(WORK)

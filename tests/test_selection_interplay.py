@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from hpfracc_nn.selection import Cost
+from hpfracc_nn.selection import Compilation, Cost
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.selection.verdict import plan_of
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
@@ -22,14 +22,15 @@ def torch_probe(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def three():
+    found = {name: fake(name) for name in NEEDS}
     with registering() as add:
         for name, need in NEEDS.items():
-            made = fake(name)
+            made = found[name]
             made.cost = lambda w, name=name, need=need: Cost(
                 {"matmul": 1e9 * SECONDS[name] * w.rows / 4}, 0, 0, workspace=(need / 1600 - 1) * w.bytes
             )
             add(made)
-        yield
+        yield found
 
 
 def failing(manager, error=RuntimeError):
@@ -91,7 +92,7 @@ def test_a_plan_can_be_made_for_a_kernel_that_refuses_since_it_was_decided_upon(
     assert [name for name, _ in plan.alternatives] == [MIDDLE, LEAN]
 
 
-def test_a_kernel_is_the_only_one_as_long_as_the_others_are_left_alone():
+def test_a_kernel_is_not_the_only_one_because_the_others_are_left_alone_for_a_while():
     manager, now = fake_manager(mode="learn"), [0.0]
     manager._clock = lambda: now[0]
     for name in (MIDDLE, LEAN):
@@ -101,4 +102,29 @@ def test_a_kernel_is_the_only_one_as_long_as_the_others_are_left_alone():
         site.reconsider()
         plan = site.pick(WORK, lambda: WORK)
         found.append((plan.kernel.name, plan.reason, len(plan.alternatives)))
-    assert found == [(FAST, "only", 0), (FAST, "prior", 2)]
+    assert found == [(FAST, "prior", 0), (FAST, "prior", 2)]
+
+
+@pytest.mark.parametrize("settings", [{"objective": "memory"}, {}], ids=["memory", "latency"])
+def test_a_kernel_that_alone_comes_into_question_is_not_the_only_one_where_others_accept(three, settings):
+    manager = fake_manager(mode="learn", **settings)
+    if not settings:  # the others would have to start something that is not started unasked
+        for name in (MIDDLE, LEAN):
+            three[name].compiles = lambda w: Compilation(math.inf, "code")
+    site = manager.site("test_op", "torch")
+    for _ in range(20):
+        plan = site.pick(WORK, lambda: WORK)
+        if plan.due():
+            manager.record(plan, 1e-3)
+    assert {row.reason for row in manager.report()} == {"measured"}
+    assert "chosen, measured: best by live calls" in manager.explain(WORK)
+
+
+def test_where_the_others_refuse_a_kernel_is_the_only_one_however_much_was_measured():
+    manager = fake_manager(mode="learn", disabled=frozenset({MIDDLE, LEAN}))
+    site = manager.site("test_op", "torch")
+    for _ in range(20):
+        plan = site.pick(WORK, lambda: WORK)
+        if plan.due():
+            manager.record(plan, 1e-3)
+    assert {row.reason for row in manager.report()} == {"only"}

@@ -3,18 +3,33 @@
 import logging
 import math
 import re
+import time
+import weakref
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
 import pytest
 from filelock import FileLock
 
-from hpfracc_nn.selection import BackendManager, Compilation, Machine, Rates, Settings, Timing, Wisdom, WisdomFile
+from hpfracc_nn.selection import (
+    BackendManager,
+    Compilation,
+    Machine,
+    Rates,
+    Settings,
+    Timing,
+    Wisdom,
+    WisdomFile,
+    endings,
+)
 from hpfracc_nn.selection import learning as learning_module
-from hpfracc_nn.selection.bucket import key_of
+from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.selection.sampling import Samples
+from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 WORK = replace(WORK, needs_gradient=True)
@@ -432,9 +447,9 @@ def test_a_call_does_not_wait_for_another_process_that_saves(tmp_path, monkeypat
     waits = []
     merge = WisdomFile.merge
 
-    def watched(self: WisdomFile, learnt: Wisdom, *, wait: bool) -> bool:
-        waits.append(wait)
-        return merge(self, learnt, wait=wait)
+    def watched(self: WisdomFile, learnt: Wisdom, *, seconds: float) -> bool:
+        waits.append(seconds)
+        return merge(self, learnt, seconds=seconds)
 
     monkeypatch.setattr(WisdomFile, "merge", watched)
     monkeypatch.setattr(learning_module, "SAVED_AFTER", -1.0)
@@ -447,6 +462,92 @@ def test_a_call_does_not_wait_for_another_process_that_saves(tmp_path, monkeypat
     assert manager.save()
     assert waits[-1]
     assert not manager.learner.has_news
+
+
+def saved(directory):
+    """Return the samples in the file of this machine, by kernel."""
+    return {arm: timing.samples for (_, arm), timing in WisdomFile(directory).read().timings.items()}
+
+
+@pytest.mark.parametrize("change", [{"mode": "frozen"}, {"mode": "prior"}, {"sample": False}, {"wisdom": "off"}])
+def test_what_was_learnt_is_saved_where_the_settings_end_it(tmp_path, change):
+    manager, _ = learnt(wisdom=tmp_path)
+    manager.configure(**change)
+    assert saved(tmp_path).keys() == {FFT, DENSE}
+    assert not manager.learner.has_news
+
+
+def test_another_directory_gets_what_is_learnt_from_then_on(tmp_path, monkeypatch):
+    manager, site = learnt(wisdom=tmp_path / "before")
+    with monkeypatch.context() as patch:
+        patch.setattr(WisdomFile, "merge", lambda self, learnt, *, seconds: False)  # somebody else writes
+        manager.configure(wisdom=tmp_path / "after")
+    calls(site, 300)
+    assert manager.save()
+    assert saved(tmp_path / "before").keys() == {FFT, DENSE}
+    assert saved(tmp_path / "after").keys() == {DENSE}
+
+
+def test_what_is_forgotten_before_it_was_saved_is_not_saved(tmp_path, monkeypatch, add):
+    add(*(estimated(name, seconds, op="test_op_2") for name, seconds in ESTIMATES.items()))
+    manager, _ = learnt(wisdom=tmp_path)
+    calls(manager.site("test_op_2", "torch"), 300, work=replace(WORK, op="test_op_2"))
+    with monkeypatch.context() as patch:
+        patch.setattr(WisdomFile, "merge", lambda self, learnt, *, seconds: False)
+        assert not manager.save()
+    manager.forget("test_op")
+    assert manager.save()
+    assert {Key.parse(key).group[0] for key, _ in WisdomFile(tmp_path).read().timings} == {"test_op_2"}
+
+
+def test_others_may_decide_while_one_saves(tmp_path, monkeypatch):
+    manager, _ = learnt(wisdom=tmp_path)
+    found = []
+
+    def merge(self: WisdomFile, learnt: Wisdom, *, seconds: float) -> bool:
+        with ThreadPoolExecutor() as other:
+            found.append(other.submit(manager.plan, WORK).result(timeout=5).kernel.name)
+        found.append(manager.save(0.0))  # and who comes second does not wait
+        return True
+
+    monkeypatch.setattr(WisdomFile, "merge", merge)
+    assert manager.save()
+    assert found == [DENSE, False]
+
+
+@pytest.fixture
+def ending(monkeypatch):
+    """The managers of this test alone are saved at an end."""
+    monkeypatch.setattr(endings, "_managers", weakref.WeakSet())
+    monkeypatch.setattr(endings, "_orphans", deque())
+
+
+def test_at_the_end_an_error_of_one_manager_keeps_no_other_from_saving(tmp_path, monkeypatch, ending):
+    managers = [learnt(wisdom=tmp_path / str(number))[0] for number in range(3)]
+
+    def broken():
+        raise ValueError("broken")
+
+    monkeypatch.setattr(managers[1].learner, "packed", broken)
+    with pytest.raises(ValueError, match="broken"):
+        endings.save_all()
+    assert [bool(saved(tmp_path / str(number))) for number in range(3)] == [True, False, True]
+
+
+def test_at_the_end_all_managers_together_wait_as_long_as_one(tmp_path, monkeypatch, ending):
+    managers = [learnt(wisdom=tmp_path)[0] for _ in range(3)]
+    now, waits = [100.0], []
+
+    def merge(self: WisdomFile, learnt: Wisdom, *, seconds: float) -> bool:
+        waits.append(seconds)
+        now[0] += seconds  # the lock is another's for ever
+        return False
+
+    monkeypatch.setattr(WisdomFile, "merge", merge)
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    endings.save_all()
+    assert len(waits) >= len(managers)
+    assert sum(waits) == LOCK_SECONDS
 
 
 def test_what_another_machine_measured_counts_less(tmp_path):

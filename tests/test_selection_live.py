@@ -6,6 +6,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import hpfracc_nn as fnn
-from hpfracc_nn.selection import BackendManager, Settings, WisdomFile
+from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, endings
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
@@ -60,6 +61,41 @@ def test_what_was_learnt_is_saved_when_the_process_ends(manager: str, tmp_path: 
 @forks
 def test_a_forked_process_does_not_save_what_its_parent_learnt(tmp_path: Path) -> None:
     assert program("child_at_exit", tmp_path) == 0
+
+
+@forks
+def test_a_worker_of_multiprocessing_saves_what_it_learnt_itself(tmp_path: Path) -> None:
+    parent, child, grandchild = program("worker", tmp_path)
+    assert 0 < parent < child < grandchild
+    assert program("new_worker", tmp_path / "new") > 0
+
+
+@forks
+def test_a_child_that_is_forked_while_a_thread_imports_has_the_whole_package(tmp_path: Path) -> None:
+    assert program("fork_while_a_thread_imports", tmp_path)
+
+
+def test_a_fork_waits_for_threads_that_decide_but_not_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    manager = fake_manager()
+
+    def is_free() -> bool:
+        with ThreadPoolExecutor() as other:
+            return other.submit(tried).result()
+
+    def tried() -> bool:
+        is_free = manager.lock.acquire(blocking=False)
+        if is_free:
+            manager.lock.release()
+        return is_free
+
+    endings._before_fork()
+    assert not is_free()  # whoever decides has to wait now, and nobody is half way
+    endings._after_fork_in_parent()
+    monkeypatch.setattr(endings, "FORK_SECONDS", 0.01)
+    with in_thread_held(manager.lock):
+        endings._before_fork()
+        endings._after_fork_in_parent()
+    assert is_free()
 
 
 @pytest.mark.slow
@@ -151,7 +187,10 @@ def one_thread() -> Iterator[None]:
 
 @forks
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning", "ignore:.*fork.*:RuntimeWarning")
-def test_workers_of_a_data_loader_know_what_their_parent_learnt(made_up: None, one_thread: None) -> None:
+def test_workers_of_a_data_loader_know_what_their_parent_learnt(
+    made_up: None, one_thread: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endings, "FORK_SECONDS", 0.01)
     manager = BackendManager(LEARNING)
     x = torch.arange(32.0).expand(16, 32)
     for _ in range(100):

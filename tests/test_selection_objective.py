@@ -150,7 +150,7 @@ def test_a_kernel_that_takes_more_than_a_call_may_is_refused_with_the_figures(ad
     manager = fake_manager(memory_limit=3 * MIB)
     assert manager.plan(BIG).algorithm == "dense"
     assert "torch/fft " in manager.explain(BIG)
-    assert "refused: it takes 4 MiB of memory, and a call may take 3 MiB" in manager.explain(BIG)
+    assert "refused: it takes 4 MiB of memory, and a call may take 3 MiB (memory_limit)" in manager.explain(BIG)
     assert set(manager.predict(BIG)) == {"torch/dense", "numba/fft"}
 
 
@@ -194,8 +194,24 @@ def test_a_fixed_workspace_is_not_cut(add, monkeypatch):
     free_is(monkeypatch, 100 * MIB)
     add(kernel("torch/dense", 1e-3, lambda w: 256 * 1024.0))
     assert fake_manager(memory_limit=512 * 1024).plan(BIG).chunk == 16  # 256 KiB are left for rows of 16 KiB
-    with pytest.raises(LookupError, match=r"torch/dense: it takes 1\.25 MiB of memory, and a call may take 257 KiB"):
+    with pytest.raises(
+        LookupError, match=r"it takes 1\.25 MiB of memory, and a call may take 257 KiB \(memory_limit\)"
+    ):
         fake_manager(memory_limit=257 * 1024).plan(BIG)
+
+
+def test_a_limit_of_a_gpu_is_named_where_it_refuses(add, monkeypatch):
+    free_is(monkeypatch, 100 * MIB)
+    add(kernel("torch/dense", 1e-3, lambda w: 256 * 1024.0))
+    with pytest.raises(LookupError, match=r"a call may take 1 KiB \(gpu_memory_limit\); change what a refusal names"):
+        fake_manager(gpu_memory_limit=1024).plan(replace(BIG, device="cuda:0"))
+
+
+def test_one_row_at_a_time_is_said_of_one(add, monkeypatch):
+    free_is(monkeypatch, 100 * MIB)
+    add(kernel("torch/fft", 1e-3, lambda w: 0.0))
+    assert fake_manager(memory_limit=4 * BIG.n).explain(BIG).endswith("; 1 row at a time")
+    assert fake_manager(memory_limit=8 * BIG.n).explain(BIG).endswith("; 2 rows at a time")
 
 
 def test_a_result_that_is_larger_than_what_is_free_is_refused_at_once(add, monkeypatch):

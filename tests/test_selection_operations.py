@@ -43,6 +43,7 @@ def by_sums(x, count):
     return (sums[count:] - sums[:-count]) / count
 
 
+ROUGH = Workload("rough", "numpy")
 X, WINDOW = np.random.default_rng(0).standard_normal(20_000), np.full(500, 1 / 500)
 
 
@@ -118,6 +119,33 @@ def test_names_are_checked(smooth):
         unregister_operation("kernelless")
 
 
+def test_an_argument_may_have_any_name(smooth):
+    kernels("smooth", "anything")[0].run = lambda **given: given
+    unregister_operation("smooth")
+    register_operation("smooth", lambda **given: Workload("smooth", "anything"))
+    given = {"op": 1, "self": 2, "plan": 3, "operation": 4, "args": 5, "kwargs": 6, "key": 7, "result": 8}
+    assert fake_manager().run("smooth", **given) == given
+
+
+@pytest.mark.parametrize(
+    ("described", "error", "said"),
+    [
+        (None, TypeError, "needs a Workload; it returned None."),
+        (
+            Workload("rough", "numpy"),
+            ValueError,
+            "needs a workload of 'smooth'; it returned rough on numpy/cpu/float32.",
+        ),
+    ],
+)
+def test_who_describes_an_operation_must_return_a_workload_of_it(smooth, described, error, said):
+    unregister_operation("smooth")
+    register_operation("smooth", lambda x: described)
+    message = f"register_operation('smooth', describe=...): {said}"
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        fake_manager().run("smooth", 1)
+
+
 def test_the_example_learns(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", [str(EXAMPLE), "--quick"])
     try:
@@ -129,3 +157,24 @@ def test_the_example_learns(monkeypatch, capsys):
     calls = {name: int(count) for name, count in re.findall(r"^(\S+): (\d+) calls$", capsys.readouterr().out, re.M)}
     assert calls["numpy/sums"] > calls["numpy/convolution"]
     assert sum(calls.values()) == 100
+
+
+@pytest.mark.parametrize("question", ["refuses", "cost", "saves", "compiles"])
+@pytest.mark.parametrize("mode", ["prior", "learn"])
+def test_an_exception_where_a_kernel_is_asked_something_names_the_kernel(smooth, question, mode):
+    def broken(workload):
+        raise KeyError("mine")
+
+    setattr(smooth[0], question, broken)
+    manager = fake_manager(mode=mode)
+    note = (
+        f"while asking numpy/slow for its `{question}` at smooth on anything/cpu/float64, rows=1 n=20000 width=1; "
+        "to do without it: configure(disable='numpy/slow')"
+    )
+    for ask in (
+        lambda: manager.run("smooth", X, window=WINDOW),
+        lambda: manager.explain(Workload("smooth", "anything", dtype="float64", n=X.size)),
+    ):
+        with pytest.raises(KeyError, match="mine") as caught:
+            ask()
+        assert caught.value.__notes__ == [note]

@@ -151,11 +151,11 @@ def test_the_expected_gain_of_a_certain_arm_is_the_difference():
     assert expected_gain(1.0, Prediction(3.0, 3.0, 3.0, 9)) == 0.0
 
 
-def test_the_first_choice_is_the_lowest_estimate_and_a_single_candidate_the_only_one():
+def test_the_first_choice_is_the_lowest_estimate():
     policy = Policy()
     decision = policy.decide(KEY, arms(fft=1e-4, dense=2e-4))
     assert (decision.name, decision.reason, decision.is_trial, decision.period) == (FAST, "prior", False, 1)
-    assert policy.decide(Key(("op",), ()), arms(dense=1.0)).reason == "only"
+    assert policy.decide(Key(("op",), ()), arms(dense=1.0)).reason == "prior"
 
 
 def test_a_wrong_estimate_is_found_out_and_the_period_grows_to_its_end():

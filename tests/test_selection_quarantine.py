@@ -118,6 +118,9 @@ def test_a_refusal_says_how_long_and_why():
     assert quarantine.refusal(KERNEL, WORK, size=0, now=2.0) == "quarantined for 58 s after RuntimeError: boom"
     refusal = quarantine.refusal(OTHER, WORK, size=1e9, now=2.0)
     assert refusal == "quarantined for 58 s from 4.2 MiB on after MemoryError"
+    quarantine.add(OTHER, WORK, "memory", "MemoryError", size=8000, now=0.0)
+    refusal = quarantine.refusal(OTHER, WORK, size=1e9, now=2.0)
+    assert refusal == "quarantined for 58 s from 7.81 KiB on after MemoryError"
     quarantine.add(KERNEL, WORK, "environment", "ImportError: no xla", size=0, now=0.0)
     refusal = quarantine.refusal(KERNEL, WORK, size=0, now=2.0)
     assert refusal == "quarantined until something is configured, after ImportError: no xla"

@@ -322,6 +322,27 @@ def test_a_dropped_manager_is_collected():
     assert gone == [True]
 
 
+@pytest.mark.parametrize("written", ["_others", "_plans"])
+def test_a_plan_that_an_interrupt_leaves_in_two_places_counts_once(written):
+    class Interrupting(dict):
+        def __setitem__(self, key, value):
+            super().__setitem__(key, value)
+            raise KeyboardInterrupt
+
+    manager = fake_manager()
+    site = manager.site("test_op", "torch")
+    plan, *_ = [site.pick(0, Describe()) for _ in range(3)]
+    other = fake_manager(force_algorithm="dense").plan(WORK).twin()
+    site._others[0, other.kernel.name] = other
+    kept = getattr(site, written)
+    setattr(site, written, Interrupting(kept))
+    with pytest.raises(KeyboardInterrupt):
+        site._replace(0, plan, other)
+    assert len(set(site.plans())) == len(site.plans()) == 2
+    assert manager.counters()["forward"] == 3
+    assert sum(row.forwards for row in manager.report()) == 3
+
+
 # Kernels that come, go, or change their mind
 
 

@@ -42,14 +42,9 @@ class Answers(ABC):
             fitting = self._fitted(workload)
             verdicts = self._reduced(fitting, workload)
             plan = self._planned(workload) if accepted(verdicts) else None
-            tried = {
-                each.kernel.name
-                for site in self.sites()
-                for each in site.plans()
-                if each.reason == "explore" and each.workload == workload
-            }
             expected = self._expected(workload, fitting)  # also of those that are left alone until a moment later
-            return table(verdicts, workload, self.settings, self.history(), plan, expected, tried)
+            trial = self.learner.trial(workload)
+            return table(verdicts, workload, self.settings, self.history(), plan, expected, trial)
 
     def recommend(self) -> list[str]:
         """Return what would make the calls so far faster, with its figures, the most seconds first.
@@ -82,7 +77,7 @@ class Answers(ABC):
         if not accepted(verdicts):
             return None
         chosen, model = self._planned(workload), self._model(workload.framework)
-        launching, computing, moving = parts(chosen.kernel.cost(workload), model.rates(workload))
+        launching, computing, moving = parts(chosen.kernel.ask("cost", workload), model.rates(workload))
         missing = {
             each.kernel.name: (each.refusal, assess(each.kernel, workload, model).seconds)
             for each in verdicts

@@ -8,7 +8,7 @@ from typing import Literal
 from hpfracc_nn.selection.bucket import Key
 from hpfracc_nn.selection.workload import Direction
 
-Reason = Literal["only", "prior", "wisdom", "measured", "explore"]
+Reason = Literal["prior", "wisdom", "measured", "explore"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,8 @@ class Decision:
 
     Args:
         name: The kernel.
-        reason: "only" candidate, best by the estimate ("prior"), by an earlier process
-            ("wisdom") or by what was "measured", or tried to learn of it ("explore").
+        reason: Best by the estimate ("prior"), by an earlier process ("wisdom") or by what was
+            "measured", or tried to learn of it ("explore").
         is_trial: This call only: it must be timed, and the next one asks again.
         period: Ask again after this many calls.
         incumbent: What is believed to be the fastest; another one than `name` in a trial.

@@ -1,7 +1,7 @@
 """Why this kernel and not another: plain text tables."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.memory import in_bytes
@@ -49,7 +49,7 @@ def table(
     history: Iterable[Measurement],
     plan: Plan | None,
     expected: Mapping[str, Prediction],
-    tried: Collection[str] = (),
+    trial: str | None = None,
 ) -> str:
     """Return the table, fastest first, refused ones last; the chosen one is marked `*`.
 
@@ -66,7 +66,7 @@ def table(
         history: What was measured.
         plan: What would run, None where every kernel refuses.
         expected: Of each kernel that accepts.
-        tried: Kernels that sites try on live calls.
+        trial: The kernel that is being tried on a live call.
     """
     measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
     ranked = sorted(accepted(verdicts), key=lambda each: expected[each.kernel.name].seconds)
@@ -76,10 +76,10 @@ def table(
         assert plan is not None
         name = verdict.kernel.name
         chosen = name == plan.kernel.name
-        missing = verdict.kernel.compiles(workload)
-        reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, tried, missing)
+        missing = verdict.kernel.ask("compiles", workload)
+        reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, trial, missing)
         if verdict.rows is not None:
-            reason += f"; {verdict.rows} rows at a time"
+            reason += f"; {verdict.rows} row{'s' * (verdict.rows > 1)} at a time"
         marks = "*" if chosen else "", FRONT if name in efficient else ""
         lines.append(_line(verdict, marks, reason, missing, measured, expected[name]))
     for verdict in verdicts:
@@ -144,12 +144,12 @@ def _passed_over(
     name: str,
     plan: Plan,
     expected: Mapping[str, Prediction],
-    tried: Collection[str],
+    trial: str | None,
     missing: Compilation | None,
 ) -> str:
     now, then = expected[plan.kernel.name].seconds, expected[name].seconds
     ratio = f"{then / now:.3g} times the chosen" if now else ""
-    if name in tried:
+    if name == trial:
         return f"{ratio}; {_WHY['explore']}"
     waits = plan.learns and missing is not None and then < now and missing.seconds < math.inf
     return f"{ratio}; compiled once that would have paid" if waits else ratio

@@ -16,6 +16,7 @@ from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
 from hpfracc_nn.selection.knowledge import MOST_KEYS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.objective import eligible, handicaps
+from hpfracc_nn.selection.outbox import Outbox
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
@@ -60,11 +61,13 @@ class Learner:
 
     Attributes:
         cost: Seconds that deciding and learning took.
+        outbox: What is on its way to the file.
     """
 
     def __init__(self, settings: Settings, machine: Machine):
         self._settings, self._machine = settings, machine
         self.cost, self._decisions = 0.0, 0
+        self.outbox = Outbox()
         self.policy = Policy(
             settings.explore_fraction, switch_margin=settings.switch_margin, learn=_is_learning(settings)
         )
@@ -78,6 +81,8 @@ class Learner:
 
     def adopt(self, settings: Settings) -> None:
         """Go on under other settings; what was learnt stays."""
+        if settings.wisdom != self._settings.wisdom or not _is_learning(settings):
+            self.packed()
         if settings.wisdom != self._settings.wisdom:
             self._is_read = False
         self._settings = settings
@@ -104,6 +109,10 @@ class Learner:
     def standing(self, workload: Workload) -> tuple[str, str]:
         """Return the kernel last decided upon for workloads like this one, "" where none was, and why."""
         return self.policy.standing(key_of(workload))
+
+    def trial(self, workload: Workload) -> str | None:
+        """Return the kernel that is being tried for workloads like this one, None where there is none."""
+        return self.policy.trial(key_of(workload)) if self.is_learning(workload.framework) else None
 
     @_counted
     def decide(
@@ -165,8 +174,6 @@ class Learner:
         if keep:
             self._timed.add((key, name))
             self._new[key.text(), name] += 1
-            if time.monotonic() - self._saved > SAVED_AFTER:
-                self.save(wait=False)
         return change is not None
 
     def forget(self, op: str | None = None) -> None:
@@ -175,35 +182,46 @@ class Learner:
             self.policy.forget()
             self._new.clear()
             self._timed.clear()
+            self.outbox.drop(lambda timing: True)
         else:
             self.policy.forget(lambda key: key.group[0] == op)
             self._timed = {each for each in self._timed if each[0].group[0] != op}
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
+            self.outbox.drop(lambda timing: Key.parse(timing.key).group[0] == op)
 
     @property
     def has_news(self) -> bool:
         """Whether there is something to save."""
-        return bool(self._new)
+        return bool(self._new) or bool(self.outbox)
 
-    def save(self, *, wait: bool = True) -> bool:
-        """Merge what is new into the file; return whether it is there. It is kept where it cannot be written.
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time to save something."""
+        return self.has_news and time.monotonic() - self._saved > SAVED_AFTER
+
+    def packed(self) -> Outbox:
+        """Put what is new into the outbox, and return that; what it delivers need not wait for a lock, nor hold one."""
+        self._saved = time.monotonic()
+        if self._new:
+            self.know()
+            if self._file is not None:
+                self.outbox.put(self._file, self._learnt())
+                self._new.clear()
+        return self.outbox
+
+    def save(self, seconds: float) -> bool:
+        """Merge what is new into the file, and return whether it is there; it is kept where it cannot be written.
 
         Args:
-            wait: For another process that writes: up to two seconds, which a call to compute something has not.
+            seconds: How long to wait for another process that writes.
         """
-        self._saved = time.monotonic()
-        if not self._new or self._settings.mode != "learn":
-            return False
-        self.know()
-        if self._file is None or not self._file.merge(self._learnt(), wait=wait):
-            return False
-        self._new.clear()
-        return True
+        return self.packed().deliver(seconds)
 
     def after_fork(self) -> None:
         """Leave to the parent process what it has to save."""
         self._new.clear()
+        self.outbox.after_fork()
 
     def know(self) -> None:
         """Read the file once, unless nothing of it would be used."""
@@ -228,7 +246,8 @@ class Learner:
         Who should not start unasked is left out, unless there is nobody else.
         """
         able = accepted(verdicts)
-        missing = {each.kernel.name: each.kernel.compiles(workload) for each in able if self._settings.mode == "learn"}
+        asks = self._settings.mode == "learn"
+        missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able if asks}
         asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
         if not asked:
             asked, missing = able, {}

@@ -1,6 +1,5 @@
 """The BackendManager: turns workloads into plans, and remembers how they fared."""
 
-import atexit
 import itertools
 import os
 import threading
@@ -12,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 from hpfracc_nn.selection.answers import Answers
+from hpfracc_nn.selection.endings import enrol
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.machine import Machine
@@ -22,15 +22,13 @@ from hpfracc_nn.selection.registry import watch
 from hpfracc_nn.selection.reporting import Counters
 from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged
 from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
 from hpfracc_nn.selection.workload import Measurement
 
 T = TypeVar("T")
 
 MOST_MEASUREMENTS = 4096
 MOST_RETIRED = 64
-
-
-_managers: weakref.WeakSet["BackendManager"] = weakref.WeakSet()
 
 
 class BackendManager(Planning, Records, Answers):
@@ -63,8 +61,7 @@ class BackendManager(Planning, Records, Answers):
         self.learner = Learner(self.settings, self._machine)
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         watch(self)
-        _managers.add(self)
-        weakref.finalize(self, _orphaned, self.learner).atexit = False
+        enrol(self)
 
     def renew_locks(self) -> None:
         """Make the locks anew, in a child process: a thread that the child does not have may hold them."""
@@ -134,11 +131,13 @@ class BackendManager(Planning, Records, Answers):
         }
         with self.lock:
             self._adopt(replace(self.settings, **changes))
+        self.learner.outbox.deliver(0.0)
 
     def reload_env(self) -> None:
         """Read the environment again; it replaces whatever `configure` had set."""
         with self.lock:
             self._adopt(from_environment())
+        self.learner.outbox.deliver(0.0)
 
     def reconsider(self) -> None:
         """Let every site ask again at its next call."""
@@ -179,13 +178,18 @@ class BackendManager(Planning, Records, Answers):
             self._history.extend(kept)
             self.kernels_changed()
 
-    def save(self) -> bool:
+    def save(self, seconds: float = LOCK_SECONDS) -> bool:
         """Merge what was learnt into the wisdom file, and return whether it is there now.
 
-        It happens by itself, once a minute while something is learnt and when the process ends.
+        It happens by itself, once a minute while something is learnt, when the settings put an end to learning or name
+        another file, and when the process ends. The lock is not held while the file is written.
+
+        Args:
+            seconds: How long to wait for another process that writes.
         """
         with self.lock:
-            return self.learner.save()
+            outbox = self.learner.packed()
+        return outbox.deliver(seconds)
 
     def sites(self) -> list[Site]:
         """Return the sites that are alive, oldest first."""
@@ -237,35 +241,16 @@ class BackendManager(Planning, Records, Answers):
 
 
 _process_wide: BackendManager | None = None
-_orphans: deque[Learner] = deque()  # of managers that are gone, with something to save
 _making = threading.Lock()
 
 
 def _after_fork() -> None:
     global _making
     _making = threading.Lock()
-    _orphans.clear()  # the parent saves them
-    for manager in list(_managers):
-        manager.renew_locks()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
-
-
-def _orphaned(learner: Learner) -> None:
-    # It runs in the garbage collector, which must not wait for a disk.
-    if learner.has_news:
-        _orphans.append(learner)
-
-
-@atexit.register
-def _save_all() -> None:
-    """What was learnt is not lost when the process ends."""
-    for manager in list(_managers):
-        manager.save()
-    for learner in _drain(_orphans):
-        learner.save()
 
 
 def default_manager() -> BackendManager:

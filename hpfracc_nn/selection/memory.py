@@ -54,9 +54,19 @@ def limit(framework: str, device: str, settings: Settings) -> int | None:
     Raises:
         LookupError: The framework has no probe, and the device is not the host.
     """
-    name = "memory_limit" if is_host(device) else "gpu_memory_limit"
+    return limit_of(free(framework, device), device, settings)
+
+
+def limit_of(room: int | None, device: str, settings: Settings) -> int | None:
+    """Return the same where `room` bytes are free on `device`."""
+    name = setting_of(device)
     said = getattr(settings, name)
-    return limited(SHARE if said is None else amount(name, said), free(framework, device))
+    return limited(SHARE if said is None else amount(name, said), room)
+
+
+def setting_of(device: str) -> str:
+    """Return the name of the setting that limits calls on `device`."""
+    return "memory_limit" if is_host(device) else "gpu_memory_limit"
 
 
 def limited(most: int | float, room: int | None) -> int | None:

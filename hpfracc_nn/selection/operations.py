@@ -17,6 +17,21 @@ class Operation:
     describe: Callable[..., Workload]
     fault: Callable[..., str | None] | None = None
 
+    def described(self, args: tuple, kwargs: dict[str, Any]) -> Workload:
+        """Return the workload of a call.
+
+        Raises:
+            TypeError: `describe` returns something else.
+            ValueError: It returns the workload of another operation.
+        """
+        found = self.describe(*args, **kwargs)
+        if isinstance(found, Workload) and found.op == self.name:
+            return found
+        owner = f"register_operation({self.name!r}, describe=...)"
+        if isinstance(found, Workload):
+            raise ValueError(f"{owner}: needs a workload of {self.name!r}; it returned {found}.")
+        raise TypeError(f"{owner}: needs a Workload; it returned {found!r}.")
+
 
 _operations: dict[str, Operation] = {}
 

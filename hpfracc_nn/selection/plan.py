@@ -66,7 +66,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.forward = Samples(self.sample and not self.learns)
         self.backward = Samples(self.sample and not self.learns)
-        self.compilation = self.kernel.compiles(self.workload)
+        self.compilation = self.kernel.ask("compiles", self.workload)
         if self.learns or self.provisional:
             self.left = 1
 
@@ -90,10 +90,11 @@ class Plan:
         """Compute so many rows at a time from now on, None for all at once, with so many bytes of workspace."""
         self.chunk, self.workspace = chunk, workspace
 
-    def renew(self, other: "Plan") -> None:
-        """Take over why another plan of the same kernel runs, and how many rows at a time."""
-        self.reason, self.provisional = other.reason, other.provisional
-        self.cut(other.chunk, other.workspace)
+    def renew(self, fresh: "Plan") -> None:
+        """Take over what another plan says of the same kernel; the counters stay."""
+        self.reason, self.provisional, self.alternatives = fresh.reason, fresh.provisional, fresh.alternatives
+        self.seconds, self.uncertainty = fresh.seconds, fresh.uncertainty
+        self.cut(fresh.chunk, fresh.workspace)
 
     def grant(self, calls: int) -> None:
         """Time the next call, and reconsider the choice after so many."""

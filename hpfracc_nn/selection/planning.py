@@ -12,7 +12,7 @@ from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels
 from hpfracc_nn.selection.room import Room
-from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse
+from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse, why
 from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096
@@ -73,10 +73,11 @@ class Planning(Recovery):
                 self.kernels_changed()
             return changed
 
-    def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int]:
+    def decide(self, plan: Plan, calls: int, backwards: int | None) -> tuple[str, str, int, bool]:
         """Return the kernel that runs now in place of `plan`, why, and after how many calls to ask again.
 
-        For sites. The reason is "explore" where it is tried for one call.
+        For sites. The reason is "explore" where it is tried for one call. The last is whether a kernel that may be
+        better is left out for a while.
 
         Args:
             plan: One that learns.
@@ -85,13 +86,14 @@ class Planning(Recovery):
         """
         workload = plan.workload
         with self.lock:
-            verdicts = self._verdicts_on(workload)
+            verdicts, reduced = self._standing(workload)
             decision, compiles = self.learner.decide(workload, verdicts, calls, backwards)
             if compiles:
                 self.reconsider()
             if decision.name == plan.kernel.name:
                 _refit(plan, verdicts)
-            return decision.name, decision.reason, decision.period
+            reason = why(decision.reason, decision.name, verdicts, reduced)
+            return decision.name, reason, decision.period, reduced
 
     def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
         """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""

@@ -155,6 +155,11 @@ class Policy:
         record = self._knowledge.records.get(key)
         return ("", "prior") if record is None else (record.incumbent, record.reason)
 
+    def trial(self, key: Key) -> str | None:
+        """Return the kernel that the last decision tries, None where it tries none."""
+        record = self._knowledge.records.get(key)
+        return None if record is None else record.trial
+
     def expects(self, key: Key, name: str) -> bool:
         """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision."""
         record = self._knowledge.records.get(key)
@@ -268,8 +273,6 @@ def _is_open(record: Record, name: str, samples: int) -> bool:
 
 
 def _reason(record: Record, found: Mapping[str, Prediction]) -> Reason:
-    if len(found) == 1:
-        return "only"
     if not found[record.incumbent].samples:
         return "prior"
     return "measured" if record.arms[record.incumbent].is_warm else "wisdom"

@@ -41,7 +41,12 @@ def register_probe(probe: Probe) -> Probe:
 
 
 def unregister_probe(framework: str) -> None:
-    """Forget the probe of `framework`."""
+    """Forget the probe of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+    """
+    probe(framework)
     del _probes[framework]
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.failure import Kind
+from hpfracc_nn.selection.memory import in_bytes
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.workload import Workload
 
@@ -89,7 +90,7 @@ class Quarantine:
                 continue
             if kind == "environment":
                 return f"quarantined until something is configured, after {hold.cause}"
-            above = f" from {hold.size / 2**20:.3g} MiB on" if kind == "memory" else ""
+            above = f" from {in_bytes(hold.size)} on" if kind == "memory" else ""
             return f"quarantined for {max(1, round(hold.until - now))} s{above} after {hold.cause}"
         return None
 

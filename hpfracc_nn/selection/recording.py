@@ -73,6 +73,9 @@ class Records(ABC):
             with self.lock:
                 if self.learner.observe(plan, seconds, direction, keep):
                     self.reconsider()
+                is_due = self.learner.is_due
+            if is_due:
+                self.save(0.0)  # whoever computes does not wait for other processes, nor other threads for the disk
 
     def history(self, op: str | None = None) -> list[Measurement]:
         """Return the last measurements, oldest first: of an operation or a profiled block, or all."""
@@ -104,6 +107,9 @@ class Records(ABC):
 
     @abstractmethod
     def reconsider(self) -> None: ...
+
+    @abstractmethod
+    def save(self, seconds: float) -> bool: ...
 
     @abstractmethod
     def forgive(self, plan: Plan, *, at_once: bool = False) -> None: ...

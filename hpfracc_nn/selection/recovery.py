@@ -43,7 +43,7 @@ class Recovery(ABC):
         self._quarantine = Quarantine()
         self._failures: Counter[tuple[str, str]] = Counter()
 
-    def run(self, op: str, *args: Any, **kwargs: Any) -> Any:
+    def run(self, op: str, /, *args: Any, **kwargs: Any) -> Any:
         """Return what a kernel of an operation of the caller's own returns for these arguments.
 
         The operation was introduced by `register_operation`, its kernels by `register`. The call is one consultation:
@@ -56,9 +56,11 @@ class Recovery(ABC):
 
         Raises:
             LookupError: There is no such operation, or no kernel accepts the workload.
+            TypeError: What describes the call returns no workload.
+            ValueError: It returns one of another operation.
         """
         found = operation(op)
-        workload = found.describe(*args, **kwargs)
+        workload = found.described(args, kwargs)
         site = self.shared_site(op, workload.framework, "run")
         plan = site.pick(workload, lambda: workload)
         return carried_out(RUN, site, plan, found, args, kwargs)
@@ -124,7 +126,7 @@ class Recovery(ABC):
             best, factors = eligible(left, self.settings), handicaps(left, self.settings)
 
             def rank(each: Verdict) -> tuple[bool, bool, bool, float]:
-                name, missing = each.kernel.name, each.kernel.compiles(workload)
+                name, missing = each.kernel.name, each.kernel.ask("compiles", workload)
                 seconds = believed[name].seconds if name in believed else each.seconds
                 return name not in fit, each not in best, missing is not None, seconds * factors[name]
 

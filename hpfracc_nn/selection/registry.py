@@ -5,10 +5,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
 from hpfracc_nn.selection.workload import Cost, Workload
+
+Question = Literal["cost", "refuses", "saves", "compiles"]
 
 BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
 ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks")
@@ -94,6 +96,21 @@ class Kernel:
 
     def __post_init__(self) -> None:
         self.name = f"{self.backend}/{self.algorithm}"
+
+    def ask(self, question: Question, workload: Workload) -> Any:
+        """Return what the kernel says of a workload.
+
+        Raises:
+            Exception: What it raises, with a note that names the kernel.
+        """
+        try:
+            return getattr(self, question)(workload)
+        except Exception as error:
+            error.add_note(
+                f"while asking {self.name} for its `{question}` at {workload}, rows={workload.rows} n={workload.n} "
+                f"width={workload.width}; to do without it: configure(disable={self.name!r})"
+            )
+            raise
 
     @property
     def is_differentiable(self) -> bool:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.memory import SHARE, chunks, free, in_bytes, limited
-from hpfracc_nn.selection.settings import Settings, amount
+from hpfracc_nn.selection.memory import chunks, free, in_bytes, limit_of, setting_of
+from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.verdict import Verdict, accepted, assess
-from hpfracc_nn.selection.workload import Workload, is_host
+from hpfracc_nn.selection.workload import Workload
 
 SMALL = 1 / 16  # of what was free when it was last asked: less is not worth a question
 MOST_ANSWERS = 256  # that one reading serves
@@ -48,17 +48,17 @@ class Room:
             return verdicts
         is_fixed = settings.is_deterministic(workload.framework)
         there = None if is_fixed else self._free(workload, need)
-        most = _limit(workload, settings, there)
+        most = limit_of(there, workload.device, settings)
         if most is None or need <= most:
             return verdicts
         if there is not None and workload.bytes > there:
             reason = f"the result takes {in_bytes(workload.bytes)}, and {in_bytes(there)} are free"
             return [replace(each, refusal=reason) if each.refusal is None else each for each in verdicts]
         if any(each.need <= most for each in accepted(verdicts)):
-            return [_refused(each, most) for each in verdicts]
+            return [_refused(each, most, workload) for each in verdicts]
         estimates = model(workload.framework)
         parts = (in_parts(each, workload, most, estimates) if each.refusal is None else each for each in verdicts)
-        return [_refused(each, most) if each.rows is None else each for each in parts]
+        return [_refused(each, most, workload) if each.rows is None else each for each in parts]
 
     def _free(self, workload: Workload, need: float) -> int | None:
         """Return what is free, read anew where it matters and the last reading is old."""
@@ -100,15 +100,8 @@ def in_parts(verdict: Verdict, workload: Workload, most: float, model: CostModel
     )
 
 
-def _limit(workload: Workload, settings: Settings, there: int | None) -> float | None:
-    name = "memory_limit" if is_host(workload.device) else "gpu_memory_limit"
-    said = getattr(settings, name)
-    return limited(SHARE if said is None else amount(name, said), there)
-
-
-def _refused(verdict: Verdict, most: float) -> Verdict:
+def _refused(verdict: Verdict, most: float, workload: Workload) -> Verdict:
     if verdict.refusal is not None or verdict.need <= most:
         return verdict
-    return replace(
-        verdict, refusal=f"it takes {in_bytes(verdict.need)} of memory, and a call may take {in_bytes(most)}"
-    )
+    allowed = f"{in_bytes(most)} ({setting_of(workload.device)})"
+    return replace(verdict, refusal=f"it takes {in_bytes(verdict.need)} of memory, and a call may take {allowed}")

@@ -104,7 +104,8 @@ class Site:
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans since the last change of settings, in the order they were first asked for."""
         with self.manager.lock:
-            return (*self._plans.values(), *self._others.values())
+            every = (*self._plans.values(), *self._others.values())
+            return tuple(dict.fromkeys(every))  # an interrupt may leave one in two places
 
     def follow(self, follower: Follower) -> None:
         """Tell `follower` from now on when plans are let go, for as long as it lives."""
@@ -195,10 +196,10 @@ class Site:
             if not plan.learns:
                 return self._renewed(key, plan)
             backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
-            name, reason, period = manager.decide(plan, plan.granted, backwards)
+            name, reason, period, provisional = manager.decide(plan, plan.granted, backwards)
             self._tried.pop(key, None)
             if name == plan.kernel.name:
-                self._justify(plan, reason)
+                self._justify(plan, reason, provisional)
                 plan.grant(period)
                 return plan
             chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
@@ -208,18 +209,16 @@ class Site:
                 plan.left = plan.granted = 1
                 chosen.grant(NEVER)
             else:
-                self._justify(chosen, reason)
+                self._justify(chosen, reason, provisional)
                 chosen.grant(period)
                 self._replace(key, plan, chosen)
             plan.move(chosen, "forward")
             return chosen
 
-    def _justify(self, plan: Plan, reason: str) -> None:
-        """Note why `plan` runs; where that is another reason than before, note what is expected of it now, too."""
-        if reason != plan.reason and plan.reason != "forced":
-            made = self.manager.plan_with(plan.kernel.name, reason, plan.workload)
-            plan.reason, plan.seconds, plan.uncertainty = made.reason, made.seconds, made.uncertainty
-            plan.alternatives = made.alternatives
+    def _justify(self, plan: Plan, reason: str, provisional: bool) -> None:
+        """Note why `plan` runs, and where that is another reason than before, what is expected of it now."""
+        if (reason, provisional) != (plan.reason, plan.provisional) and plan.reason != "forced":
+            plan.renew(self.manager.plan_with(plan.kernel.name, reason, plan.workload))
 
     def _renewed(self, key: Hashable, plan: Plan) -> Plan:
         """Return the plan that is right now in place of one that does not learn."""
@@ -237,7 +236,7 @@ class Site:
         return chosen
 
     def _replace(self, key: Hashable, plan: Plan, chosen: Plan) -> None:
-        """Keep `chosen` from now on; an interrupt in between leaves one of the two."""
+        """Keep `chosen` from now on; an interrupt in between leaves one of the two, or one twice: see `plans`."""
         if plan.forwards > 1 or plan.backwards:  # not only for the call that `chosen` will have run
             self._others[key, plan.kernel.name] = plan
         self._plans[key] = chosen

@@ -112,13 +112,19 @@ def plan_of(
         seconds=seconds,
         uncertainty=uncertainty,
         workspace=chosen.workspace,
-        reason="forced" if settings.forced else reason if others or provisional else "only",
+        reason="forced" if settings.forced else why(reason, name, ranked, provisional),
         alternatives=tuple((kernel, seconds) for seconds, kernel in others),
         sample=settings.sample,
         learns=learns,
         chunk=chosen.rows,
         provisional=provisional,
     )
+
+
+def why(reason: str, name: str, verdicts: Iterable[Verdict], provisional: bool) -> str:
+    """Return the reason of a choice: "only" where no other kernel accepts, or would if it were not left alone."""
+    others = any(each.refusal is None and each.kernel.name != name for each in verdicts)
+    return reason if others or provisional else "only"
 
 
 def no_kernel(verdicts: list[Verdict], workload: Workload, settings: Settings) -> str:
@@ -150,7 +156,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return DISABLED
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
-    return kernel.refuses(workload)
+    refusal: str | None = kernel.ask("refuses", workload)
+    return refusal
 
 
 def _one_way(workload: Workload) -> Workload:
@@ -161,9 +168,9 @@ def _one_way(workload: Workload) -> Workload:
 
 
 def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Verdict:
-    cost, saves = kernel.cost(workload), kernel.saves(workload)
+    cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
     seconds = model.seconds(cost, rates)
-    forward = seconds if one_way is workload else model.seconds(kernel.cost(one_way), rates)
+    forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
     passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
     need = cost.workspace + saves + (0 if workload.in_place else workload.bytes * passes)
     return Verdict(

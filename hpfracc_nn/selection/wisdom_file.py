@@ -8,6 +8,7 @@ import contextlib
 import logging
 import os
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,13 @@ POLL_SECONDS = 0.01
 DEFAULT, OFF = "default", "off"
 
 _log = logging.getLogger("hpfracc_nn.selection")
+
+# A child that is forked while a thread imports has half of a package, and waits for that thread for ever.
+_importing = threading.Lock()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_importing.acquire, after_in_parent=_importing.release, after_in_child=_importing.release
+    )
 
 
 class ForeignError(ValueError):
@@ -74,18 +82,21 @@ class WisdomFile:
             self._set_damaged_aside(error)
         return Wisdom()
 
-    def merge(self, wisdom: Wisdom, *, wait: bool = True) -> bool:
+    def merge(self, wisdom: Wisdom, *, seconds: float | None = None) -> bool:
         """Merge `wisdom` into the file, and return whether it is there now.
 
         Hand over what was learnt since the last merge that returned True, not what was read: samples are counted.
-        After False keep it, and try again later: somebody held the lock for two seconds (or just now, unless this may
-        `wait`), or the disk is full or read-only. OSError is caught and nothing else; an interrupt passes, and leaves
-        the old file or the new one.
+        After False keep it, and try again later: somebody held the lock, or the disk is full or read-only. OSError is
+        caught and nothing else; an interrupt passes, and leaves the old file or the new one.
+
+        Args:
+            wisdom: What is added.
+            seconds: How long to wait for another writer; two by default.
         """
         if not wisdom:
             return True
         try:
-            self.update(wisdom, LOCK_SECONDS if wait else 0.0)
+            self.update(wisdom, LOCK_SECONDS if seconds is None else seconds)
         except TimeoutError as error:
             self._say(logging.INFO, "not written yet", error)
         except OSError as error:
@@ -179,7 +190,8 @@ class WisdomFile:
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
-        from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
+        with _importing:
+            from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
 
         lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
         try:

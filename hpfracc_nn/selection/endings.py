@@ -1,0 +1,119 @@
+"""What becomes of managers where a process forks or ends: of their locks, and of what they learnt and did not save."""
+
+import atexit
+import contextlib
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import deque
+from typing import Protocol
+
+from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
+
+FORK_SECONDS = 1.0  # that a fork waits for threads that decide, all in all
+
+
+class Ending(Protocol):
+    """What is asked of a manager when its process forks or ends."""
+
+    lock: threading.RLock
+    learner: Learner
+
+    def renew_locks(self) -> None: ...
+
+    def save(self, seconds: float) -> bool: ...
+
+
+_managers: weakref.WeakSet[Ending] = weakref.WeakSet()
+_orphans: deque[Learner] = deque()  # of managers that are gone, with something to save
+_enrolling = threading.Lock()
+_held = threading.local()  # .locks: those that the fork of this thread has taken
+
+
+def enrol(manager: Ending) -> None:
+    """Look after a manager from now on, for as long as it lives, and after what it leaves."""
+    with _enrolling:
+        _managers.add(manager)
+    weakref.finalize(manager, _orphaned, manager.learner).atexit = False
+    _look_after_workers()
+
+
+def _alive() -> list[Ending]:
+    with _enrolling:  # else one that is made meanwhile would end the iteration with an error
+        return list(_managers)
+
+
+@atexit.register
+def save_all() -> None:
+    """Save what was learnt before the process ends; an error of one manager does not keep the others from it."""
+    deadline = time.monotonic() + LOCK_SECONDS
+    with contextlib.ExitStack() as stack:
+        for manager in _alive():
+            stack.callback(_save, manager, deadline)
+        while _orphans:
+            stack.callback(_save, _orphans.popleft(), deadline)
+
+
+def _save(saved: Ending | Learner, deadline: float) -> None:
+    saved.save(max(0.0, deadline - time.monotonic()))
+
+
+def _orphaned(learner: Learner) -> None:
+    # It runs in the garbage collector, which must not wait for a disk.
+    if learner.has_news:
+        _orphans.append(learner)
+
+
+def _before_fork() -> None:
+    """Let threads finish what they decide, so that the child finds nothing half changed and nothing half imported."""
+    _held.locks = []
+    deadline = time.monotonic() + FORK_SECONDS
+    for lock in [manager.lock for manager in _alive()]:
+        # One that is not free in time belongs to a thread that computes long, or that waits for this very one.
+        if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
+            _held.locks.append(lock)
+
+
+def _after_fork_in_parent() -> None:
+    while _held.locks:
+        _held.locks.pop().release()
+
+
+def _after_fork_in_child() -> None:
+    global _enrolling
+    _enrolling = threading.Lock()
+    _held.locks.clear()  # new ones take their place: a thread that the child does not have may hold another
+    _orphans.clear()  # the parent saves them
+    for manager in list(_managers):
+        manager.renew_locks()
+    _look_after_workers()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)
+
+
+_looks_after_workers = False
+
+
+def _look_after_workers() -> None:
+    """Save at the end of a child of multiprocessing too: it ends by os._exit, which runs nothing of atexit.
+
+    It has finalizers of its own instead, which it forgets where it begins. The package is not imported for it: where
+    nobody has, there is no such child.
+    """
+    global _looks_after_workers
+    util = sys.modules.get("multiprocessing.util")
+    if util is not None and not _looks_after_workers:
+        _looks_after_workers = True
+        util.register_after_fork(save_all, _at_the_end_of_a_worker)
+        _at_the_end_of_a_worker()  # of this one, where it imported this package itself
+
+
+def _at_the_end_of_a_worker(_: object = None) -> None:
+    process = sys.modules["multiprocessing.process"]
+    if process.parent_process() is not None:
+        sys.modules["multiprocessing.util"].Finalize(None, save_all, exitpriority=0)
