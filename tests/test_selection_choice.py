@@ -204,6 +204,7 @@ OTHER: dict[str, Any] = {
     "needs_gradient": True,
     "learns_weights": True,
     "threads": 2,
+    "in_place": True,
 }
 
 
@@ -218,6 +219,13 @@ def test_workloads_that_differ_in_one_field_share_no_plan(add, monkeypatch, name
     assert chooser.plan(other).workload == other
     assert chooser.plan(WORK).workload == WORK
     assert chooser.plan(WORK) is chooser.plan(replace(WORK))
+
+
+def test_results_that_go_where_there_is_room_count_for_no_limit(add):
+    add(fake("torch/fft"))
+    chooser = fake_manager(memory_limit=4000)  # the workspace takes 3200, and the results 1600
+    assert chooser.plan(WORK).chunk == 2
+    assert chooser.plan(replace(WORK, in_place=True)).chunk is None
 
 
 def test_a_kernel_that_registers_later_is_considered(add):

@@ -13,7 +13,7 @@ from hpfracc_nn.selection.workload import Cost, Workload
 Question = Literal["cost", "refuses", "saves", "compiles"]
 
 BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
-ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft")
+ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks")
 
 
 @dataclass(frozen=True, slots=True)

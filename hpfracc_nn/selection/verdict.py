@@ -169,6 +169,6 @@ def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: Cost
     cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
     seconds = model.seconds(cost, rates)
     forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
-    results = workload.bytes * (1 + (workload.needs_gradient and workload.learns_weights))  # of the larger pass
-    need = cost.workspace + saves + results
+    passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
+    need = cost.workspace + saves + (0 if workload.in_place else workload.bytes * passes)
     return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)

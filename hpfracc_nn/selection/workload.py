@@ -40,6 +40,7 @@ class Workload:
         needs_gradient: A gradient in the input is wanted.
         learns_weights: A gradient in the weights is wanted.
         threads: Threads that the framework may use.
+        in_place: The results go where the caller has room already, so that they take no more memory.
 
     Raises:
         ValueError: A count is negative, or the dtype is unknown.
@@ -59,6 +60,7 @@ class Workload:
     needs_gradient: bool = False
     learns_weights: bool = False
     threads: int = 1
+    in_place: bool = False
 
     def __post_init__(self) -> None:
         if not self._is_python():
@@ -76,7 +78,7 @@ class Workload:
         """Whether every fact is of Python's own type: written out, because a loop takes four times as long."""
         counts = type(self.rows) is type(self.n) is type(self.width) is type(self.channels) is int
         others = type(self.exponentials) is type(self.threads) is int
-        claims = type(self.needs_gradient) is type(self.learns_weights) is bool
+        claims = type(self.needs_gradient) is type(self.learns_weights) is type(self.in_place) is bool
         texts = type(self.op) is type(self.framework) is type(self.device) is type(self.dtype) is str
         return counts and others and claims and texts
 
@@ -139,7 +141,7 @@ def _claim(name: str, value: object) -> bool:
 _TAKEN: dict[str, Callable[[str, object], str | int | bool]] = {
     **dict.fromkeys(("op", "framework", "device", "dtype"), _text),
     **dict.fromkeys(_LEAST, _count),
-    **dict.fromkeys(("needs_gradient", "learns_weights"), _claim),
+    **dict.fromkeys(("needs_gradient", "learns_weights", "in_place"), _claim),
 }
 
 

@@ -1,7 +1,7 @@
-"""Training: the report of what ran where, the largest batch that fits, and what forecasts are compared with.
+"""Training: optimizers, the report of what ran where, the largest batch that fits, and what forecasts compare with.
 
-The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`,
-`suggest_batch_size` needs `hpfracc-nn[torch]`.
+The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`, all others
+`hpfracc-nn[torch]`.
 """
 
 import importlib
@@ -10,11 +10,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpfracc_nn.training.torch.backend_report import BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size
+    from hpfracc_nn.training.torch.optimizers import (
+        AlphaSchedule,
+        FractionalAdam,
+        FractionalAdamW,
+        FractionalRMSprop,
+        FractionalSGD,
+    )
 
-__all__ = ["BackendReport", "suggest_batch_size"]
+__all__ = [
+    "AlphaSchedule",
+    "BackendReport",
+    "FractionalAdam",
+    "FractionalAdamW",
+    "FractionalRMSprop",
+    "FractionalSGD",
+    "suggest_batch_size",
+]
 
+_OPTIMIZERS = "hpfracc_nn.training.torch.optimizers"
 _ROOMS = {
+    "AlphaSchedule": _OPTIMIZERS,
     "BackendReport": "hpfracc_nn.training.torch.backend_report",
+    "FractionalAdam": _OPTIMIZERS,
+    "FractionalAdamW": _OPTIMIZERS,
+    "FractionalRMSprop": _OPTIMIZERS,
+    "FractionalSGD": _OPTIMIZERS,
     "suggest_batch_size": "hpfracc_nn.training.torch.batch_size",
 }
 _EXTRAS = {"lightning": "lightning", "torch": "torch"}

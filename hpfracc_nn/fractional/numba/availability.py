@@ -31,16 +31,20 @@ def sources() -> str:
     return hashlib.sha256(b"".join(file.read_bytes() for file in found if file.name.endswith(".py"))).hexdigest()
 
 
-def is_kept() -> bool:
-    """Return whether code of these sources was put on disk; Numba is not asked, which would load it."""
-    where = os.environ.get("NUMBA_CACHE_DIR")
+def is_kept(beside: str = __file__) -> bool:
+    """Return whether code of these sources was put on disk; Numba is not asked, which would load it.
+
+    Args:
+        beside: A file of the folder whose functions are meant, by default of this room.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    where = Path(chosen) if chosen else Path(beside).parent / "__pycache__"
     if where not in _found:
         mark = sources()[:16] + MARK
-        kept = Path(where).rglob(mark) if where else (Path(__file__).parent / "__pycache__").glob(mark)
-        if next(iter(kept), None) is None:
+        if next(iter(where.rglob(mark) if chosen else where.glob(mark)), None) is None:
             return False
         _found.add(where)
     return True
 
 
-_found: set[str | None] = set()  # directories where there was some: every first decision asks
+_found: set[Path] = set()  # directories where there was some: every first decision asks

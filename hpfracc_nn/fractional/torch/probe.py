@@ -75,6 +75,17 @@ def uncompiled(function: Any, reason: str | None = None) -> Any:
     return function
 
 
+def around_compiled(function: Any) -> Any:
+    """Keep a compiler away from `function`, but not from what it calls, and return `function`.
+
+    It is what torch.compiler.disable(recursive=False) does, in the way of `uncompiled`.
+    """
+    action = eval_frame._FrameAction
+    eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
+    function._torchdynamo_disable, function._torchdynamo_disable_msg = True, None
+    return function
+
+
 class TorchProbe:
     """See `selection.probe.Probe`."""
 

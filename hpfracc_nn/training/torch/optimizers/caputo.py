@@ -1,0 +1,134 @@
+"""Kinds made of Caputo's derivative of the loss along the way of the parameters; for reproducing papers.
+
+`caputo` is the closed form with the previous point as moving terminal, first term of the series:
+
+    direction_t = gradient_t * abs(theta_t - theta_(t-1))**(1 - alpha) / Gamma(2 - alpha)
+
+Its only limits are points where the gradient is zero, but near them the steps shrink with the distance that the last
+one went, and it stalls. Source: Wei, Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
+
+`caputo_terminal` is Caputo's derivative from the fixed terminal 0, along the straight line from there to theta:
+
+    direction = abs(theta)**(1 - alpha) / Gamma(1 - alpha) * integral_0^1 gradient(s theta) (1 - s)**-alpha ds
+
+by Gauss-Jacobi quadrature. Where the loss is a sum over coordinates this is the derivative in each coordinate. It
+vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2 / 2. A step takes the gradients at
+`NODES` more points, from the closure. Source: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import gamma
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.special import roots_jacobi
+from torch import Tensor
+
+from hpfracc_nn.selection import Site
+from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Group, State
+from hpfracc_nn.training.torch.optimizers.tensors import as_real
+
+NODES = 8  # exact for gradients that are polynomials of degree 15 along the line
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The gradient times a power of the last step's length; the first step takes the gradient as it is."""
+
+    needs_closure = False
+    keeps = ("previous",)
+
+    def fault(self, group: Group) -> str | None:
+        return _fault(group)
+
+    def is_identity(self, group: Group) -> bool:
+        return group["alpha"] == 1
+
+    def directions(
+        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+    ) -> list[Tensor]:
+        taken = []
+        for p, grad, state in zip(params, grads, states, strict=True):
+            previous = state.get("previous")
+            taken.append(grad if previous is None else _modulated(grad, p - previous, group["alpha"]))
+            state["previous"] = p.clone() if previous is None else previous.copy_(p)
+        return taken
+
+
+@dataclass(frozen=True)
+class FixedTerminal:
+    """The derivative from 0; the gradients that it is given are means along the line, made by `mean_gradients`."""
+
+    needs_closure = True
+    keeps = ()
+
+    def fault(self, group: Group) -> str | None:
+        return _fault(group)
+
+    def is_identity(self, group: Group) -> bool:
+        return group["alpha"] == 1
+
+    def directions(
+        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+    ) -> list[Tensor]:
+        return [_modulated(grad, p, group["alpha"]) for p, grad in zip(params, grads, strict=True)]
+
+
+def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[Tensor, Tensor]:
+    """Return the mean of each parameter's gradient on the way from 0, weighted by (1 - s)**-alpha.
+
+    All groups move together, each by the nodes of its own alpha; a parameter without a gradient is left out. The
+    parameters are as before when this returns or raises.
+    """
+    places = {p: p.detach().clone() for group in groups for p in group["params"]}
+    rules = [(group, *_quadrature(group["alpha"])) for group in groups]
+    means: dict[Tensor, Tensor] = {}
+    try:
+        for node in range(NODES):
+            with torch.no_grad():
+                for group, points, _ in rules:
+                    for p in group["params"]:
+                        p.copy_(points[node] * places[p])
+            with torch.enable_grad():
+                closure()
+            for group, _, weights in rules:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        part = weights[node] * p.grad.detach()
+                        means[p] = means[p].add_(part) if p in means else part
+    finally:
+        with torch.no_grad():
+            for p, place in places.items():
+                p.copy_(place)
+    return means
+
+
+def _quadrature(alpha: float) -> tuple[list[float], list[float]]:
+    """Return nodes in (0, 1) and weights of sum 1 for integrals with (1 - s)**-alpha."""
+    nodes, weights = roots_jacobi(NODES, -alpha, 0.0)
+    return ((1 + nodes) / 2).tolist(), (weights / np.sum(weights)).tolist()
+
+
+def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
+    """Return grad * abs(way)**(1 - alpha) / Gamma(2 - alpha), for the parts of complex numbers apart."""
+    real_grad, real_way = as_real([grad, way])
+    result = real_way.abs().pow_(1 - alpha).mul_(real_grad).mul_(1 / gamma(2 - alpha))
+    return torch.view_as_complex(result) if grad.is_complex() else result
+
+
+def _fault(group: Group) -> str | None:
+    if group["memory"] == EXPONENTIALS:
+        return (
+            f"Invalid memory value: {EXPONENTIALS!r} with kind {group['kind']!r}, which keeps no past gradients; "
+            "leave memory as it is"
+        )
+    if group.get("differentiable"):
+        return (
+            f"kind {group['kind']!r} does not support differentiable: abs(x)**(1 - alpha) has no derivative at 0; "
+            "pass kind='integral'"
+        )
+    return None

@@ -1,0 +1,58 @@
+"""The average as one product of a vector with the rows, for each parameter: every row is read once.
+
+Large parameters are taken in blocks. Nothing allocates there: what can fail does so before a row was changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
+
+_DTYPES = ("float32", "float64")
+_BLOCK = 1 << 17  # values
+
+
+def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
+    weights = torch.tensor(mix.weights, dtype=grads[0].dtype)
+    replaced = [row for row, gain in enumerate(mix.gains) if gain == 1]
+    gains = None if replaced else torch.tensor(mix.gains, dtype=grads[0].dtype)[:, None]
+    for each in zip(grads, rows, averages, strict=True):
+        for grad, held, average in _blocks(*each):
+            torch.addmv(grad, held.t(), weights, beta=mix.first, out=average)
+            if gains is not None:
+                held.lerp_(grad, gains)
+            for row in replaced:
+                held[row].copy_(grad)
+
+
+def _blocks(grad: Tensor, held: Tensor, average: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:
+    """Return blocks whose rows are still in a cache when they are changed."""
+    if grad.numel() <= _BLOCK:
+        return ((grad, held, average),)
+    return zip(grad.split(_BLOCK), held.split(_BLOCK, 1), average.split(_BLOCK), strict=True)
+
+
+def cost(workload: Workload) -> Cost:
+    read, written = passes_of(workload)
+    samples = workload.rows * workload.n
+    return Cost(
+        flops={"matmul": 2.0 * read * samples, "elementwise": float(written * samples)},
+        bytes=float((4 + read + 2 * written) * samples * workload.itemsize),
+        launches=2 * workload.rows * -(-workload.n // _BLOCK),
+    )
+
+
+def refuses(workload: Workload) -> str | None:
+    if workload.device != "cpu":
+        return f"its weights lie on the CPU and the data on {workload.device}"
+    if workload.dtype not in _DTYPES:
+        return f"{workload.dtype} would be rounded after every row; it takes float32 and float64"
+    return None
+
+
+register(Kernel("history_mix", "torch", "torch", "matmul", run, cost=cost, refuses=refuses))

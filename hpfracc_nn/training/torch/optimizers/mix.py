@@ -1,0 +1,77 @@
+"""The operation `history_mix`: the average of a gradient with what is remembered of those before it.
+
+    average = first * gradient + sum_r weights[r] * rows[r]
+    rows[r] <- rows[r] + gains[r] * (gradient - rows[r])
+
+Both kinds of memory are this one operation. A window of the last gradients is a ring: one gain is 1, in the row of the
+gradient that falls out, and all others are 0. Exponentials move all rows, each by its own part. A kernel computes both
+lines for all parameters of a device and dtype, and reads and writes as little as it can: with 9 rows of 10 million
+float32 values, 360 MB are read at each step whatever is done.
+
+A kernel is called with lists of 1-d tensors of one dtype and device, and rows [R, n]; complex ones come as real ones of
+twice the length. It writes into the averages and, at last, into the rows. What can fail, such as an allocation, comes
+before: another kernel may have to begin anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch import probe  # noqa: F401  registered on import
+from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """The numbers of one step; see above."""
+
+    first: float
+    weights: tuple[float, ...]
+    gains: tuple[float, ...]
+
+    @property
+    def written(self) -> int:
+        """How many rows change."""
+        return sum(gain != 0 for gain in self.gains)
+
+
+def mixed(site: Site, grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
+    """Run the kernel that the site picks."""
+    grad, count, values = grads[0], len(grads), sum(each.numel() for each in grads)
+    key = (grad.device, grad.dtype, count, values, len(mix.weights), mix.written, torch.get_num_threads())
+    plan = site.pick(key, lambda: workload(grads, mix))
+    carried_out(_MIX, site, plan, grads, rows, averages, mix)
+
+
+def workload(grads: list[Tensor], mix: Mix) -> Workload:
+    """Return what a step asks for: `rows` tensors of `n` values in the mean, `width` rows read or written of each."""
+    values = sum(each.numel() for each in grads)
+    return Workload(
+        "history_mix",
+        "torch",
+        device=str(grads[0].device),
+        dtype=str(grads[0].dtype).removeprefix("torch."),
+        rows=len(grads),
+        n=-(-values // len(grads)),
+        width=len(mix.weights) + mix.written,
+        exponentials=mix.written if mix.written > 1 else 0,
+        threads=torch.get_num_threads(),
+        in_place=True,
+    )
+
+
+def passes_of(workload: Workload) -> tuple[int, int]:
+    """Return how many rows are read for the average, and how many are written."""
+    written = max(1, workload.exponentials)
+    return workload.width - written, written
+
+
+def _run(plan: Plan, grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
+    plan.kernel.calls["run"] += 1
+    plan.kernel.run(grads, rows, averages, mix)
+
+
+_MIX = Work(_run)
