@@ -28,7 +28,7 @@ _DTYPES = ("float32", "float64")
 # Seconds, on a core of 2.5 GHz.
 _ONE_COMPILED, _ONE_LOADED, _NUMBA_LOADED = 3.0, 0.1, 0.5
 
-_ready: set[tuple[str, bool, str]] = set()  # functions that have run: direction, layout, dtype
+_ready: set[tuple[str, bool, int]] = set()  # functions that have run: direction, layout, bytes of a sample
 
 Around = tuple[np.ndarray, int, bool, int, int]  # what a frame tells compiled functions; see `recurrence.forward`
 
@@ -94,7 +94,7 @@ def apply(
         y[:, 0] = result.reshape(x.shape[0], x.shape[3], x.shape[2]).swapaxes(1, 2)
         return
     function, units = _compiled(direction, x.shape[3] == 1)
-    _ready.add((direction, x.shape[3] == 1, x.dtype.name))
+    _ready.add((direction, x.shape[3] == 1, x.itemsize))  # the name of a dtype is slow to ask for
     count, parts = units(x), 1 if x.size < 2 * _GRAIN else _parts(x, threads())
     if parts == 1:
         function(x, y, 0, count, *operands, *around)
@@ -141,7 +141,7 @@ def compiles(workload: Workload) -> Compilation | None:
     """Return what the next call loads or compiles: the functions of both passes for this dtype and layout."""
     is_last = workload.width == 1 or workload.width * workload.itemsize <= _NARROW
     names = ["forward", "backward"] if workload.needs_gradient else ["forward"]
-    missing = [name for name in names if (name, is_last, workload.dtype) not in _ready]
+    missing = [name for name in names if (name, is_last, workload.itemsize) not in _ready]
     if not missing:
         return None
     seconds = _ONE_LOADED if is_kept() else _ONE_COMPILED

@@ -127,10 +127,10 @@ class TorchProbe:
         large, result = torch.ones(1 << 20, **place), torch.empty(1 << 20, **place)
         small, smaller = torch.ones(64, 64, **place), torch.empty(64, 64, **place)
         with torch.no_grad():
-            product = _seconds(lambda: torch.mm(a, b, out=out), device)
+            product = _seconds(lambda: torch.mm(a, b, out=out), device, repeats=3)
             transform = _seconds(lambda: torch.fft.rfft(signal), device)
             elementwise = _seconds(lambda: torch.mul(signal, 2.0, out=signal), device)
-            passed = _seconds(lambda: torch.add(large, 1.0, out=result), device)
+            passed = _seconds(lambda: torch.add(large, 1.0, out=result), device, repeats=3)
             launch = _seconds(lambda: torch.add(small[0], 1.0, out=smaller[0]), device, repeats=50)
         transforms = 2.5 * signal.numel() * 11
         return Rates(
