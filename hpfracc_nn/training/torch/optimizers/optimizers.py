@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from hpfracc_nn.fractional.torch.probe import around_compiled
+from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.training.torch.optimizers.fractional import Fractional
 
 
@@ -127,8 +128,21 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         >>> optimizer.step()
     """
 
-    def __init__(self, params: Any, lr: Any = 1e-2, smoothing: float = 0.99, *options: Any, **named: Any):
-        super().__init__(params, lr, smoothing, *options, **named)
+    def __init__(
+        self,
+        params: Any,
+        lr: Any = 1e-2,
+        smoothing: float = 0.99,
+        *options: Any,
+        alpha: float = 1.0,
+        kind: str = "integral",
+        memory: int | str = 10,
+        generator: torch.Generator | None = None,
+        manager: BackendManager | None = None,
+        **named: Any,
+    ):
+        own: dict[str, Any] = {"alpha": alpha, "kind": kind, "memory": memory, "generator": generator}
+        super().__init__(params, lr, smoothing, *options, manager=manager, **own, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; alpha, kind and memory that it does not bring are the defaults.
