@@ -13,7 +13,7 @@ from hpfracc_nn.selection import Rates, register_probe
 from hpfracc_nn.selection.memory import host_free
 
 _REPEATS = 3  # the fastest counts: a busy machine only ever adds time
-_MATMUL = 256
+_MATMUL = (40, 64)  # so many products of squares: BLAS uses one thread for those
 _FFT = (16, 4096)
 _STREAM = 1 << 23  # bytes; beyond a core's own caches
 
@@ -41,13 +41,16 @@ class NumpyProbe:
     def calibrate(self, device: str, dtype: str) -> Rates:
         """Measure the rates in about ten milliseconds."""
         rng = np.random.default_rng(0)
-        square = rng.standard_normal((_MATMUL, _MATMUL)).astype(dtype)
+        count, size = _MATMUL
+        square = rng.standard_normal((size, size)).astype(dtype)
+        out = np.empty_like(square)
         rows = rng.standard_normal(_FFT).astype(dtype)
         stream = np.ones(_STREAM // np.dtype(dtype).itemsize, dtype)
         target = np.empty_like(stream)
         flops = {
-            # Its threads wait on each other, so that a busy machine slows it several times: more tries.
-            "matmul": 2 * _MATMUL**3 / _seconds(lambda: square @ square, 4 * _REPEATS),
+            # One thread, as `threads` says and as most kernels use. Several wait on each other: a busy machine slowed
+            # large products forty times.
+            "matmul": 2 * count * size**3 / _seconds(lambda: [np.matmul(square, square, out) for _ in range(count)]),
             "fft": 2.5 * rows.size * np.log2(_FFT[1]) / _seconds(lambda: scipy.fft.rfft(rows)),
             "scan": rows.size / _seconds(lambda: np.cumsum(rows, axis=-1)),
             "elementwise": rows.size / _seconds(lambda: rows * rows),
