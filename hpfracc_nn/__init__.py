@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, training
+    from hpfracc_nn import fractional, layers, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         SCHEMES,
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
+    from hpfracc_nn.solvers.torch import fdeint
 
     __version__: str
 
@@ -46,19 +47,22 @@ __all__ = [
     "choose",
     "configure",
     "derivative",
+    "fdeint",
     "fractional",
     "grunwald_letnikov",
     "integral",
     "layers",
     "riemann_liouville",
     "selection",
+    "solvers",
     "training",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "training")
+_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    "fdeint": "hpfracc_nn.solvers.torch",
 }
 
 

@@ -1,0 +1,82 @@
+"""The user's right-hand side on packed states, checked at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.torch.packing import Packing, State
+
+RightHandSide = Callable[[Tensor, Any], State]
+
+
+class Field:
+    """f(t_n, y) for states [a, r].
+
+    Args:
+        f: The user's function or module.
+        packing: How its states are laid out.
+        times: The mesh, [n + 1].
+        like: A tensor of the states' dtype and device.
+    """
+
+    def __init__(self, f: RightHandSide, packing: Packing, times: np.ndarray, like: Tensor):
+        self.f, self.packing = f, packing
+        self.dtype = like.dtype
+        self.times = torch.as_tensor(times).to(like)  # the dtype and device of the states
+        self._each = self.times.unbind()
+
+    def __call__(self, n: int, z: Tensor) -> Tensor:
+        """Return the right-hand side at step n, of the shape of z."""
+        found = self.f(self._each[n], self.packing.shaped(z))
+        if self.packing.is_tuple:
+            self._check_tuple(n, found)
+        elif not isinstance(found, Tensor) or found.shape != self.packing.shapes[0] or found.dtype != self.dtype:
+            raise self._wrong(n, "", found, self.packing.shapes[0])
+        return self.packing.flat(found)
+
+    def at(self, t: Tensor, z: Tensor) -> Tensor:
+        """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
+        return self.packing.flat(self.f(t, self.packing.shaped(z)))
+
+    def _check_tuple(self, n: int, found: Any) -> None:
+        shapes = self.packing.shapes
+        if not isinstance(found, tuple | list) or len(found) != len(shapes):
+            kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
+            raise TypeError(
+                f"fdeint(f): needs a tuple of {len(shapes)} tensors, one for each of y0; at step {n}, "
+                f"t={float(self.times[n]):g}, f returned {kind}."
+            )
+        for k, (part, shape) in enumerate(zip(found, shapes, strict=True)):
+            if not isinstance(part, Tensor) or part.shape != shape or part.dtype != self.dtype:
+                raise self._wrong(n, f"[{k}]", part, shape)
+
+    def _wrong(self, n: int, which: str, found: Any, shape: Sequence[int]) -> Exception:
+        where = f"at step {n}, t={float(self.times[n]):g}, f returned"
+        if not isinstance(found, Tensor):
+            return TypeError(
+                f"fdeint(f): needs a tensor of the state's shape {tuple(shape)}{which}; {where} {type(found).__name__}."
+            )
+        if found.dtype != self.dtype:
+            return TypeError(
+                f"fdeint(f): needs the state's dtype {self.dtype}{which}; {where} {found.dtype}; convert it in f, or "
+                "pass y0 in that dtype."
+            )
+        return ValueError(
+            f"fdeint(f): needs the state's shape {tuple(shape)}{which}; {where} {tuple(found.shape)}; return dy of the "
+            "same shape as y."
+        )
+
+
+def product(out: Tensor, inputs: Sequence[Tensor], g: Tensor) -> list[Tensor]:
+    """Return the products of g with the Jacobians of `out` in each of `inputs`; 0 where it does not depend on one."""
+    if not out.requires_grad:
+        return [torch.zeros_like(each) for each in inputs]
+    found = torch.autograd.grad(
+        out, inputs, g, retain_graph=True, allow_unused=True
+    )  # f may share a graph between calls
+    return [torch.zeros_like(each) if part is None else part for part, each in zip(found, inputs, strict=True)]

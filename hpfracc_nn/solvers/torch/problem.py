@@ -1,0 +1,188 @@
+"""One solve: the mesh, the weights, the plan, and the loop over the steps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.selection import Plan, Site, Workload
+from hpfracc_nn.solvers.history import History, Kept
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.operand import Forward, Operand, Reversed, toeplitz
+from hpfracc_nn.solvers.torch.past import Past
+from hpfracc_nn.solvers.torch.steps import Weight, step_of
+
+_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+
+Progress = Callable[[int, int], None]
+
+
+@dataclass(eq=False)
+class Problem:
+    """What a solve needs beside the tensors that gradients are wanted of.
+
+    Attributes:
+        field: The right-hand side.
+        scheme: How steps are taken.
+        history: How the past is kept.
+        site: Where plans come from.
+        orders: alpha's values, [a].
+        times: The mesh, [n_steps + 1].
+        is_uniform: Whether its steps are equal.
+        progress: Called as progress(steps done, steps in all) now and then, or None.
+    """
+
+    field: Field
+    scheme: Scheme
+    history: History
+    site: Site
+    orders: np.ndarray
+    times: np.ndarray
+    is_uniform: bool
+    progress: Progress | None
+
+    def __post_init__(self) -> None:
+        self.n_steps = self.times.size - 1
+        self.dt = float(self.times[-1] - self.times[0]) / self.n_steps
+        self.like = self.field.times.new_empty(self.field.packing.orders, self.field.packing.width)
+        self.kept = _kept(self, tuple(self.orders.tolist())) if self.is_uniform else None
+        self.matrix = None if self.is_uniform else Forward(self.scheme, self.orders, self.times, self.like)
+        self.weights_of_last = self._diagonal()
+
+    def pick(self, needs_gradient: bool) -> Plan:
+        """Ask the manager for a plan of both passes."""
+        like, nodes = self.like, None if self.kept is None else self.kept.nodes
+        states = 0 if nodes is None else nodes.states
+        key = (like.shape, self.n_steps, like.dtype, like.device, states, needs_gradient, self.is_uniform)
+
+        def describe() -> Workload:
+            return Workload(
+                op=self.history.op,
+                framework="torch",
+                device=str(like.device),
+                dtype=_NAMES[like.dtype],
+                rows=like.shape[0],
+                n=self.n_steps,
+                width=like.shape[1],
+                channels=like.shape[0],
+                exponentials=states,
+                needs_gradient=needs_gradient,
+                threads=torch.get_num_threads(),
+            )
+
+        return self.site.pick((*key, torch.get_num_threads()), describe)
+
+    def past(self, plan: Plan) -> Past:
+        """Return the past of a forward pass."""
+        starts = None
+        operand: Operand
+        if self.kept is None:
+            assert self.matrix is not None, "one of the two is there"
+            operand = self.matrix
+        else:
+            operand = toeplitz(self.kept, self.like)
+            starts = None if self.kept.starts is None else torch.as_tensor(self.kept.starts).to(self.like)
+        return Past(operand, self.site, plan, "forward", self.like, starts)
+
+    def reversed_past(self, plan: Plan) -> Past:
+        """Return that of the adjoint, in which step k is step n_steps - k."""
+        operand: Operand
+        if self.kept is None:
+            assert self.matrix is not None, "one of the two is there"
+            operand = Reversed(self.matrix)
+        else:
+            operand = toeplitz(self.kept, self.like, backward=True)
+        return Past(operand, self.site, plan, "backward", self.like)
+
+    def weight(self, n: int) -> Weight:
+        """Return what f_n gets in the last memory of step n."""
+        return self.weights_of_last[n]
+
+    def base(self, z0: Tensor, dz0: Tensor | None, first: int, last: int) -> Tensor:
+        """Return the Taylor polynomial at steps first to last - 1, [a, 1, rows or 1, r]."""
+        found = z0[:, None, None]
+        if dz0 is None:
+            return found
+        elapsed = self.field.times[first:last] - self.field.times[0]
+        return found + elapsed[:, None] * dz0[:, None, None]
+
+    def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None) -> Tensor:
+        """Return the states at all steps, [n_steps + 1, a, r]; without a graph.
+
+        Raises:
+            FloatingPointError: A state or a right-hand side is not finite.
+        """
+        with torch.no_grad():
+            past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
+            states = self.like.new_empty(self.n_steps + 1, *self.like.shape)
+            each = states.unbind()
+            each[0].copy_(z0)
+            last_step = self.n_steps
+            for first in range(0, last_step + 1, past.block):
+                end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
+                for n in range(first, end):
+                    if n:
+                        step.forward(n, past.memory(n), self.weights_of_last[n], each[n - 1], each[n])
+                    if n < last_step:
+                        past.push(n, field(n, each[n]))
+                self._check(first, end, states, past.values)
+                if self.progress is not None:
+                    self.progress(end - 1, last_step)
+        self.tell(plan, past)
+        return states
+
+    def tell(self, plan: Plan, past: Past) -> None:
+        """Give the manager the time that the kernel took, where it wants to know."""
+        if past.plan is plan and plan.due(past.direction):
+            self.site.manager.record(plan, past.seconds, past.direction)
+
+    def _check(self, first: int, last: int, states: Tensor, values: Tensor) -> None:
+        """Raise where a state or a right-hand side of the block is not finite: one look for all its steps."""
+        end = min(last, self.n_steps)
+        if bool(torch.isfinite(states[first:last].sum()) & torch.isfinite(values[:, first:end].sum())):
+            return
+        for n in range(first, last):
+            t = f"t={self.times[n]:g}"
+            if not bool(torch.isfinite(states[n]).all()):
+                largest = float(states[max(n - 1, 0)].abs().max())
+                raise FloatingPointError(
+                    f"fdeint: the solution diverged at step {n}, {t}, where it was {largest:.3g} one step before; take "
+                    "more steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
+                )
+            if n < self.n_steps and not bool(torch.isfinite(values[:, n]).all()):
+                largest = float(states[n].abs().max())
+                raise FloatingPointError(
+                    f"fdeint(f): needs finite values; at step {n}, {t}, f returned one that is not for a state of "
+                    f"size {largest:.3g}; keep f defined there, or stop before."
+                )
+
+    def _diagonal(self) -> list[Weight]:
+        if self.kept is None:
+            assert self.matrix is not None, "one of the two is there"
+            found = self.matrix.diagonal()[:, -1]
+        else:
+            columns, starts = np.asarray(self.kept.columns), self.kept.starts
+            found = np.repeat(columns[:, -1, :1], self.n_steps + 1, axis=1)
+            if starts is not None:
+                for k in range(min(starts.shape[-1], self.n_steps + 1)):
+                    found[:, k] += np.asarray(starts)[:, -1, k, k]
+        if found.shape[0] == 1:
+            return found[0].tolist()
+        return list(torch.from_numpy(found.T.copy()).to(self.like)[:, :, None].unbind())
+
+
+def _kept(problem: Problem, orders: tuple[float, ...]) -> Kept:
+    name = _NAMES[problem.like.dtype]
+    return _kept_of(problem.scheme, orders, problem.n_steps, problem.dt, problem.history, name)
+
+
+@lru_cache(maxsize=16)
+def _kept_of(scheme: Scheme, orders: tuple[float, ...], n_steps: int, dt: float, history: History, dtype: str) -> Kept:
+    return history.keep(scheme.weights(np.array(orders), n_steps, dt, NUMPY), dtype, NUMPY)
