@@ -1,5 +1,6 @@
 """Solvers for PyTorch."""
 
+from hpfracc_nn.solvers.torch.multi_term import MultiTerm
 from hpfracc_nn.solvers.torch.ode import fdeint
 
-__all__ = ["fdeint"]
+__all__ = ["MultiTerm", "fdeint"]

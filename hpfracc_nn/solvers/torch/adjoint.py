@@ -29,12 +29,12 @@ def recorded(
     alpha: Tensor | None,
     parameters: tuple[Tensor, ...],
 ) -> Tensor:
-    """Return the states at all steps, [n_steps + 1, a, r], with their gradients.
+    """Return the states at all steps, [n_steps + 1, *shape], with their gradients.
 
     Args:
         problem: What is solved.
         plan: Of both passes.
-        z0: The state at the start, [a, r].
+        z0: The state at the start, [*shape].
         dz0: Its derivative, for orders above 1, or None.
         alpha: The orders as a tensor of [a] values whose gradient is wanted, or None.
         parameters: The tensors that f has graphs to.
@@ -52,8 +52,11 @@ class _Solve(torch.autograd.Function):
         return states
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "fdeint: the adjoint cannot be differentiated again; pass adjoint=False for second derivatives."
+            )
         (g,) = grads
         states, dz0, alpha, *parameters = ctx.saved_tensors
         problem: Problem = ctx.problem
@@ -79,7 +82,7 @@ class Backward:
     Args:
         problem: What was solved.
         plan: Of the forward pass.
-        states: That it found, [n_steps + 1, a, r].
+        states: That it found, [n_steps + 1, *shape].
         dz0: The derivative at the start, or None.
         g: The loss's cotangents of them.
         parameters: Whose gradients are wanted.
@@ -100,10 +103,7 @@ class Backward:
         self.gradient = ParameterGradient(problem.field, parameters)
         self.learns = learns
         self.past = problem.reversed_past(plan)
-        a, width = problem.like.shape
-        # The cotangents of the memories, [a, steps, sets, r]: those of step n_steps - k at k.
-        self.cotangents = self.past.values.view(a, problem.n_steps + 1, problem.scheme.sets, width)
-        self.values: Tensor | None = None  # the right-hand sides [a, n_steps + 1, r], where they are needed
+        self.values: Tensor | None = None  # the right-hand sides [n_steps + 1, *shape], where they are needed
         self.of_weights: list[Tensor | None] = [None] * (problem.n_steps + 1)
 
     def run(self) -> tuple[Tensor, Tensor]:
@@ -115,16 +115,16 @@ class Backward:
             for first in range(0, last + 1, past.block):
                 for k in range(first, min(past.begin(first), last)):
                     n = last - k
-                    fg = self._with_starts(n, past.memory(k)[:, 0]) if k else None
+                    fg = self._with_starts(n, past.memory(k)) if k else None
                     mu = step.backward(self, n, self.states[n], self.g[n], fg, problem.weight(n), replayed[n])
-                    past.push(k, mu)
-            fg = self._with_starts(0, past.memory(last)[:, 0])
+                    past.slots[k].copy_(mu)
+            fg = self._with_starts(0, past.memory(last))
             z0_gradient = self.g[0] + self.pull(0, self.states[0], fg)
             self.gradient.flush()
             problem.tell(self.plan, past)
-            totals = self.cotangents.sum(2)
+            totals = problem.packing.viewed(past.values.sum(2))  # of step n_steps - k at k
             elapsed = (problem.field.times - problem.field.times[0]).flip(0)
-            return z0_gradient + totals.sum(1), (totals * elapsed[:, None]).sum(1)
+            return z0_gradient + totals.sum(0), torch.tensordot(elapsed, totals, 1)
 
     def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
         """See `steps.Sweep`."""
@@ -149,16 +149,18 @@ class Backward:
     def weight(self, n: int, g: Tensor, value: Tensor) -> None:
         """See `steps.Sweep`."""
         if self.learns:
-            found, before = (g * value).sum(-1), self.of_weights[n]
+            found = self.problem.packing.matrix((g * value)[None]).sum((1, 2))
+            before = self.of_weights[n]
             self.of_weights[n] = found if before is None else before + found
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
         """Return alpha's gradient, from the cotangents of the memories and the right-hand sides."""
         if self.values is None:
             self.values = self._all_values()
-        nothing = self.problem.like.new_zeros(self.problem.like.shape[0])
+        packing = self.problem.packing
+        nothing = self.values.new_zeros(packing.orders)
         own = torch.stack([nothing if each is None else each for each in self.of_weights], -1)
-        return order_gradient(self.problem, alpha, self.cotangents.flip(1), self.values, own)
+        return order_gradient(self.problem, alpha, self.past.values.flip(1), packing.matrix(self.values), own)
 
     def _with_starts(self, n: int, fg: Tensor) -> Tensor:
         """Add what the first right-hand sides brought to every later step besides."""
@@ -166,23 +168,23 @@ class Backward:
         if kept is None or kept.starts is None or n >= kept.starts.shape[-1]:
             return fg
         starts = torch.as_tensor(kept.starts)[:, :, n + 1 :, n].flip(-1).to(fg)  # [a, sets, later steps]
-        return fg + torch.einsum("acn,ancr->ar", starts, self.cotangents[:, : starts.shape[-1]])
+        found = torch.einsum("acn,ancr->ar", starts, self.past.values[:, : starts.shape[-1]])
+        return fg + self.problem.packing.viewed(found)
 
     def _replayed(self) -> Tensor:
-        """Return the memories of all steps once more, [n_steps + 1, a, sets, r], from the states."""
+        """Return the memories of all steps once more, [n_steps + 1, sets, *shape], from the states."""
         problem, last = self.problem, self.problem.n_steps
         self.values = self._all_values()
         past = problem.past(self.plan)
-        past.values.copy_(self.values)
-        a, width = problem.like.shape
-        found = problem.like.new_empty(last + 1, a, problem.scheme.sets, width)
+        past.values[:, :, 0] = problem.packing.matrix(self.values)
+        found = self.values.new_empty(last + 1, problem.scheme.sets, *problem.packing.shape)
         for first in range(0, last + 1, past.block):
             base = problem.base(self.states[0], self.dz0, first, min(first + past.block, last + 1))
             end = past.begin(first, base)
-            found[first:end] = past.memories(first, end).permute(2, 0, 1, 3)
+            found[first:end] = past.memories(first, end).transpose(0, 1)
         return found
 
     def _all_values(self) -> Tensor:
-        """Return the right-hand sides at the states, [a, n_steps + 1, r]; the last is not used and 0."""
+        """Return the right-hand sides at the states, [n_steps + 1, *shape]; the last is not used and 0."""
         found = self.gradient.evaluate(self.states[:-1])
-        return torch.cat([found, torch.zeros_like(found[:1])]).transpose(0, 1)
+        return torch.cat([found, torch.zeros_like(found[:1])])

@@ -1,4 +1,4 @@
-"""The user's right-hand side on packed states, checked at every call."""
+"""The user's right-hand side, checked at every call."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RightHandSide = Callable[[Tensor, Any], State]
 
 
 class Field:
-    """f(t_n, y) for states [a, r].
+    """f(t_n, z) for states as steps work with them.
 
     Args:
         f: The user's function or module.
@@ -27,24 +27,25 @@ class Field:
     def __init__(self, f: RightHandSide, packing: Packing, times: np.ndarray, like: Tensor):
         self.f, self.packing = f, packing
         self.dtype = like.dtype
-        self.times = torch.as_tensor(times).to(like)  # the dtype and device of the states
+        self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
+        self._shape, self._is_tuple = packing.shape, packing.is_tuple
         self._each = self.times.unbind()
 
     def __call__(self, n: int, z: Tensor) -> Tensor:
         """Return the right-hand side at step n, of the shape of z."""
-        found = self.f(self._each[n], self.packing.shaped(z))
-        if self.packing.is_tuple:
-            self._check_tuple(n, found)
-        elif not isinstance(found, Tensor) or found.shape != self.packing.shapes[0] or found.dtype != self.dtype:
-            raise self._wrong(n, "", found, self.packing.shapes[0])
-        return self.packing.flat(found)
+        if self._is_tuple:
+            return self._of_tuple(n, z)
+        found = self.f(self._each[n], z)
+        if not isinstance(found, Tensor) or found.shape != self._shape or found.dtype != self.dtype:
+            raise self._wrong(n, "", found, self._shape)
+        return found
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
-        return self.packing.flat(self.f(t, self.packing.shaped(z)))
+        return self.packing.joined(self.f(t, self.packing.parted(z)))
 
-    def _check_tuple(self, n: int, found: Any) -> None:
-        shapes = self.packing.shapes
+    def _of_tuple(self, n: int, z: Tensor) -> Tensor:
+        found, shapes = self.f(self._each[n], self.packing.parted(z)), self.packing.shapes
         if not isinstance(found, tuple | list) or len(found) != len(shapes):
             kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
             raise TypeError(
@@ -53,7 +54,8 @@ class Field:
             )
         for k, (part, shape) in enumerate(zip(found, shapes, strict=True)):
             if not isinstance(part, Tensor) or part.shape != shape or part.dtype != self.dtype:
-                raise self._wrong(n, f"[{k}]", part, shape)
+                raise self._wrong(n, f" in place {k}", part, shape)
+        return self.packing.joined(tuple(found))
 
     def _wrong(self, n: int, which: str, found: Any, shape: Sequence[int]) -> Exception:
         where = f"at step {n}, t={float(self.times[n]):g}, f returned"
@@ -76,7 +78,6 @@ def product(out: Tensor, inputs: Sequence[Tensor], g: Tensor) -> list[Tensor]:
     """Return the products of g with the Jacobians of `out` in each of `inputs`; 0 where it does not depend on one."""
     if not out.requires_grad:
         return [torch.zeros_like(each) for each in inputs]
-    found = torch.autograd.grad(
-        out, inputs, g, retain_graph=True, allow_unused=True
-    )  # f may share a graph between calls
+    # The graph is kept: f may share a part of it between calls.
+    found = torch.autograd.grad(out, inputs, g, retain_graph=True, allow_unused=True)
     return [torch.zeros_like(each) if part is None else part for part, each in zip(found, inputs, strict=True)]

@@ -129,8 +129,8 @@ class _Call:
         """Return the states at the output times."""
         field = Field(self.f, self.packing, self.times, self.like)
         problem = Problem(field, self.scheme, self.history, site, self.orders, self.times, self.is_uniform, progress)
-        z0 = self.packing.flat(self.y0)
-        dz0 = None if self.dy0 is None else self.packing.flat(self.dy0)
+        z0 = self.packing.joined(self.y0)
+        dz0 = None if self.dy0 is None else self.packing.joined(self.dy0)
         alpha = None if self.alpha is None else self.alpha.double().reshape(-1)
         if not torch.is_grad_enabled():
             states = problem.solve(problem.pick(False), z0, dz0)
@@ -139,7 +139,7 @@ class _Call:
             states = plain.solve(problem, z0, dz0, given)
         else:
             states = self._recorded(problem, z0, dz0, alpha, params)
-        return self.packing.shaped(self._at_outputs(states))
+        return self.packing.parted(self._at_outputs(states))
 
     def _recorded(
         self,
@@ -156,7 +156,7 @@ class _Call:
         return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters)
 
     def _at_outputs(self, states: Tensor) -> Tensor:
-        """Return the states at the output times, [times, a, r]."""
+        """Return the states at the output times, [times, *shape]."""
         whole = np.round(self.index).astype(np.int64)
         if (whole == self.index).all():
             if whole.size == states.shape[0]:
@@ -165,7 +165,7 @@ class _Call:
         at, weights = interpolation(self.index, states.shape[0] - 1)
         placed = torch.as_tensor(weights).to(states)
         points = states[torch.as_tensor(at, device=states.device)]
-        return (points * placed[:, :, None, None]).sum(1)
+        return torch.einsum("ti,ti...->t...", placed, points)
 
     def _check_mesh(self) -> None:
         if self.is_uniform:

@@ -61,7 +61,7 @@ class ParameterGradient:
         self._at, self._states, self._g = [], [], []
 
     def evaluate(self, states: Tensor) -> Tensor:
-        """Return the right-hand sides at the states [steps, a, r] of the first steps, of the same shape."""
+        """Return the right-hand sides at the states [steps, *shape] of the first steps, of the same shape."""
         parts = []
         for first in range(0, states.shape[0], _TOGETHER):
             some = states[first : first + _TOGETHER]

@@ -48,16 +48,17 @@ class Rows:
 
 
 def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor) -> Tensor:
-    """Return the states at all steps, [n_steps + 1, a, r], each with its graph."""
+    """Return the states at all steps, [n_steps + 1, *shape], each with its graph."""
     field, rows = problem.field, Rows(problem, orders)
     roots = getattr(problem.scheme, "roots", None)
     equation = None if roots is None else equation_of(roots, field)
-    states, values = [z0], [field(0, z0)]
+    states, values, packing = [z0], [field(0, z0)], problem.packing
     for n in range(1, problem.n_steps + 1):
         row = rows[n]
-        past = torch.einsum("acn,nar->acr", row[..., :-1], torch.stack(values))
-        memory = problem.base(z0, dz0, n, n + 1)[:, :, 0] + past
-        y = _step(problem, equation, n, memory, row[:, -1, -1:], states[-1])
+        past = torch.einsum("acn,anr->acr", row[..., :-1], packing.matrix(torch.stack(values)))
+        base = z0 if dz0 is None else problem.base(z0, dz0, n, n + 1)[0]
+        w = packing.spread(row[:, -1, -1])
+        y = _step(problem, equation, n, base + packing.viewed(past), w, states[-1])
         states.append(y)
         if n < problem.n_steps:
             values.append(field(n, y))
@@ -68,26 +69,26 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor) -> T
 
 def _step(problem: Problem, equation: Equation | None, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
     if equation is not None:
-        return _root(problem.field, equation, n, memory[:, 0], w, before)
+        return _root(problem.field, equation, n, memory[0], w, before)
     if problem.scheme.sets == 1:
-        return memory[:, 0]
-    y = memory[:, 0]
+        return memory[0]
+    y = memory[0]
     for _ in range(problem.scheme.corrections):  # type: ignore[attr-defined]
-        y = memory[:, 1] + w * problem.field(n, y)
+        y = memory[1] + w * problem.field(n, y)
     return y
 
 
 def _root(field: Field, equation: Equation, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
     """The solution of y = memory + w f(y), with the implicit function theorem's gradient in all that is in it."""
-    weight = problem_weight(w)
+    weight = _number(w)
     with torch.no_grad():
         y = equation.root(n, memory.detach(), weight, before.detach())
     residual = memory + w * field(n, y) - y
     return _Implicit.apply(equation, field, n, weight, y, residual)  # type: ignore[no-any-return]
 
 
-def problem_weight(w: Tensor) -> Any:
-    """Return a weight [a, 1] as steps take it: a number where there is one."""
+def _number(w: Tensor) -> Any:
+    """Return a weight as steps take it: a number where there is one."""
     return w.item() if w.numel() == 1 else w.detach()
 
 
@@ -99,8 +100,12 @@ class _Implicit(torch.autograd.Function):
         return y.clone()
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "fdeint: an implicit step cannot be differentiated twice; use scheme='predictor_corrector' for second "
+                "derivatives."
+            )
         equation, field, n, weight = ctx.given
         (y,) = ctx.saved_tensors
         with torch.enable_grad():

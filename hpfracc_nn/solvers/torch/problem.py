@@ -51,16 +51,26 @@ class Problem:
     def __post_init__(self) -> None:
         self.n_steps = self.times.size - 1
         self.dt = float(self.times[-1] - self.times[0]) / self.n_steps
-        self.like = self.field.times.new_empty(self.field.packing.orders, self.field.packing.width)
+        self.packing = self.field.packing
+        self.like = self.field.times[0]
         self.kept = _kept(self, tuple(self.orders.tolist())) if self.is_uniform else None
         self.matrix = None if self.is_uniform else Forward(self.scheme, self.orders, self.times, self.like)
         self.weights_of_last = self._diagonal()
 
     def pick(self, needs_gradient: bool) -> Plan:
         """Ask the manager for a plan of both passes."""
-        like, nodes = self.like, None if self.kept is None else self.kept.nodes
+        like, packing, nodes = self.like, self.packing, None if self.kept is None else self.kept.nodes
         states = 0 if nodes is None else nodes.states
-        key = (like.shape, self.n_steps, like.dtype, like.device, states, needs_gradient, self.is_uniform)
+        key = (
+            packing.orders,
+            packing.width,
+            self.n_steps,
+            like.dtype,
+            like.device,
+            states,
+            needs_gradient,
+            self.is_uniform,
+        )
 
         def describe() -> Workload:
             return Workload(
@@ -68,10 +78,10 @@ class Problem:
                 framework="torch",
                 device=str(like.device),
                 dtype=_NAMES[like.dtype],
-                rows=like.shape[0],
+                rows=packing.orders,
                 n=self.n_steps,
-                width=like.shape[1],
-                channels=like.shape[0],
+                width=packing.width,
+                channels=packing.orders,
                 exponentials=states,
                 needs_gradient=needs_gradient,
                 threads=torch.get_num_threads(),
@@ -89,7 +99,7 @@ class Problem:
         else:
             operand = toeplitz(self.kept, self.like)
             starts = None if self.kept.starts is None else torch.as_tensor(self.kept.starts).to(self.like)
-        return Past(operand, self.site, plan, "forward", self.like, starts)
+        return Past(operand, self.site, plan, "forward", self.packing, self.like, starts)
 
     def reversed_past(self, plan: Plan) -> Past:
         """Return that of the adjoint, in which step k is step n_steps - k."""
@@ -99,40 +109,38 @@ class Problem:
             operand = Reversed(self.matrix)
         else:
             operand = toeplitz(self.kept, self.like, backward=True)
-        return Past(operand, self.site, plan, "backward", self.like)
+        return Past(operand, self.site, plan, "backward", self.packing, self.like)
 
     def weight(self, n: int) -> Weight:
         """Return what f_n gets in the last memory of step n."""
         return self.weights_of_last[n]
 
     def base(self, z0: Tensor, dz0: Tensor | None, first: int, last: int) -> Tensor:
-        """Return the Taylor polynomial at steps first to last - 1, [a, 1, rows or 1, r]."""
-        found = z0[:, None, None]
+        """Return the Taylor polynomial at steps first to last - 1, [rows, *shape]; [*shape] where it is constant."""
         if dz0 is None:
-            return found
+            return z0
         elapsed = self.field.times[first:last] - self.field.times[0]
-        return found + elapsed[:, None] * dz0[:, None, None]
+        return z0 + elapsed.view(-1, *[1] * z0.ndim) * dz0
 
     def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None) -> Tensor:
-        """Return the states at all steps, [n_steps + 1, a, r]; without a graph.
+        """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
 
         Raises:
             FloatingPointError: A state or a right-hand side is not finite.
         """
         with torch.no_grad():
             past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
-            states = self.like.new_empty(self.n_steps + 1, *self.like.shape)
-            each = states.unbind()
+            states = self.like.new_empty(self.n_steps + 1, *self.packing.shape)
+            each, slots, weights, last_step = states.unbind(), past.slots, self.weights_of_last, self.n_steps
             each[0].copy_(z0)
-            last_step = self.n_steps
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
                 for n in range(first, end):
                     if n:
-                        step.forward(n, past.memory(n), self.weights_of_last[n], each[n - 1], each[n])
+                        step.forward(n, past.memory(n), weights[n], each[n - 1], each[n])
                     if n < last_step:
-                        past.push(n, field(n, each[n]))
-                self._check(first, end, states, past.values)
+                        slots[n].copy_(field(n, each[n]))
+                self._check(first, end, states, past)
                 if self.progress is not None:
                     self.progress(end - 1, last_step)
         self.tell(plan, past)
@@ -143,10 +151,10 @@ class Problem:
         if past.plan is plan and plan.due(past.direction):
             self.site.manager.record(plan, past.seconds, past.direction)
 
-    def _check(self, first: int, last: int, states: Tensor, values: Tensor) -> None:
+    def _check(self, first: int, last: int, states: Tensor, past: Past) -> None:
         """Raise where a state or a right-hand side of the block is not finite: one look for all its steps."""
         end = min(last, self.n_steps)
-        if bool(torch.isfinite(states[first:last].sum()) & torch.isfinite(values[:, first:end].sum())):
+        if bool(torch.isfinite(states[first:last].sum()) & torch.isfinite(past.values[:, first:end].sum())):
             return
         for n in range(first, last):
             t = f"t={self.times[n]:g}"
@@ -156,7 +164,7 @@ class Problem:
                     f"fdeint: the solution diverged at step {n}, {t}, where it was {largest:.3g} one step before; take "
                     "more steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
                 )
-            if n < self.n_steps and not bool(torch.isfinite(values[:, n]).all()):
+            if n < self.n_steps and not bool(torch.isfinite(past.slots[n]).all()):
                 largest = float(states[n].abs().max())
                 raise FloatingPointError(
                     f"fdeint(f): needs finite values; at step {n}, {t}, f returned one that is not for a state of "
@@ -175,7 +183,8 @@ class Problem:
                     found[:, k] += np.asarray(starts)[:, -1, k, k]
         if found.shape[0] == 1:
             return found[0].tolist()
-        return list(torch.from_numpy(found.T.copy()).to(self.like)[:, :, None].unbind())
+        each = torch.from_numpy(found.T.copy()).to(self.like).unbind()
+        return [self.packing.spread(one) for one in each]
 
 
 def _kept(problem: Problem, orders: tuple[float, ...]) -> Kept:

@@ -33,7 +33,7 @@ def equation_of(roots: Roots, field: Field) -> Equation:
     tolerance = _TOLERANCES[field.dtype] if roots.tolerance is None else roots.tolerance
     if isinstance(roots, FixedPoint):
         return Iterated(field, tolerance, roots.iterations)
-    count = field.packing.orders * field.packing.width
+    count = field.packing.shape.numel()
     if count <= roots.dense:
         return Factorised(field, tolerance, roots.iterations)
     return Krylov(field, tolerance, roots.iterations)
@@ -121,7 +121,7 @@ class Factorised(_Iteration):
         start = residual
         for _ in range(self.iterations):
             if self._factors is None:
-                self._factors = _factors(_jacobian(z, value), w)
+                self._factors = _factors(_jacobian(z, value), w, z.shape)
             delta = torch.linalg.lu_solve(*self._factors, residual.reshape(-1, 1), adjoint=True).view_as(g)
             last, change = change, _size(delta)
             mu = mu + delta
@@ -136,7 +136,7 @@ class Factorised(_Iteration):
         with torch.enable_grad():
             z = y.detach().requires_grad_()
             value = self.field(n, z)
-        return _factors(_jacobian(z, value), w)
+        return _factors(_jacobian(z, value), w, z.shape)
 
 
 class Krylov(_Iteration):
@@ -182,10 +182,10 @@ def _jacobian(z: Tensor, value: Tensor) -> Tensor:
     return torch.stack([product(value, [z], unit)[0].reshape(-1) for unit in units])
 
 
-def _factors(jacobian: Tensor, w: float | Tensor) -> tuple[Tensor, Tensor]:
+def _factors(jacobian: Tensor, w: float | Tensor, shape: torch.Size) -> tuple[Tensor, Tensor]:
     count = jacobian.shape[0]
     if isinstance(w, Tensor):
-        w = w.expand(w.shape[0], count // w.shape[0]).reshape(-1, 1)
+        w = w.expand(shape).reshape(-1, 1)
     return torch.linalg.lu_factor(torch.eye(count).to(jacobian) - w * jacobian)
 
 

@@ -1,8 +1,8 @@
 """One step of each scheme, and its transpose.
 
-A step makes y_n of the memories m [a, sets, r] and of w, the weight of f_n in the last of them. Its transpose takes the
-cotangent of y_n apart: into those of the memories, which go to the past, and into those of every right-hand side that
-the step has evaluated, which it pulls through f.
+A step makes y_n of the memories m, [sets, *shape], or [*shape] where there is one, and of w, the weight of f_n in the
+last of them. Its transpose takes the cotangent of y_n apart: into those of the memories, which go to the past, and into
+those of every right-hand side that the step has evaluated, which it pulls through f.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Sche
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.solving import Equation, equation_of
 
-Weight = float | Tensor  # of f_n at step n: a number, or [a, 1]
+Weight = float | Tensor  # of f_n at step n: a number, or what broadcasts to a state
 
 
 class Sweep(Protocol):
@@ -57,7 +57,7 @@ class Step(Protocol):
         ...
 
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
-        """Return the cotangents of the memories, [a, sets, r], or [a, r] for one set.
+        """Return the cotangents of the memories, of the same shape.
 
         Args:
             sweep: The backward pass.
@@ -81,7 +81,7 @@ class ExplicitStep:
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
-        out.copy_(m[:, 0])
+        out.copy_(m)
 
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`."""
@@ -98,7 +98,7 @@ class CorrectedStep:
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
-        found, history = m[:, 0], m[:, 1]
+        found, history = m.unbind()
         for _ in range(self.corrections - 1):
             found = _added(history, w, self.field(n, found))
         _added(history, w, self.field(n, found), out)
@@ -106,15 +106,16 @@ class CorrectedStep:
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`."""
         total = g if fg is None else g + sweep.pull(n, y, fg)
-        graphs = [sweep.evaluated(n, m[:, 0])]
+        predicted, history = m.unbind()
+        graphs = [sweep.evaluated(n, predicted)]
         for _ in range(self.corrections - 1):
-            graphs.append(sweep.evaluated(n, _added(m[:, 1], w, graphs[-1][1].detach())))
+            graphs.append(sweep.evaluated(n, _added(history, w, graphs[-1][1].detach())))
         corrected = torch.zeros_like(total)
         for z, value in reversed(graphs):
             corrected = corrected + total
             sweep.weight(n, total, value.detach())
             total = sweep.through(n, z, value, total * w)
-        return torch.stack([total, corrected], 1)
+        return torch.stack([total, corrected])
 
 
 class ImplicitStep:
@@ -128,7 +129,7 @@ class ImplicitStep:
 
     def forward(self, n: int, m: Tensor, w: Weight, before: Tensor, out: Tensor) -> None:
         """See `Step`."""
-        out.copy_(self.equation.root(n, m[:, 0], w, before))
+        out.copy_(self.equation.root(n, m, w, before))
 
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`: (1 - w J') mu = g + J' fg, and f_n has fg + w mu in all."""
