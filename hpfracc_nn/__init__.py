@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
-    from hpfracc_nn.solvers.torch import fdeint
+    from hpfracc_nn.solvers.torch import NeuralFDE, fdeint
 
     __version__: str
 
@@ -39,6 +39,7 @@ __all__ = [
     "FractionalDifference",
     "FractionalLayer",
     "GrunwaldLetnikov",
+    "NeuralFDE",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Stencil",
@@ -62,7 +63,7 @@ _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
-    "fdeint": "hpfracc_nn.solvers.torch",
+    **dict.fromkeys(("NeuralFDE", "fdeint"), "hpfracc_nn.solvers.torch"),
 }
 
 

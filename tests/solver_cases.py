@@ -131,7 +131,8 @@ def problem(name: str) -> Problem:
         return Problem(**bagley_torvik(case), **common)
     values = [[float(each) for each in (value if isinstance(value, list) else [value])] for value in case["values"]]
     if not isinstance(case["values"][0], list):
-        known, y0 = (case.get("component", 0),), case.get("y0", [1.0, 0.0])
+        known: tuple[int, ...] = (case.get("component", 0),)
+        y0 = case.get("y0", [1.0, 0.0])
     else:
         known, y0 = tuple(range(len(values[0]))), case["y0"]
     alpha, slope = case["alpha"], None

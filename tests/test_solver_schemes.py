@@ -96,7 +96,7 @@ def test_lines_are_integrated_exactly_on_a_graded_mesh(alpha):
 def test_a_block_is_a_part_of_the_matrix(parts):
     times = Graded().times(0.0, 1.0, 200, 0.5)
     whole = PredictorCorrector().block(np.array([0.5]), times, parts[0], range(201), NUMPY)
-    part = PredictorCorrector().block(np.array([0.5]), times, *parts, NUMPY)
+    part = PredictorCorrector().block(np.array([0.5]), times, parts[0], parts[1], NUMPY)
     np.testing.assert_allclose(part, whole[..., parts[1].start : parts[1].stop], rtol=1e-12, atol=1e-16)
 
 

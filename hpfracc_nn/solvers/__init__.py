@@ -15,9 +15,9 @@ from hpfracc_nn.solvers.roots import FixedPoint, Newton
 from hpfracc_nn.solvers.schemes import BDF2, SCHEMES, PredictorCorrector, Rectangle, Scheme, Trapezoid
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.torch import fdeint
+    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, fdeint
 
-_TORCH = ("fdeint",)
+_TORCH = ("MultiTerm", "NeuralFDE", "fdeint")
 
 __all__ = [
     "BDF2",
@@ -32,6 +32,8 @@ __all__ = [
     "Graded",
     "History",
     "Mesh",
+    "MultiTerm",
+    "NeuralFDE",
     "Newton",
     "PredictorCorrector",
     "Rectangle",

@@ -47,6 +47,8 @@ class Automatic:
 
     def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
         """Return the weights as they are, with exponentials to the dtype's tolerance where there are such."""
+        if _is_short(weights, dtype):
+            return _kept(self, weights, None, xp)
         return _kept(self, weights, fitting(weights, TOLERANCES[dtype], dtype), xp)
 
     def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
@@ -122,7 +124,7 @@ class Exponentials:
             ValueError: No sum of exponentials comes so close.
         """
         tolerance = TOLERANCES[dtype] if self.tolerance is None else self.tolerance
-        if weights.columns.shape[-1] <= _few(dtype):
+        if _is_short(weights, dtype):
             return _kept(self, weights, None, xp)
         found = fitting(weights, tolerance, dtype)
         if found is None:
@@ -205,11 +207,8 @@ def _kept(history: History, weights: Weights, found: Nodes | None, xp: Namespace
 
 def fitting(weights: Weights, tolerance: float, dtype: str) -> Nodes | None:
     """Return the fewest nodes whose exponentials come so close to every weight, in NumPy arrays, or None."""
-    columns = weights.columns
+    columns, fit = weights.columns, FITS[dtype]
     n = columns.shape[-1]
-    fit = FITS[dtype]
-    if n <= _few(dtype):
-        return None
     for states in range(LANES * math.ceil((fit.first + 3) / LANES), _MOST_STATES, LANES):
         found = nodes(n, fit, states)
         if _error(columns, found) <= tolerance:
@@ -229,9 +228,9 @@ def summed(columns: Array, found: Nodes, c: Array, xp: Namespace) -> Array:
     return xp.concat([columns[..., : found.first], sums])
 
 
-def _few(dtype: str) -> int:
-    """Lags up to which all are exact."""
-    return 4 * FITS[dtype].first
+def _is_short(weights: Weights, dtype: str) -> bool:
+    """Whether there are so few lags that all stay exact."""
+    return weights.columns.shape[-1] <= 4 * FITS[dtype].first
 
 
 def _error(columns: np.ndarray, found: Nodes) -> float:

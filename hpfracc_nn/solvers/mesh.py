@@ -19,10 +19,6 @@ class Uniform:
         """Return the mesh, [n_steps + 1]."""
         return np.linspace(first, last, n_steps + 1)
 
-    def is_uniform(self, alpha: float) -> bool:
-        """Return True."""
-        return True
-
 
 @dataclass(frozen=True)
 class Graded:
@@ -57,10 +53,6 @@ class Graded:
     def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
         """Return the mesh, [n_steps + 1]."""
         return first + (last - first) * (np.arange(n_steps + 1) / n_steps) ** self.of(alpha)
-
-    def is_uniform(self, alpha: float) -> bool:
-        """Return whether the exponent is 1."""
-        return self.of(alpha) == 1
 
 
 Mesh = Uniform | Graded

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -84,14 +85,63 @@ def fdeint(
         >>> ts = torch.linspace(0, 1, 101, dtype=torch.float64)
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
     """
-    call = _Call(f, y0, ts, alpha, scheme, history, mesh, n_steps, dy0)
-    manager = manager or default_manager()
-    site = manager.shared_site(call.history.op, "torch", "fdeint")
+    method = Method.of("fdeint", scheme, history, mesh)
+    call = Call(f, y0, ts, alpha, method, n_steps, dy0)
+    site = (manager or default_manager()).shared_site(method.history.op, "torch", "fdeint")
     return call.solved(site, adjoint, params, progress)
 
 
-class _Call:
-    """The arguments of one call, checked and laid out."""
+@dataclass(frozen=True)
+class Method:
+    """How an equation is solved.
+
+    Attributes:
+        scheme: How steps are taken.
+        history: How the past is kept.
+        mesh: Where steps are taken.
+    """
+
+    scheme: Scheme
+    history: History
+    mesh: Mesh
+
+    @classmethod
+    def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:
+        """Return the method that names or objects mean.
+
+        Raises:
+            ValueError: There is none of that name, or they do not go together.
+            TypeError: One is neither a name nor an option.
+        """
+        kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
+        found = cls(
+            checks.named(owner, "scheme", scheme, SCHEMES, tuple(SCHEMES.values())),
+            checks.named(owner, "history", history, HISTORIES, kinds),
+            checks.named(owner, "mesh", mesh, MESHES, (Uniform, Graded)),
+        )
+        if isinstance(found.mesh, Uniform):
+            return found
+        if isinstance(found.history, Automatic):
+            found = replace(found, history=Full())  # all of the past, and only one way to add it up
+        for part, reason, way_out in (
+            ("scheme", found.scheme.needs_uniform, "scheme='trapezoid'"),
+            ("history", found.history.needs_uniform, "history='full'"),
+        ):
+            if reason:
+                raise ValueError(
+                    f"{owner}({part}={getattr(found, part).name!r}, mesh={found.mesh}): needs a uniform mesh, because "
+                    f"{reason}; pass mesh='uniform', or {way_out}."
+                )
+        return found
+
+
+class Call:
+    """The arguments of one call, checked and laid out; those of `fdeint`.
+
+    Raises:
+        ValueError: One is out of range.
+        TypeError: One has the wrong type.
+    """
 
     def __init__(
         self,
@@ -99,18 +149,13 @@ class _Call:
         y0: State,
         ts: Any,
         alpha: float | Tensor,
-        scheme: str | Scheme,
-        history: str | History,
-        mesh: str | Mesh,
-        n_steps: int | None,
-        dy0: State | None,
+        method: Method,
+        n_steps: int | None = None,
+        dy0: State | None = None,
     ):
         if not callable(f):
             raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
-        self.scheme: Scheme = checks.named("fdeint", "scheme", scheme, SCHEMES, tuple(SCHEMES.values()))
-        kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
-        self.history: History = checks.named("fdeint", "history", history, HISTORIES, kinds)
-        self.mesh: Mesh = checks.named("fdeint", "mesh", mesh, MESHES, (Uniform, Graded))
+        self.method = method
         self.f, self.y0 = f, _checked_state("y0", y0)
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
         self.alpha = alpha if isinstance(alpha, Tensor) else None
@@ -121,14 +166,13 @@ class _Call:
         given = ts.detach().cpu().numpy() if isinstance(ts, Tensor) else ts
         outputs, resolution = checks.increasing("fdeint", given), _resolution(ts)
         least = float(self.orders.min())
-        self.times, self.index = _mesh(self.mesh, outputs, resolution, n_steps, least)
-        self.is_uniform = self.mesh.is_uniform(least)
-        self._check_mesh()
+        self.times, self.index = _mesh(method.mesh, outputs, resolution, n_steps, least)
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
-        """Return the states at the output times."""
-        field = Field(self.f, self.packing, self.times, self.like)
-        problem = Problem(field, self.scheme, self.history, site, self.orders, self.times, self.is_uniform, progress)
+        """Return the states at the output times; the site is of the history's operation."""
+        field, method = Field(self.f, self.packing, self.times, self.like), self.method
+        is_uniform = isinstance(method.mesh, Uniform)
+        problem = Problem(field, method.scheme, method.history, site, self.orders, self.times, is_uniform, progress)
         z0 = self.packing.joined(self.y0)
         dz0 = None if self.dy0 is None else self.packing.joined(self.dy0)
         alpha = None if self.alpha is None else self.alpha.double().reshape(-1)
@@ -166,22 +210,6 @@ class _Call:
         placed = torch.as_tensor(weights).to(states)
         points = states[torch.as_tensor(at, device=states.device)]
         return torch.einsum("ti,ti...->t...", placed, points)
-
-    def _check_mesh(self) -> None:
-        if self.is_uniform:
-            return
-        if self.scheme.needs_uniform:
-            raise ValueError(
-                f"fdeint(scheme={self.scheme.name!r}, mesh={self.mesh}): needs a uniform mesh, because "
-                f"{self.scheme.needs_uniform}; pass mesh='uniform', or scheme='trapezoid'."
-            )
-        if isinstance(self.history, Automatic):
-            self.history = Full()
-        if self.history.needs_uniform:
-            raise ValueError(
-                f"fdeint(history={self.history}, mesh={self.mesh}): needs a uniform mesh, because "
-                f"{self.history.needs_uniform}; pass mesh='uniform', or history='full'."
-            )
 
 
 def _checked_state(name: str, y: Any) -> State:

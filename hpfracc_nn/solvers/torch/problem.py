@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.selection import Plan, Site, Workload
-from hpfracc_nn.solvers.history import History, Kept
+from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.operand import Forward, Operand, Reversed, toeplitz
@@ -59,8 +59,7 @@ class Problem:
 
     def pick(self, needs_gradient: bool) -> Plan:
         """Ask the manager for a plan of both passes."""
-        like, packing, nodes = self.like, self.packing, None if self.kept is None else self.kept.nodes
-        states = 0 if nodes is None else nodes.states
+        like, packing, states = self.like, self.packing, self._states()
         key = (
             packing.orders,
             packing.width,
@@ -157,19 +156,32 @@ class Problem:
         if bool(torch.isfinite(states[first:last].sum()) & torch.isfinite(past.values[:, first:end].sum())):
             return
         for n in range(first, last):
-            t = f"t={self.times[n]:g}"
             if not bool(torch.isfinite(states[n]).all()):
-                largest = float(states[max(n - 1, 0)].abs().max())
-                raise FloatingPointError(
-                    f"fdeint: the solution diverged at step {n}, {t}, where it was {largest:.3g} one step before; take "
-                    "more steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
-                )
+                raise self._fault(n, states[max(n - 1, 0)])
             if n < self.n_steps and not bool(torch.isfinite(past.slots[n]).all()):
-                largest = float(states[n].abs().max())
-                raise FloatingPointError(
-                    f"fdeint(f): needs finite values; at step {n}, {t}, f returned one that is not for a state of "
-                    f"size {largest:.3g}; keep f defined there, or stop before."
-                )
+                raise self._fault(n, states[n])
+
+    def _fault(self, n: int, before: Tensor) -> FloatingPointError:
+        """Return what is said of step n, where something is not finite: f, or the solution after it has grown."""
+        largest, t = float(before.abs().max()), f"t={self.times[n]:g}"
+        grown = torch.finfo(before.dtype).max ** 0.1
+        if largest < grown and not bool(torch.isfinite(self.field(n, before)).all()):
+            return FloatingPointError(
+                f"fdeint(f): needs finite values; at step {n}, {t}, f returned one that is not for a state of size "
+                f"{largest:.3g}; keep f defined there, or stop before."
+            )
+        return FloatingPointError(
+            f"fdeint: the solution diverged at step {n}, {t}, where it was {largest:.3g} one step before; take more "
+            "steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
+        )
+
+    def _states(self) -> int:
+        """Return the states that can stand for the weights: exponentials and exact lags; 0 where none can."""
+        if self.kept is None:
+            return 0
+        if self.kept.nodes is not None:
+            return self.kept.nodes.states
+        return self.n_steps if isinstance(self.history, Exponentials) else 0
 
     def _diagonal(self) -> list[Weight]:
         if self.kept is None:
