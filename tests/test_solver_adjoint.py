@@ -17,22 +17,13 @@ from hpfracc_nn.solvers import (
     Graded,
     Newton,
     PredictorCorrector,
-    Rectangle,
     Trapezoid,
     Window,
     fdeint,
 )
 from tests.solver_cases import tensor
 
-SCHEME_OPTIONS = [
-    Rectangle(),
-    PredictorCorrector(),
-    PredictorCorrector(3),
-    Trapezoid(),
-    Trapezoid(Newton(dense=0)),
-    Trapezoid(FixedPoint()),
-    BDF2(),
-]
+SCHEME_OPTIONS = [PredictorCorrector(3), Trapezoid(Newton(dense=0)), Trapezoid(FixedPoint()), BDF2(FixedPoint())]
 HISTORY_OPTIONS = ["auto", "full", "fft", Exponentials(1e-3), Window(9)]
 
 
@@ -43,7 +34,7 @@ def network(width=3):
     ).double()
 
 
-def gradients(alpha, adjoint, *, n_steps=80, f=None, **options):
+def gradients(alpha, adjoint, *, n_steps=66, f=None, **options):
     """Return the solution and the gradients of a loss over all of it, in y0, alpha, dy0 and the parameters."""
     net = network()
     y0 = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_()
@@ -63,10 +54,16 @@ def assert_same(found, expected, tolerance=1e-12):
 
 
 @pytest.mark.parametrize("history", HISTORY_OPTIONS, ids=str)
-@pytest.mark.parametrize("scheme", SCHEME_OPTIONS, ids=str)
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, history):
-    # Newton with products and fixed points are solved to 1e-13 of the state in each step and each step's transpose.
     options = {"scheme": scheme, "history": history}
+    assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
+
+
+@pytest.mark.parametrize("scheme", SCHEME_OPTIONS, ids=str)
+def test_it_is_with_every_option_of_a_scheme(scheme):
+    # Newton with products and fixed points are solved to 1e-13 of the state in each step and each step's transpose.
+    options = {"scheme": scheme, "n_steps": 20}
     assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
 
 
@@ -83,7 +80,7 @@ def test_it_is_on_a_graded_mesh(scheme, alpha):
     assert_same(gradients(alpha, True, **options), gradients(alpha, False, **options))
 
 
-@pytest.mark.parametrize("n_steps", [1, 2, 3, 63, 64, 65, 128])
+@pytest.mark.parametrize("n_steps", [1, 2, 3, 63, 64, 65])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_is_for_every_number_of_steps(scheme, n_steps):
     assert_same(
@@ -91,6 +88,7 @@ def test_it_is_for_every_number_of_steps(scheme, n_steps):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("history", ["full", "fft", Exponentials(1e-6)], ids=str)
 def test_it_is_over_many_blocks(history):
     # 520 steps of 64: the blocks of the FFT go up to 512 steps.
@@ -142,7 +140,7 @@ def test_output_times_between_the_points_of_a_graded_mesh_have_gradients():
     )
 
 
-@pytest.mark.parametrize("n_steps", [50, 400])
+@pytest.mark.parametrize("n_steps", [50, 130])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_only_the_states_are_saved_and_the_graph_does_not_grow(scheme, n_steps):
     net, y0 = network(16), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)

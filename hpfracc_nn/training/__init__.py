@@ -1,20 +1,24 @@
-"""Training: the report of what ran where, the largest batch that fits, and what forecasts are compared with.
+"""Training: the report of what ran where, fits of fractional models, the largest batch that fits, and baselines.
 
 The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`,
-`suggest_batch_size` needs `hpfracc-nn[torch]`.
+`fit_fde` and `suggest_batch_size` need `hpfracc-nn[torch]`.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpfracc_nn.training.fit import Fit
     from hpfracc_nn.training.torch.backend_report import BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size
+    from hpfracc_nn.training.torch.fit_fde import fit_fde
 
-__all__ = ["BackendReport", "suggest_batch_size"]
+__all__ = ["BackendReport", "Fit", "fit_fde", "suggest_batch_size"]
 
 _ROOMS = {
     "BackendReport": "hpfracc_nn.training.torch.backend_report",
+    "Fit": "hpfracc_nn.training.fit",
+    "fit_fde": "hpfracc_nn.training.torch.fit_fde",
     "suggest_batch_size": "hpfracc_nn.training.torch.batch_size",
 }
 _EXTRAS = {"lightning": "lightning", "torch": "torch"}

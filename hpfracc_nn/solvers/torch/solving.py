@@ -16,6 +16,10 @@ _ROUNDING = 1e3  # times the tolerance
 _SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
 
 
+class NotSolved(RuntimeError):
+    """The equation of a step has not been solved to the tolerance."""
+
+
 class Equation(Protocol):
     """Solves the steps of one solve."""
 
@@ -50,8 +54,8 @@ class _Iteration:
         allowed = self.tolerance * max(_size(y), _size(m), torch.finfo(y.dtype).tiny)
         return change <= allowed or (change <= _ROUNDING * allowed and change > last / 2)
 
-    def _failed(self, n: int, change: float, what: str) -> RuntimeError:
-        return RuntimeError(
+    def _failed(self, n: int, change: float, what: str) -> NotSolved:
+        return NotSolved(
             f"fdeint: {what} of step {n}, t={float(self.field.times[n]):g}, did not converge in {self.iterations} "
             f"iterations; the last change was {change:.3g}; {self._way_out}."
         )
