@@ -64,7 +64,8 @@ class _Solve(torch.autograd.Function):
         learns = alpha is not None and ctx.needs_input_grad[4]
         wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[5:], strict=True) if needs]
         sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
-        z0_gradient, dz0_gradient = sweep.run()
+        with torch.autocast(g.device.type, enabled=False):
+            z0_gradient, dz0_gradient = sweep.run()
         found = iter(sweep.gradient.totals)
         return (
             None,

@@ -22,30 +22,43 @@ class Field:
         packing: How its states are laid out.
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
+        low: The dtype of the autocast that f runs under, or None.
     """
 
-    def __init__(self, f: RightHandSide, packing: Packing, times: np.ndarray, like: Tensor):
+    def __init__(
+        self, f: RightHandSide, packing: Packing, times: np.ndarray, like: Tensor, low: torch.dtype | None = None
+    ):
         self.f, self.packing = f, packing
         self.dtype = like.dtype
         self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
         self._shape, self._is_tuple = packing.shape, packing.is_tuple
         self._each = self.times.unbind()
+        self._low = low
+        self._run = f if low is None else self._autocast
 
     def __call__(self, n: int, z: Tensor) -> Tensor:
         """Return the right-hand side at step n, of the shape of z."""
         if self._is_tuple:
             return self._of_tuple(n, z)
-        found = self.f(self._each[n], z)
+        found = self._run(self._each[n], z)
         if not isinstance(found, Tensor) or found.shape != self._shape or found.dtype != self.dtype:
             raise self._wrong(n, "", found, self._shape)
         return found
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
-        return self.packing.joined(self.f(t, self.packing.parted(z)))
+        return self.packing.joined(self._run(t, self.packing.parted(z)))
+
+    def _autocast(self, t: Tensor, y: Any) -> Any:
+        """Return f as it would run for the caller, with its results in the states' dtype."""
+        with torch.autocast(self.times.device.type, self._low):
+            found = self.f(t, y)
+        if isinstance(found, tuple | list):
+            return tuple(part.to(self.dtype) if isinstance(part, Tensor) else part for part in found)
+        return found.to(self.dtype) if isinstance(found, Tensor) else found
 
     def _of_tuple(self, n: int, z: Tensor) -> Tensor:
-        found, shapes = self.f(self._each[n], self.packing.parted(z)), self.packing.shapes
+        found, shapes = self._run(self._each[n], self.packing.parted(z)), self.packing.shapes
         if not isinstance(found, tuple | list) or len(found) != len(shapes):
             kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
             raise TypeError(

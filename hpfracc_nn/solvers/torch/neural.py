@@ -13,8 +13,8 @@ from hpfracc_nn.selection import BackendManager, default_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.ode import Call, Method
-from hpfracc_nn.solvers.torch.packing import State
+from hpfracc_nn.solvers.torch.ode import Method, solved
+from hpfracc_nn.solvers.torch.packing import S
 from hpfracc_nn.solvers.torch.problem import Progress
 
 
@@ -103,15 +103,26 @@ class NeuralFDE(nn.Module):
 
     def forward(
         self,
-        y0: State,
+        y0: S,
         ts: Tensor | Sequence[float],
-        dy0: State | None = None,
+        dy0: S | None = None,
         *,
         progress: Progress | None = None,
-    ) -> State:
+    ) -> S:
         """Return the states at `ts`, time first; arguments as in `fdeint`."""
-        call = Call(self.f, y0, ts, self.alpha, self.method, self.n_steps, dy0)
-        return call.solved(self.site, self.adjoint, None, progress)
+        found: S = solved(
+            self.f,
+            y0,
+            ts,
+            self.alpha,
+            self.method,
+            self.site,
+            self.n_steps,
+            dy0,
+            self.adjoint,
+            progress=progress,
+        )
+        return found
 
     def extra_repr(self) -> str:
         kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self.alpha.tolist()}"

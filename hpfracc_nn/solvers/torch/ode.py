@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.probe import is_traced, uncompiled
@@ -20,17 +21,16 @@ from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
 from hpfracc_nn.solvers.torch import kernels, plain  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.adjoint import recorded
 from hpfracc_nn.solvers.torch.field import Field, RightHandSide
-from hpfracc_nn.solvers.torch.packing import State, packing_of
+from hpfracc_nn.solvers.torch.packing import S, State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
 from hpfracc_nn.solvers.torch.problem import Problem, Progress
 
 _DTYPES = (torch.float32, torch.float64)
 
 
-@uncompiled
 def fdeint(
     f: RightHandSide,
-    y0: State,
+    y0: S,
     ts: Tensor | Sequence[float] | np.ndarray,
     alpha: float | Tensor,
     *,
@@ -38,12 +38,12 @@ def fdeint(
     history: str | History = "auto",
     mesh: str | Mesh = "uniform",
     n_steps: int | None = None,
-    dy0: State | None = None,
+    dy0: S | None = None,
     adjoint: bool = True,
     params: Iterable[Tensor] | None = None,
     progress: Progress | None = None,
     manager: BackendManager | None = None,
-) -> State:
+) -> S:
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
     Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
@@ -86,9 +86,37 @@ def fdeint(
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
     """
     method = Method.of("fdeint", scheme, history, mesh)
-    call = Call(f, y0, ts, alpha, method, n_steps, dy0)
     site = (manager or default_manager()).shared_site(method.history.op, "torch", "fdeint")
-    return call.solved(site, adjoint, params, progress)
+    found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
+    return found
+
+
+@uncompiled
+def solved(
+    f: RightHandSide,
+    y0: State,
+    ts: Any,
+    alpha: float | Tensor,
+    method: Method,
+    site: Site,
+    n_steps: int | None = None,
+    dy0: State | None = None,
+    adjoint: bool = True,
+    params: Iterable[Tensor] | None = None,
+    progress: Progress | None = None,
+) -> Any:
+    """Return what `fdeint` does, by a method and a site that the caller keeps; the site is of the history's operation.
+
+    Under autocast f runs as it would elsewhere and its results are taken in the state's dtype; sums over the past are
+    not autocast.
+    """
+    call = Call(f, y0, ts, alpha, method, n_steps, dy0)
+    kind = call.like.device.type
+    if not torch.is_autocast_enabled(kind):
+        return call.solved(site, adjoint, params, progress)
+    call.low = torch.get_autocast_dtype(kind)
+    with torch.autocast(kind, enabled=False):
+        return call.solved(site, adjoint, params, progress)
 
 
 @dataclass(frozen=True)
@@ -156,6 +184,7 @@ class Call:
         if not callable(f):
             raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
         self.method = method
+        self.low: torch.dtype | None = None  # of f's autocast
         self.f, self.y0 = f, _checked_state("y0", y0)
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
         self.alpha = alpha if isinstance(alpha, Tensor) else None
@@ -163,22 +192,23 @@ class Call:
         self.packing = packing_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
         checks.orders("fdeint", self.orders, dy0 is not None)
         self.dy0 = None if dy0 is None else _like(self.y0, _checked_state("dy0", dy0))
-        given = ts.detach().cpu().numpy() if isinstance(ts, Tensor) else ts
+        given = _values("ts", ts) if isinstance(ts, Tensor) else ts
         outputs, resolution = checks.increasing("fdeint", given), _resolution(ts)
         least = float(self.orders.min())
         self.times, self.index = _mesh(method.mesh, outputs, resolution, n_steps, least)
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
-        """Return the states at the output times; the site is of the history's operation."""
-        field, method = Field(self.f, self.packing, self.times, self.like), self.method
+        """Return the states at the output times."""
+        field, method = Field(self.f, self.packing, self.times, self.like, self.low), self.method
         is_uniform = isinstance(method.mesh, Uniform)
         problem = Problem(field, method.scheme, method.history, site, self.orders, self.times, is_uniform, progress)
         z0 = self.packing.joined(self.y0)
         dz0 = None if self.dy0 is None else self.packing.joined(self.dy0)
-        alpha = None if self.alpha is None else self.alpha.double().reshape(-1)
-        if not torch.is_grad_enabled():
+        alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)
+        is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
+        if not is_seen and not torch.is_grad_enabled():
             states = problem.solve(problem.pick(False), z0, dz0)
-        elif not adjoint or is_traced(z0, ()):
+        elif is_seen or not adjoint:
             given = torch.as_tensor(self.orders, device=z0.device) if alpha is None else alpha
             states = plain.solve(problem, z0, dz0, given)
         else:
@@ -251,12 +281,25 @@ def _orders(alpha: Any) -> np.ndarray:
     if isinstance(alpha, Tensor):
         if not alpha.is_floating_point():
             raise TypeError(f"fdeint(alpha of dtype {alpha.dtype}): needs a floating tensor; pass alpha.double().")
-        return alpha.detach().double().cpu().reshape(-1).numpy().copy()
+        return _values("alpha", alpha).reshape(-1)
     if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.floating):
         raise TypeError(
             f"fdeint(alpha of type {type(alpha).__name__}): needs a float or a floating tensor; pass for example 0.5."
         )
     return np.array([float(alpha)])
+
+
+def _values(name: str, x: Tensor) -> np.ndarray:
+    """Return a tensor's numbers, also inside a transform, where operations would return what has none."""
+    functorch = torch._C._functorch
+    while functorch.is_functorch_wrapped_tensor(x):
+        if functorch.is_batchedtensor(x):
+            raise ValueError(
+                f"fdeint({name}): needs the same {name} throughout torch.func.vmap; pass an alpha for each entry of "
+                "y0, or call fdeint once for each."
+            )
+        x = functorch.get_unwrapped(x)
+    return np.array(x.tolist(), dtype=np.float64)
 
 
 def _resolution(ts: Any) -> float:

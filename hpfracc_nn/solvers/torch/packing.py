@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 State = Tensor | tuple[Tensor, ...]
+S = TypeVar("S", Tensor, tuple[Tensor, ...])  # of what kind the user's state is
 
 
 @dataclass(frozen=True)

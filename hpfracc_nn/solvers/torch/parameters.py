@@ -105,7 +105,8 @@ def discovered(
             )
     leaves: dict[int, Tensor] = {}
     own = [] if module is None else [each for each in module.parameters() if each.requires_grad]
-    for each in (*own, *(given or ()), *_leaves(value)):
+    passed = tuple(given or ())
+    for each in (*own, *passed, *_leaves(value, passed)):
         if each is not z:
             leaves[id(each)] = each
     for each in leaves.values():
@@ -117,9 +118,9 @@ def discovered(
     return value.detach(), tuple(leaves.values())
 
 
-def _leaves(value: Tensor) -> Iterable[Tensor]:
-    """Yield the leaves of a graph."""
-    seen, waiting = set(), [value.grad_fn]
+def _leaves(value: Tensor, passed: Iterable[Tensor]) -> Iterable[Tensor]:
+    """Yield the leaves of a graph, but not those behind tensors that were passed: their gradients go on from there."""
+    seen, waiting = {each.grad_fn for each in passed}, [value.grad_fn]
     while waiting:
         node = waiting.pop()
         if node is None or node in seen:

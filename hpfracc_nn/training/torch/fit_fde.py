@@ -178,7 +178,6 @@ class _Problem:
 
         with torch.no_grad():
             ys = fdeint(right, start, self.ts, alpha, n_steps=n_steps, **self.options)
-        assert isinstance(ys, Tensor), "the state is one tensor"
         kept = ys if self._is_first else ys[1:]
         seen = [row if self.observe is None else self.observe(row) for row in kept.unbind(1)]
         return torch.stack(seen).reshape(values.shape[0], -1).numpy()
