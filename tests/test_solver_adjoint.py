@@ -24,7 +24,14 @@ from hpfracc_nn.solvers import (
 from tests.solver_cases import tensor
 
 SCHEME_OPTIONS = [PredictorCorrector(3), Trapezoid(Newton(dense=0)), Trapezoid(FixedPoint()), BDF2(FixedPoint())]
-HISTORY_OPTIONS = ["auto", "full", "fft", Exponentials(1e-3), Window(9)]
+SLOW = pytest.mark.slow
+HISTORY_OPTIONS = [
+    "auto",
+    pytest.param("full", marks=SLOW),
+    pytest.param("fft", marks=SLOW),
+    Exponentials(1e-3),
+    Window(9),
+]
 
 
 def network(width=3):
@@ -34,7 +41,7 @@ def network(width=3):
     ).double()
 
 
-def gradients(alpha, adjoint, *, n_steps=66, f=None, **options):
+def gradients(alpha, adjoint, *, n_steps=12, f=None, **options):
     """Return the solution and the gradients of a loss over all of it, in y0, alpha, dy0 and the parameters."""
     net = network()
     y0 = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_()
@@ -56,14 +63,14 @@ def assert_same(found, expected, tolerance=1e-12):
 @pytest.mark.parametrize("history", HISTORY_OPTIONS, ids=str)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, history):
-    options = {"scheme": scheme, "history": history}
+    options = {"scheme": scheme, "history": history, "n_steps": 66}  # two blocks
     assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
 
 
 @pytest.mark.parametrize("scheme", SCHEME_OPTIONS, ids=str)
 def test_it_is_with_every_option_of_a_scheme(scheme):
     # Newton with products and fixed points are solved to 1e-13 of the state in each step and each step's transpose.
-    options = {"scheme": scheme, "n_steps": 20}
+    options = {"scheme": scheme}
     assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
 
 
@@ -80,7 +87,7 @@ def test_it_is_on_a_graded_mesh(scheme, alpha):
     assert_same(gradients(alpha, True, **options), gradients(alpha, False, **options))
 
 
-@pytest.mark.parametrize("n_steps", [1, 2, 3, 63, 64, 65])
+@pytest.mark.parametrize("n_steps", [1, 2, 3, *(pytest.param(n, marks=SLOW) for n in (63, 64, 65, 128))])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_is_for_every_number_of_steps(scheme, n_steps):
     assert_same(
@@ -94,6 +101,13 @@ def test_it_is_over_many_blocks(history):
     # 520 steps of 64: the blocks of the FFT go up to 512 steps.
     options = {"n_steps": 520, "history": history}
     assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.4, [0.4, 0.7, 0.9]], ids=str)
+def test_it_is_over_many_blocks_of_a_graded_mesh(alpha):
+    options = {"n_steps": 150, "mesh": "graded"}
+    assert_same(gradients(alpha, True, **options), gradients(alpha, False, **options))
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
@@ -120,7 +134,7 @@ def test_a_random_direction_agrees_with_a_difference(scheme):
 
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_gradcheck(scheme):
-    ts = torch.linspace(0, 1, 9, dtype=torch.float64)
+    ts = torch.linspace(0, 1, 6, dtype=torch.float64)
 
     def solve(y0, alpha, rate):
         return fdeint(lambda t, y: -rate * y + y**2 / 4, y0, ts, alpha, scheme=scheme)
@@ -140,7 +154,7 @@ def test_output_times_between_the_points_of_a_graded_mesh_have_gradients():
     )
 
 
-@pytest.mark.parametrize("n_steps", [50, 130])
+@pytest.mark.parametrize("n_steps", [20, 70])
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_only_the_states_are_saved_and_the_graph_does_not_grow(scheme, n_steps):
     net, y0 = network(16), torch.randn(4, 16, dtype=torch.float64, requires_grad=True)
@@ -269,9 +283,9 @@ def test_float32_follows_float64():
 
 def test_the_biased_gradient_of_a_continuous_adjoint_is_not_ours():
     # D^a y = -theta y: dL/dtheta of L = y(1)**2 by E_a and its derivative; a continuous adjoint is 9.5 % off at 0.5.
-    theta, ts = tensor(1.0).requires_grad_(), torch.linspace(0, 1, 2001, dtype=torch.float64)
+    theta, ts = tensor(1.0).requires_grad_(), torch.linspace(0, 1, 501, dtype=torch.float64)
     loss = fdeint(lambda t, y: -theta * y, tensor(1.0), ts, 0.5)[-1].square().sum()
     (found,) = torch.autograd.grad(loss, theta)
     value = math.exp(1) * math.erfc(1)  # E_1/2(-1); d/dtheta exp(theta**2) erfc(theta)
     slope = 2 * value - 2 / math.sqrt(math.pi)
-    assert found.item() == pytest.approx(2 * value * slope, rel=1e-5)
+    assert found.item() == pytest.approx(2 * value * slope, rel=1e-4)  # 500 steps of order 1.5
