@@ -194,3 +194,11 @@ def test_orders_along_an_axis_are_solves_of_their_own(axis):
     for k, one in enumerate(alpha.tolist()):
         expected = fdeint(lambda t, y: -(y**2), y0.select(axis, k), TS, one)
         torch.testing.assert_close(found.select(axis + 1, k), expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_derivative_at_the_start_is_a_condition_of_high_orders_only():
+    y0, dy0, alpha = tensor(0.5, 1.0), tensor(2.0, 3.0), tensor(0.7, 1.4)
+    found = fdeint(lambda t, y: -y, y0, TS, alpha, dy0=dy0)
+    low = fdeint(lambda t, y: -y, y0[:1], TS, 0.7)
+    high = fdeint(lambda t, y: -y, y0[1:], TS, 1.4, dy0=dy0[1:])
+    torch.testing.assert_close(found, torch.cat([low, high], 1), rtol=1e-12, atol=1e-12)

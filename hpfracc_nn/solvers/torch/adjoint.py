@@ -110,14 +110,14 @@ class Backward:
     def run(self) -> tuple[Tensor, Tensor]:
         """Return the gradients in the state at the start and in its derivative."""
         problem, past, last = self.problem, self.past, self.problem.n_steps
-        step = step_of(problem.scheme, problem.field)
+        step, weights = step_of(problem.scheme, problem.field), problem.own_weights
         with torch.no_grad():
             replayed = self._replayed() if step.needs_memories else self.states
             for first in range(0, last + 1, past.block):
                 for k in range(first, min(past.begin(first), last)):
                     n = last - k
                     fg = self._with_starts(n, past.memory(k)) if k else None
-                    mu = step.backward(self, n, self.states[n], self.g[n], fg, problem.weight(n), replayed[n])
+                    mu = step.backward(self, n, self.states[n], self.g[n], fg, weights[n], replayed[n])
                     past.slots[k].copy_(mu)
             fg = self._with_starts(0, past.memory(last))
             z0_gradient = self.g[0] + self.pull(0, self.states[0], fg)

@@ -61,7 +61,7 @@ def fdeint(
         history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.
         mesh: "uniform", "graded", or a `Mesh`. Graded meshes suit y that begins like t**alpha.
         n_steps: Steps from ts[0] to ts[-1]; None takes those of `ts`.
-        dy0: The derivative at ts[0], like y0; for orders above 1, and only there.
+        dy0: The derivative at ts[0], like y0, where an order is above 1; the entries of lower orders are not looked at.
         adjoint: Whether gradients come from the exact adjoint of the scheme; else by plain backpropagation, whose
             memory grows with n_steps**2, which second derivatives and transforms of `torch.func` need.
         params: Tensors that f reads and that want gradients, where they are no parameters of a module and f does not
@@ -203,7 +203,7 @@ class Call:
         is_uniform = isinstance(method.mesh, Uniform)
         problem = Problem(field, method.scheme, method.history, site, self.orders, self.times, is_uniform, progress)
         z0 = self.packing.joined(self.y0)
-        dz0 = None if self.dy0 is None else self.packing.joined(self.dy0)
+        dz0 = None if self.dy0 is None else self._slope(self.dy0)
         alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)
         is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
         if not is_seen and not torch.is_grad_enabled():
@@ -228,6 +228,11 @@ class Call:
         if not any(each is not None and each.requires_grad for each in tensors):
             return problem.solve(problem.pick(False), z0, dz0)
         return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters)
+
+    def _slope(self, dy0: State) -> Tensor:
+        """Return the derivative at the start, 0 for the orders that have no such condition."""
+        slope = self.packing.joined(dy0)
+        return slope * self.packing.spread(torch.as_tensor(self.orders > 1)).to(slope)
 
     def _at_outputs(self, states: Tensor) -> Tensor:
         """Return the states at the output times, [times, *shape]."""

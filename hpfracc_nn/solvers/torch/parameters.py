@@ -88,11 +88,11 @@ def discovered(
     """
     module = field.f if isinstance(field.f, nn.Module) else None
     buffers = {} if module is None else {name: (each, each._version) for name, each in module.named_buffers()}
-    random = torch.get_rng_state()
+    random = _generators(z0)
     with torch.enable_grad():
         z = z0.detach().requires_grad_()
         value = field(0, z)
-    if not torch.equal(random, torch.get_rng_state()):
+    if not all(map(torch.equal, random, _generators(z0))):
         raise ValueError(
             f"{owner}(f): draws random numbers, as dropout does while training; the adjoint evaluates f again and "
             "would get others; call f.eval(), or pass adjoint=False."
@@ -116,6 +116,12 @@ def discovered(
                 "would call twice; remove it, use register_post_accumulate_grad_hook, or pass adjoint=False."
             )
     return value.detach(), tuple(leaves.values())
+
+
+def _generators(like: Tensor) -> list[Tensor]:
+    """Return the states of the generators that f may draw from unasked."""
+    states = [torch.get_rng_state()]
+    return [*states, torch.cuda.get_rng_state(like.device)] if like.is_cuda else states
 
 
 def _leaves(value: Tensor, passed: Iterable[Tensor]) -> Iterable[Tensor]:

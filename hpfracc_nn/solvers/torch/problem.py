@@ -55,7 +55,7 @@ class Problem:
         self.like = self.field.times[0]
         self.kept = _kept(self, tuple(self.orders.tolist())) if self.is_uniform else None
         self.matrix = None if self.is_uniform else Forward(self.scheme, self.orders, self.times, self.like)
-        self.weights_of_last = self._diagonal()
+        self.own_weights = self._diagonal()  # of f_n in the last memory of step n
 
     def pick(self, needs_gradient: bool) -> Plan:
         """Ask the manager for a plan of both passes."""
@@ -110,10 +110,6 @@ class Problem:
             operand = toeplitz(self.kept, self.like, backward=True)
         return Past(operand, self.site, plan, "backward", self.packing, self.like)
 
-    def weight(self, n: int) -> Weight:
-        """Return what f_n gets in the last memory of step n."""
-        return self.weights_of_last[n]
-
     def base(self, z0: Tensor, dz0: Tensor | None, first: int, last: int) -> Tensor:
         """Return the Taylor polynomial at steps first to last - 1, [rows, *shape]; [*shape] where it is constant."""
         if dz0 is None:
@@ -130,7 +126,7 @@ class Problem:
         with torch.no_grad():
             past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
             states = self.like.new_empty(self.n_steps + 1, *self.packing.shape)
-            each, slots, weights, last_step = states.unbind(), past.slots, self.weights_of_last, self.n_steps
+            each, slots, weights, last_step = states.unbind(), past.slots, self.own_weights, self.n_steps
             each[0].copy_(z0)
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))

@@ -7,6 +7,7 @@ those of every right-hand side that the step has evaluated, which it pulls throu
 
 from __future__ import annotations
 
+from functools import singledispatch
 from typing import Protocol
 
 import torch
@@ -110,11 +111,12 @@ class CorrectedStep:
         graphs = [sweep.evaluated(n, predicted)]
         for _ in range(self.corrections - 1):
             graphs.append(sweep.evaluated(n, _added(history, w, graphs[-1][1].detach())))
-        corrected = torch.zeros_like(total)
+        corrected: Tensor | None = None
         for z, value in reversed(graphs):
-            corrected = corrected + total
+            corrected = total if corrected is None else corrected + total
             sweep.weight(n, total, value.detach())
             total = sweep.through(n, z, value, total * w)
+        assert corrected is not None, "there is a correction"
         return torch.stack([total, corrected])
 
 
@@ -147,14 +149,13 @@ def _added(history: Tensor, w: Weight, value: Tensor, out: Tensor | None = None)
     return torch.add(history, value, alpha=w, out=out)
 
 
-_STEPS = {
-    Rectangle: ExplicitStep,
-    PredictorCorrector: CorrectedStep,
-    Trapezoid: ImplicitStep,
-    BDF2: ImplicitStep,
-}
-
-
+@singledispatch
 def step_of(scheme: Scheme, field: Field) -> Step:
     """Return the step of a scheme."""
-    return _STEPS[type(scheme)](scheme, field)  # type: ignore[index, arg-type]
+    raise TypeError(f"{scheme!r} has no step in torch; register one by step_of.register.")
+
+
+step_of.register(Rectangle, ExplicitStep)
+step_of.register(PredictorCorrector, CorrectedStep)
+step_of.register(Trapezoid, ImplicitStep)
+step_of.register(BDF2, ImplicitStep)
