@@ -64,14 +64,21 @@ def test_a_looser_tolerance_needs_fewer_states():
     assert 0 < states[0] < states[1] < states[2] <= 56
 
 
-@pytest.mark.parametrize("alpha", [1.2, 1.8])
-def test_weights_that_grow_are_exponentials_too_or_are_refused(alpha):
-    try:
-        found = solve(Exponentials(1e-8), alpha=alpha)
-    except ValueError as error:
-        assert "FFTBlocks()" in str(error)  # noqa: PT017
-    else:
-        torch.testing.assert_close(found, solve(Full(), alpha=alpha), rtol=1e-6, atol=1e-6)
+@pytest.mark.parametrize(("alpha", "tolerance"), [(1.2, 1e-10), (1.5, 1e-6)])
+def test_weights_that_grow_are_exponentials_too(alpha, tolerance):
+    found = solve(Exponentials(tolerance), alpha=alpha)
+    torch.testing.assert_close(found, solve(Full(), alpha=alpha), rtol=10 * tolerance, atol=10 * tolerance)
+
+
+def test_weights_whose_terms_would_cancel_are_refused_and_left_to_others_by_auto():
+    with pytest.raises(ValueError, match=r"tolerance=1e-11.*larger tolerance, or FFTBlocks\(\)"):
+        solve(Exponentials(), alpha=1.9, n_steps=1000)
+    found, expected = (solve(each, alpha=1.9, n_steps=1000) for each in ("auto", Full()))
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_the_bound_is_infinite_where_it_is_beyond_all_numbers():
+    assert Window(1).error_bound(0.5, 0.01, 100.0, 1.0, 10.0) == math.inf
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from hpfracc_nn.fractional.schemes.exponentials import FITS, LANES, TOLERANCES, 
 from hpfracc_nn.solvers.schemes import Weights
 
 _MOST_STATES = 14 * LANES
+_OVERFLOW = 700.0  # exp of it is near the largest double
+_CANCELLED = 32.0  # times a weight, the sizes of the terms that add up to it
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,12 +208,17 @@ def _kept(history: History, weights: Weights, found: Nodes | None, xp: Namespace
 
 
 def fitting(weights: Weights, tolerance: float, dtype: str) -> Nodes | None:
-    """Return the fewest nodes whose exponentials come so close to every weight, in NumPy arrays, or None."""
+    """Return the fewest nodes whose exponentials come so close to every weight, in NumPy arrays, or None.
+
+    Weights that grow with the lag, above alpha = 1, are sums whose terms cancel: one that would lose more digits to the
+    dtype's rounding than the tolerance allows is none.
+    """
     columns, fit = weights.columns, FITS[dtype]
-    n = columns.shape[-1]
+    n, most = columns.shape[-1], max(_CANCELLED, 0.1 * tolerance / float(np.finfo(dtype).eps))
     for states in range(LANES * math.ceil((fit.first + 3) / LANES), _MOST_STATES, LANES):
         found = nodes(n, fit, states)
-        if _error(columns, found) <= tolerance:
+        error, cancelled = _quality(columns, found)
+        if error <= tolerance and cancelled <= most:
             return found
     return None
 
@@ -233,18 +240,23 @@ def _is_short(weights: Weights, dtype: str) -> bool:
     return weights.columns.shape[-1] <= 4 * FITS[dtype].first
 
 
-def _error(columns: np.ndarray, found: Nodes) -> float:
+def _quality(columns: np.ndarray, found: Nodes) -> tuple[float, float]:
+    """Return the largest relative error of a weight, and the largest sum of the terms' sizes relative to the weight."""
     exact = columns[..., found.certified_lags]
+    size = np.maximum(np.abs(exact), 1e-300)
     decays = np.exp(-np.outer(found.rates, found.certified_lags - found.first))
-    wrong = np.abs(found.fit(columns[..., found.lags], NUMPY) @ decays - exact)
-    return float(np.max(wrong / np.maximum(np.abs(exact), 1e-300)))
+    c = found.fit(columns[..., found.lags], NUMPY)
+    return float(np.max(np.abs(c @ decays - exact) / size)), float(np.max(np.abs(c) @ decays / size))
 
 
 def _mittag_leffler(alpha: float, z: float) -> float:
     """Return E_alpha(z) for z >= 0 by its series, all of whose terms are positive."""
     total, k = 0.0, 0
     while True:
-        term = math.exp(k * math.log(z) - math.lgamma(1 + alpha * k)) if z > 0 else float(k == 0)
+        exponent = k * math.log(z) - math.lgamma(1 + alpha * k) if z > 0 else (-math.inf if k else 0.0)
+        if exponent > _OVERFLOW:
+            return math.inf
+        term = math.exp(exponent)
         total += term
         if term <= 1e-17 * total and alpha * k > z ** (1 / alpha):
             return total
