@@ -168,7 +168,8 @@ def test_a_module_is_copied_and_pickled(learn_alpha):
     expected = model(y0, ts)
     for other in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert torch.equal(other(y0, ts), expected)
-    fresh = NeuralFDE(Decay(), [0.1, 0.2], learn_alpha=learn_alpha, n_steps=20, mesh="graded")
+    first = [0.1, 0.2] if learn_alpha else [0.5, 0.7]
+    fresh = NeuralFDE(Decay(), first, learn_alpha=learn_alpha, n_steps=20, mesh="graded")
     fresh.load_state_dict(model.state_dict())
     assert torch.equal(fresh(y0, ts), expected)
 

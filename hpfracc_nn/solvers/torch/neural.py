@@ -86,11 +86,10 @@ class NeuralFDE(nn.Module):
             )
         if not ((values > 0) & (values < 2)).all():
             raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
+        self._fixed = None if self.learn_alpha else values  # no buffer: model.float() would round it
         self.order: Alpha | None = None
         if self.learn_alpha:
             self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
-        else:
-            self.register_buffer("_alpha", torch.as_tensor(values, device=device))
         self.site = (manager or default_manager()).site(self.method.history.op, "torch")
 
     @property
@@ -98,8 +97,8 @@ class NeuralFDE(nn.Module):
         """The order in real units, float64."""
         if self.order is not None:
             return self.order()
-        assert isinstance(self._alpha, Tensor), "a fixed order is a buffer"
-        return self._alpha.double()
+        assert self._fixed is not None, "an order is learned or fixed"
+        return torch.tensor(self._fixed)
 
     def forward(
         self,
