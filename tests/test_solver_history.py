@@ -10,7 +10,7 @@ import torch
 
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.selection import Workload, kernels
-from hpfracc_nn.solvers import SCHEMES, Exponentials, FFTBlocks, Full, Window, fdeint
+from hpfracc_nn.solvers import SCHEMES, Exponentials, FFTBlocks, Full, Trapezoid, Window, fdeint
 from hpfracc_nn.solvers.history import fitting
 from hpfracc_nn.solvers.schemes import PredictorCorrector, Weights
 from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length
@@ -137,3 +137,27 @@ def test_every_kernel_adds_up_the_far_past_of_any_weights(op, kernel, outs, ins,
         found = out + torch.einsum("aonk,akr->aonr", form.near(first, last), recent)
         # 1e-9 per weight, 400 of them, values of size 1 with random signs.
         torch.testing.assert_close(found, expected[:, :, first:last], rtol=1e-7, atol=1e-7)
+
+
+@pytest.mark.parametrize("mesh", ["uniform", "graded"])
+def test_weights_of_a_fixed_order_are_made_once_and_those_of_a_learned_one_are_not_kept(monkeypatch, mesh):
+    part, calls = ("weights" if mesh == "uniform" else "block"), 0
+    original = getattr(Trapezoid, part)
+
+    def counted(*given):
+        nonlocal calls
+        calls += 1
+        return original(*given)
+
+    monkeypatch.setattr(Trapezoid, part, counted)
+
+    def made(alpha):
+        nonlocal calls
+        calls = 0
+        fdeint(lambda t, y: -y, tensor(1.0), torch.linspace(0, 1, 38), alpha, scheme="trapezoid", mesh=mesh)
+        return calls
+
+    assert made(0.5123) > 0
+    assert made(0.5123) == 0
+    assert made(torch.tensor(0.5124, requires_grad=True)) > 0
+    assert made(torch.tensor(0.5124, requires_grad=True)) > 0

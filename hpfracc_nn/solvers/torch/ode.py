@@ -201,7 +201,10 @@ class Call:
         """Return the states at the output times."""
         field, method = Field(self.f, self.packing, self.times, self.like, self.low), self.method
         is_uniform = isinstance(method.mesh, Uniform)
-        problem = Problem(field, method.scheme, method.history, site, self.orders, self.times, is_uniform, progress)
+        is_fixed = self.alpha is None or not self.alpha.requires_grad
+        problem = Problem(
+            field, method.scheme, method.history, site, self.orders, self.times, is_uniform, is_fixed, progress
+        )
         z0 = self.packing.joined(self.y0)
         dz0 = None if self.dy0 is None else self._slope(self.dy0)
         alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)

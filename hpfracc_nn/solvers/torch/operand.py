@@ -7,6 +7,7 @@ that both are one matrix product.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -15,10 +16,12 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.shelf import Charge
 from hpfracc_nn.solvers.history import Kept
 from hpfracc_nn.solvers.schemes import Scheme
 
 _AT_ONCE = 32  # steps whose own weights are computed together
+_KEPT = 1 << 26  # bytes of one matrix
 
 
 class Operand(Protocol):
@@ -66,41 +69,69 @@ class Toeplitz:
         return windows.permute(0, 1, 3, 4, 2).reshape(windows.shape[0], self.outs, last - first, -1)
 
 
-class Forward:
-    """A scheme's weights on any mesh, for fixed orders.
+class Matrix:
+    """A scheme's weights on any mesh, in float64 by NumPy; those that were asked for are kept up to a number of bytes.
 
     Args:
         scheme: Whose.
         alpha: [a].
         times: The mesh.
+        charge: Told of what is kept.
+    """
+
+    def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray, charge: Charge):
+        self.scheme, self.alpha, self.times = scheme, alpha, times
+        self._charge, self._room = charge, _KEPT
+        self._blocks: dict[tuple[int, int, int, int], np.ndarray] = {}
+
+    def block(self, first: int, last: int, begin: int, end: int) -> np.ndarray:
+        """Return the weights of steps first to last - 1 for values begin to end - 1, [a, sets, rows, columns].
+
+        Those of a value at its own step or after it are 0.
+        """
+        key = (first, last, begin, end)
+        found = self._blocks.get(key)
+        if found is None:
+            found = self.scheme.block(self.alpha, self.times, range(first, last), range(begin, end), NUMPY)
+            if end > first:
+                found = found * (np.arange(first, last)[:, None] > np.arange(begin, end))
+            if found.nbytes <= self._room:
+                self._room -= found.nbytes
+                self._blocks[key] = self._charge(found)
+        return found
+
+    @cached_property
+    def diagonal(self) -> np.ndarray:
+        """What f_n gets at step n, [a, sets, steps + 1]."""
+        return self._charge(self._diagonal())  # type: ignore[no-any-return]
+
+    def _diagonal(self) -> np.ndarray:
+        n = self.times.size
+        found = np.zeros((self.alpha.size, self.scheme.sets, n))
+        for first in range(1, n, _AT_ONCE):
+            some = range(first, min(first + _AT_ONCE, n))
+            block = self.scheme.block(self.alpha, self.times, some, some, NUMPY)
+            found[..., some.start : some.stop] = np.diagonal(block, axis1=-2, axis2=-1)
+        return found
+
+
+class Forward:
+    """A matrix as the history of a forward pass.
+
+    Args:
+        matrix: The weights.
         like: A tensor of the values' dtype and device.
     """
 
     ins = 1
 
-    def __init__(self, scheme: Scheme, alpha: np.ndarray, times: np.ndarray, like: Tensor):
-        self.scheme, self.alpha, self.times = scheme, alpha, times
-        self.outs, self.steps = scheme.sets, times.size - 1
-        self._like = like
+    def __init__(self, matrix: Matrix, like: Tensor):
+        self.matrix, self._like = matrix, like
+        self.outs, self.steps = matrix.scheme.sets, matrix.times.size - 1
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
         """See `Operand`."""
-        return torch.from_numpy(self.weights(first, last, begin, end)).to(self._like)
-
-    def weights(self, first: int, last: int, begin: int, end: int) -> np.ndarray:
-        """Return the same in float64, by NumPy."""
-        found = self.scheme.block(self.alpha, self.times, range(first, last), range(begin, end), NUMPY)
-        is_past = np.arange(first, last)[:, None] > np.arange(begin, end)
-        return found if begin < first and end <= first else found * is_past
-
-    def diagonal(self) -> np.ndarray:
-        """Return what f_n gets at step n, [a, sets, steps + 1]."""
-        found = np.zeros((self.alpha.size, self.outs, self.steps + 1))
-        for first in range(1, self.steps + 1, _AT_ONCE):
-            some = range(first, min(first + _AT_ONCE, self.steps + 1))
-            block = self.scheme.block(self.alpha, self.times, some, some, NUMPY)
-            found[..., some.start : some.stop] = np.diagonal(block, axis1=-2, axis2=-1)
-        return found
+        return torch.from_numpy(self.matrix.block(first, last, begin, end)).to(self._like)
 
 
 class Reversed:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import lru_cache
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.shelf import Charge, Shelf, free
 from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.field import Field
-from hpfracc_nn.solvers.torch.operand import Forward, Operand, Reversed, toeplitz
+from hpfracc_nn.solvers.torch.operand import Forward, Matrix, Operand, Reversed, toeplitz
 from hpfracc_nn.solvers.torch.past import Past
 from hpfracc_nn.solvers.torch.steps import Weight, step_of
 
+T = TypeVar("T")
+_SHELF = Shelf(1 << 28)  # bytes of all weights that are kept
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 Progress = Callable[[int, int], None]
@@ -36,6 +39,7 @@ class Problem:
         orders: alpha's values, [a].
         times: The mesh, [n_steps + 1].
         is_uniform: Whether its steps are equal.
+        is_fixed: Whether the orders stay, so that other solves use the same weights.
         progress: Called as progress(steps done, steps in all) now and then, or None.
     """
 
@@ -46,6 +50,7 @@ class Problem:
     orders: np.ndarray
     times: np.ndarray
     is_uniform: bool
+    is_fixed: bool
     progress: Progress | None
 
     def __post_init__(self) -> None:
@@ -53,8 +58,8 @@ class Problem:
         self.dt = float(self.times[-1] - self.times[0]) / self.n_steps
         self.packing = self.field.packing
         self.like = self.field.times[0]
-        self.kept = _kept(self, tuple(self.orders.tolist())) if self.is_uniform else None
-        self.matrix = None if self.is_uniform else Forward(self.scheme, self.orders, self.times, self.like)
+        self.kept = self._shelved(self._uniform, self.dt, self.history) if self.is_uniform else None
+        self.matrix = None if self.is_uniform else self._shelved(self._any_mesh, self.times.tobytes())
         self.own_weights = self._diagonal()  # of f_n in the last memory of step n
 
     def pick(self, needs_gradient: bool) -> Plan:
@@ -94,7 +99,7 @@ class Problem:
         operand: Operand
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            operand = self.matrix
+            operand = Forward(self.matrix, self.like)
         else:
             operand = toeplitz(self.kept, self.like)
             starts = None if self.kept.starts is None else torch.as_tensor(self.kept.starts).to(self.like)
@@ -105,7 +110,7 @@ class Problem:
         operand: Operand
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            operand = Reversed(self.matrix)
+            operand = Reversed(Forward(self.matrix, self.like))
         else:
             operand = toeplitz(self.kept, self.like, backward=True)
         return Past(operand, self.site, plan, "backward", self.packing, self.like)
@@ -171,6 +176,24 @@ class Problem:
             "steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
         )
 
+    def _shelved(self, build: Callable[[Charge], T], *key: Hashable) -> T:
+        """Return weights that are kept for later solves, where the orders stay."""
+        if not self.is_fixed:
+            return build(free)
+        name = _NAMES[self.like.dtype]
+        return _SHELF.get((self.scheme, tuple(self.orders.tolist()), self.n_steps, name, *key), build)
+
+    def _uniform(self, charge: Charge) -> Kept:
+        weights = self.scheme.weights(self.orders, self.n_steps, self.dt, NUMPY)
+        kept = self.history.keep(weights, _NAMES[self.like.dtype], NUMPY)
+        for each in (kept.columns, kept.starts, kept.coefficients):
+            if each is not None:
+                charge(each)
+        return kept
+
+    def _any_mesh(self, charge: Charge) -> Matrix:
+        return Matrix(self.scheme, self.orders, self.times, charge)
+
     def _states(self) -> int:
         """Return the states that can stand for the weights: exponentials and exact lags; 0 where none can."""
         if self.kept is None:
@@ -182,7 +205,7 @@ class Problem:
     def _diagonal(self) -> list[Weight]:
         if self.kept is None:
             assert self.matrix is not None, "one of the two is there"
-            found = self.matrix.diagonal()[:, -1]
+            found = self.matrix.diagonal[:, -1]
         else:
             columns, starts = np.asarray(self.kept.columns), self.kept.starts
             found = np.repeat(columns[:, -1, :1], self.n_steps + 1, axis=1)
@@ -193,13 +216,3 @@ class Problem:
             return found[0].tolist()
         each = torch.from_numpy(found.T.copy()).to(self.like).unbind()
         return [self.packing.spread(one) for one in each]
-
-
-def _kept(problem: Problem, orders: tuple[float, ...]) -> Kept:
-    name = _NAMES[problem.like.dtype]
-    return _kept_of(problem.scheme, orders, problem.n_steps, problem.dt, problem.history, name)
-
-
-@lru_cache(maxsize=16)
-def _kept_of(scheme: Scheme, orders: tuple[float, ...], n_steps: int, dt: float, history: History, dtype: str) -> Kept:
-    return history.keep(scheme.weights(np.array(orders), n_steps, dt, NUMPY), dtype, NUMPY)
