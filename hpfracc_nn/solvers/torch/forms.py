@@ -25,7 +25,7 @@ class Form(Protocol):
     def near(self, first: int, last: int) -> Tensor:
         """Return the weights of steps first to last - 1 for values max(first - overlap, 0) to last - 1.
 
-        [a, outs, rows, columns * ins]; 0 for a value at its own step or before it.
+        [a, outs, rows, columns * ins]; 0 where a value is not past yet.
         """
         ...
 

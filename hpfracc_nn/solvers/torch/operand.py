@@ -40,7 +40,7 @@ class Operand(Protocol):
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
         """Return the weights of steps first to last - 1 for values begin to end - 1, [a, outs, rows, columns * ins].
 
-        Those of a value at its own step or before it are 0.
+        A value has none at its own step and before it: 0 there.
         """
         ...
 
@@ -87,7 +87,7 @@ class Matrix:
     def block(self, first: int, last: int, begin: int, end: int) -> np.ndarray:
         """Return the weights of steps first to last - 1 for values begin to end - 1, [a, sets, rows, columns].
 
-        Those of a value at its own step or after it are 0.
+        A value has none at its own step and before it: 0 there.
         """
         key = (first, last, begin, end)
         found = self._blocks.get(key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hpfracc_nn.selection import Workload
 from hpfracc_nn.solvers.history import Automatic, Exponentials, FFTBlocks, Full, Window
 from hpfracc_nn.solvers.torch.forms import Form
 
@@ -17,6 +18,11 @@ _SHORTEST = 16
 def block_length(numbers: int) -> int:
     """Return how many steps a block has for states of so many numbers."""
     return next((length for most, length in _LENGTHS if numbers <= most), _SHORTEST)
+
+
+def saves(workload: Workload) -> float:
+    """Return the bytes held for the backward pass: the states."""
+    return float(workload.bytes if workload.needs_gradient else 0)
 
 
 def run(form: Form, values: Tensor, first: int, last: int, out: Tensor) -> None:

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.forms import Blocks, add_product
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run
+from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
 from hpfracc_nn.solvers.torch.operand import Operand
 
 
@@ -38,4 +38,4 @@ def cost(workload: Workload) -> Cost:
 
 
 for op in (OPS["auto"], OPS["full"], OPS["window"]):
-    register(Kernel(op, "torch", "torch", "dense", run, run, prepare, cost))
+    register(Kernel(op, "torch", "torch", "dense", run, run, prepare, cost, saves=saves))

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.forms import Blocks, add_product
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run
+from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
 from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
 
 _BY_PRODUCT = 256  # steps of a square up to which a matrix product is faster
@@ -104,4 +104,4 @@ def cost(workload: Workload) -> Cost:
 
 
 for op in (OPS["auto"], OPS["fft"]):
-    register(Kernel(op, "torch", "torch", "fft", run, run, prepare, cost))
+    register(Kernel(op, "torch", "torch", "fft", run, run, prepare, cost, saves=saves))

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.forms import Blocks, add_product
-from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run
+from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
 from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
 
 
@@ -115,4 +115,4 @@ def cost(workload: Workload) -> Cost:
 
 
 for op in (OPS["auto"], OPS["exponentials"]):
-    register(Kernel(op, "torch", "torch", "recurrence", run, run, prepare, cost, refuses))
+    register(Kernel(op, "torch", "torch", "recurrence", run, run, prepare, cost, refuses, saves))
