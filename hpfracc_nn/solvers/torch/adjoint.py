@@ -118,7 +118,7 @@ class Backward:
                     n = last - k
                     fg = self._with_starts(n, past.memory(k)) if k else None
                     mu = step.backward(self, n, self.states[n], self.g[n], fg, weights[n], replayed[n])
-                    past.slots[k].copy_(mu)
+                    past.put(k, mu)
             fg = self._with_starts(0, past.memory(last))
             z0_gradient = self.g[0] + self.pull(0, self.states[0], fg)
             self.gradient.flush()

@@ -11,6 +11,8 @@ from torch import Tensor
 
 from hpfracc_nn.solvers.torch.packing import Packing, State
 
+_TIMES = 1024  # are tensors of their own together
+
 RightHandSide = Callable[[Tensor, Any], State]
 
 
@@ -32,15 +34,20 @@ class Field:
         self.dtype = like.dtype
         self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
         self._shape, self._is_tuple = packing.shape, packing.is_tuple
-        self._each = self.times.unbind()
+        self._part = -1  # which of the times are tensors of their own
+        self._each: Sequence[Tensor] = ()
         self._low = low
         self._run = f if low is None else self._autocast
 
     def __call__(self, n: int, z: Tensor) -> Tensor:
         """Return the right-hand side at step n, of the shape of z."""
+        part = n // _TIMES
+        if part != self._part:
+            self._part, self._each = part, self.times[part * _TIMES : (part + 1) * _TIMES].unbind()
+        t = self._each[n % _TIMES]
         if self._is_tuple:
-            return self._of_tuple(n, z)
-        found = self._run(self._each[n], z)
+            return self._of_tuple(n, t, z)
+        found = self._run(t, z)
         if not isinstance(found, Tensor) or found.shape != self._shape or found.dtype != self.dtype:
             raise self._wrong(n, "", found, self._shape)
         return found
@@ -57,8 +64,8 @@ class Field:
             return tuple(part.to(self.dtype) if isinstance(part, Tensor) else part for part in found)
         return found.to(self.dtype) if isinstance(found, Tensor) else found
 
-    def _of_tuple(self, n: int, z: Tensor) -> Tensor:
-        found, shapes = self._run(self._each[n], self.packing.parted(z)), self.packing.shapes
+    def _of_tuple(self, n: int, t: Tensor, z: Tensor) -> Tensor:
+        found, shapes = self._run(t, self.packing.parted(z)), self.packing.shapes
         if not isinstance(found, tuple | list) or len(found) != len(shapes):
             kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
             raise TypeError(

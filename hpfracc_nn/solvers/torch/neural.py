@@ -86,7 +86,7 @@ class NeuralFDE(nn.Module):
             )
         if not ((values > 0) & (values < 2)).all():
             raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
-        self._fixed = None if self.learn_alpha else values  # no buffer: model.float() would round it
+        self._fixed = None if self.learn_alpha else values.copy()  # no buffer: model.float() would round it
         self.order: Alpha | None = None
         if self.learn_alpha:
             self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
@@ -98,7 +98,7 @@ class NeuralFDE(nn.Module):
         if self.order is not None:
             return self.order()
         assert self._fixed is not None, "an order is learned or fixed"
-        return torch.tensor(self._fixed)
+        return torch.as_tensor(self._fixed).clone()
 
     def forward(
         self,

@@ -34,7 +34,7 @@ class Past:
 
     Attributes:
         values: All that goes in, [a, steps + 1, ins, r].
-        slots: Where it is put, one view [*shape] for each step, or [ins, *shape] where several go in.
+        views: The same by step, [steps + 1, *shape], or [steps + 1, ins, *shape] where several go in.
     """
 
     def __init__(
@@ -51,13 +51,14 @@ class Past:
         self.block = block_length(packing.orders * packing.width)
         self.values = like.new_zeros(packing.orders, operand.steps + 1, operand.ins, packing.width)
         views = packing.viewed(self.values)
-        self.slots = (views[:, 0] if operand.ins == 1 else views).unbind()
+        self.views = views[:, 0] if operand.ins == 1 else views
         self.seconds = 0.0
         self._merged = self.values.view(packing.orders, -1, packing.width)
         self._starts = starts
         self._form: Form | None = None
         self._reached = 0  # steps before it are in the form's states
         self._first = self._begin = 0  # of the present block, and of what its near weights reach
+        self._slots: Sequence[Tensor] = ()
         self._far: Sequence[Tensor] = ()
         self._near: Sequence[Tensor] = ()
         self._out = self._weights = like
@@ -86,8 +87,12 @@ class Past:
             near = self._with_starts(first, last, near, out)
         self._first, self._begin, self._out, self._weights = first, first - before, out, near
         self._far = (out[0].transpose(0, 1) if self._is_one else out.transpose(0, 2).transpose(1, 2)).unbind()
-        self._near = self._rows(near)
+        self._near, self._slots = self._rows(near), self.views[first:last].unbind()
         return last
+
+    def put(self, n: int, value: Tensor) -> None:
+        """Put in the value of step n, which is in the present block."""
+        self._slots[n - self._first].copy_(value)
 
     def memory(self, n: int) -> Tensor:
         """Return the memories of step n, which is in the present block and whose past was put in.

@@ -131,15 +131,17 @@ class Problem:
         with torch.no_grad():
             past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
             states = self.like.new_empty(self.n_steps + 1, *self.packing.shape)
-            each, slots, weights, last_step = states.unbind(), past.slots, self.own_weights, self.n_steps
-            each[0].copy_(z0)
+            weights, last_step, before = self.own_weights, self.n_steps, z0
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
-                for n in range(first, end):
+                for n, state in zip(range(first, end), states[first:end].unbind(), strict=True):
                     if n:
-                        step.forward(n, past.memory(n), weights[n], each[n - 1], each[n])
+                        step.forward(n, past.memory(n), weights[n], before, state)
+                    else:
+                        state.copy_(z0)
                     if n < last_step:
-                        slots[n].copy_(field(n, each[n]))
+                        past.put(n, field(n, state))
+                    before = state
                 self._check(first, end, states, past)
                 if self.progress is not None:
                     self.progress(end - 1, last_step)
@@ -159,7 +161,7 @@ class Problem:
         for n in range(first, last):
             if not bool(torch.isfinite(states[n]).all()):
                 raise self._fault(n, states[max(n - 1, 0)])
-            if n < self.n_steps and not bool(torch.isfinite(past.slots[n]).all()):
+            if n < self.n_steps and not bool(torch.isfinite(past.views[n]).all()):
                 raise self._fault(n, states[n])
 
     def _fault(self, n: int, before: Tensor) -> FloatingPointError:
