@@ -126,7 +126,9 @@ def test_every_kernel_adds_up_the_far_past_of_any_weights(op, kernel, outs, ins,
     whole = operand.rectangle(0, steps + 1, 0, steps + 1)
     expected = torch.einsum("aonk,akr->aonr", whole, values)
     workload = Workload(op, "torch", dtype="float64", rows=orders, n=steps, width=width, exponentials=nodes.states)
-    assert kernel.refuses(workload) is None
+    if kernel.refuses(workload) is not None:
+        assert kernel.backend == "numba"
+        pytest.skip("Numba is not installed")
     form = kernel.prepare(operand, workload)
     for first in range(0, steps + 1, block):
         last = min(first + block, steps + 1)

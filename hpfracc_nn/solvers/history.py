@@ -17,6 +17,8 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import FITS, LANES, TOLERANCES, Nodes, nodes
 from hpfracc_nn.solvers.schemes import Weights
 
+ANY_MESH = "history.mesh"  # the operation where steps are not equal, whose weights are no function of the lag
+
 _MOST_STATES = 14 * LANES
 _OVERFLOW = 700.0  # exp of it is near the largest double
 _CANCELLED = 32.0  # times a weight, the sizes of the terms that add up to it

@@ -90,7 +90,7 @@ class NeuralFDE(nn.Module):
         self.order: Alpha | None = None
         if self.learn_alpha:
             self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
-        self.site = (manager or default_manager()).site(self.method.history.op, "torch")
+        self.site = (manager or default_manager()).site(self.method.op, "torch")
 
     @property
     def alpha(self) -> Tensor:

@@ -15,7 +15,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.probe import is_traced, uncompiled
 from hpfracc_nn.selection import BackendManager, Site, default_manager
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.solvers.history import ANY_MESH, HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
 from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Uniform, interpolation, places
 from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
 from hpfracc_nn.solvers.torch import kernels, plain  # noqa: F401  kernels are registered on import
@@ -86,7 +86,7 @@ def fdeint(
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
     """
     method = Method.of("fdeint", scheme, history, mesh)
-    site = (manager or default_manager()).shared_site(method.history.op, "torch", "fdeint")
+    site = (manager or default_manager()).shared_site(method.op, "torch", "fdeint")
     found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
     return found
 
@@ -105,7 +105,7 @@ def solved(
     params: Iterable[Tensor] | None = None,
     progress: Progress | None = None,
 ) -> Any:
-    """Return what `fdeint` does, by a method and a site that the caller keeps; the site is of the history's operation.
+    """Return what `fdeint` does, by a method and a site that the caller keeps; the site is of the method's operation.
 
     Under autocast f runs as it would elsewhere and its results are taken in the state's dtype; sums over the past are
     not autocast.
@@ -132,6 +132,11 @@ class Method:
     scheme: Scheme
     history: History
     mesh: Mesh
+
+    @property
+    def op(self) -> str:
+        """The operation that the manager is asked for."""
+        return self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH
 
     @classmethod
     def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:

@@ -52,18 +52,25 @@ class Toeplitz:
         columns: [a, outs, ins, steps + 1], float64 or the values' dtype; lag 0 is left out.
         nodes: Of exponentials that stand for lags from `nodes.first` on, or None.
         coefficients: Theirs, [a, outs, ins, q].
+
+    Attributes:
+        backwards: From the largest lag down to lag 1, then 0s, [a, outs, ins, 2 steps + 1].
     """
 
     def __init__(self, columns: Tensor, nodes: Nodes | None = None, coefficients: Tensor | None = None):
         self.columns, self.nodes, self.coefficients = columns, nodes, coefficients
         self.outs, self.ins = columns.shape[1], columns.shape[2]
         self.steps = columns.shape[-1] - 1
-        self._backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
+        self.backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:
         """See `Operand`."""
+        return self.upside_down(first, last, begin, end).flip(-2)
+
+    def upside_down(self, first: int, last: int, begin: int, end: int) -> Tensor:
+        """Return the rectangle with its rows in the opposite order: a view where one value goes in per step."""
         start = self.steps - last + 1 + begin  # where the lag of (last - 1, begin) stands
-        windows = self._backwards.unfold(-1, end - begin, 1)[..., start : start + last - first, :].flip(-2)
+        windows = self.backwards.unfold(-1, end - begin, 1)[..., start : start + last - first, :]
         if self.ins == 1:
             return windows[:, :, 0]
         return windows.permute(0, 1, 3, 4, 2).reshape(windows.shape[0], self.outs, last - first, -1)

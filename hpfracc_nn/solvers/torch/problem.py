@@ -78,7 +78,7 @@ class Problem:
 
         def describe() -> Workload:
             return Workload(
-                op=self.history.op,
+                op=self.site.op,
                 framework="torch",
                 device=str(like.device),
                 dtype=_NAMES[like.dtype],

@@ -5,10 +5,11 @@ from __future__ import annotations
 from torch import Tensor
 
 from hpfracc_nn.selection import Workload
-from hpfracc_nn.solvers.history import Automatic, Exponentials, FFTBlocks, Full, Window
+from hpfracc_nn.solvers.history import ANY_MESH, Automatic, Exponentials, FFTBlocks, Full, Window
 from hpfracc_nn.solvers.torch.forms import Form
 
-OPS = {each.name: each.op for each in (Automatic, Full, FFTBlocks, Exponentials, Window)}
+# By the history's name; that of meshes whose steps are not equal has an operation of its own.
+OPS = {each.name: each.op for each in (Automatic, Full, FFTBlocks, Exponentials, Window)} | {"mesh": ANY_MESH}
 
 # Numbers of a state -> steps of a block: what a block's own steps are added up with is read from memory at every step.
 _LENGTHS = ((256, 64), (2048, 32))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.forms import Blocks, add_product
 from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
-from hpfracc_nn.solvers.torch.operand import Operand
+from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
 
 
 class DenseForm(Blocks):
@@ -15,9 +16,15 @@ class DenseForm(Blocks):
 
     def far(self, values: Tensor, first: int, last: int, out: Tensor) -> None:
         """See `forms.Form.far`."""
-        if first:
-            weights = self.operand.rectangle(first, last, 0, first)
-            add_product(weights, values[:, : first * self.operand.ins], out)
+        if not first:
+            return
+        past = values[:, : first * self.operand.ins]
+        if isinstance(self.operand, Toeplitz):  # copying rows is faster upwards; the result is small
+            a, outs, rows, width = out.shape
+            weights = self.operand.upside_down(first, last, 0, first).reshape(a, outs * rows, -1)
+            out += torch.bmm(weights, past).view(a, outs, rows, width).flip(2)
+        else:
+            add_product(self.operand.rectangle(first, last, 0, first), past, out)
 
 
 def prepare(operand: Operand, workload: Workload) -> DenseForm:
@@ -37,5 +44,5 @@ def cost(workload: Workload) -> Cost:
     )
 
 
-for op in (OPS["auto"], OPS["full"], OPS["window"]):
+for op in (OPS["auto"], OPS["full"], OPS["window"], OPS["mesh"]):
     register(Kernel(op, "torch", "torch", "dense", run, run, prepare, cost, saves=saves))
