@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.selection import Workload, kernels
+from hpfracc_nn.selection import BackendManager, Settings, Workload, kernels
 from hpfracc_nn.solvers import SCHEMES, Exponentials, FFTBlocks, Full, Trapezoid, Window, fdeint
 from hpfracc_nn.solvers.history import fitting
 from hpfracc_nn.solvers.schemes import PredictorCorrector, Weights
@@ -163,3 +163,33 @@ def test_weights_of_a_fixed_order_are_made_once_and_those_of_a_learned_one_are_n
     assert made(0.5123) == 0
     assert made(torch.tensor(0.5124, requires_grad=True)) > 0
     assert made(torch.tensor(0.5124, requires_grad=True)) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "reason"),
+    [
+        ("numba/dense", {"device": "cuda:0"}, "it computes on the CPU and the data lie on cuda:0"),
+        ("numba/dense", {"dtype": "float16"}, "it takes float32 and float64"),
+        ("torch/recurrence", {"exponentials": 0}, "no sum of exponentials to float64 tolerance"),
+    ],
+)
+def test_a_kernel_refuses_with_its_reason(name, changes, reason):
+    (kernel,) = (each for each in kernels("history", "torch") if each.name == name)
+    if kernel.backend == "numba":
+        pytest.importorskip("numba")
+    given = {"dtype": "float64", "n": 100, "exponentials": 40, **changes}
+    assert reason in str(kernel.refuses(Workload("history", "torch", **given)))
+
+
+@pytest.mark.parametrize("name", sorted({kernel.name for op, kernel in KERNELS if op == "history"}))
+def test_every_kernel_in_float32_follows_float64(name):
+    backend, algorithm = name.split("/")
+    if backend == "numba":
+        pytest.importorskip("numba")
+    settings = Settings(mode="prior", wisdom="off", force_backend=backend, force_algorithm=algorithm)
+    y0, ts = torch.tensor([0.5, 1.0]), torch.linspace(0, 1, 301)
+    manager = BackendManager(settings)
+    found = fdeint(lambda t, y: torch.cos(t) - y, y0, ts, 0.5, manager=manager)
+    expected = fdeint(lambda t, y: torch.cos(t) - y, y0.double(), ts.double(), 0.5)
+    # 300 terms of size 1 / sqrt(n) each, rounded to 6e-8.
+    torch.testing.assert_close(found.double(), expected, rtol=2e-6, atol=2e-6)

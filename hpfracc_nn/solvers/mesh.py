@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 _CUBIC = 4  # points of an interpolation
-ON_MESH = 1e-6  # of a step: closer to a point of the mesh than this is that point
+ON_MESH = 1e-4  # of a step: an output as near to a point of equal steps as this is that point
+_SAME = 1e-9  # the same where outputs are interpolated
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
     part = (outputs - times[0]) / (times[-1] - times[0])
     index = n_steps * part ** (1 / mesh.of(alpha) if isinstance(mesh, Graded) else 1.0)
     nearest = np.clip(np.round(index), 0, n_steps)
-    is_point = np.abs(index - nearest) <= ON_MESH
+    is_point = np.abs(index - nearest) <= (ON_MESH if isinstance(mesh, Uniform) else _SAME)
     if isinstance(mesh, Uniform):
         is_point |= np.abs(outputs - times[nearest.astype(np.int64)]) <= rounding
     if isinstance(mesh, Uniform) and not is_point.all():
