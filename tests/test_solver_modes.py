@@ -6,7 +6,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hpfracc_nn.solvers import NeuralFDE, fdeint
+from hpfracc_nn.solvers import MultiTerm, NeuralFDE, fdeint
 from tests.solver_cases import tensor
 
 # PyTorch's own forward mode scripts its decompositions on first use.
@@ -115,6 +115,18 @@ def test_a_parameter_that_is_used_late_is_passed():
     (found,) = torch.autograd.grad(fdeint(f, tensor(1.0), TS, 0.6, params=[late])[-1], late)
     (expected,) = torch.autograd.grad(fdeint(f, tensor(1.0), TS, 0.6, adjoint=False)[-1], late)
     torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+def test_the_coefficients_of_several_orders_have_gradients():
+    def last(c):
+        equation = MultiTerm({1.5: 1.0, 0.7: c, 0: 2.0}, lambda t, y: torch.cos(t) + 0 * y)
+        start = equation.state(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+        return fdeint(equation, start, TS, equation.alpha)[-1, 0]
+
+    c = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(last(c), c)
+    expected = (last(0.5 + 1e-6) - last(0.5 - 1e-6)).item() / 2e-6
+    assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
 def test_a_right_hand_side_without_the_state_has_gradients():

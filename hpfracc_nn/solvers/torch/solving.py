@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
@@ -195,7 +196,7 @@ class Krylov(_Iteration):
         return gmres(lambda v: v - product(value, [z], v * w)[0], start, self.tolerance)
 
 
-def _forward_product(z: Tensor, value: Tensor):  # type: ignore[no-untyped-def]
+def _forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:
     """Return v -> J v: the derivative of u -> J' u, which is linear, times v."""
     if not value.requires_grad:
         return torch.zeros_like

@@ -9,6 +9,8 @@ The coefficients stand where the sets of weights are: on the way out forward, on
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -83,7 +85,7 @@ class RecurrenceForm(Blocks):
 
         return self._made("out", rows, made)
 
-    def _made(self, name: str, length: int, make) -> Tensor:  # type: ignore[no-untyped-def]
+    def _made(self, name: str, length: int, make: Callable[[], Tensor]) -> Tensor:
         found = self._matrices.get((name, length))
         if found is None:
             found = self._matrices[name, length] = make().to(self.coefficients).contiguous()
