@@ -13,7 +13,7 @@ help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
 	@echo "make test       the fast tests; make test-all adds the slow ones, make gpu runs those for a CUDA device"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
-	@echo "make bench      measure speed, about 50 minutes; ARGS='--quick' or ARGS='--output benchmarks/results'"
+	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
 	@echo "make docs       build the documentation into site/"
 	@echo "make examples   run every example in its quick form"
 	@echo "make clean      remove .venv and everything that was built"
@@ -43,7 +43,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.demo
-	@set -e; for script in product estimate dispatch threads weights special optimizers \
+	@set -e; for script in product estimate dispatch threads weights special optimizers solvers \
 			selection_hot_path selection_live selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, training
+    from hpfracc_nn import fractional, layers, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         SCHEMES,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
+    from hpfracc_nn.solvers.torch import NeuralFDE, fdeint
 
     __version__: str
 
@@ -41,6 +42,7 @@ __all__ = [
     "FractionalDifference",
     "FractionalLayer",
     "GrunwaldLetnikov",
+    "NeuralFDE",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Stencil",
@@ -49,6 +51,7 @@ __all__ = [
     "choose",
     "configure",
     "derivative",
+    "fdeint",
     "fractional",
     "fractional_fourier",
     "grunwald_letnikov",
@@ -57,14 +60,16 @@ __all__ = [
     "mittag_leffler",
     "riemann_liouville",
     "selection",
+    "solvers",
     "training",
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "training")
+_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(("NeuralFDE", "fdeint"), "hpfracc_nn.solvers.torch"),
 }
 
 

@@ -119,6 +119,58 @@ def arfima_covariance(n: int, alpha: float) -> np.ndarray:
     return variance * np.concatenate([[1.0], np.cumprod(ratios)])
 
 
+def relaxation(
+    t: Any, alpha: float, *, rate: float = 1.0, noise: float = 0.0, rng: np.random.Generator | None = None
+) -> np.ndarray:
+    """Return the solution of D^alpha y = -rate y, y(0) = 1, at times `t`, with noise: E_alpha(-rate t**alpha).
+
+    So relaxes a viscoelastic solid (the fractional Zener and Maxwell models), and so decays each mode of a
+    subdiffusion.
+
+    Args:
+        t: Times, none negative; any shape.
+        alpha: Of Caputo's derivative, in (0, 1].
+        rate: Positive.
+        noise: Standard deviation of the Gaussian noise that is added.
+        rng: Where it comes from; needed where there is any.
+
+    Raises:
+        ValueError: An argument is out of range, or `rng` is missing.
+
+    Source: Mainardi, Fractional Calculus and Waves in Linear Viscoelasticity (2010), equation (E.55).
+    """
+    times = np.asarray(t, dtype=np.float64)
+    if not 0 < alpha <= 1:
+        raise ValueError(f"relaxation(alpha={alpha}): needs 0 < alpha <= 1; above 1 the solution oscillates.")
+    if not 0 < rate < math.inf:
+        raise ValueError(f"relaxation(rate={rate}): needs a finite rate > 0; pass for example 1.0.")
+    if not ((times >= 0) & (times < math.inf)).all():
+        raise ValueError("relaxation(t=...): needs finite times, none negative; measure them from the start.")
+    scaled = rate ** (1 / alpha) * times
+    exact = np.exp(-scaled) if alpha == 1 else _completely_monotone(scaled, alpha)
+    if noise == 0:
+        return exact
+    if rng is None:
+        raise ValueError(f"relaxation(noise={noise}): needs a generator; pass rng=numpy.random.default_rng(0).")
+    return exact + noise * rng.standard_normal(times.shape)
+
+
+def _completely_monotone(t: np.ndarray, alpha: float) -> np.ndarray:
+    """E_alpha(-t**alpha) as the integral of exp(-r t) over a positive spectrum, by the trapezoidal rule in u = log r.
+
+    The integrand has its singularities where exp(alpha u) = -exp(+-i pi alpha), pi (1 - alpha) / alpha off the real
+    axis, and grows beyond pi / 2: a step of 2 pi d / 40 leaves exp(-40) at the distance d.
+    """
+    distance = 0.9 * min(math.pi * (1 - alpha) / alpha, math.pi / 2)
+    u = np.arange(-40 / alpha, 40 / alpha, 2 * math.pi * distance / 40)
+    power = np.exp(alpha * u)
+    spectrum = math.sin(math.pi * alpha) / math.pi * power / (power**2 + 2 * power * math.cos(math.pi * alpha) + 1)
+    weights = spectrum * (u[1] - u[0])
+    decay = np.exp(np.minimum(u, 700.0))
+    found = [float(weights @ np.exp(-np.minimum(each * decay, 745.0))) for each in t.ravel()]
+    return np.array(found).reshape(t.shape)
+
+
 def _shipped_prices() -> Any:
     try:
         sp500 = importlib.import_module("arch.data.sp500")

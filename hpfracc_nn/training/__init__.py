@@ -1,4 +1,4 @@
-"""Training: optimizers, the report of what ran where, the largest batch that fits, and what forecasts compare with.
+"""Training: optimizers, fits of fractional models, the report of what ran where, the largest batch, baselines.
 
 The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`, all others
 `hpfracc-nn[torch]`.
@@ -8,8 +8,10 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from hpfracc_nn.training.fit import Fit
     from hpfracc_nn.training.torch.backend_report import BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size
+    from hpfracc_nn.training.torch.fit_fde import fit_fde
     from hpfracc_nn.training.torch.optimizers import (
         AlphaSchedule,
         FractionalAdam,
@@ -21,10 +23,12 @@ if TYPE_CHECKING:
 __all__ = [
     "AlphaSchedule",
     "BackendReport",
+    "Fit",
     "FractionalAdam",
     "FractionalAdamW",
     "FractionalRMSprop",
     "FractionalSGD",
+    "fit_fde",
     "suggest_batch_size",
 ]
 
@@ -32,10 +36,12 @@ _OPTIMIZERS = "hpfracc_nn.training.torch.optimizers"
 _ROOMS = {
     "AlphaSchedule": _OPTIMIZERS,
     "BackendReport": "hpfracc_nn.training.torch.backend_report",
+    "Fit": "hpfracc_nn.training.fit",
     "FractionalAdam": _OPTIMIZERS,
     "FractionalAdamW": _OPTIMIZERS,
     "FractionalRMSprop": _OPTIMIZERS,
     "FractionalSGD": _OPTIMIZERS,
+    "fit_fde": "hpfracc_nn.training.torch.fit_fde",
     "suggest_batch_size": "hpfracc_nn.training.torch.batch_size",
 }
 _EXTRAS = {"lightning": "lightning", "torch": "torch"}

@@ -1,0 +1,77 @@
+"""What is asked of a solve's arguments before a step is taken; without a framework."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn import errors
+
+
+def named(owner: str, argument: str, value: Any, known: Mapping[str, type], kinds: Sequence[type]) -> Any:
+    """Return an option: itself, or that of a name with its defaults.
+
+    Raises:
+        ValueError: There is none of that name.
+        TypeError: It is neither a name nor an option.
+    """
+    if isinstance(value, str):
+        return known[errors.one_of(owner, argument, value, known)]()
+    if not isinstance(value, tuple(kinds)):
+        names = ", ".join(map(repr, sorted(known)))
+        classes = ", ".join(kind.__name__ for kind in kinds)
+        raise TypeError(
+            f"{owner}({argument} of type {type(value).__name__}): needs one of {names}, or an object of {classes}; "
+            "pass one of these."
+        )
+    return value
+
+
+def increasing(owner: str, ts: np.ndarray) -> np.ndarray:
+    """Return output times as float64.
+
+    Raises:
+        ValueError: There are fewer than two, one is not finite, or they do not increase.
+    """
+    times = np.asarray(ts, dtype=np.float64)
+    if times.ndim != 1 or times.size < 2:
+        raise ValueError(
+            f"{owner}(ts of shape {times.shape}): needs two times or more in one axis, the first where y0 is given; "
+            "pass for example torch.linspace(0, 1, 101)."
+        )
+    if not np.isfinite(times).all():
+        i = int(np.argmin(np.isfinite(times)))
+        raise ValueError(f"{owner}(ts=...): times must be finite; ts[{i}]={times[i]}; leave it out.")
+    falls = np.flatnonzero(np.diff(times) <= 0)
+    if falls.size:
+        i = int(falls[0]) + 1
+        raise ValueError(
+            f"{owner}(ts=...): times must increase; ts[{i}]={times[i]:g} follows ts[{i - 1}]={times[i - 1]:g}; sort "
+            "them and leave out what comes twice."
+        )
+    return times
+
+
+def orders(owner: str, alpha: np.ndarray, has_slope: bool) -> None:
+    """Raise unless all orders are in (0, 2), and a derivative is given above 1 and only there.
+
+    Raises:
+        ValueError: They are not.
+    """
+    wrong = alpha[~((alpha > 0) & (alpha < 2))]
+    if wrong.size:
+        raise ValueError(
+            f"{owner}(alpha={wrong[0]:g}): needs 0 < alpha < 2; write an equation of higher order as a system, one "
+            "entry of the state for each derivative."
+        )
+    if (alpha > 1).any() and not has_slope:
+        raise ValueError(
+            f"{owner}(alpha={alpha.max():g}): needs the derivative at the start above alpha = 1; pass dy0, of y0's "
+            "shape."
+        )
+    if has_slope and not (alpha > 1).any():
+        raise ValueError(
+            f"{owner}(dy0): is a condition for orders above 1, and alpha is {alpha.max():g}; leave dy0 out."
+        )

@@ -1,0 +1,265 @@
+"""How a solver remembers the past: which weights the lags have, and which algorithms may add the past up.
+
+A history is an option, a frozen value. Asked for a scheme's weights on a uniform mesh it answers with `Kept`, the
+weights that are really used; the adjoint of a solve uses the same, so that gradients are those of what was computed.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+from hpfracc_nn.fractional.schemes.exponentials import FITS, LANES, TOLERANCES, Nodes, nodes
+from hpfracc_nn.solvers.schemes import Weights
+
+ANY_MESH = "history.mesh"  # the operation where steps are not equal, whose weights are no function of the lag
+
+_MOST_STATES = 14 * LANES
+_OVERFLOW = 700.0  # exp of it is near the largest double
+_CANCELLED = 32.0  # times a weight, the sizes of the terms that add up to it
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """The weights that are used.
+
+    Attributes:
+        columns: By lag from 0 on, [a, sets, n_steps + 1].
+        starts: What the first right-hand sides get besides, [a, sets, n_steps + 1, k], or None.
+        nodes: Of the exponentials that are, or may be, used from lag `nodes.first` on, or None.
+        coefficients: Theirs, [a, sets, q], or None.
+    """
+
+    columns: Array
+    starts: Array | None
+    nodes: Nodes | None = None
+    coefficients: Array | None = None
+
+
+@dataclass(frozen=True)
+class Automatic:
+    """All of the past, exact to the dtype's tolerance, by whatever algorithm the BackendManager picks."""
+
+    name: ClassVar[str] = "auto"
+    op: ClassVar[str] = "history"
+    needs_uniform: ClassVar[str | None] = None
+
+    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
+        """Return the weights as they are, with exponentials to the dtype's tolerance where there are such."""
+        if _is_short(weights, dtype):
+            return _kept(self, weights, None, xp)
+        return _kept(self, weights, fitting(weights, TOLERANCES[dtype], dtype), xp)
+
+    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
+        """Return the weights as they are."""
+        return weights
+
+
+@dataclass(frozen=True)
+class Full:
+    """All of the past, added up directly: O(n**2) in matrix products."""
+
+    name: ClassVar[str] = "full"
+    op: ClassVar[str] = "history.full"
+    needs_uniform: ClassVar[str | None] = None
+
+    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
+        """Return the weights as they are."""
+        return _kept(self, weights, None, xp)
+
+    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
+        """Return the weights as they are."""
+        return weights
+
+
+@dataclass(frozen=True)
+class FFTBlocks:
+    """All of the past by square blocks of doubling size, the large ones by FFT: exact, O(n log(n)**2).
+
+    Source: Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
+    """
+
+    name: ClassVar[str] = "fft"
+    op: ClassVar[str] = "history.fft"
+    needs_uniform: ClassVar[str | None] = "blocks of equal weights need equal steps"
+
+    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
+        """Return the weights as they are."""
+        return _kept(self, weights, None, xp)
+
+    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
+        """Return the weights as they are."""
+        return weights
+
+
+@dataclass(frozen=True)
+class Exponentials:
+    """The newest lags exact, the older ones as a sum of decaying exponentials: O(1) time a step, O(q) state.
+
+    Args:
+        tolerance: Relative error of every weight; None is 1e-11 in float64 and 1e-7 in float32.
+
+    Raises:
+        ValueError: The tolerance is not in (0, 0.1].
+
+    Source: Beylkin & Monzon, Appl. Comput. Harmon. Anal. 28 (2010) 131.
+    """
+
+    tolerance: float | None = None
+    name: ClassVar[str] = "exponentials"
+    op: ClassVar[str] = "history.exponentials"
+    needs_uniform: ClassVar[str | None] = "states that decay by equal factors need equal steps"
+
+    def __post_init__(self) -> None:
+        if self.tolerance is not None and not 0 < self.tolerance <= 0.1:
+            raise ValueError(
+                f"Exponentials(tolerance={self.tolerance}): needs 0 < tolerance <= 0.1; pass for example 1e-8."
+            )
+
+    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
+        """Return the weights with the sum of exponentials in place of the older lags.
+
+        Raises:
+            ValueError: No sum of exponentials comes so close.
+        """
+        tolerance = TOLERANCES[dtype] if self.tolerance is None else self.tolerance
+        if _is_short(weights, dtype):
+            return _kept(self, weights, None, xp)
+        found = fitting(weights, tolerance, dtype)
+        if found is None:
+            raise ValueError(
+                f"Exponentials(tolerance={tolerance:g}): needs weights that are a sum of decaying exponentials to this "
+                "tolerance, and those of this scheme, alpha and number of steps are not; pass a larger tolerance, or "
+                "FFTBlocks()."
+            )
+        return _kept(self, weights, found, xp)
+
+    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
+        """Return the weights with sums of exponentials from lag `found.first` on."""
+        if found is None:
+            return weights
+        return Weights(summed(weights.columns, found, coefficients(weights, found, xp), xp), weights.starts)
+
+
+@dataclass(frozen=True)
+class Window:
+    """The newest `n` right-hand sides only: the short-memory principle. What is older is dropped, not replaced.
+
+    Args:
+        n: How many.
+
+    Raises:
+        ValueError: `n` is not positive.
+
+    Source: Podlubny, Fractional Differential Equations (1999), section 7.3.
+    """
+
+    n: int
+    name: ClassVar[str] = "window"
+    op: ClassVar[str] = "history.window"
+    needs_uniform: ClassVar[str | None] = "a number of steps is no length of time on another mesh"
+
+    def __post_init__(self) -> None:
+        errors.count("Window", "n", self.n)
+
+    def keep(self, weights: Weights, dtype: str, xp: Namespace) -> Kept:
+        """Return the weights without the lags above `n`."""
+        return _kept(self, weights, None, xp)
+
+    def used(self, weights: Weights, found: Nodes | None, xp: Namespace) -> Weights:
+        """Return the weights without the lags above `n`, and without starts from there on."""
+        steps = np.arange(weights.columns.shape[-1])
+        inside = xp.constant((steps <= self.n).astype(np.float64), weights.columns)  # [n_steps + 1]
+        starts = None if weights.starts is None else weights.starts * inside[:, None]
+        return Weights(weights.columns * inside, starts)
+
+    def error_bound(self, alpha: float, dt: float, duration: float, largest: float, lipschitz: float) -> float:
+        """Return a bound of the error that the window makes in y up to time `duration`.
+
+        What is dropped of I**alpha f is at most d = largest (duration**alpha - (n dt)**alpha) / Gamma(1 + alpha), and
+        by Gronwall's inequality the error of y at most d E_alpha(lipschitz duration**alpha).
+
+        Args:
+            alpha: In (0, 2).
+            dt: The step.
+            duration: Of the solve.
+            largest: A bound of |f| along the solution.
+            lipschitz: A Lipschitz constant of f in y.
+
+        Source: Diethelm, The Analysis of Fractional Differential Equations (2010), lemma 6.19.
+        """
+        kept = min(self.n * dt, duration)
+        dropped = largest * (duration**alpha - kept**alpha) / math.gamma(1 + alpha)
+        return dropped * _mittag_leffler(alpha, lipschitz * duration**alpha)
+
+
+History = Automatic | Full | FFTBlocks | Exponentials | Window
+HISTORIES: dict[str, type[Automatic] | type[Full] | type[FFTBlocks] | type[Exponentials]] = {
+    each.name: each for each in (Automatic, Full, FFTBlocks, Exponentials)
+}
+
+
+def _kept(history: History, weights: Weights, found: Nodes | None, xp: Namespace) -> Kept:
+    used = history.used(weights, found, xp)
+    return Kept(used.columns, used.starts, found, None if found is None else coefficients(weights, found, xp))
+
+
+def fitting(weights: Weights, tolerance: float, dtype: str) -> Nodes | None:
+    """Return the fewest nodes whose exponentials come so close to every weight, in NumPy arrays, or None.
+
+    Weights that grow with the lag, above alpha = 1, are sums whose terms cancel: one that would lose more digits to the
+    dtype's rounding than the tolerance allows is none.
+    """
+    columns, fit = weights.columns, FITS[dtype]
+    n, most = columns.shape[-1], max(_CANCELLED, 0.1 * tolerance / float(np.finfo(dtype).eps))
+    for states in range(LANES * math.ceil((fit.first + 3) / LANES), _MOST_STATES, LANES):
+        found = nodes(n, fit, states)
+        error, cancelled = _quality(columns, found)
+        if error <= tolerance and cancelled <= most:
+            return found
+    return None
+
+
+def coefficients(weights: Weights, found: Nodes, xp: Namespace) -> Array:
+    """Return the coefficients of the exponentials, [a, sets, q]."""
+    return found.fit(xp.take(weights.columns, found.lags), xp)
+
+
+def summed(columns: Array, found: Nodes, c: Array, xp: Namespace) -> Array:
+    """Return the columns with the sums of exponentials from lag `found.first` on."""
+    lags = np.arange(columns.shape[-1] - found.first)
+    sums = xp.matmul(c, xp.constant(np.exp(-np.outer(found.rates, lags)), c))
+    return xp.concat([columns[..., : found.first], sums])
+
+
+def _is_short(weights: Weights, dtype: str) -> bool:
+    """Whether there are so few lags that all stay exact."""
+    return weights.columns.shape[-1] <= 4 * FITS[dtype].first
+
+
+def _quality(columns: np.ndarray, found: Nodes) -> tuple[float, float]:
+    """Return the largest relative error of a weight, and the largest sum of the terms' sizes relative to the weight."""
+    exact = columns[..., found.certified_lags]
+    size = np.maximum(np.abs(exact), 1e-300)
+    decays = np.exp(-np.outer(found.rates, found.certified_lags - found.first))
+    c = found.fit(columns[..., found.lags], NUMPY)
+    return float(np.max(np.abs(c @ decays - exact) / size)), float(np.max(np.abs(c) @ decays / size))
+
+
+def _mittag_leffler(alpha: float, z: float) -> float:
+    """Return E_alpha(z) for z >= 0 by its series, all of whose terms are positive."""
+    total, k = 0.0, 0
+    while True:
+        exponent = k * math.log(z) - math.lgamma(1 + alpha * k) if z > 0 else (-math.inf if k else 0.0)
+        if exponent > _OVERFLOW:
+            return math.inf
+        term = math.exp(exponent)
+        total += term
+        if term <= 1e-17 * total and alpha * k > z ** (1 / alpha):
+            return total
+        k += 1

@@ -1,0 +1,103 @@
+"""Where a solver takes its steps."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+_CUBIC = 4  # points of an interpolation
+ON_MESH = 1e-4  # of a step: an output as near to a point of equal steps as this is that point
+_SAME = 1e-9  # the same where outputs are interpolated
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Equal steps. Every output time must be a point of the mesh."""
+
+    def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
+        """Return the mesh, [n_steps + 1]."""
+        return np.linspace(first, last, n_steps + 1)
+
+
+@dataclass(frozen=True)
+class Graded:
+    """t_j = t_0 + (T - t_0) (j / n)**exponent: steps that begin small, as solutions that begin like t**alpha want.
+
+    On it the trapezoid rule is of order 2 with exponent 2 / alpha, whatever alpha. Output times may lie anywhere:
+    cubic interpolation in j, in which such solutions are smooth.
+
+    Args:
+        exponent: At least 1; None is 2 / alpha, at least 1 and at most `most`. alpha's present value counts, and a
+            gradient does not see that the mesh depends on it.
+        most: The largest exponent that None may mean.
+
+    Raises:
+        ValueError: The exponent is below 1 or not finite.
+
+    Source: Stynes, O'Riordan & Gracia, SIAM J. Numer. Anal. 55 (2017) 1057.
+    """
+
+    exponent: float | None = None
+    most: float = 10.0
+
+    def __post_init__(self) -> None:
+        for name, value in (("exponent", self.exponent), ("most", self.most)):
+            if value is not None and not 1 <= value < math.inf:
+                raise ValueError(f"Graded({name}={value}): needs a finite {name} >= 1; pass for example 2 / alpha.")
+
+    def of(self, alpha: float) -> float:
+        """Return the exponent that is used for an order."""
+        return self.exponent if self.exponent is not None else min(max(1.0, 2 / alpha), self.most)
+
+    def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
+        """Return the mesh, [n_steps + 1]."""
+        return first + (last - first) * (np.arange(n_steps + 1) / n_steps) ** self.of(alpha)
+
+
+Mesh = Uniform | Graded
+MESHES: dict[str, type[Uniform] | type[Graded]] = {"uniform": Uniform, "graded": Graded}
+
+
+def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rounding: float) -> np.ndarray:
+    """Return where `outputs` lie on the mesh, as fractional indices; those of mesh points are whole.
+
+    Args:
+        mesh: What `times` were made by.
+        times: The mesh.
+        outputs: From its first to its last time.
+        alpha: The order that it was made for.
+        rounding: By which the outputs may be off.
+
+    Raises:
+        ValueError: The mesh is uniform and an output is none of its points; the text names the first such output.
+    """
+    n_steps = times.size - 1
+    part = (outputs - times[0]) / (times[-1] - times[0])
+    index = n_steps * part ** (1 / mesh.of(alpha) if isinstance(mesh, Graded) else 1.0)
+    nearest = np.clip(np.round(index), 0, n_steps)
+    is_point = np.abs(index - nearest) <= (ON_MESH if isinstance(mesh, Uniform) else _SAME)
+    if isinstance(mesh, Uniform):
+        is_point |= np.abs(outputs - times[nearest.astype(np.int64)]) <= rounding
+    if isinstance(mesh, Uniform) and not is_point.all():
+        i = int(np.argmin(is_point))
+        raise ValueError(
+            f"needs output times that are points of the uniform mesh; ts[{i}]={outputs[i]:g} lies {index[i]:.6g} steps "
+            f"from the start at n_steps={n_steps}; choose n_steps so that all are, or pass mesh='graded', which "
+            "interpolates."
+        )
+    return np.where(is_point, nearest, index)
+
+
+def interpolation(index: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return which points of the mesh make each output, [outputs, 4], and their weights: cubic, exact at points."""
+    points = min(_CUBIC, n_steps + 1)
+    first = np.clip(np.floor(index).astype(np.int64) - (points - 1) // 2, 0, n_steps + 1 - points)
+    offset = index - first
+    weights = np.ones((index.size, points))
+    for i in range(points):
+        for j in range(points):
+            if i != j:
+                weights[:, i] *= (offset - j) / (i - j)
+    return first[:, None] + np.arange(points), weights

@@ -1,0 +1,62 @@
+"""How the equation of an implicit step is solved: options, without a framework."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from hpfracc_nn import errors
+
+
+@dataclass(frozen=True)
+class Newton:
+    """Newton's method with a factorised Jacobian that is kept as long as it converges fast.
+
+    States of up to `dense` numbers have a dense Jacobian, made column by column; larger ones are solved by GMRES with
+    products only. The gradient is that of the solution, by the implicit function theorem.
+
+    Args:
+        tolerance: Of the last change, relative to the largest number of the state; None is 1e-13 in float64 and 1e-6 in
+            float32.
+        iterations: At most, before the step is given up.
+        dense: Numbers of a state up to which its Jacobian is dense.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    tolerance: float | None = None
+    iterations: int = 50
+    dense: int = 128
+
+    def __post_init__(self) -> None:
+        _check("Newton", self.tolerance, self.iterations)
+        errors.count("Newton", "dense", self.dense, least=0)
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """y <- m + w f(y) until it stays: no Jacobian, but it converges only where dt**alpha times its size is below 1.
+
+    Args:
+        tolerance: As in `Newton`.
+        iterations: At most, before the step is given up.
+
+    Raises:
+        ValueError: A number is out of range.
+    """
+
+    tolerance: float | None = None
+    iterations: int = 200
+
+    def __post_init__(self) -> None:
+        _check("FixedPoint", self.tolerance, self.iterations)
+
+
+Roots = Newton | FixedPoint
+
+
+def _check(owner: str, tolerance: float | None, iterations: int) -> None:
+    if tolerance is not None and not 0 < tolerance < math.inf:
+        raise ValueError(f"{owner}(tolerance={tolerance}): needs a finite tolerance > 0; pass for example 1e-10.")
+    errors.count(owner, "iterations", iterations)

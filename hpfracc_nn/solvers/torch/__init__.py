@@ -1,0 +1,7 @@
+"""Solvers for PyTorch."""
+
+from hpfracc_nn.solvers.torch.multi_term import MultiTerm
+from hpfracc_nn.solvers.torch.neural import NeuralFDE
+from hpfracc_nn.solvers.torch.ode import fdeint
+
+__all__ = ["MultiTerm", "NeuralFDE", "fdeint"]

@@ -1,0 +1,103 @@
+"""The user's right-hand side, checked at every call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.torch.packing import Packing, State
+
+_TIMES = 1024  # are tensors of their own together
+
+RightHandSide = Callable[[Tensor, Any], State]
+
+
+class Field:
+    """f(t_n, z) for states as steps work with them.
+
+    Args:
+        f: The user's function or module.
+        packing: How its states are laid out.
+        times: The mesh, [n + 1].
+        like: A tensor of the states' dtype and device.
+        low: The dtype of the autocast that f runs under, or None.
+    """
+
+    def __init__(
+        self, f: RightHandSide, packing: Packing, times: np.ndarray, like: Tensor, low: torch.dtype | None = None
+    ):
+        self.f, self.packing = f, packing
+        self.dtype = like.dtype
+        self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
+        self._shape, self._is_tuple = packing.shape, packing.is_tuple
+        self._part = -1  # which of the times are tensors of their own
+        self._each: Sequence[Tensor] = ()
+        self._low = low
+        self._run = f if low is None else self._autocast
+
+    def __call__(self, n: int, z: Tensor) -> Tensor:
+        """Return the right-hand side at step n, of the shape of z."""
+        part = n // _TIMES
+        if part != self._part:
+            self._part, self._each = part, self.times[part * _TIMES : (part + 1) * _TIMES].unbind()
+        t = self._each[n % _TIMES]
+        if self._is_tuple:
+            return self._of_tuple(n, t, z)
+        found = self._run(t, z)
+        if not isinstance(found, Tensor) or found.shape != self._shape or found.dtype != self.dtype:
+            raise self._wrong(n, "", found, self._shape)
+        return found
+
+    def at(self, t: Tensor, z: Tensor) -> Tensor:
+        """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
+        return self.packing.joined(self._run(t, self.packing.parted(z)))
+
+    def _autocast(self, t: Tensor, y: Any) -> Any:
+        """Return f as it would run for the caller, with its results in the states' dtype."""
+        with torch.autocast(self.times.device.type, self._low):
+            found = self.f(t, y)
+        if isinstance(found, tuple | list):
+            return tuple(part.to(self.dtype) if isinstance(part, Tensor) else part for part in found)
+        return found.to(self.dtype) if isinstance(found, Tensor) else found
+
+    def _of_tuple(self, n: int, t: Tensor, z: Tensor) -> Tensor:
+        found, shapes = self._run(t, self.packing.parted(z)), self.packing.shapes
+        if not isinstance(found, tuple | list) or len(found) != len(shapes):
+            kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
+            raise TypeError(
+                f"fdeint(f): needs a tuple of {len(shapes)} tensors, one for each of y0; at step {n}, "
+                f"t={float(self.times[n]):g}, f returned {kind}."
+            )
+        for k, (part, shape) in enumerate(zip(found, shapes, strict=True)):
+            if not isinstance(part, Tensor) or part.shape != shape or part.dtype != self.dtype:
+                raise self._wrong(n, f" in place {k}", part, shape)
+        return self.packing.joined(tuple(found))
+
+    def _wrong(self, n: int, which: str, found: Any, shape: Sequence[int]) -> Exception:
+        where = f"at step {n}, t={float(self.times[n]):g}, f returned"
+        if not isinstance(found, Tensor):
+            return TypeError(
+                f"fdeint(f): needs a tensor of the state's shape {tuple(shape)}{which}; {where} {type(found).__name__}."
+            )
+        if found.dtype != self.dtype:
+            return TypeError(
+                f"fdeint(f): needs the state's dtype {self.dtype}{which}; {where} {found.dtype}; convert it in f, or "
+                "pass y0 in that dtype."
+            )
+        return ValueError(
+            f"fdeint(f): needs the state's shape {tuple(shape)}{which}; {where} {tuple(found.shape)}; return dy of the "
+            "same shape as y."
+        )
+
+
+def product(out: Tensor, inputs: Sequence[Tensor], g: Tensor) -> list[Tensor]:
+    """Return the products of g with the Jacobians of `out` in each of `inputs`; 0 where it does not depend on one."""
+    if not out.requires_grad:
+        return [torch.zeros_like(each) for each in inputs]
+    # The graph is kept: f may share a part of it between calls.
+    found = torch.autograd.grad(out, inputs, g, retain_graph=True, allow_unused=True)
+    return [torch.zeros_like(each) if part is None else part for part, each in zip(found, inputs, strict=True)]

@@ -1,0 +1,5 @@
+"""The kernels of a solver's history, registered when this is imported."""
+
+from hpfracc_nn.solvers.torch.kernels import dense, fft, numba_dense, recurrence
+
+__all__ = ["dense", "fft", "numba_dense", "recurrence"]

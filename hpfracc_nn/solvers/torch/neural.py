@@ -1,0 +1,132 @@
+"""A neural fractional differential equation as a module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.solvers.history import History
+from hpfracc_nn.solvers.mesh import Mesh
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.ode import Method, solved
+from hpfracc_nn.solvers.torch.packing import S
+from hpfracc_nn.solvers.torch.problem import Progress
+
+
+class NeuralFDE(nn.Module):
+    """y0 to the solution of D^alpha y = f(t, y) at given times, with a learnable alpha.
+
+    Beside a network that is free to change, an order that is learned is a hyper-parameter and no measurement: the
+    network makes up for a wrong one. For the order of a process fit a parametric model, by `fit_fde`.
+
+    Args:
+        f: The right-hand side, called as f(t, y); its parameters are learned.
+        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays.
+        scheme: As in `fdeint`.
+        history: As in `fdeint`.
+        mesh: As in `fdeint`.
+        n_steps: As in `fdeint`.
+        adjoint: As in `fdeint`.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        device: Of alpha's parameter.
+        dtype: Of alpha's parameter; alpha itself is float64.
+
+    Shape:
+        y0 [*shape] -> [times, *shape].
+
+    Raises:
+        ValueError: An argument is out of range, or a learned alpha begins outside its bounds.
+
+    Example:
+        >>> class Pendulum(torch.nn.Module):
+        ...     def __init__(self):
+        ...         super().__init__()
+        ...         self.net = torch.nn.Linear(2, 2)
+        ...     def forward(self, t, y):
+        ...         return self.net(y)
+        >>> model = NeuralFDE(Pendulum(), alpha=0.8, learn_alpha=True)
+        >>> model(torch.zeros(16, 2), torch.linspace(0, 1, 51)).shape
+        torch.Size([51, 16, 2])
+    """
+
+    def __init__(
+        self,
+        f: nn.Module,
+        alpha: float | Sequence[float] = 0.5,
+        *,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] = (0.0, 1.0),
+        scheme: str | Scheme = "predictor_corrector",
+        history: str | History = "auto",
+        mesh: str | Mesh = "uniform",
+        n_steps: int | None = None,
+        adjoint: bool = True,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        owner = type(self).__name__
+        self.f = f
+        self.method = Method.of(owner, scheme, history, mesh)
+        self.n_steps, self.adjoint, self.learn_alpha = n_steps, adjoint, bool(learn_alpha)
+        values = np.asarray(alpha, dtype=np.float64)
+        low, high = bounds
+        if self.learn_alpha and not 0 <= low < high <= 2:
+            raise ValueError(
+                f"{owner}(bounds={bounds}): needs 0 <= low < high <= 2; pass for example (0, 1), or (1, 2) where dy0 "
+                "is given."
+            )
+        if not ((values > 0) & (values < 2)).all():
+            raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
+        self._fixed = None if self.learn_alpha else values.copy()  # no buffer: model.float() would round it
+        self.order: Alpha | None = None
+        if self.learn_alpha:
+            self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
+        self.site = (manager or default_manager()).site(self.method.op, "torch")
+
+    @property
+    def alpha(self) -> Tensor:
+        """The order in real units, float64."""
+        if self.order is not None:
+            return self.order()
+        assert self._fixed is not None, "an order is learned or fixed"
+        return torch.as_tensor(self._fixed).clone()
+
+    def forward(
+        self,
+        y0: S,
+        ts: Tensor | Sequence[float],
+        dy0: S | None = None,
+        *,
+        progress: Progress | None = None,
+    ) -> S:
+        """Return the states at `ts`, time first; arguments as in `fdeint`."""
+        found: S = solved(
+            self.f,
+            y0,
+            ts,
+            self.alpha,
+            self.method,
+            self.site,
+            self.n_steps,
+            dy0,
+            self.adjoint,
+            progress=progress,
+        )
+        return found
+
+    def extra_repr(self) -> str:
+        kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self.alpha.tolist()}"
+        method = self.method
+        return (
+            f"{kind}, scheme={method.scheme.name!r}, history={method.history.name!r}, "
+            f"mesh={type(method.mesh).__name__.lower()!r}, n_steps={self.n_steps}"
+        )

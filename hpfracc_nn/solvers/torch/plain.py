@@ -1,0 +1,114 @@
+"""The same solve in plain aten: for ordinary backpropagation, second derivatives and transforms of explicit schemes.
+
+Every step keeps a graph and its own copy of the past, so that memory grows with n_steps**2; the kernels of the history
+are not used and the manager is not asked.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.problem import Problem
+from hpfracc_nn.solvers.torch.solving import Equation, equation_of
+
+
+class Rows:
+    """The weights of each step, as a graph of alpha where it has one.
+
+    Args:
+        problem: What is solved.
+        orders: [a], float64.
+    """
+
+    def __init__(self, problem: Problem, orders: Tensor):
+        self.problem, self.orders = problem, orders
+        self._starts: Tensor | None = None
+        self._columns: Tensor | None = None
+        if problem.kept is not None:
+            given = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
+            used = problem.history.used(given, problem.kept.nodes, TORCH)
+            self._columns = used.columns.to(problem.like)
+            self._starts = None if used.starts is None else used.starts.to(problem.like)
+
+    def __getitem__(self, n: int) -> Tensor:
+        """Return what the right-hand sides 0 to n have in the memories of step n, [a, sets, n + 1]."""
+        if self._columns is None:
+            block = self.problem.scheme.block(self.orders, self.problem.times, range(n, n + 1), range(n + 1), TORCH)
+            return block[:, :, 0].to(self.problem.like)
+        row = self._columns[..., : n + 1].flip(-1)
+        if self._starts is None:
+            return row
+        first = self._starts[:, :, n, : n + 1]
+        return torch.cat([row[..., : first.shape[-1]] + first, row[..., first.shape[-1] :]], -1)
+
+
+def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor) -> Tensor:
+    """Return the states at all steps, [n_steps + 1, *shape], each with its graph."""
+    field, rows = problem.field, Rows(problem, orders)
+    roots = getattr(problem.scheme, "roots", None)
+    equation = None if roots is None else equation_of(roots, field)
+    states, values, packing = [z0], [field(0, z0)], problem.packing
+    for n in range(1, problem.n_steps + 1):
+        row = rows[n]
+        past = torch.einsum("acn,anr->acr", row[..., :-1], packing.matrix(torch.stack(values)))
+        base = z0 if dz0 is None else problem.base(z0, dz0, n, n + 1)[0]
+        w = packing.spread(row[:, -1, -1])
+        y = _step(problem, equation, n, base + packing.viewed(past), w, states[-1])
+        states.append(y)
+        if n < problem.n_steps:
+            values.append(field(n, y))
+        if problem.progress is not None:
+            problem.progress(n, problem.n_steps)
+    return torch.stack(states)
+
+
+def _step(problem: Problem, equation: Equation | None, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
+    if equation is not None:
+        return _root(problem.field, equation, n, memory[0], w, before)
+    if problem.scheme.sets == 1:
+        return memory[0]
+    y = memory[0]
+    for _ in range(problem.scheme.corrections):  # type: ignore[attr-defined]
+        y = memory[1] + w * problem.field(n, y)
+    return y
+
+
+def _root(field: Field, equation: Equation, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
+    """The solution of y = memory + w f(y), with the implicit function theorem's gradient in all that is in it."""
+    weight = _number(w)
+    with torch.no_grad():
+        y = equation.root(n, memory.detach(), weight, before.detach())
+    residual = memory + w * field(n, y) - y
+    return _Implicit.apply(equation, field, n, weight, y, residual)  # type: ignore[no-any-return]
+
+
+def _number(w: Tensor) -> Any:
+    """Return a weight as steps take it: a number where there is one."""
+    return w.item() if w.numel() == 1 else w.detach()
+
+
+class _Implicit(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, equation: Equation, field: Field, n: int, weight: Any, y: Tensor, residual: Tensor) -> Tensor:
+        ctx.given = equation, field, n, weight
+        ctx.save_for_backward(y)
+        return y.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "fdeint: an implicit step cannot be differentiated twice; use scheme='predictor_corrector' for second "
+                "derivatives."
+            )
+        equation, field, n, weight = ctx.given
+        (y,) = ctx.saved_tensors
+        with torch.enable_grad():
+            z = y.detach().requires_grad_()
+            value = field(n, z)
+        return None, None, None, None, None, equation.transposed(n, z, value, weight, grads[0], None)

@@ -1,0 +1,179 @@
+"""What is asked of the arguments of a solve, and what is said when it goes wrong."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import numpy as np
+import torch
+
+from hpfracc_nn.solvers import (
+    FFTBlocks,
+    FixedPoint,
+    Graded,
+    MultiTerm,
+    NeuralFDE,
+    Newton,
+    PredictorCorrector,
+    Trapezoid,
+    Window,
+    fdeint,
+)
+from tests.solver_cases import tensor
+
+TS = torch.linspace(0, 1, 11, dtype=torch.float64)
+
+
+def decay(t, y):
+    return -y
+
+
+def call(**changes):
+    given = {"f": decay, "y0": tensor(1.0), "ts": TS, "alpha": 0.5, **changes}
+    return fdeint(given.pop("f"), given.pop("y0"), given.pop("ts"), given.pop("alpha"), **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"f": 3}, TypeError, r"fdeint\(f of type int\): needs a function"),
+        ({"y0": 1.0}, TypeError, r"fdeint\(y0 of type float\).*torch\.as_tensor\(y0\)"),
+        ({"y0": torch.ones(2, dtype=torch.int64)}, TypeError, r"float32 or float64; convert with y0\.to"),
+        ({"y0": torch.ones(0)}, ValueError, r"shape \(0,\)\): needs numbers"),
+        ({"y0": (torch.ones(1), tensor(1.0))}, TypeError, r"one dtype and device"),
+        ({"ts": tensor(0, 0.2, 0.1)}, ValueError, r"times must increase; ts\[2\]=0\.1 follows ts\[1\]=0\.2"),
+        ({"ts": tensor(0, float("nan"))}, ValueError, r"times must be finite; ts\[1\]=nan"),
+        ({"ts": tensor(0.0)}, ValueError, r"needs two times or more"),
+        ({"ts": tensor(0, 0.1, 0.3)}, ValueError, r"equal steps.*pass n_steps, or mesh='graded'"),
+        ({"ts": tensor(0, 0.1, 0.3), "n_steps": 4}, ValueError, r"ts\[1\]=0\.1 lies 1\.33.*choose n_steps"),
+        ({"n_steps": 0}, ValueError, r"n_steps >= 1"),
+        ({"n_steps": 2.0}, TypeError, r"n_steps=2\.0\): needs an integer"),
+        ({"alpha": 0.0}, ValueError, r"alpha=0\): needs 0 < alpha < 2.*as a system"),
+        ({"alpha": 2.5}, ValueError, r"needs 0 < alpha < 2"),
+        ({"alpha": float("nan")}, ValueError, r"needs 0 < alpha < 2"),
+        ({"alpha": "half"}, TypeError, r"alpha of type str"),
+        ({"alpha": torch.tensor(1)}, TypeError, r"needs a floating tensor"),
+        ({"alpha": tensor(0.1, 0.2)}, ValueError, r"a shape that broadcasts to y0's \(1,\)"),
+        ({"y0": (tensor(1.0),), "alpha": tensor(0.1, 0.2)}, ValueError, r"needs one alpha for a tuple"),
+        ({"alpha": 1.5}, ValueError, r"needs the derivative at the start.*pass dy0"),
+        ({"dy0": tensor(1.0)}, ValueError, r"orders above 1.*leave dy0 out"),
+        ({"alpha": 1.5, "dy0": tensor(1.0, 2.0)}, ValueError, r"needs the shape of y0"),
+        ({"scheme": "euler"}, ValueError, r"scheme='euler'\): needs one of 'bdf2', 'predictor_corrector'"),
+        ({"scheme": 3}, TypeError, r"scheme of type int"),
+        ({"history": "window"}, ValueError, r"history='window'\): needs one of"),
+        ({"mesh": "random"}, ValueError, r"mesh='random'\)"),
+        ({"scheme": "bdf2", "mesh": "graded"}, ValueError, r"needs a uniform mesh, because a convolution quadrature"),
+        ({"history": FFTBlocks(), "mesh": "graded"}, ValueError, r"history='fft'.*or history='full'"),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, error, text):
+    with pytest.raises(error, match=text):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: Graded(0.5), r"Graded\(exponent=0\.5\): needs a finite exponent >= 1"),
+        (lambda: Window(0), r"Window\(n=0\): needs n >= 1"),
+        (lambda: Newton(tolerance=0.0), r"Newton\(tolerance=0\.0\)"),
+        (lambda: FixedPoint(iterations=0), r"iterations >= 1"),
+        (lambda: PredictorCorrector(0), r"corrections >= 1"),
+        (lambda: MultiTerm({0: 1.0}), r"one above 0"),
+        (lambda: MultiTerm({2: 1.0}).state(tensor(1.0)), r"needs 2 of them"),
+        (lambda: NeuralFDE(torch.nn.Identity(), 2.5), r"needs 0 < alpha < 2"),
+        (lambda: NeuralFDE(torch.nn.Identity(), 0.5, learn_alpha=True, bounds=(0.6, 1)), r"to be learned within"),
+        (lambda: NeuralFDE(torch.nn.Identity(), scheme="bdf2", mesh="graded"), r"NeuralFDE\(scheme='bdf2'"),
+    ],
+)
+def test_so_is_a_wrong_option(make, text):
+    with pytest.raises(ValueError, match=text):
+        make()
+
+
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize(
+    ("bad", "error", "text"),
+    [
+        (lambda y: torch.cat([y, y]), ValueError, r"step 4, t=0\.4, f returned \(2,\)"),
+        (lambda y: y.float(), TypeError, r"step 4, t=0\.4, f returned torch\.float32"),
+        (lambda y: None, TypeError, r"step 4, t=0\.4, f returned NoneType"),
+    ],
+    ids=["shape", "dtype", "nothing"],
+)
+def test_a_right_hand_side_that_changes_is_refused_at_its_step(bad, error, text, adjoint):
+    y0 = tensor(1.0).requires_grad_()
+    with pytest.raises(error, match=text):
+        call(f=lambda t, y: bad(y) if t > 0.35 else -y, y0=y0, adjoint=adjoint)
+
+
+def test_the_parts_of_a_tuple_are_checked_one_by_one():
+    y0 = (tensor(1.0), tensor(1.0, 2.0))
+    with pytest.raises(TypeError, match=r"needs a tuple of 2 tensors.*step 0, t=0, f returned Tensor"):
+        call(f=lambda t, y: y[0], y0=y0)
+    with pytest.raises(ValueError, match=r"shape \(2,\) in place 1; at step 0, t=0, f returned \(1,\)"):
+        call(f=lambda t, y: (y[0], y[0]), y0=y0)
+
+
+def test_what_is_not_finite_is_refused_at_its_step():
+    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4, f returned one that is not"):
+        call(f=lambda t, y: torch.where(t > 0.35, torch.nan, -y))
+
+
+def test_a_solution_that_diverges_says_when():
+    with pytest.raises(FloatingPointError, match=r"diverged at step \d+, t=[\d.]+, where it was [\d.e+]+ one step"):
+        call(f=lambda t, y: y**3, y0=tensor(30.0), n_steps=200)
+
+
+@pytest.mark.parametrize("roots", [Newton(iterations=3), Newton(iterations=3, dense=0), FixedPoint(iterations=3)])
+def test_an_equation_that_is_not_solved_says_at_which_step(roots):
+    with pytest.raises(RuntimeError, match=r"the equation of step 1, t=0\.1, did not converge in 3 iterations.*more"):
+        call(f=lambda t, y: -100 * torch.sign(y) * y.abs().sqrt(), scheme=Trapezoid(roots), y0=tensor(50.0))
+
+
+def test_errors_of_the_right_hand_side_pass_unchanged():
+    class Own(Exception):
+        pass
+
+    def f(t, y):
+        raise Own
+
+    with pytest.raises(Own):
+        call(f=f)
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, RuntimeError])
+def test_an_interrupted_solve_leaves_everything_as_it_was(kind):
+    calls = 0
+
+    def f(t, y):
+        nonlocal calls
+        calls += 1
+        if calls == 700:
+            raise kind
+        return -y
+
+    ts = torch.linspace(0, 1, 1001, dtype=torch.float64)
+    expected = call(ts=ts)
+    with pytest.raises(kind):
+        call(f=f, ts=ts)
+    assert torch.equal(call(ts=ts), expected)
+
+
+def test_arguments_are_not_written_to():
+    y0, ts = tensor(1.0, 2.0), TS.clone()
+    call(y0=y0, ts=ts)
+    assert torch.equal(y0, tensor(1.0, 2.0))
+    assert torch.equal(ts, TS)
+
+
+@pytest.mark.parametrize("ts", [TS, TS.numpy(), TS.tolist(), TS.float(), np.linspace(0, 1, 11, dtype=np.float32)])
+def test_times_may_be_of_any_kind(ts):
+    torch.testing.assert_close(call(ts=ts), call(), rtol=1e-6, atol=1e-6)
+
+
+def test_progress_is_told():
+    seen = []
+    call(ts=torch.linspace(0, 1, 201), progress=lambda done, of: seen.append((done, of)))
+    assert seen[-1] == (200, 200)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)

@@ -1,0 +1,153 @@
+"""Solves under what torch offers around them: autocast, transforms, the compiler, inference, modules of every kind."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from hpfracc_nn.solvers import MultiTerm, NeuralFDE, fdeint
+from tests.solver_cases import tensor
+
+# PyTorch's own forward mode scripts its decompositions on first use.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+
+TS = torch.linspace(0, 1, 21, dtype=torch.float64)
+
+
+def decay(t, y):
+    return -(y**2)
+
+
+def solve(y0, **options):
+    return fdeint(decay, y0, TS, 0.6, **options)
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.net = torch.nn.Linear(3, 3)
+
+    def forward(self, t, y):
+        return torch.tanh(self.net(y))
+
+
+def test_autocast_reaches_the_right_hand_side_and_nothing_else():
+    net, y0 = Net(), torch.randn(4, 3, requires_grad=True)
+    seen = set()
+    net.net.register_forward_hook(lambda module, given, out: seen.add(out.dtype))
+    ts = torch.linspace(0, 1, 41)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = fdeint(net, y0, ts, 0.6)
+        found.sum().backward()
+    assert seen == {torch.bfloat16}
+    assert found.dtype == torch.float32
+    expected = fdeint(net, y0, ts, 0.6)
+    # f in bfloat16 is right to 2**-8; sums over the past in bfloat16 would lose far more.
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+    assert net.net.weight.grad is not None
+
+
+def test_a_solve_can_be_vmapped():
+    y0 = torch.rand(4, 2, dtype=torch.float64)
+    found = torch.func.vmap(solve)(y0)
+    torch.testing.assert_close(found, torch.stack([solve(one) for one in y0]), rtol=1e-13, atol=1e-13)
+
+
+def test_forward_mode_agrees_with_reverse_mode():
+    y0, tangent = tensor(0.5, 1.0), tensor(0.3, -0.2)
+    along = torch.func.jvp(lambda y: solve(y)[-1], (y0,), (tangent,))[1]
+    jacobian = torch.func.jacrev(lambda y: solve(y)[-1])(y0)
+    torch.testing.assert_close(along, jacobian @ tangent, rtol=1e-12, atol=1e-13)
+
+
+def test_the_order_has_derivatives_in_both_modes():
+    def last(alpha):
+        return fdeint(decay, tensor(0.5), TS, alpha)[-1, 0]
+
+    alpha = torch.tensor(0.6, dtype=torch.float64)
+    expected = (last(0.6 + 1e-6) - last(0.6 - 1e-6)).item() / 2e-6
+    assert torch.func.grad(last)(alpha).item() == pytest.approx(expected, rel=1e-6)
+    assert torch.func.jvp(last, (alpha,), (torch.ones_like(alpha),))[1].item() == pytest.approx(expected, rel=1e-6)
+    with pytest.raises(ValueError, match="same alpha throughout"):
+        torch.func.vmap(last)(alpha.expand(2))
+
+
+def test_second_derivatives_by_plain_backpropagation():
+    y0 = tensor(0.5, 1.0).requires_grad_()
+    assert torch.autograd.gradgradcheck(lambda y: solve(y, adjoint=False)[-1], [y0])
+
+
+def test_a_compiled_model_runs_the_solve_as_it_is():
+    model = NeuralFDE(Net(), 0.7)
+    y0, ts = torch.randn(4, 3), torch.linspace(0, 1, 11)
+    compiled = torch.compile(lambda y: 2 * model(y, ts)[-1], backend="eager")
+    with torch.no_grad():
+        assert torch.equal(compiled(y0), 2 * model(y0, ts)[-1])
+
+
+def test_inference_mode():
+    with torch.inference_mode():
+        found = solve(tensor(0.5))
+    assert torch.equal(found, solve(tensor(0.5)))
+
+
+def test_a_tensor_that_is_no_leaf_is_passed_and_counted_once():
+    raw = tensor(0.2).requires_grad_()
+    rate = raw.exp()
+
+    def gradient(**options):
+        ys = fdeint(lambda t, y: -rate * y, tensor(1.0), TS, 0.6, **options)
+        return torch.autograd.grad(ys.sum(), raw, retain_graph=True)[0]
+
+    expected = gradient(adjoint=False)
+    torch.testing.assert_close(gradient(), expected, rtol=1e-12, atol=0)
+    torch.testing.assert_close(gradient(params=[rate]), expected, rtol=1e-12, atol=0)
+
+
+def test_a_parameter_that_is_used_late_is_passed():
+    late = tensor(0.7).requires_grad_()
+
+    def f(t, y):
+        return -late * y if t > 0.5 else -y
+
+    (found,) = torch.autograd.grad(fdeint(f, tensor(1.0), TS, 0.6, params=[late])[-1], late)
+    (expected,) = torch.autograd.grad(fdeint(f, tensor(1.0), TS, 0.6, adjoint=False)[-1], late)
+    torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+
+
+def test_the_coefficients_of_several_orders_have_gradients():
+    def last(c):
+        equation = MultiTerm({1.5: 1.0, 0.7: c, 0: 2.0}, lambda t, y: torch.cos(t) + 0 * y)
+        start = equation.state(torch.zeros((), dtype=torch.float64), torch.ones((), dtype=torch.float64))
+        return fdeint(equation, start, TS, equation.alpha)[-1, 0]
+
+    c = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(last(c), c)
+    expected = (last(0.5 + 1e-6) - last(0.5 - 1e-6)).item() / 2e-6
+    assert found.item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_a_right_hand_side_without_the_state_has_gradients():
+    rate = tensor(1.5).requires_grad_()
+    ys = fdeint(lambda t, y: rate * torch.cos(t), tensor(1.0), TS, 0.6)
+    (found,) = torch.autograd.grad(ys[-1], rate)
+    torch.testing.assert_close(found, (ys[-1].detach() - 1) / rate.detach(), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("alpha", [0.5, [0.3, 0.5, 0.8]])
+def test_a_learned_order_is_trained_within_its_bounds(alpha):
+    model = NeuralFDE(Net(), alpha, learn_alpha=True, bounds=(0.2, 0.9))
+    optimizer = torch.optim.Adam(model.parameters(), 0.1)
+    y0, ts = torch.ones(2, 3), torch.linspace(0, 1, 21)
+    losses = []
+    for _ in range(8):
+        optimizer.zero_grad()
+        loss = model(y0, ts)[-1].square().mean()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0]
+    assert ((model.alpha > 0.2) & (model.alpha < 0.9)).all()
+    assert model.alpha.shape == torch.Size([] if alpha == 0.5 else [3])
