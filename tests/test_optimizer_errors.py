@@ -131,3 +131,28 @@ def test_gradients_that_are_still_scaled_are_refused():
     optimizer.grad_scale = torch.tensor(2.0)
     with pytest.raises(RuntimeError, match="cannot average gradients that are still scaled, each by another factor"):
         optimizer.step(quartic(optimizer))
+
+
+@pytest.mark.parametrize("memory", [5, "exponentials"])
+@pytest.mark.parametrize(
+    "other",
+    [torch.randn(30, 4), torch.randn(3, 4, dtype=torch.float64), torch.randn(3, 4, dtype=torch.complex64)],
+    ids=["shape", "dtype", "complex"],
+)
+def test_a_history_of_another_parameter_is_refused(other, memory):
+    # Compiled kernels go by addresses, and would write beyond it.
+    p = torch.nn.Parameter(torch.randn(3, 4))
+    optimizer = FractionalAdam([p], alpha=0.5, memory=memory)
+    for _ in range(3):
+        p.grad = torch.randn_like(p)
+        optimizer.step()
+    p.grad = None
+    p.data = other
+    p.grad = torch.randn_like(p)
+    before = p.detach().clone()
+    with pytest.raises(RuntimeError, match=r"^the state holds past gradients of shape \(3, 4\), torch.float32 on cpu"):
+        optimizer.step()
+    assert torch.equal(p, before)
+    optimizer.state.pop(p)
+    optimizer.step()
+    assert not torch.equal(p, before)

@@ -292,3 +292,58 @@ def test_a_tempered_average_and_a_window_differ_less_the_shorter_the_run():
     """Both are exact at the first steps but for the fit of the weights."""
     runs = [train(FractionalSGD, 3, lr=0.01, alpha=0.9, memory=memory) for memory in (10, "exponentials")]
     assert 0 < distance(*runs) < 0.01
+
+
+@every_class
+def test_a_state_of_the_base_optimizer_leaves_alpha_kind_and_memory(cls):
+    first, second = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    given = [{"params": [first], "alpha": 0.5, "memory": 5}, {"params": [second], "alpha": 0.9, "kind": "difference"}]
+    optimizer = cls(given, lr=0.1)
+    base_class: Any = BASES[cls]
+    base = base_class([{"params": [first]}, {"params": [second]}], lr=0.3)
+    optimizer.load_state_dict(base.state_dict())
+    assert [(group["alpha"], group["kind"], group["memory"]) for group in optimizer.param_groups] == [
+        (0.5, "integral", 5),
+        (0.9, "difference", 10),
+    ]
+    assert [group["lr"] for group in optimizer.param_groups] == [0.3, 0.3]
+
+
+def test_a_frozen_parameter_stays_where_it_is_while_others_are_moved_along_the_line():
+    def end(with_frozen: bool) -> torch.Tensor:
+        w, frozen = (
+            torch.nn.Parameter(torch.tensor([2.0])),
+            torch.nn.Parameter(torch.tensor([3.0]), requires_grad=False),
+        )
+        params = [w, frozen] if with_frozen else [w]
+        optimizer = FractionalSGD(params, lr=0.1, alpha=0.5, kind="caputo_terminal")
+
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = (w * frozen).sum()
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        return w.detach()
+
+    assert torch.equal(end(True), end(False))
+
+
+def test_an_order_that_numpy_gives_is_saved_as_a_number(tmp_path):
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = FractionalAdam([p], alpha=np.float64(0.5))
+    optimizer.param_groups[0]["alpha"] = np.float64(0.4)
+    p.grad = torch.ones(3)
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "state")
+    assert torch.load(tmp_path / "state", weights_only=True)["param_groups"][0]["alpha"] == 0.4
+
+
+def test_a_kind_that_is_set_later_drops_gradients_too():
+    p = torch.nn.Parameter(torch.ones(3))
+    optimizer = FractionalSGD([p], lr=0.1, alpha=0.5)
+    optimizer.param_groups[0]["kind"] = "fcgd"
+    p.grad = torch.ones(3)
+    optimizer.step()
+    assert "seed" in optimizer.param_groups[0]

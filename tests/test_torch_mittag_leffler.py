@@ -199,3 +199,10 @@ def test_a_learned_order_is_found_again():
     optimizer.step(closure)
     assert float(alpha.detach()) == pytest.approx(0.73, abs=1e-6)
     assert hpfracc_nn.mittag_leffler is mittag_leffler
+
+
+@pytest.mark.parametrize(
+    ("z", "alpha", "dtype"), [(200.0, 0.7, "float64"), (50.0, 0.3, "float32"), (1e5, 1.0, "float64")]
+)
+def test_overflow_is_infinite(z, alpha, dtype):
+    assert mittag_leffler(torch.tensor(z, dtype=getattr(torch, dtype)), alpha) == torch.inf

@@ -105,7 +105,8 @@ def residue(
         series = taylor.product(series, minus_log)
     derivatives = [math.factorial(k) * term / alpha ** (k + 1) for k, term in enumerate(series)]
     total = sum(c * term for c, term in zip(_falling(m), derivatives, strict=True))
-    return total * z ** (-m) * xp.exp(excess)
+    total = total * z ** (-m)
+    return (total if xp.is_complex(z) else total.real) * xp.exp(excess)  # a real one overflows to inf, and not to NaN
 
 
 def _falling(m: int) -> list[int]:

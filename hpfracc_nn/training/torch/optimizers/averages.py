@@ -101,6 +101,21 @@ def _prepare(state: State, memory: Memory, grad: Tensor) -> None:
             f"the state holds {state['history'].shape[0]} rows of past gradients for each parameter and the options of "
             f"its group ask for {memory.rows}: memory is fixed at the first step; make a new optimizer for another one."
         )
+    else:
+        _check_fit(state["direction"], state["history"], grad)
+
+
+def _check_fit(kept: Tensor, rows: Tensor, grad: Tensor) -> None:
+    """Raise unless what is kept is that of such a gradient: kernels go by addresses."""
+    values = kept.numel() * (2 if kept.is_complex() else 1)
+    is_whole = (rows.dtype, rows.device, rows.shape[1]) == (kept.dtype.to_real(), kept.device, values)
+    if is_whole and (kept.shape, kept.dtype, kept.device) == (grad.shape, grad.dtype, grad.device):
+        return
+    raise RuntimeError(
+        f"the state holds past gradients of shape {tuple(kept.shape)}, {kept.dtype} on {kept.device}, in rows of "
+        f"{rows.dtype}, and the gradient has shape {tuple(grad.shape)}, {grad.dtype} on {grad.device}: a history "
+        "belongs to one parameter as it is; drop it with optimizer.state.pop(parameter), or make a new optimizer."
+    )
 
 
 def _recorded(group: Group, memory: Memory, grad: Tensor, state: State) -> Tensor:

@@ -81,17 +81,17 @@ class FixedTerminal:
 def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[Tensor, Tensor]:
     """Return the mean of each parameter's gradient on the way from 0, weighted by (1 - s)**-alpha.
 
-    All groups move together, each by the nodes of its own alpha; a parameter without a gradient is left out. The
-    parameters are as before when this returns or raises.
+    All groups move together, each by the nodes of its own alpha. One that requires no gradient stays where it is, and
+    one that gets none is left out. The parameters are as before when this returns or raises.
     """
-    places = {p: p.detach().clone() for group in groups for p in group["params"]}
+    places = {p: p.detach().clone() for group in groups for p in group["params"] if p.requires_grad}
     rules = [(group, *_quadrature(group["alpha"])) for group in groups]
     means: dict[Tensor, Tensor] = {}
     try:
         for node in range(NODES):
             with torch.no_grad():
                 for group, points, _ in rules:
-                    for p in group["params"]:
+                    for p in filter(places.__contains__, group["params"]):
                         p.copy_(points[node] * places[p])
             with torch.enable_grad():
                 closure()

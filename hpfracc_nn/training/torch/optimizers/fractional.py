@@ -77,9 +77,7 @@ class Fractional(_Base):
         if isinstance(param_group, dict):
             check_options({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
-        group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
-        self._seed(group)
+        self._settle(self.param_groups[-1])
 
     @around_compiled
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -120,6 +118,7 @@ class Fractional(_Base):
         """Check the options as they are now; return the gradients' means along the way, for kinds that want them."""
         for group in self.param_groups:
             check_options(group)
+            self._settle(group)
         groups = [group for group in self.param_groups if kind_of(group).needs_closure and not is_identity(group)]
         if not groups:
             return {}
@@ -190,7 +189,19 @@ class Fractional(_Base):
     def _step_supports_amp_scaling(self, supports: bool) -> None:
         self._base_supports_amp_scaling = supports
 
-    def _seed(self, group: Group) -> None:
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state, as of the base optimizer; where that one saved it, each group's alpha, kind and memory stay."""
+        saved, present = state_dict["param_groups"], self.param_groups
+        if len(saved) == len(present):  # or else it is the base optimizer that says so
+            own = (*self._own_defaults, "seed")
+            kept = [{name: group[name] for name in own if name in group} for group in present]
+            groups = [{**mine, **group} for mine, group in zip(kept, saved, strict=True)]
+            state_dict = {**state_dict, "param_groups": groups}
+        super().load_state_dict(state_dict)
+
+    def _settle(self, group: Group) -> None:
+        """Give a group what it needs, also where its options were changed: a plain number, and the seed of its kind."""
+        group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
         if group["kind"] == "fcgd" and "seed" not in group:
             group["seed"] = int(torch.randint(2**62, (), generator=self.__dict__.get("_generator")))
 
@@ -202,7 +213,7 @@ class Fractional(_Base):
         for group in self.param_groups:  # one that was saved by the base optimizer lacks them
             for name, value in self._own_defaults.items():
                 group.setdefault(name, value)
-            self._seed(group)
+            self._settle(group)
 
 
 class _Exchange:

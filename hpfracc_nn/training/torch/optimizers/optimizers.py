@@ -166,6 +166,14 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             for group, alpha in zip(self.param_groups, alphas, strict=True):
                 group["alpha"] = alpha
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Load a state, as of the base optimizer; where that one saved it, its `alpha` is `smoothing`."""
+        groups = [dict(group) for group in state_dict["param_groups"]]
+        for group in groups:
+            if "smoothing" not in group:
+                _rename(group)
+        super().load_state_dict({**state_dict, "param_groups": groups})
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         for group in state["param_groups"]:
             if "smoothing" not in group:  # saved by torch's own
