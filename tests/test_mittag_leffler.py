@@ -170,6 +170,7 @@ def assert_meets_mpmath(count, seed):
             assert abs(found - expected) <= 1e-9 * abs(expected), (z, alpha, beta, derivative)
 
 
+@pytest.mark.slow
 def test_values_and_derivatives_meet_mpmath_at_random_points():
     assert_meets_mpmath(16, seed=0)
 
@@ -182,7 +183,7 @@ def test_values_and_derivatives_meet_mpmath_at_500_random_points():
 SECOND = {(2, 0, 0): (2, 0), (0, 0, 2): (0, 2), (1, 0, 1): (1, 1)}
 
 
-@pytest.mark.parametrize("z", [-37.0, -0.9, 0.06, 3.0, 2.0 - 5.0j])
+@pytest.mark.parametrize("z", [-37.0, -0.9, 0.06, pytest.param(3.0, marks=pytest.mark.slow), 2.0 - 5.0j])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.3, 0.7), (1.0, 2.0), (1.7, 4.0)])
 def test_second_derivatives_meet_mpmath(z, alpha, beta):
     for derivative, orders in SECOND.items():

@@ -571,7 +571,7 @@ class Storm:
             register(self.absent.pop(0))
 
 
-@pytest.mark.parametrize("mode", ["prior", "learn"])
+@pytest.mark.parametrize("mode", [pytest.param("prior", marks=pytest.mark.slow), "learn"])
 def test_ten_thousand_calls_through_failing_kernels_are_right_and_every_failure_is_recorded(mode, clock):
     storm, manager = Storm(clock), made(clock, mode=mode)
     for cost, name in enumerate(("torch/fft", "torch/dense", "numba/dense"), 1):

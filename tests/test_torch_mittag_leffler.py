@@ -50,7 +50,9 @@ def test_the_gradient_is_the_derivative():
         torch.testing.assert_close(gradient, derivative.sum() if gradient.ndim == 0 else derivative)
 
 
-@pytest.mark.parametrize("values", [REAL, COMPLEX], ids=["real", "complex"])
+@pytest.mark.parametrize(
+    "values", [pytest.param(REAL, id="real"), pytest.param(COMPLEX, id="complex", marks=pytest.mark.slow)]
+)
 def test_first_and_second_derivatives_in_every_mode(values):
     some = [1, 2, 5, 8]
     alpha, beta = orders()
@@ -79,6 +81,7 @@ def test_func_transforms_compose():
             torch.testing.assert_close(outer(inner(lambda a: mittag_leffler(z, a)))(alpha), expected)
 
 
+@pytest.mark.slow
 def test_compiled_code_takes_numbers_of_any_value():
     z = points(COMPLEX).detach()
     compiled = torch.compile(mittag_leffler, fullgraph=True, backend="aot_eager")
