@@ -151,3 +151,48 @@ def test_a_learned_order_is_trained_within_its_bounds(alpha):
     assert losses[-1] < losses[0]
     assert ((model.alpha > 0.2) & (model.alpha < 0.9)).all()
     assert model.alpha.shape == torch.Size([] if alpha == 0.5 else [3])
+
+
+@pytest.mark.parametrize("scheme", ["trapezoid", "bdf2"])
+@pytest.mark.parametrize("width", [1, 5, 20, 140])
+def test_implicit_schemes_start_from_rest(scheme, width):
+    # The first guess is 0, and says nothing of the size of the solution.
+    generator = torch.Generator().manual_seed(width)
+    matrix = torch.randn(width, width, generator=generator, dtype=torch.float64) / width - 2 * torch.eye(width)
+    force = torch.randn(width, generator=generator, dtype=torch.float64)
+    y0 = torch.zeros(width, dtype=torch.float64)
+    found = fdeint(lambda t, y: y @ matrix + torch.sin(t) * force, y0, TS[:6], 0.7, scheme=scheme)
+    fine = fdeint(lambda t, y: y @ matrix + torch.sin(t) * force, y0, TS[:6], 0.7, scheme=scheme, n_steps=50)
+    torch.testing.assert_close(found, fine, rtol=0.1, atol=1e-3)
+
+
+def test_output_times_that_share_a_point_of_the_mesh_have_its_state():
+    one = torch.ones(2, dtype=torch.float64)
+    ts = torch.tensor([0, 1 / 3, 1 / 3 + 1e-6, 1.0], dtype=torch.float64)
+    found = fdeint(lambda t, y: -y, one, ts, 0.5, n_steps=3)
+    assert torch.equal(found[1], found[2])
+    assert torch.equal(found[3], fdeint(lambda t, y: -y, one, ts[[0, 3]], 0.5, n_steps=3)[1])
+
+
+def test_a_tuple_may_hold_a_number():
+    y0 = torch.ones(2, 3, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
+    first, second = fdeint(lambda t, y: (-y[0], y[0].sum()), y0, TS, 0.5)
+    assert first.shape == (21, 2, 3)
+    assert second.shape == (21,)
+
+
+def test_a_right_hand_side_that_is_a_parameter_gets_its_gradient():
+    c = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for adjoint in (True, False):
+        y = fdeint(lambda t, y: c, torch.zeros(3, dtype=torch.float64), TS, 0.5, adjoint=adjoint)
+        gradients += torch.autograd.grad(y[-1].sum(), c)
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_right_hand_side_that_is_the_state_itself():
+    y0 = torch.ones(3, dtype=torch.float64, requires_grad=True)
+    gradients = []
+    for adjoint in (True, False):
+        gradients += torch.autograd.grad(fdeint(lambda t, y: y, y0, TS, 0.5, adjoint=adjoint)[-1].sum(), y0)
+    torch.testing.assert_close(*gradients)

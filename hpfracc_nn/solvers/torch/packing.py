@@ -62,7 +62,7 @@ class Packing:
         if not self.is_tuple:
             return z
         parts = z.split([shape.numel() for shape in self.shapes], dim=-1)
-        return tuple(part.reshape(*z.shape[:-1], *shape) for part, shape in zip(parts, self.shapes, strict=True))
+        return tuple(part.reshape((*z.shape[:-1], *shape)) for part, shape in zip(parts, self.shapes, strict=True))
 
     def matrix(self, z: Tensor) -> Tensor:
         """Return states [time, *shape] as [a, time, r]."""

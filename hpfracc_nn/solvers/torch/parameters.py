@@ -126,6 +126,8 @@ def _generators(like: Tensor) -> list[Tensor]:
 
 def _leaves(value: Tensor, passed: Iterable[Tensor]) -> Iterable[Tensor]:
     """Yield the leaves of a graph, but not those behind tensors that were passed: their gradients go on from there."""
+    if value.is_leaf and value.requires_grad:
+        yield value
     seen, waiting = {each.grad_fn for each in passed}, [value.grad_fn]
     while waiting:
         node = waiting.pop()

@@ -81,6 +81,7 @@ class Iterated(_Iteration):
         for _ in range(self.iterations):
             found = m + w * self.field(n, y)
             last, change, y = change, _size(found - y), found
+            allowed = max(allowed, self._allowed(y))  # from rest the first guess says nothing of the size
             if self._is_small(change, last, allowed):
                 return y
             if not change < torch.inf:
@@ -123,6 +124,7 @@ class Factorised(_Iteration):
             if not change < torch.inf:
                 break
             y = y + delta
+            allowed = max(allowed, self._allowed(y))  # from rest the first guess says nothing of the size
             if self._is_small(change, last, allowed):
                 return y
             if change > _SLOW * last:
@@ -184,6 +186,7 @@ class Krylov(_Iteration):
                 forward = _forward_product(z, value)
             delta = gmres(lambda v: v - w * forward(v), m + w * value.detach() - y, self.tolerance)  # noqa: B023
             last, change, y = change, _size(delta), y + delta
+            allowed = max(allowed, self._allowed(y))  # from rest the first guess says nothing of the size
             if self._is_small(change, last, allowed):
                 return y
             if not change < torch.inf:
