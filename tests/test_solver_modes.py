@@ -183,7 +183,7 @@ def test_a_tuple_may_hold_a_number():
 
 def test_a_right_hand_side_that_is_a_parameter_gets_its_gradient():
     c = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    gradients = []
+    gradients: list[torch.Tensor] = []
     for adjoint in (True, False):
         y = fdeint(lambda t, y: c, torch.zeros(3, dtype=torch.float64), TS, 0.5, adjoint=adjoint)
         gradients += torch.autograd.grad(y[-1].sum(), c)
@@ -192,7 +192,7 @@ def test_a_right_hand_side_that_is_a_parameter_gets_its_gradient():
 
 def test_a_right_hand_side_that_is_the_state_itself():
     y0 = torch.ones(3, dtype=torch.float64, requires_grad=True)
-    gradients = []
+    gradients: list[torch.Tensor] = []
     for adjoint in (True, False):
         gradients += torch.autograd.grad(fdeint(lambda t, y: y, y0, TS, 0.5, adjoint=adjoint)[-1].sum(), y0)
     torch.testing.assert_close(*gradients)
