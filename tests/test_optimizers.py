@@ -341,9 +341,13 @@ def test_an_order_that_numpy_gives_is_saved_as_a_number(tmp_path):
 
 
 def test_a_kind_that_is_set_later_drops_gradients_too():
-    p = torch.nn.Parameter(torch.ones(3))
-    optimizer = FractionalSGD([p], lr=0.1, alpha=0.5)
+    late, early = (torch.nn.Parameter(torch.ones(3)) for _ in range(2))
+    optimizer, other = FractionalSGD([late], lr=0.1, alpha=0.5), FractionalSGD([early], lr=0.1, alpha=0.5, kind="fcgd")
     optimizer.param_groups[0]["kind"] = "fcgd"
-    p.grad = torch.ones(3)
-    optimizer.step()
-    assert "seed" in optimizer.param_groups[0]
+    for step in range(12):
+        for p, each in ((late, optimizer), (early, other)):
+            p.grad = torch.full((3,), float(step))
+            if step:
+                each.param_groups[0]["seed"] = 7  # the first step draws one, and has nothing to drop
+            each.step()
+    assert torch.equal(late, early)

@@ -105,7 +105,7 @@ class Kernel:
         """
         try:
             return getattr(self, question)(workload)
-        except Exception as error:
+        except Exception as error:  # raised again, with the kernel's name
             error.add_note(
                 f"while asking {self.name} for its `{question}` at {workload}, rows={workload.rows} n={workload.n} "
                 f"width={workload.width}; to do without it: configure(disable={self.name!r})"
