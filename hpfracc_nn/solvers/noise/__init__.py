@@ -1,0 +1,11 @@
+"""The noises, by name."""
+
+from __future__ import annotations
+
+from hpfracc_nn.solvers.noise.brownian import Brownian
+from hpfracc_nn.solvers.noise.noise import Noise, Shape, State
+from hpfracc_nn.solvers.noise.source import NumpySource, Source
+
+NOISES: dict[str, type[Noise]] = {noise.name: noise for noise in (Brownian,)}
+
+__all__ = ["NOISES", "Brownian", "Noise", "NumpySource", "Shape", "Source", "State"]

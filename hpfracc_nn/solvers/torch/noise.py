@@ -1,0 +1,223 @@
+"""Noise in PyTorch: increments from a generator, whole or block by block, and the same blocks again.
+
+A solve needs its noise twice, forward and in the adjoint. `NoisePath` draws it in blocks of steps and keeps of each
+block the generator's and the noise's state, from which `block` makes it again, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import Namespace
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.solvers.noise import Noise, State
+
+_BLOCK = 1 << 16  # numbers that a block holds
+_SHORTEST = 16  # steps
+
+
+@dataclass(frozen=True)
+class TorchSource:
+    """See `solvers.noise.Source`.
+
+    Attributes:
+        generator: Of `device`.
+        dtype: float64 or float32.
+        device: Of what is drawn.
+    """
+
+    generator: torch.Generator
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def xp(self) -> Namespace:
+        return TORCH
+
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.normal`."""
+        return self._empty(shape).normal_(generator=self.generator)
+
+    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.uniform`."""
+        eps = torch.finfo(self.dtype).eps
+        found = self._empty(shape).uniform_(generator=self.generator)
+        return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # in the middle of its cell, not on its edge
+
+    def exponential(self, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.exponential`."""
+        return self.uniform(shape).log_().neg_()
+
+    def poisson(self, mean: float, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.poisson`."""
+        return torch.poisson(self._empty(shape).fill_(mean), generator=self.generator)
+
+    def gamma(self, concentration: Tensor) -> Tensor:
+        """See `Source.gamma`."""
+        positive = concentration > 0
+        found = torch._standard_gamma(torch.where(positive, concentration, 1.0), generator=self.generator)
+        return torch.where(positive, found, 0.0)
+
+    def cast(self, x: Any) -> Tensor:
+        """See `Source.cast`."""
+        return torch.as_tensor(x).to(self.device, self.dtype)
+
+    def time_first(self, x: Tensor) -> Tensor:
+        """See `Source.time_first`."""
+        return x.movedim(-1, 0).contiguous()
+
+
+class NoisePath:
+    """The increments of a noise over `n_steps` equal steps, drawn when they are first asked for.
+
+    What is drawn does not depend on the order in which blocks are asked for: the first time, all blocks up to the one
+    wanted are drawn. A block that was drawn before is made again from what was kept: bit-identical. Where a block takes
+    less memory than a generator's state it is kept itself; so is everything where the noise is drawn whole, or where
+    one of its parameters requires a gradient, which then flows through `block`.
+
+    Args:
+        noise: The noise.
+        n_steps: How many steps.
+        shape: Of one step: batch axes and channels; all entries are independent.
+        dt: The step.
+        generator: Where the randomness comes from; None is the default generator of the device.
+        dtype: Floating; None is torch's default. Half precision is drawn in float32.
+        device: None is the generator's, or the CPU.
+
+    Raises:
+        ValueError: The generator is another device's, the dtype is not floating, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        noise: Noise,
+        n_steps: int,
+        shape: Sequence[int],
+        *,
+        dt: float,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        self.noise = noise
+        self.n_steps = errors.count("NoisePath", "n_steps", n_steps)
+        self.shape = tuple(errors.count("NoisePath", "shape", size, 0) for size in shape)
+        self.dt = errors.positive_step("NoisePath", dt)
+        self.dtype = dtype or torch.get_default_dtype()
+        if not self.dtype.is_floating_point:
+            raise ValueError(f"NoisePath(dtype={self.dtype}): needs a floating dtype; pass for example torch.float32.")
+        self.source = _source(generator, self.dtype, device)
+        width = max(1, math.prod(self.shape))
+        learns = any(each.requires_grad for each in learned(noise))
+        is_one = noise.is_whole or learns
+        self.block_steps = self.n_steps if is_one else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
+        self._keeps = (
+            is_one or self.block_steps * width * self.dtype.itemsize <= self.source.generator.get_state().numel()
+        )
+        self._made: list[Tensor] = []
+        self._begun: list[tuple[Tensor, State]] = []  # of each block: the generator's state, the noise's
+        self._state: State | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks there are; block i holds the steps from i * block_steps on."""
+        return -(-self.n_steps // self.block_steps)
+
+    def block(self, i: int) -> Tensor:
+        """Return the increments of block `i`, [steps, *shape]."""
+        drawn = len(self._made if self._keeps else self._begun)
+        for k in range(drawn, i):
+            self._draw(k)
+        if i >= drawn:
+            return self._draw(i)
+        return self._made[i] if self._keeps else self._again(i)
+
+    def whole(self) -> Tensor:
+        """Return all increments, [n_steps, *shape]."""
+        if self.n_blocks == 1:
+            return self.block(0)
+        return torch.cat([self.block(i) for i in range(self.n_blocks)])
+
+    def _draw(self, i: int) -> Tensor:
+        """Draw the next block, number `i`, and keep it or what it takes to draw it again."""
+        if self._state is None:
+            self._state = self.noise.start(self.shape, self.dt, self.source)
+        if not self._keeps:
+            self._begun.append((self.source.generator.get_state(), self._state))
+        found, self._state = self._increments(i, self.source, self._state)
+        if self._keeps:
+            self._made.append(found)
+        return found
+
+    def _again(self, i: int) -> Tensor:
+        numbers, state = self._begun[i]
+        generator = torch.Generator(self.source.device)
+        generator.set_state(numbers)
+        return self._increments(i, dataclasses.replace(self.source, generator=generator), state)[0]
+
+    def _increments(self, i: int, source: TorchSource, state: State) -> tuple[Tensor, State]:
+        steps = min(self.block_steps, self.n_steps - i * self.block_steps)
+        found, after = self.noise.increments(steps, self.shape, self.dt, source, state)
+        return found.to(self.dtype), after
+
+
+def learned(noise: Noise) -> list[Tensor]:
+    """Return a noise's parameters that are tensors."""
+    values = [getattr(noise, each.name) for each in dataclasses.fields(noise)]
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def increments(
+    noise: Noise,
+    n_steps: int,
+    shape: Sequence[int] = (),
+    *,
+    dt: float,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the increments of a noise over equal steps, [n_steps, *shape]; those that a `NoisePath` has in its blocks.
+
+    Differentiable in the noise's parameters that are tensors. Arguments and errors as of `NoisePath`.
+
+    Example:
+        >>> from hpfracc_nn.solvers import Brownian
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> increments(Brownian(), 100, (32, 3), dt=0.01, generator=generator).shape
+        torch.Size([100, 32, 3])
+    """
+    path = NoisePath(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
+    return path.whole()
+
+
+def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
+    wanted = None if device is None else torch.empty(0, device=device).device  # "cuda" is one device, by its index
+    if generator is None:
+        wanted = wanted or torch.device("cpu")
+        generator = _default_generator(wanted)
+    wanted = wanted or generator.device
+    if generator.device != wanted:
+        raise ValueError(
+            f"NoisePath(generator on {generator.device}, device={wanted}): needs a generator of the device; pass "
+            f"torch.Generator({str(wanted)!r})."
+        )
+    drawn = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    return TorchSource(generator, drawn, wanted)
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cpu":
+        return torch.default_generator
+    return getattr(torch, device.type).default_generators[device.index]
