@@ -40,12 +40,18 @@ def call(**changes):
         ({"y0": 1.0}, TypeError, r"fdeint\(y0 of type float\).*torch\.as_tensor\(y0\)"),
         ({"y0": torch.ones(2, dtype=torch.int64)}, TypeError, r"float32 or float64; convert with y0\.to"),
         ({"y0": torch.ones(0)}, ValueError, r"shape \(0,\)\): needs numbers"),
+        ({"y0": tensor(1.0, float("nan"))}, ValueError, r"y0\): needs finite numbers; y0 holds nan at place 1 of 2"),
+        ({"alpha": 1.5, "dy0": tensor(float("inf"))}, ValueError, r"dy0\): needs finite numbers; dy0 holds inf"),
         ({"y0": (torch.ones(1), tensor(1.0))}, TypeError, r"one dtype and device"),
         ({"ts": tensor(0, 0.2, 0.1)}, ValueError, r"times must increase; ts\[2\]=0\.1 follows ts\[1\]=0\.2"),
         ({"ts": tensor(0, float("nan"))}, ValueError, r"times must be finite; ts\[1\]=nan"),
         ({"ts": tensor(0.0)}, ValueError, r"needs two times or more"),
         ({"ts": tensor(0, 0.1, 0.3)}, ValueError, r"equal steps.*pass n_steps, or mesh='graded'"),
-        ({"ts": tensor(0, 0.1, 0.3), "n_steps": 4}, ValueError, r"ts\[1\]=0\.1 lies 1\.33.*choose n_steps"),
+        (
+            {"ts": tensor(0, 0.1, 0.3), "n_steps": 4},
+            ValueError,
+            r"ts\[1\] lies 0\.1 from the start, 1\.33.*choose n_steps",
+        ),
         ({"n_steps": 0}, ValueError, r"n_steps >= 1"),
         ({"n_steps": 2.0}, TypeError, r"n_steps=2\.0\): needs an integer"),
         ({"alpha": 0.0}, ValueError, r"alpha=0\): needs 0 < alpha < 2.*as a system"),
@@ -55,6 +61,8 @@ def call(**changes):
         ({"alpha": torch.tensor(1)}, TypeError, r"needs a floating tensor"),
         ({"alpha": tensor(0.1, 0.2)}, ValueError, r"a shape that broadcasts to y0's \(1,\)"),
         ({"y0": (tensor(1.0),), "alpha": tensor(0.1, 0.2)}, ValueError, r"needs one alpha for a tuple"),
+        ({"alpha": tensor(1.5)}, ValueError, r"alpha=1\.5\).*pass dy0, of y0's shape, or keep a learned order below 1"),
+        ({"alpha": tensor(2.5)}, ValueError, r"as a system.*keep a learned order within bounds"),
         ({"alpha": 1.5}, ValueError, r"needs the derivative at the start.*pass dy0"),
         ({"dy0": tensor(1.0)}, ValueError, r"orders above 1.*leave dy0 out"),
         ({"alpha": 1.5, "dy0": tensor(1.0, 2.0)}, ValueError, r"needs the shape of y0"),
@@ -71,6 +79,20 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
         call(**changes)
 
 
+def neural(bounds):
+    class Decay(torch.nn.Module):
+        def forward(self, t, y):
+            return -y
+
+    return NeuralFDE(Decay(), 0.8, learn_alpha=True, bounds=bounds)
+
+
+def multi_term(forcing):
+    equation = MultiTerm({1.5: 1.0}, forcing)
+    start = equation.state(tensor(1.0, 2.0), tensor(0.0, 0.0))
+    return fdeint(equation, start, TS, equation.alpha)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -84,6 +106,18 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
         (lambda: NeuralFDE(torch.nn.Identity(), 2.5), r"needs 0 < alpha < 2"),
         (lambda: NeuralFDE(torch.nn.Identity(), 0.5, learn_alpha=True, bounds=(0.6, 1)), r"to be learned within"),
         (lambda: NeuralFDE(torch.nn.Identity(), scheme="bdf2", mesh="graded"), r"NeuralFDE\(scheme='bdf2'"),
+        (
+            lambda: neural(bounds=(0.5, 1.5))(tensor(1.0), TS),
+            r"bounds=\(0\.5, 1\.5\)\).*derivative at the start.*pass dy0",
+        ),
+        (lambda: neural(bounds=(0.5, 1.5))(tensor(1.0), TS, tensor(2.0)), r"jumps by \(t - ts\[0\]\) dy0 at alpha = 1"),
+        (lambda: neural(bounds=(0.5, 1.0))(tensor(1.0), TS, tensor(2.0)), r"orders above 1.*leave dy0 out"),
+        (lambda: NeuralFDE(torch.nn.Identity(), 0.7)(tensor(1.0), TS, tensor(2.0)), r"orders above 1.*leave dy0 out"),
+        (
+            lambda: multi_term(lambda t, y: torch.ones(3)),
+            r"forcing\): needs the shape of y, \(2,\).*it returned \(3,\)",
+        ),
+        (lambda: multi_term(lambda t, y: torch.ones(2, 2)), r"it returned \(2, 2\)"),
     ],
 )
 def test_so_is_a_wrong_option(make, text):

@@ -124,8 +124,7 @@ class Backward:
             self.gradient.flush()
             problem.tell(self.plan, past)
             totals = problem.packing.viewed(past.values.sum(2))  # of step n_steps - k at k
-            elapsed = (problem.field.times - problem.field.times[0]).flip(0)
-            return z0_gradient + totals.sum(0), torch.tensordot(elapsed, totals, 1)
+            return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
     def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
         """See `steps.Sweep`."""

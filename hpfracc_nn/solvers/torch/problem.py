@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -37,7 +38,7 @@ class Problem:
         history: How the past is kept.
         site: Where plans come from.
         orders: alpha's values, [a].
-        times: The mesh, [n_steps + 1].
+        times: The mesh, as time since the start, [n_steps + 1].
         is_uniform: Whether its steps are equal.
         is_fixed: Whether the orders stay, so that other solves use the same weights.
         progress: Called as progress(steps done, steps in all) now and then, or None.
@@ -115,12 +116,16 @@ class Problem:
             operand = toeplitz(self.kept, self.like, backward=True)
         return Past(operand, self.site, plan, "backward", self.packing, self.like)
 
+    @cached_property
+    def elapsed(self) -> Tensor:
+        """The time since the start at every step, [n_steps + 1]: in the states' dtype that of a late start is not."""
+        return torch.from_numpy(self.times).to(self.like)
+
     def base(self, z0: Tensor, dz0: Tensor | None, first: int, last: int) -> Tensor:
         """Return the Taylor polynomial at steps first to last - 1, [rows, *shape]; [*shape] where it is constant."""
         if dz0 is None:
             return z0
-        elapsed = self.field.times[first:last] - self.field.times[0]
-        return z0 + elapsed.view(-1, *[1] * z0.ndim) * dz0
+        return z0 + self.elapsed[first:last].view(-1, *[1] * z0.ndim) * dz0
 
     def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None) -> Tensor:
         """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
