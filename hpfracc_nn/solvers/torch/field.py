@@ -25,15 +25,28 @@ class Field:
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
         low: The dtype of the autocast that f runs under, or None.
+        owner: What solves, for messages.
+        argument: What f is called there.
+        shape: Of what f returns; None is a state's.
     """
 
     def __init__(
-        self, f: RightHandSide, packing: Packing, times: np.ndarray, like: Tensor, low: torch.dtype | None = None
+        self,
+        f: RightHandSide,
+        packing: Packing,
+        times: np.ndarray,
+        like: Tensor,
+        low: torch.dtype | None = None,
+        owner: str = "fdeint",
+        argument: str = "f",
+        shape: torch.Size | None = None,
     ):
-        self.f, self.packing = f, packing
+        self.f, self.packing, self.argument = f, packing, argument
+        self.label = f"{owner}({argument})"
         self.dtype = like.dtype
         self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
-        self._shape, self._is_tuple = packing.shape, packing.is_tuple
+        self._shape, self._is_tuple = packing.shape if shape is None else shape, packing.is_tuple
+        self._whose = "the state's" if shape is None else "its first"
         self._part = -1  # which of the times are tensors of their own
         self._each: Sequence[Tensor] = ()
         self._low = low
@@ -69,8 +82,8 @@ class Field:
         if not isinstance(found, tuple | list) or len(found) != len(shapes):
             kind = f"{len(found)} tensors" if isinstance(found, tuple | list) else type(found).__name__
             raise TypeError(
-                f"fdeint(f): needs a tuple of {len(shapes)} tensors, one for each of y0; at step {n}, "
-                f"t={float(self.times[n]):g}, f returned {kind}."
+                f"{self.label}: needs a tuple of {len(shapes)} tensors, one for each of y0; at step {n}, "
+                f"t={float(self.times[n]):g}, {self.argument} returned {kind}."
             )
         for k, (part, shape) in enumerate(zip(found, shapes, strict=True)):
             if not isinstance(part, Tensor) or part.shape != shape or part.dtype != self.dtype:
@@ -78,19 +91,19 @@ class Field:
         return self.packing.joined(tuple(found))
 
     def _wrong(self, n: int, which: str, found: Any, shape: Sequence[int]) -> Exception:
-        where = f"at step {n}, t={float(self.times[n]):g}, f returned"
+        where = f"at step {n}, t={float(self.times[n]):g}, {self.argument} returned"
         if not isinstance(found, Tensor):
             return TypeError(
-                f"fdeint(f): needs a tensor of the state's shape {tuple(shape)}{which}; {where} {type(found).__name__}."
+                f"{self.label}: needs a tensor of shape {tuple(shape)}{which}; {where} {type(found).__name__}."
             )
         if found.dtype != self.dtype:
             return TypeError(
-                f"fdeint(f): needs the state's dtype {self.dtype}{which}; {where} {found.dtype}; convert it in f, or "
-                "pass y0 in that dtype."
+                f"{self.label}: needs the state's dtype {self.dtype}{which}; {where} {found.dtype}; convert it there, "
+                "or pass y0 in that dtype."
             )
         return ValueError(
-            f"fdeint(f): needs the state's shape {tuple(shape)}{which}; {where} {tuple(found.shape)}; return dy of the "
-            "same shape as y."
+            f"{self.label}: needs {self._whose} shape {tuple(shape)}{which}; {where} {tuple(found.shape)}; return a "
+            "tensor of that shape at every step."
         )
 
 

@@ -81,12 +81,14 @@ class ParameterGradient:
 def discovered(
     owner: str, field: Field, z0: Tensor, given: Iterable[Tensor] | None
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return f at the first step, and the leaves that its gradient reaches, with all parameters of a module.
+    """Return f at the first step, and the leaves that its gradient reaches, with all parameters of its module.
+
+    The module is f, or whose method f is.
 
     Raises:
         ValueError: f draws random numbers or changes a buffer, or one of the leaves has hooks.
     """
-    module = field.f if isinstance(field.f, nn.Module) else None
+    label, module = f"{owner}({field.argument})", _module(field.f)
     buffers = {} if module is None else {name: (each, each._version) for name, each in module.named_buffers()}
     random = _generators(z0)
     with torch.enable_grad():
@@ -94,13 +96,13 @@ def discovered(
         value = field(0, z)
     if not all(map(torch.equal, random, _generators(z0))):
         raise ValueError(
-            f"{owner}(f): draws random numbers, as dropout does while training; the adjoint evaluates f again and "
+            f"{label}: draws random numbers, as dropout does while training; the adjoint evaluates f again and "
             "would get others; call f.eval(), or pass adjoint=False."
         )
     for name, (buffer, version) in buffers.items():
         if buffer._version != version:
             raise ValueError(
-                f"{owner}(f): changes its buffer {name!r}, as batch normalisation does while training; the adjoint "
+                f"{label}: changes its buffer {name!r}, as batch normalisation does while training; the adjoint "
                 "evaluates f again and would change it twice; call f.eval(), or pass adjoint=False."
             )
     leaves: dict[int, Tensor] = {}
@@ -112,10 +114,15 @@ def discovered(
     for each in leaves.values():
         if each._backward_hooks:
             raise ValueError(
-                f"{owner}(f): a parameter of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint "
+                f"{label}: a parameter of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint "
                 "would call twice; remove it, use register_post_accumulate_grad_hook, or pass adjoint=False."
             )
     return value.detach(), tuple(leaves.values())
+
+
+def _module(f: object) -> nn.Module | None:
+    owner = getattr(f, "__self__", f)
+    return owner if isinstance(owner, nn.Module) else None
 
 
 def _generators(like: Tensor) -> list[Tensor]:
