@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_traced
+from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.selection import Site
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import ANY_MESH, HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
@@ -20,13 +20,11 @@ from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Uniform, inte
 from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
 from hpfracc_nn.solvers.torch import kernels, plain  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.adjoint import recorded
+from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
 from hpfracc_nn.solvers.torch.field import Field, RightHandSide
 from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
 from hpfracc_nn.solvers.torch.problem import Problem, Progress
-from hpfracc_nn.solvers.torch.wrapped import bare, is_finite, is_shared
-
-_DTYPES = (torch.float32, torch.float64)
 
 
 @dataclass(frozen=True)
@@ -100,16 +98,16 @@ class Call:
             raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
         self.method = method
         self.low: torch.dtype | None = None  # of f's autocast
-        self.f, self.y0 = f, _checked_state("y0", y0)
+        self.f, self.y0 = f, checked_state("fdeint", "y0", y0)
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
         self.alpha = alpha if isinstance(alpha, Tensor) else None
-        self.orders = _orders(alpha)
+        self.orders = orders_of("fdeint", alpha)
         self.packing = packing_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
         checks.orders("fdeint", self.orders, dy0 is not None, self.alpha is not None)
-        self.dy0 = None if dy0 is None else _like(self.y0, _checked_state("dy0", dy0))
-        outputs = checks.increasing("fdeint", _times(ts))
+        self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
+        outputs = checks.increasing("fdeint", times_of("fdeint", ts))
         self.first = float(outputs[0])
-        self.elapsed, self.index = _mesh(method.mesh, outputs, _resolution(ts), n_steps, float(self.orders.min()))
+        self.elapsed, self.index = _mesh(method.mesh, outputs, resolution(ts), n_steps, float(self.orders.min()))
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
         """Return the states at the output times."""
@@ -168,41 +166,6 @@ class Call:
         return torch.einsum("ti,ti...->t...", placed, points)
 
 
-def _checked_state(name: str, y: Any) -> State:
-    parts = tuple(y) if isinstance(y, tuple | list) else (y,)
-    if not parts:
-        raise ValueError(f"fdeint({name}=()): needs a tensor, or some of them; pass the state at the start.")
-    for part in parts:
-        if not isinstance(part, Tensor):
-            raise TypeError(
-                f"fdeint({name} of type {type(part).__name__}): needs a tensor, or a tuple of tensors; pass "
-                f"torch.as_tensor({name})."
-            )
-        if part.dtype not in _DTYPES:
-            raise TypeError(
-                f"fdeint({name} of dtype {part.dtype}): needs float32 or float64; convert with "
-                f"{name}.to(torch.float32)."
-            )
-        if part.dtype != parts[0].dtype or part.device != parts[0].device:
-            raise TypeError(
-                f"fdeint({name}): needs tensors of one dtype and device; they are {parts[0].dtype} on "
-                f"{parts[0].device} and {part.dtype} on {part.device}; convert them with .to(...)."
-            )
-        if part.numel() == 0:
-            raise ValueError(f"fdeint({name} of shape {tuple(part.shape)}): needs numbers; pass a state that has some.")
-        if not is_finite(part):
-            raise ValueError(f"fdeint({name}): needs finite numbers; {name} holds {_wrong_number(part)}.")
-    return parts if isinstance(y, tuple | list) else parts[0]
-
-
-def _wrong_number(x: Tensor) -> str:
-    """Return the first number that is not finite, with its place where that can be told."""
-    plain = bare(x).reshape(-1)
-    i = int(torch.isfinite(plain).logical_not().nonzero()[0])
-    where = f" at place {i} of {plain.numel()}" if is_shared(x) else " in a batch"
-    return f"{plain[i].item()}{where}; replace it, or leave what it belongs to out"
-
-
 def _like(y0: State, dy0: State) -> State:
     shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
     given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
@@ -211,49 +174,6 @@ def _like(y0: State, dy0: State) -> State:
             f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
         )
     return dy0
-
-
-def _orders(alpha: Any) -> np.ndarray:
-    if isinstance(alpha, Tensor):
-        if not alpha.is_floating_point():
-            raise TypeError(f"fdeint(alpha of dtype {alpha.dtype}): needs a floating tensor; pass alpha.double().")
-        return _values("alpha", alpha).reshape(-1)
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.floating):
-        raise TypeError(
-            f"fdeint(alpha of type {type(alpha).__name__}): needs a float or a floating tensor; pass for example 0.5."
-        )
-    return np.array([float(alpha)])
-
-
-def _times(ts: Any) -> Any:
-    """Return the output times without their framework."""
-    if not isinstance(ts, Tensor):
-        return ts
-    if ts.requires_grad or has_tangent(ts):
-        raise ValueError(
-            "fdeint(ts that require a gradient): needs times that are given, because the mesh is made of them; pass "
-            "ts.detach()."
-        )
-    return _values("ts", ts)
-
-
-def _values(name: str, x: Tensor) -> np.ndarray:
-    """Return a tensor's numbers, also inside a transform, where operations would return what has none."""
-    if not is_shared(x):
-        raise ValueError(
-            f"fdeint({name}): needs the same {name} throughout torch.func.vmap; pass an alpha for each entry of y0, or "
-            "call fdeint once for each."
-        )
-    return np.array(bare(x).tolist(), dtype=np.float64)
-
-
-def _resolution(ts: Any) -> float:
-    """Return the relative precision that times were given in."""
-    if isinstance(ts, Tensor) and ts.is_floating_point():
-        return torch.finfo(ts.dtype).eps
-    if isinstance(ts, np.ndarray) and ts.dtype.kind == "f":
-        return float(np.finfo(ts.dtype).eps)
-    return float(np.finfo(np.float64).eps)
 
 
 def _mesh(

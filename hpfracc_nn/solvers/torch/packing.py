@@ -86,7 +86,7 @@ class Packing:
         return values.view(self.varying)
 
 
-def packing_of(y0: State, alpha_shape: torch.Size) -> Packing:
+def packing_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Packing:
     """Return the packing of states like `y0` under an alpha of that shape.
 
     Raises:
@@ -95,7 +95,7 @@ def packing_of(y0: State, alpha_shape: torch.Size) -> Packing:
     if isinstance(y0, tuple):
         if math.prod(alpha_shape) != 1:
             raise ValueError(
-                f"fdeint(alpha of shape {tuple(alpha_shape)}): needs one alpha for a tuple of tensors; join the "
+                f"{owner}(alpha of shape {tuple(alpha_shape)}): needs one alpha for a tuple of tensors; join the "
                 "tensors into one and pass an alpha for each of its entries."
             )
         return Packing(tuple(part.shape for part in y0), True, (1,))
@@ -105,7 +105,7 @@ def packing_of(y0: State, alpha_shape: torch.Size) -> Packing:
     padded = (1,) * (len(shape) - len(alpha_shape)) + tuple(alpha_shape)
     if len(padded) != len(shape) or any(size not in (1, shape[axis]) for axis, size in enumerate(padded)):
         raise ValueError(
-            f"fdeint(alpha of shape {tuple(alpha_shape)}): needs one number, or a shape that broadcasts to y0's "
+            f"{owner}(alpha of shape {tuple(alpha_shape)}): needs one number, or a shape that broadcasts to y0's "
             f"{tuple(shape)}; pass one alpha for all, or one for each entry along some of y0's axes."
         )
     return Packing((shape,), False, padded)
