@@ -11,6 +11,9 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+import numpy as np
+
+from hpfracc_nn.fractional.framework import framework_of
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.source import Source
 
@@ -51,8 +54,8 @@ class Noise:
         """The last axes of a shape that parameters with a value per channel ask for."""
         return ()
 
-    def start(self, shape: Shape, dt: float, source: Source) -> State:
-        """Return the state before the first step; draws from `source` where it is random."""
+    def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
+        """Return the state before the first of `n_steps` steps in all; draws from `source` where it is random."""
         return ()
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
@@ -68,22 +71,76 @@ class Noise:
         raise NotImplementedError
 
 
-def checked(owner: str, argument: str, value: Parameter, low: float, high: float, way_out: str) -> Parameter:
-    """Return a parameter, numbers as floats; raise unless it is a tensor or in (low, high), and then finite.
-
-    A framework's tensor is not read, so that nothing waits for its device.
+def fits(owner: str, noise: Noise, shape: Shape) -> None:
+    """Raise unless the last axes of `shape` are those that the noise's parameters have values for.
 
     Raises:
-        TypeError: It is neither a number nor a tensor.
-        ValueError: It is outside.
+        ValueError: They are not.
     """
-    if hasattr(value, "requires_grad"):
+    wanted = noise.trailing
+    if wanted and shape[-len(wanted) :] != wanted:
+        raise ValueError(
+            f"{owner}(shape={shape}): needs {wanted} as its last axes, for which {type(noise).__name__} has "
+            "parameters; pass that shape, or one value for all channels."
+        )
+
+
+def parameter(owner: str, name: str, value: Parameter, low: float, high: float, example: str) -> Parameter:
+    """Return a parameter: a float, a tuple of floats with one for each channel, or a framework's tensor as it is.
+
+    A tensor is not read, so that nothing waits for its device.
+
+    Args:
+        owner: Who asks, for messages.
+        name: Of the parameter.
+        value: A number, several numbers, or a tensor.
+        low: Numbers are above it,
+        high: and below this.
+        example: Of a value.
+
+    Raises:
+        TypeError: It is neither numbers nor a tensor.
+        ValueError: A number is outside.
+    """
+    if is_tensor(value):
         return value
     try:
-        number = float(value)
+        found = np.asarray(value, dtype=np.float64)
     except (TypeError, ValueError):
-        raise TypeError(f"{owner}({argument}={value!r}): needs a number or a tensor; {way_out}") from None
-    if not (low < number < high and math.isfinite(number)):
-        wanted = f"{low:g} < {argument} < {high:g}" if math.isfinite(high) else f"a finite {argument} > {low:g}"
-        raise ValueError(f"{owner}({argument}={value}): needs {wanted}; {way_out}")
-    return number
+        raise TypeError(f"{owner}({name}={value!r}): needs a number or a tensor; pass for example {example}.") from None
+    if found.ndim > 1:
+        raise ValueError(
+            f"{owner}({name} of shape {found.shape}): needs one number, or one for each channel; pass for example "
+            f"{example}."
+        )
+    if not ((found > low) & (found < high)).all():
+        wrong = found[~((found > low) & (found < high))].flat[0]
+        wanted = f"{low:g} < {name} < {high:g}" if high < math.inf else f"a finite {name} > {low:g}"
+        raise ValueError(f"{owner}({name}={wrong:g}): needs {wanted}; pass for example {example}.")
+    return float(found) if found.ndim == 0 else tuple(found.tolist())
+
+
+def bounds_of(owner: str, value: Parameter, bounds: tuple[float, float] | None) -> tuple[float, float]:
+    """Return where a Hurst index lies: its bounds, or its own least and largest value; (0, 1) for a tensor.
+
+    Raises:
+        ValueError: The bounds are not within [0, 1], or a number is not within them.
+    """
+    if bounds is None:
+        return (0.0, 1.0) if is_tensor(value) else (float(np.min(value)), float(np.max(value)))
+    low, high = bounds
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"{owner}(bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.5, 1).")
+    if not is_tensor(value) and not (low <= np.min(value) and np.max(value) <= high):
+        raise ValueError(f"{owner}(hurst={value}, bounds={bounds}): needs hurst within its bounds; widen them.")
+    return float(low), float(high)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a parameter is a framework's array, which may be learned, and not numbers."""
+    return framework_of(type(value)) != "numpy"
+
+
+def shape_of(value: Parameter) -> Shape:
+    """Return the shape of a parameter: () of a number."""
+    return tuple(value.shape) if is_tensor(value) else np.shape(value)

@@ -40,8 +40,21 @@ class Source(Protocol):
         """Return numbers, or an array of the namespace, in the source's dtype and on its device."""
         ...
 
-    def time_first(self, x: Array) -> Array:
-        """Return [..., n] as [n, ...]."""
+    def complex_normal(self, shape: tuple[int, ...], scale: Array) -> Array:
+        """Return `scale` times complex numbers whose real and imaginary parts are independent and standard normal.
+
+        Args:
+            shape: Of the result.
+            scale: A namespace's array, which broadcasts to it.
+        """
+        ...
+
+    def parts(self, x: Array) -> Array:
+        """Return complex [m, ..., n] as [n, 2 m, ...]: m real parts, then m imaginary ones, time first."""
+        ...
+
+    def side_by_side(self, some: list[Array]) -> Array:
+        """Return arrays [n, p, ...] joined along their second axis."""
         ...
 
 
@@ -87,6 +100,16 @@ class NumpySource:
         """See `Source.cast`."""
         return np.asarray(x, self.dtype)
 
-    def time_first(self, x: np.ndarray) -> np.ndarray:
-        """See `Source.time_first`."""
-        return np.ascontiguousarray(np.moveaxis(x, -1, 0))
+    def complex_normal(self, shape: tuple[int, ...], scale: np.ndarray) -> np.ndarray:
+        """See `Source.complex_normal`."""
+        pairs = self.normal((*shape, 2)) * self.cast(scale)[..., None]
+        return pairs.view(np.result_type(self.dtype, np.complex64))[..., 0]
+
+    def parts(self, x: np.ndarray) -> np.ndarray:
+        """See `Source.parts`."""
+        both = np.concatenate([x.real, x.imag])
+        return np.ascontiguousarray(np.moveaxis(both, -1, 0))
+
+    def side_by_side(self, some: list[np.ndarray]) -> np.ndarray:
+        """See `Source.side_by_side`."""
+        return np.concatenate(some, axis=1)

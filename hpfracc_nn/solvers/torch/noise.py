@@ -19,9 +19,11 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.solvers.noise import Noise, State
+from hpfracc_nn.solvers.noise.noise import fits
 
 _BLOCK = 1 << 16  # numbers that a block holds
 _SHORTEST = 16  # steps
+_MANY = 1 << 13  # normal numbers in double precision
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,22 @@ class TorchSource:
 
     def normal(self, shape: tuple[int, ...]) -> Tensor:
         """See `Source.normal`."""
+        if self.dtype == torch.float64 and self.device.type == "cpu" and math.prod(shape) >= _MANY:
+            return self._box_muller(shape)
         return self._empty(shape).normal_(generator=self.generator)
+
+    def _box_muller(self, shape: tuple[int, ...]) -> Tensor:
+        """Return normal numbers by vector instructions; torch computes those in double precision one by one."""
+        count = math.prod(shape)
+        half = -(-count // 2)
+        numbers = self._empty((2 * half,)).uniform_(generator=self.generator)
+        radius, angle = numbers[:half], numbers[half:]
+        radius.neg_().add_(1).log_().mul_(-2).sqrt_()  # 1 - u is never 0
+        angle.mul_(2 * math.pi)
+        cosine = angle.cos()
+        angle.sin_().mul_(radius)
+        radius.mul_(cosine)
+        return numbers[:count].view(shape)
 
     def uniform(self, shape: tuple[int, ...]) -> Tensor:
         """See `Source.uniform`."""
@@ -73,9 +90,17 @@ class TorchSource:
         """See `Source.cast`."""
         return torch.as_tensor(x).to(self.device, self.dtype)
 
-    def time_first(self, x: Tensor) -> Tensor:
-        """See `Source.time_first`."""
-        return x.movedim(-1, 0).contiguous()
+    def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
+        """See `Source.complex_normal`."""
+        return torch.view_as_complex(self.normal((*shape, 2)) * self.cast(scale)[..., None])
+
+    def parts(self, x: Tensor) -> Tensor:
+        """See `Source.parts`."""
+        return torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2)
+
+    def side_by_side(self, some: list[Tensor]) -> Tensor:
+        """See `Source.side_by_side`."""
+        return torch.cat(some, dim=1)
 
 
 class NoisePath:
@@ -113,6 +138,7 @@ class NoisePath:
         self.noise = noise
         self.n_steps = errors.count("NoisePath", "n_steps", n_steps)
         self.shape = tuple(errors.count("NoisePath", "shape", size, 0) for size in shape)
+        fits("NoisePath", noise, self.shape)
         self.dt = errors.positive_step("NoisePath", dt)
         self.dtype = dtype or torch.get_default_dtype()
         if not self.dtype.is_floating_point:
@@ -152,7 +178,7 @@ class NoisePath:
     def _draw(self, i: int) -> Tensor:
         """Draw the next block, number `i`, and keep it or what it takes to draw it again."""
         if self._state is None:
-            self._state = self.noise.start(self.shape, self.dt, self.source)
+            self._state = self.noise.start(self.n_steps, self.shape, self.dt, self.source)
         if not self._keeps:
             self._begun.append((self.source.generator.get_state(), self._state))
         found, self._state = self._increments(i, self.source, self._state)
