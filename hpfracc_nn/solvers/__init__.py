@@ -1,7 +1,7 @@
-"""Solvers of fractional differential equations.
+"""Solvers of fractional and of stochastic differential equations.
 
-Schemes, histories and meshes are plain options, without a framework. What solves is PyTorch's and is loaded when it is
-first asked for.
+Schemes, histories, meshes and noises are plain options, without a framework. What solves is PyTorch's and is loaded
+when it is first asked for.
 """
 
 from __future__ import annotations
@@ -13,35 +13,62 @@ from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBl
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Uniform
 from hpfracc_nn.solvers.roots import FixedPoint, Newton
 from hpfracc_nn.solvers.schemes import BDF2, SCHEMES, PredictorCorrector, Rectangle, Scheme, Trapezoid
+from hpfracc_nn.solvers.schemes.stochastic import (
+    STOCHASTIC_SCHEMES,
+    Euler,
+    Heun,
+    Milstein,
+    ReversibleHeun,
+    RungeKutta,
+    StochasticScheme,
+)
+from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, Average, Hybrid, Isometry, Left, VolterraWeights
+from hpfracc_nn.solvers.sde import SDE, StochasticEquation
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, fdeint
+    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, fdeint, fsdeint
 
-_TORCH = ("MultiTerm", "NeuralFDE", "fdeint")
+_TORCH = ("MultiTerm", "NeuralFDE", "fdeint", "fsdeint")
 
 __all__ = [
     "BDF2",
     "HISTORIES",
     "MESHES",
     "SCHEMES",
+    "SDE",
+    "STOCHASTIC_SCHEMES",
+    "VOLTERRA_WEIGHTS",
     "Automatic",
+    "Average",
+    "Euler",
     "Exponentials",
     "FFTBlocks",
     "FixedPoint",
     "Full",
     "Graded",
+    "Heun",
     "History",
+    "Hybrid",
+    "Isometry",
+    "Left",
     "Mesh",
+    "Milstein",
     "MultiTerm",
     "NeuralFDE",
     "Newton",
     "PredictorCorrector",
     "Rectangle",
+    "ReversibleHeun",
+    "RungeKutta",
     "Scheme",
+    "StochasticEquation",
+    "StochasticScheme",
     "Trapezoid",
     "Uniform",
+    "VolterraWeights",
     "Window",
     "fdeint",
+    "fsdeint",
 ]
 
 

@@ -1,7 +1,8 @@
 """Solvers for PyTorch."""
 
+from hpfracc_nn.solvers.torch.fsde import fsdeint
 from hpfracc_nn.solvers.torch.multi_term import MultiTerm
 from hpfracc_nn.solvers.torch.neural import NeuralFDE
 from hpfracc_nn.solvers.torch.ode import fdeint
 
-__all__ = ["MultiTerm", "NeuralFDE", "fdeint"]
+__all__ = ["MultiTerm", "NeuralFDE", "fdeint", "fsdeint"]

@@ -96,8 +96,8 @@ def _values(owner: str, name: str, x: Tensor) -> np.ndarray:
     """Return a tensor's numbers, also inside a transform, where operations would return what has none."""
     if not is_shared(x):
         raise ValueError(
-            f"{owner}({name}): needs the same {name} throughout torch.func.vmap; pass an alpha for each entry of y0, or "
-            f"call {owner} once for each."
+            f"{owner}({name}): needs the same {name} throughout torch.func.vmap; pass an alpha for each entry of y0, "
+            f"or call {owner} once for each."
         )
     return np.array(bare(x).tolist(), dtype=np.float64)
 

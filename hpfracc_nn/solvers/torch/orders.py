@@ -29,7 +29,7 @@ def order_gradient(problem: Problem, alpha: Tensor, cotangents: Tensor, values: 
         weights = problem.history.used(
             problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH), problem.kept.nodes, TORCH
         )
-    columns = _by_lag(cotangents, values)
+    columns = by_lag(cotangents, values)
     columns[:, -1, 0] = own.double().sum(-1)
     outputs, grads = [weights.columns], [columns]
     if weights.starts is not None:
@@ -40,7 +40,7 @@ def order_gradient(problem: Problem, alpha: Tensor, cotangents: Tensor, values: 
     return found
 
 
-def _by_lag(cotangents: Tensor, values: Tensor) -> Tensor:
+def by_lag(cotangents: Tensor, values: Tensor) -> Tensor:
     """Return sum over n, r of cotangents[n] values[n - lag], [a, sets, n_steps + 1] in float64; lag 0 is left out."""
     a, n, sets, width = cotangents.shape
     total = torch.zeros(a, sets, n + 1, dtype=torch.complex128, device=values.device)

@@ -90,6 +90,25 @@ class Past:
         self._near, self._slots = self._rows(near), self.views[first:last].unbind()
         return last
 
+    def opened(self, first: int, base: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Begin a block whose own steps the caller adds up; see `begin`.
+
+        Returns:
+            What the block's memories have of all steps before it, [outs, rows, *shape], and the weights of its own
+            steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the packing has it.
+        """
+        self.begin(first, base)
+        a, outs, rows, _ = self._weights.shape
+        ins, begin = self.operand.ins, self._begin
+        before = (first - begin) * ins
+        out = self._out
+        if before:
+            recent = self._merged[:, None, begin * ins : first * ins]
+            out = out + torch.matmul(self._weights[..., :before], recent)
+        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, ins).flip(2)
+        by_lag = own.permute(2, 1, 3, 0).reshape(rows, outs * ins, *self.packing.varying)
+        return self.packing.viewed(out), by_lag
+
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, which is in the present block."""
         self._slots[n - self._first].copy_(value)

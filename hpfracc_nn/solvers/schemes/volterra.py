@@ -1,0 +1,138 @@
+"""Weights of a stochastic Volterra equation: one sum over the past for drift and noise.
+
+X(t) = x0 + integral of K(t - s) [f ds + g dW], K(t) = t**(a - 1) / Gamma(a), 1/2 < a <= 1, on equal steps h reads
+
+    X_n = x0 + sum over j < n of w_(n-j) (h f_j + g_j dW_j) + g_(n-1) sigma zeta_(n-1),
+
+with dW_j the increments of the Brownian motion and zeta_j standard normal numbers that are independent of them. The
+choices differ in what w and sigma are. At a = 1 each has w = 1 and sigma = 0: Euler and Maruyama's method.
+
+Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931, for the hybrid scheme; Li, Huang & Hu, arXiv 2004.04916, for
+the orders.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes.powers import differences, power_weights
+from hpfracc_nn.solvers.schemes.rectangle import predictor
+from hpfracc_nn.solvers.schemes.scheme import Weights, lags
+
+
+class VolterraWeights(Protocol):
+    """How the past is weighted; a frozen value.
+
+    Attributes:
+        name: By which it is chosen.
+        sets: 1 where drift and noise share their weights, else 2: the drift's, then the noise's.
+        has_residual: Whether sigma is not 0, so that a step needs a second normal number beside its increment.
+    """
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def sets(self) -> int: ...
+    @property
+    def has_residual(self) -> bool: ...
+
+    def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
+        """Return w by lag for orders alpha [a]: columns [a, sets, n_steps + 1], 0 at lag 0."""
+        ...
+
+
+@dataclass(frozen=True)
+class Hybrid:
+    """The kernel's mean over each cell, and in the newest cell what is left of it beside that: the default.
+
+    The newest cell holds the singularity and most of the variance. Its integral against W is split into its projection
+    on the increment, w_1 dW, and the residual sigma zeta, so that it is exact where g stays on the cell.
+
+    Source: the hybrid scheme with kappa = 1 of Bennedsen, Lunde & Pakkanen, in orthogonal form.
+    """
+
+    name: ClassVar[str] = "hybrid"
+    sets: ClassVar[int] = 1
+    has_residual: ClassVar[bool] = True
+
+    def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
+        """See `VolterraWeights.weights`: w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)."""
+        return Weights(xp.stack([_means(alpha, n_steps, dt, xp)]), None)
+
+
+@dataclass(frozen=True)
+class Average:
+    """The kernel's mean over each cell, without the residual: too little variance, by the newest cell's."""
+
+    name: ClassVar[str] = "average"
+    sets: ClassVar[int] = 1
+    has_residual: ClassVar[bool] = False
+
+    def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
+        """See `VolterraWeights.weights`: those of `Hybrid`."""
+        return Weights(xp.stack([_means(alpha, n_steps, dt, xp)]), None)
+
+
+@dataclass(frozen=True)
+class Isometry:
+    """Means for the drift, root mean squares for the noise, which make the variance of a driftless process exact.
+
+    Paths are a little farther from the true ones than those of `Hybrid`, and there are two sums over the past.
+    """
+
+    name: ClassVar[str] = "isometry"
+    sets: ClassVar[int] = 2
+    has_residual: ClassVar[bool] = False
+
+    def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
+        """See `VolterraWeights.weights`: the noise's squares times h are the integrals of K**2 over the cells."""
+        alpha = xp.asarray(alpha)
+        power = 2 * alpha - 1
+        cells = power_weights(power, lags(n_steps - 1), xp, differences(1))  # over Gamma(2 a)
+        squares = xp.log(cells) + (xp.lgamma(1 + power) - xp.log(power) - 2 * xp.lgamma(alpha))[..., None]
+        noise = xp.exp(squares / 2 + ((alpha - 1) * math.log(dt))[..., None])
+        column = xp.concat([0 * alpha[..., None], noise])
+        return Weights(xp.stack([_means(alpha, n_steps, dt, xp), column]), None)
+
+
+@dataclass(frozen=True)
+class Left:
+    """The kernel at the left of each cell: for comparison only, a third of the variance is missing at a = 0.6."""
+
+    name: ClassVar[str] = "left"
+    sets: ClassVar[int] = 1
+    has_residual: ClassVar[bool] = False
+
+    def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
+        """See `VolterraWeights.weights`: w_k = K(k h)."""
+        alpha = xp.asarray(alpha)[..., None]
+        times = xp.constant(np.log(lags(n_steps)[1:] * dt), alpha)
+        column = xp.exp((alpha - 1) * times - xp.lgamma(alpha))
+        return Weights(xp.stack([xp.concat([0 * alpha, column])]), None)
+
+
+VOLTERRA_WEIGHTS: dict[str, type[Hybrid] | type[Average] | type[Isometry] | type[Left]] = {
+    each.name: each for each in (Hybrid, Average, Isometry, Left)
+}
+
+
+def residual(alpha: Array, dt: float, xp: Namespace) -> Array:
+    """Return sigma, the deviation of the newest cell's integral about its projection on the increment; [a].
+
+    sigma**2 = h**(2 a - 1) / Gamma(a)**2 (1 / (2 a - 1) - 1 / a**2), and the bracket is (1 - a)**2 / (a**2 (2 a - 1)).
+    """
+    alpha = xp.asarray(alpha)
+    exponent = (alpha - 0.5) * math.log(dt) - xp.lgamma(1 + alpha) - xp.log(2 * alpha - 1) / 2
+    return (1 - alpha) * xp.exp(exponent)
+
+
+def _means(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Array:
+    """Return the kernel's mean over each cell by lag, [a, n_steps + 1]; 0 at lag 0."""
+    return predictor(alpha, n_steps, dt, xp) / dt

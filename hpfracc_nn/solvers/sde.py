@@ -1,0 +1,49 @@
+"""A stochastic equation as its functions: what `fsdeint` asks of one, and the plainest way to write one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+Coefficient = Callable[[Any, Any], Any]
+
+
+class StochasticEquation(Protocol):
+    """dX = drift(t, X) dt + diffusion(t, X) dZ, or with a memory function before both where alpha < 1.
+
+    Attributes:
+        noise_type: "additive" (the diffusion does not depend on y: of y's shape, one motion for each entry, or
+            [*y.shape, m], m motions for each state along y's last axis), "diagonal" (of y's shape, and each entry
+            depends on the same entry of y alone where a scheme stands on it), "scalar" ([*y.shape, 1], one motion for
+            all entries of a state) or "general" ([*y.shape, m]).
+    """
+
+    @property
+    def noise_type(self) -> str: ...
+
+    def drift(self, t: Any, y: Any) -> Any:
+        """Return f(t, y), of y's shape."""
+        ...
+
+    def diffusion(self, t: Any, y: Any) -> Any:
+        """Return g(t, y), of the noise type's shape."""
+        ...
+
+
+@dataclass(frozen=True)
+class SDE:
+    """A stochastic equation of two functions.
+
+    Args:
+        drift: f(t, y), of y's shape.
+        diffusion: g(t, y), of the noise type's shape; see `StochasticEquation`.
+        noise_type: "additive", "diagonal", "scalar" or "general".
+
+    Example:
+        >>> SDE(lambda t, y: -y, lambda t, y: 0.3 * y)
+    """
+
+    drift: Coefficient
+    diffusion: Coefficient
+    noise_type: str = "diagonal"

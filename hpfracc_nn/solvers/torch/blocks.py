@@ -1,0 +1,186 @@
+"""A stochastic solve in blocks of steps, and its exact adjoint, which replays one block after the other.
+
+Forward, no graph is kept: of each block only what it begins with, and of its noise what it takes to draw it again.
+Backwards, a block is run once more with a graph, and one call of autograd takes the cotangents of all its steps apart.
+So a solve costs one evaluation more than plain backpropagation and the memory of one block, and its gradient is that of
+the numbers that were computed, for every scheme.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.torch.noise import NoisePath
+from hpfracc_nn.solvers.torch.problem import Progress
+
+Tensors = tuple[Tensor, ...]
+
+
+@dataclass
+class Advance:
+    """What a block of steps has made.
+
+    Attributes:
+        states: Of each of its steps.
+        carry: What the next block begins with; empty after the last step.
+        values: What each of its steps brings the past, [sets, *shape]; none where there is no memory.
+    """
+
+    states: list[Tensor]
+    carry: Tensors
+    values: list[Tensor] = field(default_factory=list)
+
+
+class Steps(Protocol):
+    """How the states of a block of steps are made.
+
+    Attributes:
+        block: Steps of a block.
+    """
+
+    block: int
+
+    def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
+        """Return the states of steps first to last - 1, and what follows.
+
+        Args:
+            first: A multiple of `block`.
+            last: After the last of the steps.
+            carry: What the block before has left; the first block has the state at the start.
+            shared: Tensors that all blocks read and whose gradient is wanted.
+            past: What a memory has of the steps before the block, and the weights of the block's own steps; or none.
+            noise: Of the steps from `first` on, [steps, *shape].
+        """
+        ...
+
+
+class Memory(Protocol):
+    """The past of a solve, which grows by blocks."""
+
+    def opened(self, first: int, last: int) -> Tensors:
+        """Return what steps first to last - 1 have of those before, [rows, ...], and their own weights by lag."""
+        ...
+
+    def add(self, first: int, values: list[Tensor]) -> None:
+        """Let the steps from `first` on be in the past."""
+        ...
+
+
+class Forgetful:
+    """The memory of a solve that has none."""
+
+    def opened(self, first: int, last: int) -> Tensors:
+        """See `Memory`."""
+        return ()
+
+    def add(self, first: int, values: list[Tensor]) -> None:
+        """See `Memory`."""
+
+
+class NoiseRows:
+    """The noise of a solve by steps: drawn in the path's own blocks, or given as one tensor.
+
+    Args:
+        path: Where it is drawn.
+        whole: All of it, where gradients are wanted of it.
+    """
+
+    def __init__(self, path: NoisePath, whole: Tensor | None = None):
+        self.path, self.whole = path, whole
+        self._at, self._block = -1, torch.empty(0)
+
+    def rows(self, first: int, last: int) -> Tensor:
+        """Return that of steps first to last - 1, [steps, *shape]."""
+        last = min(last, self.path.n_steps)
+        if self.whole is not None:
+            return self.whole[first:last]
+        length, parts = self.path.block_steps, []
+        while first < last:
+            i = first // length
+            if i != self._at:
+                self._at, self._block = i, self.path.block(i)
+            end = min(last, (i + 1) * length)
+            parts.append(self._block[first - i * length : end - i * length])
+            first = end
+        return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self._block[:0]
+
+
+@dataclass(eq=False)
+class Solve:
+    """One solve.
+
+    Attributes:
+        steps: How its states are made.
+        noise: What drives it.
+        n_steps: From 0 to this one.
+        outputs: The steps whose states are wanted, increasing.
+        times: Of all steps, for messages.
+        progress: Called as progress(steps done, steps in all) after each block, or None.
+    """
+
+    steps: Steps
+    noise: NoiseRows
+    n_steps: int
+    outputs: np.ndarray
+    times: np.ndarray
+    progress: Progress | None = None
+
+    def __post_init__(self) -> None:
+        bounds = range(0, self.n_steps + 1, self.steps.block)
+        self.blocks = [(first, min(first + self.steps.block, self.n_steps + 1)) for first in bounds]
+
+    def wanted(self, first: int, last: int) -> tuple[int, int]:
+        """Return which of the outputs lie in a block: from the first up to the second."""
+        low, high = np.searchsorted(self.outputs, (first, last))
+        return int(low), int(high)
+
+    def run(self, z0: Tensor, shared: Tensors, memory: Memory) -> tuple[Tensor, list[Tensors], list[Tensors]]:
+        """Return the states at the outputs, and what each block began with: its carry, and what it had of the past.
+
+        Without a graph.
+
+        Raises:
+            FloatingPointError: A state is not finite.
+        """
+        found = z0.new_empty(self.outputs.size, *z0.shape)
+        carry: Tensors = (z0,)
+        carries, pasts = [], []
+        for first, last in self.blocks:
+            past = memory.opened(first, last)
+            carries.append(carry)
+            pasts.append(past)
+            made = self.steps.run(first, last, carry, shared, past, self.noise.rows(first, last))
+            self.check(first, made.states)
+            memory.add(first, made.values)
+            low, high = self.wanted(first, last)
+            if high - low == last - first:
+                torch.stack(made.states, out=found[low:high])
+            else:
+                for row in range(low, high):
+                    found[row] = made.states[self.outputs[row] - first]
+            carry = made.carry
+            if self.progress is not None:
+                self.progress(last - 1, self.n_steps)
+        return found, carries, pasts
+
+    def plain(self, z0: Tensor, shared: Tensors, past: Tensors) -> Tensor:
+        """Return the states at the outputs with the graph of every step: one block for all."""
+        last = self.n_steps + 1
+        states = self.steps.run(0, last, (z0,), shared, past, self.noise.rows(0, last)).states
+        return torch.stack([states[n] for n in self.outputs])
+
+    def check(self, first: int, states: list[Tensor]) -> None:
+        """Raise where a state is not finite: one look for a block, at its last."""
+        if bool(torch.isfinite(states[-1].sum())):
+            return
+        for n, state in enumerate(states, start=first):
+            if not bool(torch.isfinite(state).all()):
+                raise FloatingPointError(
+                    f"fsdeint: the solution is not finite at step {n}, t={self.times[n]:g}; take smaller steps, or "
+                    "keep drift and diffusion defined there and their growth at most linear."
+                )

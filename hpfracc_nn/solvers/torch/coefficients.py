@@ -1,0 +1,180 @@
+"""Drift and diffusion as steps work with them, and what is asked of them at the door."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers.rules import NOISE_TYPES
+from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.packing import Packing, State
+
+OWNER = "fsdeint"
+_ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
+
+
+class Coefficients:
+    """f and g of one solve.
+
+    Args:
+        sde: The user's equation.
+        packing: How its states are laid out.
+        times: The mesh, [n + 1].
+        like: A tensor of the states' dtype and device.
+        low: The dtype of the autocast that the equation runs under, or None.
+        diffusion: The shape of g.
+
+    Attributes:
+        drift: f.
+        diffusion: g.
+        dt: The step.
+        shape: Of the noise of one step.
+    """
+
+    def __init__(
+        self,
+        sde: StochasticEquation,
+        packing: Packing,
+        times: np.ndarray,
+        like: Tensor,
+        low: torch.dtype | None,
+        diffusion: torch.Size,
+    ):
+        self._given = sde, packing, times, like, low, diffusion
+        self.packing, self.noise_type = packing, sde.noise_type
+        self.dt = float(times[-1] - times[0]) / (times.size - 1)
+        self.drift = Field(sde.drift, packing, times, like, low, OWNER, "sde.drift")
+        self.diffusion = Field(sde.diffusion, packing, times, like, low, OWNER, "sde.diffusion", diffusion)
+        self._is_elementwise = len(diffusion) == len(packing.shape)
+        self.shape = packing.shape if self._is_elementwise else torch.Size((*diffusion[:-2], diffusion[-1]))
+
+    def shifted(self, part: float) -> Coefficients:
+        """Return those at times that lie a part of a step later."""
+        sde, packing, times, like, low, diffusion = self._given
+        return Coefficients(sde, packing, times + part * self.dt, like, low, diffusion)
+
+    def applied(self, g: Tensor, noise: Tensor) -> Tensor:
+        """Return g times the noise of a step, of a state's shape."""
+        if self._is_elementwise:
+            return g * noise
+        if self.noise_type == "scalar":
+            return g.squeeze(-1) * noise
+        return torch.matmul(g, noise.unsqueeze(-1)).squeeze(-1)
+
+
+def noise_type_of(sde: Any) -> str:
+    """Return the noise type that an equation declares.
+
+    Raises:
+        TypeError: It has no drift, no diffusion, or no noise type.
+        ValueError: It declares another.
+    """
+    for name in ("drift", "diffusion"):
+        if not callable(getattr(sde, name, None)):
+            raise TypeError(
+                f"{OWNER}(sde of type {type(sde).__name__}): needs a method {name}(t, y); write a class that has it, "
+                "or pass SDE(drift, diffusion)."
+            )
+    if not hasattr(sde, "noise_type"):
+        raise TypeError(
+            f"{OWNER}(sde of type {type(sde).__name__}): needs an attribute noise_type; set it to one of "
+            f"{', '.join(map(repr, NOISE_TYPES))}."
+        )
+    return errors.one_of(OWNER, "sde.noise_type", sde.noise_type, NOISE_TYPES)
+
+
+def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dtype | None) -> torch.Size:
+    """Return the shape of the diffusion at the start, that of the joined state where states are tuples.
+
+    Raises:
+        TypeError: It is no tensor.
+        ValueError: Its shape is not that of the noise type.
+    """
+    like = y0[0] if isinstance(y0, tuple) else y0
+    t = torch.as_tensor(t0).to(like)
+    with torch.no_grad(), torch.autocast(like.device.type, low, enabled=low is not None):
+        found = sde.diffusion(t, y0)
+    if isinstance(y0, tuple):
+        return _joined_shape(sde.noise_type, found, y0)
+    if not isinstance(found, Tensor):
+        raise TypeError(f"{OWNER}(sde.diffusion): needs a tensor; it returned {type(found).__name__}.")
+    return _fitting(sde.noise_type, found.shape, y0.shape)
+
+
+def _joined_shape(noise_type: str, found: Any, y0: tuple[Tensor, ...]) -> torch.Size:
+    shapes = [tuple(part.shape) for part in y0]
+    if noise_type not in ("additive", "diagonal"):
+        raise ValueError(
+            f"{OWNER}(sde.noise_type={noise_type!r}): needs 'diagonal' or 'additive' noise for a state that is a "
+            "tuple; join the tensors into one."
+        )
+    given = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__
+    if given != shapes:
+        raise ValueError(
+            f"{OWNER}(sde.diffusion): needs a tuple of tensors of y0's shapes {shapes} for noise_type {noise_type!r}; "
+            f"it returned {given}."
+        )
+    return torch.Size([sum(part.numel() for part in y0)])
+
+
+def _fitting(noise_type: str, shape: torch.Size, state: torch.Size) -> torch.Size:
+    is_matrix = len(shape) == len(state) + 1 and shape[:-1] == state and len(state) > 0 and shape[-1] > 0
+    allowed = {
+        "diagonal": shape == state,
+        "additive": shape == state or is_matrix,
+        "scalar": is_matrix and shape[-1] == 1,
+        "general": is_matrix,
+    }
+    if allowed[noise_type]:
+        return shape
+    matrix = f"{(*state, 'm')}".replace("'", "")
+    wanted = {
+        "diagonal": f"{tuple(state)}, a number for each entry",
+        "additive": f"{tuple(state)}, or {matrix} for m motions",
+        "scalar": f"{(*state, 1)}, one motion for all entries",
+        "general": f"{matrix}, m motions",
+    }
+    fitting = [name for name, is_allowed in allowed.items() if is_allowed]
+    way_out = f"declare noise_type {' or '.join(map(repr, fitting))}" if fitting else "return that shape"
+    raise ValueError(
+        f"{OWNER}(sde.diffusion): needs shape {wanted[noise_type]}, for noise_type {noise_type!r}; it returned "
+        f"{tuple(shape)}; {way_out}."
+    )
+
+
+def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool) -> None:
+    """Raise unless the diffusion at the start depends on the state as its noise type says.
+
+    Raises:
+        ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
+    """
+    noise_type = coefficients.noise_type
+    if noise_type != "additive" and not (needs_diagonal and noise_type == "diagonal"):
+        return
+    with torch.enable_grad():
+        z = z0.detach().requires_grad_()
+        g = coefficients.diffusion(0, z)
+    if not g.requires_grad:
+        return
+    directions = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g), torch.ones_like(g)
+    each = [torch.autograd.grad(g, z, v, retain_graph=True, allow_unused=True)[0] for v in directions]
+    if each[0] is None:
+        return
+    if noise_type == "additive":
+        if bool((each[0] != 0).any()):
+            raise ValueError(
+                f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
+                "it does; declare 'diagonal' or 'general'."
+            )
+        return
+    size = _ROUNDING * torch.finfo(z.dtype).eps * float(each[1].abs().max())
+    if bool(((each[0] - directions[0] * each[1]).abs() > size).any()):
+        raise ValueError(
+            f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
+            "noise_type 'diagonal', and they depend on others; pass scheme='euler', or 'heun' in Stratonovich's sense."
+        )

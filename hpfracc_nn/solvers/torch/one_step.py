@@ -1,0 +1,186 @@
+"""One step of each scheme at alpha = 1.
+
+A step takes what it carries from the last one, whose first tensor is the state, and the noise of the step. It is plain
+torch: the adjoint replays it with a graph.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import singledispatch
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.rules import ITO
+from hpfracc_nn.solvers.schemes.stochastic import Euler, Heun, Milstein, ReversibleHeun, RungeKutta, StochasticScheme
+from hpfracc_nn.solvers.torch.coefficients import Coefficients
+
+Carry = tuple[Tensor, ...]
+
+
+class OneStep(Protocol):
+    """One scheme's step."""
+
+    def start(self, z0: Tensor) -> Carry:
+        """Return what the first step takes."""
+        ...
+
+    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        """Return what step n + 1 takes.
+
+        Args:
+            n: The step.
+            carry: What step n takes, the state first.
+            noise: Increments, [*shape]; [2, *shape] where the scheme has two streams.
+        """
+        ...
+
+
+class EulerStep:
+    """y + f h + g dZ."""
+
+    def __init__(self, scheme: Euler, coefficients: Coefficients, interpretation: str):
+        self.c, self.h = coefficients, coefficients.dt
+
+    def start(self, z0: Tensor) -> Carry:
+        """See `OneStep`."""
+        return (z0,)
+
+    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        """See `OneStep`."""
+        (y,) = carry
+        c = self.c
+        return (y + c.drift(n, y) * self.h + c.applied(c.diffusion(n, y), noise),)
+
+
+class MilsteinStep:
+    """Euler's step + g g' (dW**2 - h) / 2, or + g g' dW**2 / 2 in Stratonovich's sense; g diagonal."""
+
+    def __init__(self, scheme: Milstein, coefficients: Coefficients, interpretation: str):
+        self.c, self.h = coefficients, coefficients.dt
+        self.corrected = self.h if interpretation == ITO else 0.0
+
+    def start(self, z0: Tensor) -> Carry:
+        """See `OneStep`."""
+        return (z0,)
+
+    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        """See `OneStep`."""
+        (y,) = carry
+        g, second = self._second(n, y, (noise * noise - self.corrected) / 2)
+        return (y + self.c.drift(n, y) * self.h + g * noise + second,)
+
+    def _second(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g, and g g' times a factor: a diagonal Jacobian is its own transpose."""
+        is_recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            z = y if y.requires_grad else y.detach().requires_grad_()
+            g = self.c.diffusion(n, z)
+            if not g.requires_grad:
+                return g, torch.zeros_like(y)
+            (found,) = torch.autograd.grad(g, z, g * factor, create_graph=is_recorded, allow_unused=True)
+        g = g if is_recorded else g.detach()
+        return g, torch.zeros_like(y) if found is None else found
+
+
+class HeunStep:
+    """Predict by Euler's step, average f and g of both ends."""
+
+    def __init__(self, scheme: Heun, coefficients: Coefficients, interpretation: str):
+        self.c, self.h = coefficients, coefficients.dt
+
+    def start(self, z0: Tensor) -> Carry:
+        """See `OneStep`."""
+        return (z0,)
+
+    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        """See `OneStep`."""
+        (y,) = carry
+        c, h = self.c, self.h
+        f, g = c.drift(n, y), c.diffusion(n, y)
+        end = y + f * h + c.applied(g, noise)
+        return (y + (f + c.drift(n + 1, end)) * (h / 2) + c.applied(g + c.diffusion(n + 1, end), noise / 2),)
+
+
+class ReversibleHeunStep:
+    """A second state z is reflected in y, and f and g are evaluated at z; the carry is y, z, f(z), g(z)."""
+
+    def __init__(self, scheme: ReversibleHeun, coefficients: Coefficients, interpretation: str):
+        self.c, self.h = coefficients, coefficients.dt
+
+    def start(self, z0: Tensor) -> Carry:
+        """See `OneStep`."""
+        return z0, z0, self.c.drift(0, z0), self.c.diffusion(0, z0)
+
+    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        """See `OneStep`."""
+        y, z, f, g = carry
+        c, h = self.c, self.h
+        z = 2 * y - z + f * h + c.applied(g, noise)
+        f_end, g_end = c.drift(n + 1, z), c.diffusion(n + 1, z)
+        y = y + (f + f_end) * (h / 2) + c.applied(g + g_end, noise / 2)
+        return y, z, f_end, g_end
+
+
+class RungeKuttaStep:
+    """SRA1 for additive noise, SRI1W1 for diagonal noise, in Rossler's notation.
+
+    With dV independent of dW, I_10 = h (dW + dV / sqrt(3)) / 2 is the integral of W over the step.
+    """
+
+    def __init__(self, scheme: RungeKutta, coefficients: Coefficients, interpretation: str):
+        self.c, self.h = coefficients, coefficients.dt
+        self.later = coefficients.shifted(3 / 4)
+        self.soon = coefficients.shifted(1 / 4)
+        self.step = self._additive if coefficients.noise_type == "additive" else self._diagonal
+
+    def start(self, z0: Tensor) -> Carry:
+        """See `OneStep`."""
+        return (z0,)
+
+    def _additive(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        (y,) = carry
+        c, h = self.c, self.h
+        i_1, i_10 = noise[0], self._mean(noise)  # the second over h
+        f, g, g_end = c.drift(n, y), c.diffusion(n, y), c.diffusion(n + 1, y)
+        stage = y + f * (3 / 4 * h) + c.applied(g_end, i_10 * (3 / 2))
+        drift = f * (h / 3) + self.later.drift(n, stage) * (2 / 3 * h)
+        return (y + drift + c.applied(g_end, i_1 - i_10) + c.applied(g, i_10),)
+
+    def _diagonal(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+        (y,) = carry
+        c, h, root = self.c, self.h, math.sqrt(self.h)
+        i_1, i_10 = noise[0], self._mean(noise)  # all from here on over their powers of h
+        i_11, i_111 = (i_1 * i_1 - h) / (2 * root), (i_1 * i_1 - 3 * h) * i_1 / (6 * h)
+        f, g1 = c.drift(n, y), c.diffusion(n, y)
+        g2 = self.soon.diffusion(n, y + f * (h / 4) + g1 * (root / 2))
+        g3 = c.diffusion(n + 1, y + f * h - g1 * root)
+        g4 = self.soon.diffusion(n, y + f * (h / 4) + (g2 * 3 - g1 * 5 + g3 / 2) * root)
+        f2 = self.later.drift(n, y + f * (3 / 4 * h) + g1 * (i_10 * (3 / 2)))
+        noises = (
+            g1 * (2 * i_10 - i_1 - i_11 - 2 * i_111)
+            + g2 * ((i_1 + i_11 - i_10) * (4 / 3) + i_111 * (5 / 3))
+            + g3 * ((i_1 - i_10 - i_111) * (2 / 3) - i_11 / 3)
+            + g4 * i_111
+        )
+        return (y + f * (h / 3) + f2 * (2 / 3 * h) + noises,)
+
+    @staticmethod
+    def _mean(noise: Tensor) -> Tensor:
+        """Return I_10 / h."""
+        return (noise[0] + noise[1] / math.sqrt(3)) / 2
+
+
+@singledispatch
+def one_step_of(scheme: StochasticScheme, coefficients: Coefficients, interpretation: str) -> OneStep:
+    """Return the step of a scheme."""
+    raise TypeError(f"{scheme!r} has no step in torch; register one by one_step_of.register.")
+
+
+one_step_of.register(Euler, EulerStep)
+one_step_of.register(Milstein, MilsteinStep)
+one_step_of.register(Heun, HeunStep)
+one_step_of.register(RungeKutta, RungeKuttaStep)
+one_step_of.register(ReversibleHeun, ReversibleHeunStep)

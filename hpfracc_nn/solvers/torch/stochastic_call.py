@@ -1,0 +1,245 @@
+"""The arguments of `fsdeint`: the method that names and options mean, and what is solved, checked and laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.selection import Plan, Site
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.solvers.mesh import ON_MESH
+from hpfracc_nn.solvers.noise import NOISES, Noise
+from hpfracc_nn.solvers.rules import INTERPRETATIONS, Case, Rule, driver_of, rule_of
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES, StochasticScheme
+from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, VolterraWeights
+from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
+from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
+from hpfracc_nn.solvers.torch.blocks import NoiseRows, Solve, Tensors
+from hpfracc_nn.solvers.torch.coefficients import Coefficients, check_structure, diffusion_shape, noise_type_of
+from hpfracc_nn.solvers.torch.noise import NoisePath, learned
+from hpfracc_nn.solvers.torch.one_step import one_step_of
+from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
+from hpfracc_nn.solvers.torch.packing import State, packing_of
+from hpfracc_nn.solvers.torch.parameters import discovered
+from hpfracc_nn.solvers.torch.problem import Problem, Progress
+from hpfracc_nn.solvers.torch.volterra import VolterraBlocks, Weighting
+
+OWNER = "fsdeint"
+
+
+@dataclass(frozen=True)
+class StochasticMethod:
+    """How an equation is solved.
+
+    Attributes:
+        noise: What drives it.
+        scheme: How steps are taken.
+        weights: How the past is weighted below alpha = 1.
+        interpretation: Of the integral.
+        history: How the past is kept below alpha = 1.
+    """
+
+    noise: Noise
+    scheme: StochasticScheme
+    weights: VolterraWeights
+    interpretation: str
+    history: History
+
+    @classmethod
+    def of(
+        cls, owner: str, noise: Any, scheme: Any, weights: Any, interpretation: Any, history: Any
+    ) -> StochasticMethod:
+        """Return the method that names or objects mean.
+
+        Raises:
+            ValueError: There is none of that name.
+            TypeError: One is neither a name nor an option.
+        """
+        return cls(
+            checks.named(owner, "noise", noise, NOISES, (Noise,)),
+            checks.named(owner, "scheme", scheme, STOCHASTIC_SCHEMES, tuple(STOCHASTIC_SCHEMES.values())),
+            checks.named(owner, "weights", weights, VOLTERRA_WEIGHTS, tuple(VOLTERRA_WEIGHTS.values())),
+            errors.one_of(owner, "interpretation", interpretation, INTERPRETATIONS),
+            checks.named(owner, "history", history, HISTORIES, (Automatic, Full, FFTBlocks, Exponentials, Window)),
+        )
+
+    def rule(self, noise_type: str, alpha: float) -> Rule:
+        """Return the row of the table that holds this method.
+
+        Raises:
+            ValueError: There is none.
+        """
+        driver = driver_of(self.noise)
+        case = Case(driver, self.interpretation, alpha, noise_type, self.scheme.name, self.noise.regularity)
+        return rule_of(OWNER, case)
+
+
+class StochasticCall:
+    """The arguments of one call, checked and laid out.
+
+    Raises:
+        ValueError: One is out of range, or they do not go together.
+        TypeError: One has the wrong type.
+    """
+
+    def __init__(
+        self,
+        sde: StochasticEquation,
+        y0: State,
+        ts: Any,
+        alpha: float | Tensor,
+        method: StochasticMethod,
+        dt: float | None,
+        low: torch.dtype | None,
+    ):
+        noise_type = noise_type_of(sde)
+        self.method, self.sde = method, sde
+        self.y0 = checked_state(OWNER, "y0", y0)
+        self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
+        self.orders = _checked_orders(alpha)
+        given = alpha if isinstance(alpha, Tensor) else None
+        self.packing = packing_of(self.y0, torch.Size(()) if given is None else given.shape, OWNER)
+        self.learns = given is not None and given.requires_grad
+        self.has_memory = self.learns or bool((self.orders < 1).any())
+        self.alpha = None if given is None else given.to(self.like.device, torch.float64).reshape(-1)
+        method.rule(noise_type, float(self.orders.min()))
+        outputs = checks.increasing(OWNER, times_of(OWNER, ts))
+        self.first = float(outputs[0])
+        self.elapsed, self.outputs = _mesh(outputs, resolution(ts), dt)
+        shape = diffusion_shape(sde, self.y0, self.first, low)
+        self.coefficients = Coefficients(sde, self.packing, self.first + self.elapsed, self.like.detach(), low, shape)
+
+    def solved(
+        self,
+        site: Site,
+        adjoint: bool,
+        generator: torch.Generator | None,
+        params: Iterable[Tensor] | None,
+        progress: Progress | None,
+    ) -> State:
+        """Return the states at the output times."""
+        z0 = self.packing.joined(self.y0)
+        is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
+        if not is_seen:
+            check_structure(self.coefficients, z0, self.method.scheme.needs_diagonal)
+        weighting = self._weighting(site, progress) if self.has_memory else None
+        solve = self._solve(generator, progress)
+        if not is_seen and not torch.is_grad_enabled():
+            states = replay.solved(solve, weighting, _plan(weighting, False), z0)
+        elif is_seen or not adjoint:
+            states = self._plain(solve, weighting, z0)
+        else:
+            states = self._recorded(solve, weighting, z0, params)
+        return self.packing.parted(states)
+
+    def _plain(self, solve: Solve, weighting: Weighting | None, z0: Tensor) -> Tensor:
+        shared: Tensors = ()
+        past: Tensors = ()
+        if weighting is not None:
+            alpha = torch.as_tensor(self.orders, device=z0.device) if self.alpha is None else self.alpha
+            shared, past = weighting.traced(alpha, z0)
+        return solve.plain(z0, shared, past)
+
+    def _recorded(
+        self, solve: Solve, weighting: Weighting | None, z0: Tensor, params: Iterable[Tensor] | None
+    ) -> Tensor:
+        found: dict[int, Tensor] = {}
+        given = tuple(params or ())
+        for each in (self.coefficients.drift, self.coefficients.diffusion):
+            found |= {id(leaf): leaf for leaf in discovered(OWNER, each, z0, given)[1]}
+        noise = solve.noise
+        if any(each.requires_grad for each in learned(self.method.noise)):
+            noise.whole = noise.path.whole()
+        parameters = tuple(found.values())
+        tensors = (z0, self.alpha, noise.whole, *parameters)
+        if not any(each is not None and each.requires_grad for each in tensors):
+            return replay.solved(solve, weighting, _plan(weighting, False), z0)
+        return replay.recorded(solve, weighting, _plan(weighting, True), z0, self.alpha, parameters)
+
+    def _weighting(self, site: Site, progress: Progress | None) -> Weighting:
+        weights, is_fixed = self.method.weights, not self.learns
+        problem = Problem(
+            self.coefficients.drift,
+            cast(Scheme, weights),  # of a scheme, a uniform mesh asks for the weights alone
+            self.method.history,
+            site,
+            self.orders,
+            self.elapsed,
+            True,
+            is_fixed,
+            progress,
+        )
+        return Weighting(weights, problem)
+
+    def _solve(self, generator: torch.Generator | None, progress: Progress | None) -> Solve:
+        c, method, n_steps = self.coefficients, self.method, self.elapsed.size - 1
+        numbers = self.packing.shape.numel()
+        is_double = method.weights.has_residual if self.has_memory else method.scheme.streams > 1
+        path = NoisePath(
+            method.noise,
+            n_steps,
+            (2, *c.shape) if is_double else tuple(c.shape),
+            dt=c.dt,
+            generator=generator,
+            dtype=self.like.dtype,
+            device=self.like.device,
+        )
+        steps: VolterraBlocks | OneStepBlocks
+        if self.has_memory:
+            steps = VolterraBlocks(c, method.weights, n_steps, numbers)
+        else:
+            steps = OneStepBlocks(one_step_of(method.scheme, c, method.interpretation), n_steps, numbers)
+        return Solve(steps, NoiseRows(path), n_steps, self.outputs, self.first + self.elapsed, progress)
+
+
+def _plan(weighting: Weighting | None, needs_gradient: bool) -> Plan | None:
+    return None if weighting is None else weighting.problem.pick(needs_gradient)
+
+
+def _checked_orders(alpha: Any) -> np.ndarray:
+    orders = orders_of(OWNER, alpha)
+    wrong = orders[~((orders > 0.5) & (orders <= 1))]
+    if wrong.size:
+        raise ValueError(
+            f"{OWNER}(alpha={wrong[0]:g}): needs 1/2 < alpha <= 1, because up to 1/2 the memory function is not square "
+            "integrable and no path has a finite variance; keep a learned order above, or solve a drift alone by "
+            "fdeint."
+        )
+    return orders
+
+
+def _mesh(outputs: np.ndarray, eps: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mesh as time since the start, [n_steps + 1], and which of its steps the outputs are."""
+    rounding, passed = 8 * eps * float(np.abs(outputs).max()), outputs - outputs[0]
+    if dt is None:
+        spacing = np.diff(outputs)
+        if np.ptp(spacing) > rounding + ON_MESH * spacing.mean():
+            i = int(np.argmax(np.abs(spacing - spacing.mean())))
+            raise ValueError(
+                f"{OWNER}(ts=...): needs equal steps or a step; ts[{i + 1}] - ts[{i}]={spacing[i]:g} and the mean is "
+                f"{spacing.mean():g}; pass dt, of which all are multiples."
+            )
+        return np.linspace(0.0, passed[-1], spacing.size + 1), np.arange(spacing.size + 1)
+    step = errors.positive_step(OWNER, dt)
+    index = passed / step
+    whole = np.round(index).astype(np.int64)
+    is_whole = np.abs(passed - whole * step) <= rounding + ON_MESH * step
+    is_whole[1:] &= np.diff(whole) > 0
+    if not is_whole.all():
+        i = int(np.argmin(is_whole))
+        raise ValueError(
+            f"{OWNER}(dt={step:g}): needs a step of which all times are multiples, one for each of them; ts[{i}] lies "
+            f"{index[i]:.6g} steps from the start; pass another dt or other times."
+        )
+    return np.linspace(0.0, passed[-1], int(whole[-1]) + 1), whole
