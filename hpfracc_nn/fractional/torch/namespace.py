@@ -30,7 +30,7 @@ class TorchNamespace:
     ifft = staticmethod(torch.fft.ifft)
 
     def asarray(self, value: Any) -> Tensor:
-        found = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
+        found = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64, device="cpu")
         return found.to(torch.float64)
 
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:

@@ -31,5 +31,5 @@ def in_pairs(
         return source.normal((n_steps, *shape))  # nothing
     most = max(1, _AT_ONCE // (math.prod(channels) * length))
     some = [source.parts(drawn(min(most, pairs - begin))) for begin in range(0, pairs, most)]
-    both = some[0] if len(some) == 1 else source.side_by_side(some)
+    both = some[0] if len(some) == 1 else source.joined(some, 1)
     return both[:, :paths].reshape(n_steps, *shape)

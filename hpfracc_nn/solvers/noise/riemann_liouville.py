@@ -31,8 +31,8 @@ class RiemannLiouvilleBrownian(HurstNoise):
 
     On each cell the power is projected on Legendre polynomials, whose integrals with dW are independent normal numbers;
     what the first lag leaves over is one more. So all correlations on the mesh are right to 2e-6 and the variances to
-    1e-9, in O(n log n); the hybrid scheme with kappa = 1 is the first term alone, right to 3e-2. All steps are drawn at once.
-    Differentiable in the Hurst index.
+    1e-9, in O(n log n); the hybrid scheme with kappa = 1 is the first term alone, right to 3e-2. All steps are drawn
+    at once. Differentiable in the Hurst index.
 
     Args:
         hurst: In (0, 1); a number, one for each channel (the last axis), or a framework's tensor [*c], which may be
@@ -105,7 +105,7 @@ def _fixed_columns(hurst: float | tuple[float, ...], n: int) -> list[np.ndarray]
 
 @lru_cache(maxsize=1)
 def _rules() -> tuple[np.ndarray, np.ndarray]:
-    """Return points of (0, 1), and for each r the rule for the integral with the orthonormal polynomial, [r, points]."""
+    """Return points of (0, 1), and the rules [r, points] for the integrals with the orthonormal polynomials."""
     nodes, weights = legendre.leggauss(_POINTS)
     values = legendre.legvander(nodes, _TERMS - 1).T * np.sqrt(2 * np.arange(_TERMS) + 1)[:, None]
     return (nodes + 1) / 2, values * weights / 2

@@ -53,8 +53,8 @@ class Source(Protocol):
         """Return complex [m, ..., n] as [n, 2 m, ...]: m real parts, then m imaginary ones, time first."""
         ...
 
-    def side_by_side(self, some: list[Array]) -> Array:
-        """Return arrays [n, p, ...] joined along their second axis."""
+    def joined(self, some: list[Array], axis: int) -> Array:
+        """Return arrays joined along an axis."""
         ...
 
 
@@ -110,6 +110,6 @@ class NumpySource:
         both = np.concatenate([x.real, x.imag])
         return np.ascontiguousarray(np.moveaxis(both, -1, 0))
 
-    def side_by_side(self, some: list[np.ndarray]) -> np.ndarray:
-        """See `Source.side_by_side`."""
-        return np.concatenate(some, axis=1)
+    def joined(self, some: list[np.ndarray], axis: int) -> np.ndarray:
+        """See `Source.joined`."""
+        return np.concatenate(some, axis)

@@ -98,9 +98,9 @@ class TorchSource:
         """See `Source.parts`."""
         return torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2)
 
-    def side_by_side(self, some: list[Tensor]) -> Tensor:
-        """See `Source.side_by_side`."""
-        return torch.cat(some, dim=1)
+    def joined(self, some: list[Tensor], axis: int) -> Tensor:
+        """See `Source.joined`."""
+        return torch.cat(some, axis)
 
 
 class NoisePath:
