@@ -1,0 +1,125 @@
+"""Noise that is given, so that paths on several grids agree, and the stochastic equations with known solutions."""
+
+import json
+import math
+import pathlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+
+from hpfracc_nn.solvers import SDE, fsdeint
+from hpfracc_nn.solvers.noise import Noise
+
+REFERENCE = json.loads((pathlib.Path(__file__).parent / "reference" / "sdes.json").read_text("utf-8"))
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Noise):
+    """Increments that are given, [n_steps, *shape]; in two streams, [n_steps, 2, *shape]."""
+
+    values: Any
+    holder: float = 0.5
+    brownian: bool = True
+    name: ClassVar[str] = "given"
+    is_whole: ClassVar[bool] = True
+
+    @property
+    def is_brownian(self) -> bool:
+        return self.brownian
+
+    @property
+    def regularity(self) -> float:
+        return self.holder
+
+    def increments(self, n_steps, shape, dt, source, state):
+        assert tuple(self.values.shape) == (n_steps, *shape)
+        return self.values, ()
+
+
+def brownian(n_steps: int, shape: tuple[int, ...], end: float = 1.0, seed: int = 0) -> torch.Tensor:
+    """Return increments and, over the step, integrals of W over each step; [2, n_steps, *shape]."""
+    generator = torch.Generator().manual_seed(seed)
+    h = end / n_steps
+    normal = torch.randn(2, n_steps, *shape, dtype=torch.float64, generator=generator) * math.sqrt(h)
+    return torch.stack([normal[0], (normal[0] + normal[1] / math.sqrt(3)) / 2])
+
+
+def coarser(path: torch.Tensor, times: int) -> torch.Tensor:
+    """Return the same path on a grid with so many times longer steps."""
+    increments, means = path.view(2, -1, times, *path.shape[2:])
+    before = increments.cumsum(1) - increments
+    return torch.stack([increments.sum(1), (means + before).mean(1)])
+
+
+def streams(path: torch.Tensor, count: int) -> torch.Tensor:
+    """Return a path as the increments that schemes of one or two streams take."""
+    increments, means = path
+    if count == 1:
+        return increments
+    return torch.stack([increments, math.sqrt(3) * (2 * means - increments)], 1)
+
+
+def turned(t: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Return a drift that couples the entries of the first axis, without a potential."""
+    return torch.sin(2 * y.roll(1, 0)) - y + torch.cos(t)
+
+
+def coupled(noise_type: str, interpretation: str = "ito") -> SDE:
+    """Return an equation for two entries along the first axis whose noise is additive or diagonal."""
+    if noise_type == "additive":
+        return SDE(turned, lambda t, y: torch.ones_like(y), "additive")
+
+    def drift(t, y):  # Stratonovich's is Ito's less g g' / 2
+        return turned(t, y) + (torch.cos(y) * torch.sin(y) / 2 if interpretation == "stratonovich" else 0)
+
+    return SDE(drift, lambda t, y: torch.cos(y))
+
+
+def known(interpretation: str, a: float = 0.3, b: float = 0.6, x0: float = 0.2) -> tuple[SDE, float, Any]:
+    """Return an equation, where it starts, and its solution at time 1 as a function of W(1).
+
+    Kloeden & Platen (1992), (4.4.46): paths between -1 and 1; Stratonovich's drift is -a (1 - X**2).
+    """
+
+    def drift(t, y):
+        return -(a + (b * b * y if interpretation == "ito" else 0)) * (1 - y * y)
+
+    def solution(w):
+        grown = (1 + x0) * torch.exp(-2 * a + 2 * b * w)
+        return (grown + x0 - 1) / (grown + 1 - x0)
+
+    return SDE(drift, lambda t, y: b * (1 - y * y)), x0, solution
+
+
+def solved(sde: Any, y0: float, noise: torch.Tensor, entries: tuple[int, ...] = (), **options: Any) -> torch.Tensor:
+    """Return the states at time 1 for given increments: [*entries, paths], one path for each entry of the last axis."""
+    n_steps = noise.shape[0]
+    start = torch.full((*entries, noise.shape[-1]), y0, dtype=torch.float64)
+    given = Given(noise, **{key: options.pop(key) for key in ("holder", "brownian") if key in options})
+    return fsdeint(sde, start, [0.0, 1.0], dt=1 / n_steps, noise=given, **options)[-1]
+
+
+def responses(sde: Any, y0: float, n_steps: int, is_double: bool, **options: Any) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the state at time 1 without noise, and what a unit of each increment adds to it.
+
+    Of an equation that is linear in y and whose noise is additive this says all: its state is normal.
+    """
+    count = n_steps * (2 if is_double else 1)
+    units = torch.eye(count, dtype=torch.float64).view(n_steps, 2, count) if is_double else torch.eye(count).double()
+    noise = torch.cat([torch.zeros_like(units[..., :1]), units], -1)
+    found = solved(sde, y0, noise, **options)
+    return found[0], found[1:] - found[0]
+
+
+def order(errors: list[float]) -> float:
+    """Return the slope of errors on grids that halve the step, by least squares."""
+    logs = torch.tensor(errors, dtype=torch.float64).log2()
+    steps = torch.arange(len(errors), dtype=torch.float64)
+    steps = steps - steps.mean()
+    return float(-(steps * logs).sum() / (steps * steps).sum())
+
+
+def rms(error: torch.Tensor) -> float:
+    """Return the root mean square."""
+    return float(error.square().mean().sqrt())
