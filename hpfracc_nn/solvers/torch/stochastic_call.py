@@ -134,10 +134,11 @@ class StochasticCall:
         if not is_seen:
             check_structure(self.coefficients, z0, self.method.scheme.needs_diagonal)
         weighting = self._weighting(site, progress) if self.has_memory else None
-        solve = self._solve(generator, progress)
+        is_plain = is_seen or (torch.is_grad_enabled() and not adjoint)
+        solve = self._solve(generator, progress, is_plain)
         if not is_seen and not torch.is_grad_enabled():
             states = replay.solved(solve, weighting, _plan(weighting, False), z0)
-        elif is_seen or not adjoint:
+        elif is_plain:
             states = self._plain(solve, weighting, z0)
         else:
             states = self._recorded(solve, weighting, z0, params)
@@ -182,7 +183,7 @@ class StochasticCall:
         )
         return Weighting(weights, problem)
 
-    def _solve(self, generator: torch.Generator | None, progress: Progress | None) -> Solve:
+    def _solve(self, generator: torch.Generator | None, progress: Progress | None, is_plain: bool) -> Solve:
         c, method, n_steps = self.coefficients, self.method, self.elapsed.size - 1
         numbers = self.packing.shape.numel()
         is_double = method.weights.has_residual if self.has_memory else method.scheme.streams > 1
@@ -197,7 +198,7 @@ class StochasticCall:
         )
         steps: VolterraBlocks | OneStepBlocks
         if self.has_memory:
-            steps = VolterraBlocks(c, method.weights, n_steps, numbers)
+            steps = VolterraBlocks(c, method.weights, n_steps, numbers, is_plain)
         else:
             steps = OneStepBlocks(one_step_of(method.scheme, c, method.interpretation), n_steps, numbers)
         return Solve(steps, NoiseRows(path), n_steps, self.outputs, self.first + self.elapsed, progress)

@@ -2,9 +2,8 @@
 
     X_n = x0 + sum over j < n of w_(n-j) Z_j + sigma g_(n-1) zeta_(n-1),        Z_j = h f_j + g_j dW_j.
 
-What a block has of the steps before it comes from the history's kernel. Its own steps are added up as they are taken:
-each adds what it brings to the rows of those that follow. The adjoint's memory is the same history run backwards on the
-cotangents of X_n.
+What a block has of the steps before it comes from the history's kernel; its own steps are added up as they are taken.
+The adjoint's memory is the same history run backwards on the cotangents of X_n.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from hpfracc_nn.solvers.torch.coefficients import Coefficients
 from hpfracc_nn.solvers.torch.kernels.blocks import block_length
 from hpfracc_nn.solvers.torch.operand import Toeplitz, toeplitz
 from hpfracc_nn.solvers.torch.orders import by_lag
+from hpfracc_nn.solvers.torch.own_sums import BufferedSums, TrackedSums
 from hpfracc_nn.solvers.torch.past import Past
 from hpfracc_nn.solvers.torch.problem import Problem
 
@@ -36,32 +36,54 @@ class VolterraBlocks:
         weights: How the past is weighted.
         n_steps: From 0 to this one.
         numbers: Of a state.
+        is_tracked: Whether autograd follows every sum, as plain backpropagation wants.
     """
 
-    def __init__(self, coefficients: Coefficients, weights: volterra.VolterraWeights, n_steps: int, numbers: int):
-        self.c, self.weights, self.n_steps = coefficients, weights, n_steps
+    def __init__(
+        self,
+        coefficients: Coefficients,
+        weights: volterra.VolterraWeights,
+        n_steps: int,
+        numbers: int,
+        is_tracked: bool,
+    ):
+        self.c, self.weights, self.n_steps, self.is_tracked = coefficients, weights, n_steps, is_tracked
+        self._buffers: dict[int, BufferedSums] = {}
         self.block = block_length(numbers)
         self._of_residual = 1 / math.sqrt(coefficients.dt)  # times an increment: a standard normal number
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
         """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]."""
-        rows, weights = past
-        states, values = [], []
+        sums = self._sums_of(*past)
+        states: list[Tensor] = []
+        values: list[Tensor] = []
+        memory = sums.first
         residual = carry[0] if first and carry else None
         noises = noise.unbind()
         for i in range(last - first):
-            head, rows = rows.split((1, rows.shape[0] - 1))
-            y = head[0] if residual is None else head[0] + residual
+            y = memory if residual is None else memory + residual
             states.append(y)
             n = first + i
             if n == self.n_steps:
                 break
             value, residual = self._step(n, y, noises[i], shared)
             values.append(value)
-            rows = self._added(rows, weights[1 : 1 + rows.shape[0]], value)
+            if n + 1 < last:
+                memory = sums.following(i, value)
         if residual is None or last > self.n_steps:
             return Advance(states, (), values)
         return Advance(states, (residual,), values)
+
+    def _sums_of(self, rows: Tensor, weights: Tensor) -> BufferedSums | TrackedSums:
+        """Return the sums of a block; buffers serve all blocks of one length."""
+        if self.is_tracked:
+            return TrackedSums(rows, weights)
+        found = self._buffers.get(rows.shape[0])
+        if found is None:
+            found = self._buffers[rows.shape[0]] = BufferedSums(rows, weights)
+        else:
+            found.begin(rows)
+        return found
 
     def _step(self, n: int, y: Tensor, noise: Tensor, shared: Tensors) -> tuple[Tensor, Tensor | None]:
         """Return what step n brings the past, [sets, *shape], and the residual's term."""
@@ -73,12 +95,6 @@ class VolterraBlocks:
         increment, other = noise.unbind()
         residual = c.applied(g, other) * (shared[0] * self._of_residual)
         return (drift + c.applied(g, increment))[None], residual
-
-    @staticmethod
-    def _added(rows: Tensor, weights: Tensor, value: Tensor) -> Tensor:
-        for k, part in enumerate(value.unbind()):
-            rows = torch.addcmul(rows, weights[:, k], part)
-        return rows
 
 
 class Recollection:

@@ -1,0 +1,128 @@
+"""What the steps of a block bring those of the same block that follow: x_i = row_i + sum over j < i of w_(i-j) Z_j."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+
+class OwnSums(Protocol):
+    """The sums of one block, made as its steps are taken."""
+
+    @property
+    def first(self) -> Tensor:
+        """x_0."""
+        ...
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """Return x_(i+1), [*shape], after Z_i, [sets, *shape]; asked for one i after the other from 0 on."""
+        ...
+
+
+class TrackedSums:
+    """See `OwnSums`: plain torch, for every kind of derivative. Each Z is added to all rows that follow.
+
+    Args:
+        rows: [steps, *shape].
+        weights: By lag from 0 on, [steps, sets, *varying], which broadcast to rows.
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor):
+        self._rows, self._weights = rows, weights
+
+    @property
+    def first(self) -> Tensor:
+        """See `OwnSums`."""
+        return self._rows[0]
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """See `OwnSums`."""
+        rows = self._rows[1:]
+        for k, part in enumerate(value.unbind()):
+            rows = torch.addcmul(rows, self._weights[1 : 1 + rows.shape[0], k], part)
+        self._rows = rows
+        return rows[0]
+
+
+class BufferedSums:
+    """See `OwnSums`: the values lie in one buffer, and a sum over them is one product, backwards too.
+
+    Made once for all blocks of one length, of which one is in use at a time.
+
+    Args:
+        rows: [steps, *shape].
+        weights: By lag from 0 on, [steps, sets, *varying]; no gradient is taken of them.
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor):
+        count, sets = weights.shape[:2]
+        self._shape = rows.shape[1:]
+        self._is_one = weights[0, 0].numel() == 1
+        each = weights.transpose(0, 1)
+        each = each.reshape(sets, count) if self._is_one else each
+        values, cotangents = rows.new_empty(sets, count, *self._shape), torch.empty_like(rows)
+        self._slots, self._their_slots = values.unbind(1), cotangents.unbind()
+        # By i: Z_0 to Z_i with lags i + 1 to 1 for x_(i+1), and the cotangents of x_(i+1) and after with lags 1 on.
+        up, sums = each.flip(1), range(count - 1)
+        self._past = [[(self._sides(values[k, : i + 1]), up[k, count - 2 - i : -1]) for k in range(sets)] for i in sums]
+        self._later = [[(self._sides(cotangents[i + 1 :]), each[k, 1 : count - i]) for k in range(sets)] for i in sums]
+        self._nothing = torch.zeros_like(self._flat(rows[0]))
+        self.begin(rows)
+
+    def begin(self, rows: Tensor) -> None:
+        """Begin the next block."""
+        self._rows = rows.unbind()
+        self._token = rows.new_empty(0)  # ties each step to the one before: their cotangents come in turn
+
+    @property
+    def first(self) -> Tensor:
+        """See `OwnSums`."""
+        return self._rows[0]
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """See `OwnSums`."""
+        row = self._rows[i + 1]
+        if not torch.is_grad_enabled():
+            return self.sum(i, value, row)
+        found, self._token = _Following.apply(self, i, value, self._token, row)
+        return found
+
+    def sum(self, i: int, value: Tensor, row: Tensor) -> Tensor:
+        """Return x_(i+1) for the row of that step."""
+        self._slots[i].copy_(value)
+        found = self._flat(row)
+        for values, weights in self._past[i]:
+            found = self._added(found, values, weights)
+        return found.view(self._shape)
+
+    def pulled(self, i: int, g: Tensor) -> Tensor:
+        """Return the cotangent of Z_i from the sums, where x_(i+1) has cotangent g and those after it have been here."""
+        self._their_slots[i + 1].copy_(g)
+        found = [self._added(self._nothing, *pair).view(self._shape) for pair in self._later[i]]
+        return found[0][None] if len(found) == 1 else torch.stack(found)
+
+    def _flat(self, x: Tensor) -> Tensor:
+        return x.reshape(-1) if self._is_one else x
+
+    def _sides(self, x: Tensor) -> Tensor:
+        return x.view(x.shape[0], -1).T if self._is_one else x
+
+    def _added(self, start: Tensor, values: Tensor, weights: Tensor) -> Tensor:
+        return torch.addmv(start, values, weights) if self._is_one else start + (weights * values).sum(0)
+
+
+class _Following(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, sums: BufferedSums, i: int, value: Tensor, token: Tensor, row: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        ctx.given = sums, i
+        return sums.sum(i, value, row), token.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        sums, i = ctx.given
+        g, token = grads
+        return None, None, sums.pulled(i, g), token, g
