@@ -11,6 +11,21 @@ from typing import TYPE_CHECKING, Any
 
 from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
 from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Uniform
+from hpfracc_nn.solvers.noise import (
+    NOISES,
+    AlphaStable,
+    Brownian,
+    Coloured,
+    CompoundPoisson,
+    ExponentialJumps,
+    FixedJumps,
+    FractionalBrownian,
+    MarkovFractionalBrownian,
+    MarkovRiemannLiouvilleBrownian,
+    Noise,
+    NormalJumps,
+    RiemannLiouvilleBrownian,
+)
 from hpfracc_nn.solvers.roots import FixedPoint, Newton
 from hpfracc_nn.solvers.schemes import BDF2, SCHEMES, PredictorCorrector, Rectangle, Scheme, Trapezoid
 from hpfracc_nn.solvers.schemes.stochastic import (
@@ -26,24 +41,32 @@ from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, Average, Hybri
 from hpfracc_nn.solvers.sde import SDE, StochasticEquation
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, fdeint, fsdeint
+    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, NoisePath, fdeint, fsdeint, increments
 
-_TORCH = ("MultiTerm", "NeuralFDE", "fdeint", "fsdeint")
+_TORCH = ("MultiTerm", "NeuralFDE", "NoisePath", "fdeint", "fsdeint", "increments")
 
 __all__ = [
     "BDF2",
     "HISTORIES",
     "MESHES",
+    "NOISES",
     "SCHEMES",
     "SDE",
     "STOCHASTIC_SCHEMES",
     "VOLTERRA_WEIGHTS",
+    "AlphaStable",
     "Automatic",
     "Average",
+    "Brownian",
+    "Coloured",
+    "CompoundPoisson",
     "Euler",
+    "ExponentialJumps",
     "Exponentials",
     "FFTBlocks",
+    "FixedJumps",
     "FixedPoint",
+    "FractionalBrownian",
     "Full",
     "Graded",
     "Heun",
@@ -51,14 +74,20 @@ __all__ = [
     "Hybrid",
     "Isometry",
     "Left",
+    "MarkovFractionalBrownian",
+    "MarkovRiemannLiouvilleBrownian",
     "Mesh",
     "Milstein",
     "MultiTerm",
     "NeuralFDE",
     "Newton",
+    "Noise",
+    "NoisePath",
+    "NormalJumps",
     "PredictorCorrector",
     "Rectangle",
     "ReversibleHeun",
+    "RiemannLiouvilleBrownian",
     "RungeKutta",
     "Scheme",
     "StochasticEquation",
@@ -69,6 +98,7 @@ __all__ = [
     "Window",
     "fdeint",
     "fsdeint",
+    "increments",
 ]
 
 

@@ -7,8 +7,11 @@ from hpfracc_nn.solvers.noise.coloured import Coloured
 from hpfracc_nn.solvers.noise.compound_poisson import CompoundPoisson
 from hpfracc_nn.solvers.noise.fractional import FractionalBrownian
 from hpfracc_nn.solvers.noise.jumps import ExponentialJumps, FixedJumps, Jumps, NormalJumps
+from hpfracc_nn.solvers.noise.markov import MarkovError
+from hpfracc_nn.solvers.noise.markov_brownian import MarkovFractionalBrownian, MarkovRiemannLiouvilleBrownian
 from hpfracc_nn.solvers.noise.noise import Noise, Shape, State
 from hpfracc_nn.solvers.noise.riemann_liouville import RiemannLiouvilleBrownian
+from hpfracc_nn.solvers.noise.sampling import increments
 from hpfracc_nn.solvers.noise.source import NumpySource, Source
 from hpfracc_nn.solvers.noise.stable import AlphaStable
 
@@ -17,7 +20,9 @@ NOISES: dict[str, type[Noise]] = {
     for noise in (
         Brownian,
         FractionalBrownian,
+        MarkovFractionalBrownian,
         RiemannLiouvilleBrownian,
+        MarkovRiemannLiouvilleBrownian,
         Coloured,
         AlphaStable,
         CompoundPoisson,
@@ -34,6 +39,9 @@ __all__ = [
     "FixedJumps",
     "FractionalBrownian",
     "Jumps",
+    "MarkovError",
+    "MarkovFractionalBrownian",
+    "MarkovRiemannLiouvilleBrownian",
     "Noise",
     "NormalJumps",
     "NumpySource",
@@ -41,4 +49,5 @@ __all__ = [
     "Shape",
     "Source",
     "State",
+    "increments",
 ]

@@ -3,6 +3,7 @@
 from hpfracc_nn.solvers.torch.fsde import fsdeint
 from hpfracc_nn.solvers.torch.multi_term import MultiTerm
 from hpfracc_nn.solvers.torch.neural import NeuralFDE
+from hpfracc_nn.solvers.torch.noise import NoisePath, increments
 from hpfracc_nn.solvers.torch.ode import fdeint
 
-__all__ = ["MultiTerm", "NeuralFDE", "fdeint", "fsdeint"]
+__all__ = ["MultiTerm", "NeuralFDE", "NoisePath", "fdeint", "fsdeint", "increments"]
