@@ -18,6 +18,7 @@ from hpfracc_nn.solvers.torch.field import product
 from hpfracc_nn.solvers.torch.orders import order_gradient
 from hpfracc_nn.solvers.torch.parameters import ParameterGradient
 from hpfracc_nn.solvers.torch.problem import Problem
+from hpfracc_nn.solvers.torch.solving import evaluated
 from hpfracc_nn.solvers.torch.steps import step_of
 
 
@@ -138,9 +139,7 @@ class Backward:
 
     def evaluated(self, n: int, z: Tensor) -> tuple[Tensor, Tensor]:
         """See `steps.Sweep`."""
-        with torch.enable_grad():
-            leaf = z.detach().requires_grad_()
-            return leaf, self.problem.field(n, leaf)
+        return evaluated(self.problem.field, n, z)
 
     def remember(self, n: int, z: Tensor, g: Tensor) -> None:
         """See `steps.Sweep`."""

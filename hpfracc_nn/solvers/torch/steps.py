@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
-from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.field import Field, product
 from hpfracc_nn.solvers.torch.solving import Equation, equation_of
 
 Weight = float | Tensor  # of f_n at step n: a number, or what broadcasts to a state
@@ -136,7 +136,8 @@ class ImplicitStep:
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`: (1 - w J') mu = g + J' fg, and f_n has fg + w mu in all."""
         z, value = sweep.evaluated(n, y)
-        mu = self.equation.transposed(n, z, value, w, g, fg)
+        total = g if fg is None else g + product(value, [z], fg)[0]
+        mu = self.equation.transposed(n, z, value, w, total)
         sweep.weight(n, mu, value.detach())
         sweep.remember(n, y, mu * w if fg is None else fg + mu * w)
         return mu
