@@ -154,6 +154,23 @@ class Problem:
         self.tell(plan, past)
         return states
 
+    def memories(self, plan: Plan, z0: Tensor, dz0: Tensor | None, values: Tensor) -> Tensor:
+        """Return the memories of all steps, [n_steps + 1, sets, *shape], of right-hand sides that are known.
+
+        Args:
+            plan: Whose kernel adds them up.
+            z0: The state at the start, [*shape].
+            dz0: Its derivative, or None.
+            values: The right-hand sides, [n_steps + 1, *shape].
+        """
+        past, stop = self.past(plan), self.n_steps + 1
+        past.values[:, :, 0] = self.packing.matrix(values)
+        found = values.new_empty(stop, self.scheme.sets, *self.packing.shape)
+        for first in range(0, stop, past.block):
+            end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, stop)))
+            found[first:end] = past.memories(first, end).transpose(0, 1)
+        return found
+
     def tell(self, plan: Plan, past: Past) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         if past.plan is plan and plan.due(past.direction):
