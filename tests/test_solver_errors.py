@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hpfracc_nn.solvers import (
+    SCHEMES,
     FFTBlocks,
     FixedPoint,
     Graded,
@@ -19,6 +20,7 @@ from hpfracc_nn.solvers import (
     Window,
     fdeint,
 )
+from hpfracc_nn.solvers.torch import solving
 from tests.solver_cases import tensor
 
 TS = torch.linspace(0, 1, 11, dtype=torch.float64)
@@ -149,9 +151,46 @@ def test_the_parts_of_a_tuple_are_checked_one_by_one():
         call(f=lambda t, y: (y[0], y[0]), y0=y0)
 
 
-def test_what_is_not_finite_is_refused_at_its_step():
-    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4, f returned one that is not"):
-        call(f=lambda t, y: torch.where(t > 0.35, torch.nan, -y))
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("kind", [torch.nan, torch.inf])
+@pytest.mark.parametrize("scheme", [*SCHEMES, Trapezoid(FixedPoint()), Trapezoid(Newton(dense=0))], ids=str)
+def test_what_is_not_finite_is_refused_at_its_step(scheme, kind, adjoint):
+    y0 = tensor(1.0).requires_grad_()
+    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4, f returned one that is not .* size 0\.\d+"):
+        call(f=lambda t, y: torch.where(t > 0.35, kind, -y), scheme=scheme, y0=y0, adjoint=adjoint)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_it_is_inside_a_transform(transform):
+    def last(y0):
+        return call(f=lambda t, y: torch.where(t > 0.35, torch.nan, -y), y0=y0)[-1].sum()
+
+    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4"):
+        transform(last)(torch.ones(2, 1, dtype=torch.float64))
+
+
+def test_an_iterate_where_the_right_hand_side_is_undefined_says_so():
+    # Newton's first step leaves the domain of the square root.
+    def f(t, y):
+        return -100 * torch.sqrt(y)
+
+    with pytest.raises(FloatingPointError, match=r"step 1, t=0\.1.*an iterate of the step's equation; keep f defined"):
+        call(f=f, scheme="trapezoid", y0=tensor(0.01))
+
+
+def test_a_matrix_that_is_singular_is_no_error_of_lapack(monkeypatch):
+    monkeypatch.setattr(solving, "newton_matrix", lambda jacobian, w, like: 0 * jacobian)
+    with pytest.raises(RuntimeError, match=r"the equation of step 1, t=0\.1, did not converge.*more steps"):
+        call(scheme="trapezoid")
+
+
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "trapezoid"])
+def test_a_gradient_that_is_not_finite_comes_back_as_it_is(scheme, adjoint):
+    y0 = tensor(1.0).requires_grad_()
+    call(y0=y0, scheme=scheme, adjoint=adjoint)[-1].backward(tensor(float("nan")))
+    assert y0.grad is not None
+    assert y0.grad.isnan()
 
 
 def test_a_solution_that_diverges_says_when():
@@ -163,6 +202,29 @@ def test_a_solution_that_diverges_says_when():
 def test_an_equation_that_is_not_solved_says_at_which_step(roots):
     with pytest.raises(RuntimeError, match=r"the equation of step 1, t=0\.1, did not converge in 3 iterations.*more"):
         call(f=lambda t, y: -100 * torch.sign(y) * y.abs().sqrt(), scheme=Trapezoid(roots), y0=tensor(50.0))
+
+
+def test_an_equation_that_gmres_does_not_solve_is_solved_by_a_dense_jacobian():
+    # A second difference on 60 points: its condition is 1e3 and GMRES restarts before it knows the space.
+    second = torch.diag(torch.ones(59), 1) + torch.diag(torch.ones(59), -1) - 2 * torch.eye(60)
+    matrix, y0 = 3721 * second.double(), torch.linspace(-1, 1, 60, dtype=torch.float64)
+
+    def solved(dense):
+        start = y0.clone().requires_grad_()
+        ys = call(f=lambda t, y: matrix @ y, y0=start, scheme=Trapezoid(Newton(dense=dense)))
+        return ys.detach(), torch.autograd.grad(ys.sum(), start)[0]
+
+    for one, other in zip(solved(0), solved(60), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
+def test_a_state_that_is_too_large_for_it_says_so(monkeypatch):
+    monkeypatch.setattr(solving, "_MOST", 0)
+    monkeypatch.setattr(solving, "gmres", lambda *given: None)
+    with pytest.raises(
+        RuntimeError, match=r"linear equation of step 1, t=0\.1, .*a state of 1 numbers.*Newton\(dense="
+    ):
+        call(scheme=Trapezoid(Newton(dense=0)))
 
 
 def test_errors_of_the_right_hand_side_pass_unchanged():

@@ -120,7 +120,7 @@ class Call:
             states = problem.solve(problem.pick(False), z0, dz0)
         elif is_seen or not adjoint:
             given = torch.as_tensor(self.orders, device=z0.device) if alpha is None else alpha
-            states = plain.solve(problem, z0, dz0, given)
+            states = plain.solve(problem, z0, dz0, given, is_seen)
         else:
             states = self._recorded(problem, z0, dz0, alpha, params)
         return self.packing.parted(self.at_outputs(states))
@@ -142,7 +142,7 @@ class Call:
         alpha: Tensor | None,
         params: Iterable[Tensor] | None,
     ) -> Tensor:
-        _, parameters = discovered("fdeint", problem.field, z0, params)
+        parameters = discovered(problem.field, z0, params)
         tensors = [z0, dz0, alpha, *parameters]
         if not any(each is not None and each.requires_grad for each in tensors):
             return problem.solve(problem.pick(False), z0, dz0)

@@ -139,8 +139,8 @@ class NeuralFDE(nn.Module):
             checks.orders("NeuralFDE", np.array([high]), dy0 is not None)
         elif dy0 is None:
             raise ValueError(
-                f"NeuralFDE(bounds={(low, high)}): needs the derivative at the start where a learned order may be above 1; "
-                "pass dy0 to the call, zeros for a state at rest, or bounds up to 1."
+                f"NeuralFDE(bounds={(low, high)}): needs the derivative at the start where a learned order may be "
+                "above 1; pass dy0 to the call, zeros for a state at rest, or bounds up to 1."
             )
         elif low < 1 and any(bool(bare(part).any()) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))):
             raise ValueError(

@@ -98,7 +98,7 @@ class BufferedSums:
         return found.view(self._shape)
 
     def pulled(self, i: int, g: Tensor) -> Tensor:
-        """Return the cotangent of Z_i from the sums, where x_(i+1) has cotangent g and those after it have been here."""
+        """Return the sums' cotangent of Z_i, where x_(i+1) has cotangent g and those after it have been here."""
         self._their_slots[i + 1].copy_(g)
         found = [self._added(self._nothing, *pair).view(self._shape) for pair in self._later[i]]
         return found[0][None] if len(found) == 1 else torch.stack(found)

@@ -16,6 +16,7 @@ from hpfracc_nn.fractional.shelf import Charge, Shelf, free
 from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.faults import fault
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.operand import Forward, Matrix, Operand, Reversed, toeplitz
 from hpfracc_nn.solvers.torch.past import Past
@@ -153,6 +154,23 @@ class Problem:
         self.tell(plan, past)
         return states
 
+    def memories(self, plan: Plan, z0: Tensor, dz0: Tensor | None, values: Tensor) -> Tensor:
+        """Return the memories of all steps, [n_steps + 1, sets, *shape], of right-hand sides that are known.
+
+        Args:
+            plan: Whose kernel adds them up.
+            z0: The state at the start, [*shape].
+            dz0: Its derivative, or None.
+            values: The right-hand sides, [n_steps + 1, *shape].
+        """
+        past, stop = self.past(plan), self.n_steps + 1
+        past.values[:, :, 0] = self.packing.matrix(values)
+        found = values.new_empty(stop, self.scheme.sets, *self.packing.shape)
+        for first in range(0, stop, past.block):
+            end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, stop)))
+            found[first:end] = past.memories(first, end).transpose(0, 1)
+        return found
+
     def tell(self, plan: Plan, past: Past) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         if past.plan is plan and plan.due(past.direction):
@@ -165,23 +183,9 @@ class Problem:
             return
         for n in range(first, last):
             if not bool(torch.isfinite(states[n]).all()):
-                raise self._fault(n, states[max(n - 1, 0)])
+                raise fault(self.field, n, states[max(n - 1, 0)])
             if n < self.n_steps and not bool(torch.isfinite(past.views[n]).all()):
-                raise self._fault(n, states[n])
-
-    def _fault(self, n: int, before: Tensor) -> FloatingPointError:
-        """Return what is said of step n, where something is not finite: f, or the solution after it has grown."""
-        largest, t = float(before.abs().max()), f"t={self.times[n]:g}"
-        grown = torch.finfo(before.dtype).max ** 0.1
-        if largest < grown and not bool(torch.isfinite(self.field(n, before)).all()):
-            return FloatingPointError(
-                f"fdeint(f): needs finite values; at step {n}, {t}, f returned one that is not for a state of size "
-                f"{largest:.3g}; keep f defined there, or stop before."
-            )
-        return FloatingPointError(
-            f"fdeint: the solution diverged at step {n}, {t}, where it was {largest:.3g} one step before; take more "
-            "steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
-        )
+                raise fault(self.field, n, states[n])
 
     def _shelved(self, build: Callable[[Charge], T], *key: Hashable) -> T:
         """Return weights that are kept for later solves, where the orders stay."""

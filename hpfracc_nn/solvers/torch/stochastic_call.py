@@ -158,7 +158,7 @@ class StochasticCall:
         found: dict[int, Tensor] = {}
         given = tuple(params or ())
         for each in (self.coefficients.drift, self.coefficients.diffusion):
-            found |= {id(leaf): leaf for leaf in discovered(OWNER, each, z0, given)[1]}
+            found |= {id(leaf): leaf for leaf in discovered(each, z0, given)}
         noise = solve.noise
         if any(each.requires_grad for each in learned(self.method.noise)):
             noise.whole = noise.path.whole()
