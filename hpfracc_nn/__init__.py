@@ -29,13 +29,15 @@ if TYPE_CHECKING:
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
-    from hpfracc_nn.solvers.torch import NeuralFDE, fdeint
+    from hpfracc_nn.solvers import SDE
+    from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
 
     __version__: str
 
 __all__ = [
     "DEFINITIONS",
     "SCHEMES",
+    "SDE",
     "BackendManager",
     "Caputo",
     "Definition",
@@ -43,6 +45,7 @@ __all__ = [
     "FractionalLayer",
     "GrunwaldLetnikov",
     "NeuralFDE",
+    "NeuralFSDE",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Stencil",
@@ -54,6 +57,7 @@ __all__ = [
     "fdeint",
     "fractional",
     "fractional_fourier",
+    "fsdeint",
     "grunwald_letnikov",
     "integral",
     "layers",
@@ -69,7 +73,8 @@ _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
-    **dict.fromkeys(("NeuralFDE", "fdeint"), "hpfracc_nn.solvers.torch"),
+    **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
+    "SDE": "hpfracc_nn.solvers",
 }
 
 

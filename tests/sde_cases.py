@@ -25,7 +25,7 @@ class Given(Noise):
     is_whole: ClassVar[bool] = True
 
     @property
-    def is_brownian(self) -> bool:
+    def is_brownian(self) -> bool:  # type: ignore[override]
         return self.brownian
 
     @property

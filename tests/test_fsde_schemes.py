@@ -41,6 +41,7 @@ def declared(driver, scheme, noise_type, interpretation, has_memory=False):
         and interpretation in each.interpretations
         and each.has_memory == has_memory
     ]
+    assert rule.order is not None
     return rule.order(1.0, 0.5)
 
 

@@ -41,9 +41,29 @@ from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, Average, Hybri
 from hpfracc_nn.solvers.sde import SDE, StochasticEquation
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, NoisePath, fdeint, fsdeint, increments
+    from hpfracc_nn.solvers.torch import (
+        LatentFSDE,
+        MultiTerm,
+        NeuralFDE,
+        NeuralFSDE,
+        NoisePath,
+        PathDivergence,
+        fdeint,
+        fsdeint,
+        increments,
+    )
 
-_TORCH = ("MultiTerm", "NeuralFDE", "NoisePath", "fdeint", "fsdeint", "increments")
+_TORCH = (
+    "LatentFSDE",
+    "MultiTerm",
+    "NeuralFDE",
+    "NeuralFSDE",
+    "NoisePath",
+    "PathDivergence",
+    "fdeint",
+    "fsdeint",
+    "increments",
+)
 
 __all__ = [
     "BDF2",
@@ -73,6 +93,7 @@ __all__ = [
     "History",
     "Hybrid",
     "Isometry",
+    "LatentFSDE",
     "Left",
     "MarkovFractionalBrownian",
     "MarkovRiemannLiouvilleBrownian",
@@ -80,10 +101,12 @@ __all__ = [
     "Milstein",
     "MultiTerm",
     "NeuralFDE",
+    "NeuralFSDE",
     "Newton",
     "Noise",
     "NoisePath",
     "NormalJumps",
+    "PathDivergence",
     "PredictorCorrector",
     "Rectangle",
     "ReversibleHeun",

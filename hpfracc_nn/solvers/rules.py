@@ -119,7 +119,7 @@ RULES: tuple[Rule, ...] = (
     Rule("fractional", (STRATONOVICH,), _COMMUTING, "heun", Order(((-0.5, 0, 3), (0.5, 0, 1))), above=1 / 3),
     Rule("fractional", (STRATONOVICH,), ("general",), "heun", _order(-0.5, 0, 2), above=1 / 2),
     Rule("smooth", INTERPRETATIONS, _ANY, "euler", _order(1)),
-    Rule("smooth", INTERPRETATIONS, _ANY, "heun", _order(1.5)),
+    Rule("smooth", INTERPRETATIONS, _ANY, "heun", _order(2)),
     Rule("jumps", (ITO,), _ANY, "euler"),
 )
 

@@ -27,7 +27,7 @@ def fsdeint(
     ts: Tensor | Sequence[float] | np.ndarray,
     *,
     alpha: float | Tensor = 1.0,
-    noise: str | Noise = Brownian(),  # noqa: B008  a frozen value
+    noise: Noise = Brownian(),  # noqa: B008  a frozen value
     scheme: str | StochasticScheme = "euler",
     weights: str | VolterraWeights = "hybrid",
     interpretation: str = "ito",
@@ -57,7 +57,7 @@ def fsdeint(
         ts: Increasing times.
         alpha: In (1/2, 1]: a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes. An alpha of 1 that requires a gradient is solved with weights, as are others.
-        noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`; or its name.
+        noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`.
         scheme: "euler", "milstein", "heun", "srk", "reversible_heun", or a `StochasticScheme`.
         weights: Below alpha = 1: "hybrid", "average", "isometry", "left", or a `VolterraWeights`.
         interpretation: Of the integral where the diffusion depends on the state, "ito" or "stratonovich"; against

@@ -66,8 +66,13 @@ class StochasticMethod:
             ValueError: There is none of that name.
             TypeError: One is neither a name nor an option.
         """
+        if not isinstance(noise, Noise):
+            raise TypeError(
+                f"{owner}(noise of type {type(noise).__name__}): needs a noise; pass Brownian(), or another of "
+                f"{', '.join(sorted(each.__name__ for each in NOISES.values()))}."
+            )
         return cls(
-            checks.named(owner, "noise", noise, NOISES, (Noise,)),
+            noise,
             checks.named(owner, "scheme", scheme, STOCHASTIC_SCHEMES, tuple(STOCHASTIC_SCHEMES.values())),
             checks.named(owner, "weights", weights, VOLTERRA_WEIGHTS, tuple(VOLTERRA_WEIGHTS.values())),
             errors.one_of(owner, "interpretation", interpretation, INTERPRETATIONS),

@@ -1,0 +1,142 @@
+"""Latent stochastic equations: a posterior and a prior that share their diffusion, and the divergence between them.
+
+By Girsanov's theorem the measures of two equations with drifts f_q and f_p and one diffusion g differ by
+
+    KL(q || p) = E_q 1/2 int |u|**2 dt,        u = g**-1 (f_q - f_p),
+
+and so do those of Volterra equations: the memory function stands before both drift and noise. The integrand is carried
+along as one more entry of the state, of order 1, so that the solver and its adjoint know nothing of it.
+
+Li, Wong, Chen & Duvenaud, Scalable gradients for stochastic differential equations, AISTATS (2020), section 5.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn.solvers.sde import SDE
+from hpfracc_nn.solvers.torch.fsde import fsdeint
+
+Function = Callable[[Tensor, Tensor], Tensor]
+
+
+class PathDivergence:
+    """The posterior's equation for a state with one more entry at its end, the integral of |u|**2 / 2 so far.
+
+    Args:
+        posterior: f_q(t, y), whose paths are solved for.
+        prior: f_p(t, y).
+        diffusion: g(t, y) of y's shape, nowhere 0: one motion for each entry.
+
+    Example:
+        >>> sde = PathDivergence(lambda t, y: -2 * y, lambda t, y: -y, lambda t, y: torch.ones_like(y))
+        >>> x = fsdeint(sde, sde.state(torch.zeros(64, 2)), torch.linspace(0, 1, 101))
+        >>> states, divergence = x[..., :-1], x[-1, ..., -1].mean()
+    """
+
+    noise_type = "diagonal"
+
+    def __init__(self, posterior: Function, prior: Function, diffusion: Function):
+        self.posterior, self.prior, self.given = posterior, prior, diffusion
+
+    def drift(self, t: Tensor, x: Tensor) -> Tensor:
+        """Return f_q and |u|**2 / 2."""
+        y = x[..., :-1]
+        drift = self.posterior(t, y)
+        u = (drift - self.prior(t, y)) / self.given(t, y)
+        return torch.cat([drift, u.square().sum(-1, keepdim=True) / 2], -1)
+
+    def diffusion(self, t: Tensor, x: Tensor) -> Tensor:
+        """Return g, and 0 for the last entry."""
+        found = self.given(t, x[..., :-1])
+        return torch.cat([found, torch.zeros_like(found[..., :1])], -1)
+
+    @staticmethod
+    def state(y0: Tensor) -> Tensor:
+        """Return a state at the start, [..., entries + 1]."""
+        return torch.cat([y0, torch.zeros_like(y0[..., :1])], -1)
+
+    @staticmethod
+    def orders(alpha: float | Tensor, y0: Tensor) -> Tensor | float:
+        """Return the order of each entry: alpha, and 1 for the last.
+
+        Raises:
+            ValueError: alpha is not one number.
+        """
+        if not isinstance(alpha, Tensor) and alpha == 1:
+            return 1.0
+        order = torch.as_tensor(alpha, dtype=torch.float64, device=y0.device)
+        if order.numel() != 1:
+            raise ValueError(
+                f"PathDivergence.orders(alpha of shape {tuple(order.shape)}): needs one order; the entries of a state "
+                "share it."
+            )
+        return torch.cat([order.reshape(1).expand(y0.shape[-1]), order.new_ones(1)])
+
+
+class LatentFSDE(nn.Module):
+    """A prior, a posterior and the diffusion that they share, as a variational model of paths.
+
+    Args:
+        prior: Called as prior(t, y).
+        posterior: Called as posterior(t, y, context).
+        diffusion: Called as diffusion(t, y), of y's shape, nowhere 0.
+        alpha: In (1/2, 1], a float or a tensor of one number.
+        options: Of `fsdeint`, such as dt, scheme and interpretation.
+
+    Example:
+        >>> states, divergence = model(y0, ts, context=encoder(data))
+        >>> loss = -likelihood(states) + divergence.mean()
+    """
+
+    def __init__(
+        self,
+        prior: nn.Module,
+        posterior: nn.Module,
+        diffusion: nn.Module,
+        *,
+        alpha: float | Tensor = 1.0,
+        **options: Any,
+    ):
+        super().__init__()
+        self.prior, self.posterior, self.diffusion = prior, posterior, diffusion
+        self.alpha, self.options = alpha, options
+
+    def forward(
+        self,
+        y0: Tensor,
+        ts: Tensor | Sequence[float],
+        context: Tensor | None = None,
+        *,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Return the posterior's states, [times, *y0.shape], and the divergence of each path, [*y0.shape[:-1]].
+
+        Args:
+            y0: States at the start, [..., entries].
+            ts: As in `fsdeint`.
+            context: What the posterior is told of the data, as its third argument; gradients flow to it.
+            generator: As in `fsdeint`.
+        """
+        sde = PathDivergence(lambda t, y: self.posterior(t, y, context), self.prior, self.diffusion)
+        params: list[Tensor] = [each for each in self.parameters() if each.requires_grad]
+        if context is not None and context.requires_grad:
+            params.append(context)
+        found = fsdeint(
+            sde,
+            sde.state(y0),
+            ts,
+            alpha=sde.orders(self.alpha, y0),
+            generator=generator,
+            params=params,
+            **self.options,
+        )
+        return found[..., :-1], found[-1, ..., -1]
+
+    def sample(self, y0: Tensor, ts: Tensor | Sequence[float], *, generator: torch.Generator | None = None) -> Tensor:
+        """Return paths of the prior, [times, *y0.shape]; arguments as in `forward`."""
+        return fsdeint(SDE(self.prior, self.diffusion), y0, ts, alpha=self.alpha, generator=generator, **self.options)

@@ -1,0 +1,209 @@
+"""What is asked of the arguments of `fsdeint`, and what is said when it goes wrong."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from hpfracc_nn.solvers import SDE, AlphaStable, Coloured, FractionalBrownian, MarkovFractionalBrownian, fsdeint
+from hpfracc_nn.solvers.rules import INTERPRETATIONS, NOISE_TYPES, REASONS, RULES, Case, rule_of, table
+
+TS = torch.linspace(0, 1, 11, dtype=torch.float64)
+
+
+def drift(t, y):
+    return -y
+
+
+def scale(t, y):
+    return 0.3 * y
+
+
+def matrix(t, y):
+    return y[..., None] * torch.ones(2, dtype=y.dtype)
+
+
+def constant(t, y):
+    return torch.full_like(y, 0.3)
+
+
+class Plain:
+    noise_type = "diagonal"
+
+    def drift(self, t, y):
+        return -y
+
+
+def call(**changes):
+    given = {"sde": SDE(drift, scale), "y0": torch.ones(4, 3, dtype=torch.float64), "ts": TS, **changes}
+    return fsdeint(given.pop("sde"), given.pop("y0"), given.pop("ts"), **given)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "text"),
+    [
+        ({"sde": 3}, TypeError, r"sde of type int\): needs a method drift\(t, y\)"),
+        ({"sde": Plain()}, TypeError, r"needs a method diffusion.*SDE\(drift, diffusion\)"),
+        ({"sde": SDE(drift, scale, "coloured")}, ValueError, r"sde\.noise_type='coloured'\): needs one of 'additive'"),
+        (
+            {"sde": SDE(drift, matrix)},
+            ValueError,
+            r"\(4, 3\), a number for each entry.*\(4, 3, 2\); declare noise_type ",
+        ),
+        ({"sde": SDE(drift, scale, "general")}, ValueError, r"\(4, 3, m\), m motions.*'additive' or|'diagonal'"),
+        ({"sde": SDE(drift, matrix, "scalar")}, ValueError, r"\(4, 3, 1\), one motion for all entries"),
+        ({"sde": SDE(drift, scale, "additive")}, ValueError, r"does not depend on y, for noise_type 'additive'"),
+        (
+            {"sde": SDE(drift, lambda t, y: y.roll(1, -1)), "scheme": "milstein"},
+            ValueError,
+            r"same entry of y alone.*pass scheme='euler'",
+        ),
+        ({"sde": SDE(drift, lambda t, y: 1.0)}, TypeError, r"sde\.diffusion\): needs a tensor; it returned float"),
+        ({"sde": SDE(lambda t, y: y[:1], scale)}, ValueError, r"sde\.drift\): needs the state's shape \(4, 3\)"),
+        ({"sde": SDE(lambda t, y: y.float(), scale)}, TypeError, r"sde\.drift\): needs the state's dtype"),
+        ({"y0": 1.0}, TypeError, r"fsdeint\(y0 of type float\)"),
+        ({"y0": torch.ones(2, dtype=torch.int64)}, TypeError, r"float32 or float64"),
+        ({"y0": torch.tensor([1.0, float("nan")])}, ValueError, r"needs finite numbers"),
+        ({"ts": [0.0, 0.2, 0.1]}, ValueError, r"times must increase; ts\[2\]=0\.1"),
+        ({"ts": [0.0, 0.1, 0.3]}, ValueError, r"equal steps or a step.*pass dt"),
+        ({"ts": [0.0, 0.1, 0.3], "dt": 0.07}, ValueError, r"dt=0\.07\): needs a step.*ts\[1\] lies 1\.42857 steps"),
+        ({"ts": [0.0, 0.1, 0.1000001], "dt": 0.1}, ValueError, r"one for each of them; ts\[2\]"),
+        ({"dt": 0.0}, ValueError, r"dt=0\.0\): needs a finite dt > 0"),
+        ({"dt": "small"}, TypeError, r"dt='small'\): needs a real number"),
+        ({"alpha": 0.5}, ValueError, r"alpha=0\.5\): needs 1/2 < alpha <= 1.*not square integrable"),
+        ({"alpha": 1.2}, ValueError, r"alpha=1\.2\): needs 1/2 < alpha <= 1"),
+        ({"alpha": float("nan")}, ValueError, r"needs 1/2 < alpha <= 1"),
+        ({"alpha": torch.tensor([0.7, 0.8])}, ValueError, r"fsdeint\(alpha of shape \(2,\)\).*broadcasts to y0's"),
+        ({"scheme": "rectangle"}, ValueError, r"scheme='rectangle'\): needs one of 'euler'"),
+        ({"scheme": 3}, TypeError, r"scheme of type int"),
+        ({"weights": "exact"}, ValueError, r"weights='exact'\): needs one of 'average'"),
+        ({"interpretation": "young"}, ValueError, r"interpretation='young'\): needs one of 'ito', 'stratonovich'"),
+        ({"history": "window"}, ValueError, r"history='window'\): needs one of"),
+        ({"noise": "brownian"}, TypeError, r"noise of type str\): needs a noise; pass Brownian\(\)"),
+        ({"noise": 0.5}, TypeError, r"noise of type float"),
+        ({"sde": SDE(drift, constant, "additive"), "noise": FractionalBrownian([0.3, 0.4])}, ValueError, r"shape"),
+        (
+            {"sde": SDE(lambda t, y: y, lambda t, y: y, "scalar"), "y0": (torch.ones(2),)},
+            ValueError,
+            r"'diagonal' or 'additive' noise for a state that is a tuple",
+        ),
+        (
+            {"sde": SDE(lambda t, y: y, lambda t, y: y[0]), "y0": (torch.ones(2),)},
+            ValueError,
+            r"needs a tuple of tensors of y0's shapes \[\(2,\)\]",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, error, text):
+    with pytest.raises(error, match=text):
+        call(**changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"alpha": 0.7, "scheme": "heun"}, "pass scheme='euler'"),
+        ({"alpha": 0.7, "interpretation": "stratonovich"}, "correction would be infinite"),
+        ({"alpha": 0.7, "noise": FractionalBrownian(0.7), "interpretation": "stratonovich"}, "or alpha=1"),
+        ({"noise": FractionalBrownian(0.3), "interpretation": "stratonovich"}, r"diverge like n_steps\*\*\(1 - 2 H\)"),
+        ({"noise": MarkovFractionalBrownian(0.3), "interpretation": "stratonovich"}, r"diverge like n_steps"),
+        ({"noise": FractionalBrownian(0.7)}, "no semimartingale"),
+        ({"noise": FractionalBrownian(0.7), "scheme": "milstein"}, "its formula is that of Brownian increments"),
+        ({"noise": FractionalBrownian(0.2), "scheme": "heun", "interpretation": "stratonovich"}, "above H = 1/3"),
+        (
+            {
+                "sde": SDE(drift, matrix, "general"),
+                "noise": FractionalBrownian(0.4),
+                "scheme": "heun",
+                "interpretation": "stratonovich",
+            },
+            "areas between them",
+        ),
+        ({"noise": AlphaStable(1.7), "interpretation": "stratonovich"}, "no Stratonovich integral"),
+        ({"noise": AlphaStable(1.7), "scheme": "milstein"}, "the sum of the jumps"),
+        ({"noise": Coloured(0.1), "scheme": "srk"}, "pass scheme='euler' or 'heun'"),
+        ({"interpretation": "stratonovich"}, "Euler's step is Ito's"),
+        ({"scheme": "heun"}, "pass interpretation='stratonovich'"),
+        ({"scheme": "srk", "interpretation": "stratonovich"}, "pass interpretation='ito'"),
+        ({"sde": SDE(drift, constant, "additive"), "scheme": "milstein"}, "it is Euler's method"),
+        ({"sde": SDE(drift, matrix, "general"), "scheme": "srk"}, "share a motion"),
+    ],
+)
+def test_what_does_not_go_together_is_refused_with_the_reason_and_the_table(changes, text):
+    with pytest.raises(ValueError, match=text) as raised:
+        call(**changes)
+    assert "| driver | alpha |" in str(raised.value)
+
+
+def cases():
+    """Yield every combination of what the table has columns for."""
+    schemes = sorted({rule.scheme for rule in RULES})
+    for driver in ("brownian", "fractional", "smooth", "jumps"):
+        for hurst in (0.2, 0.4, 0.5, 0.7) if driver == "fractional" else (0.5,):
+            for interpretation in INTERPRETATIONS:
+                for alpha in (0.7, 1.0):
+                    for noise_type in NOISE_TYPES:
+                        for scheme in schemes:
+                            yield Case(driver, interpretation, alpha, noise_type, scheme, hurst)
+
+
+def test_every_combination_is_in_one_row_of_the_table_or_refused_with_a_reason():
+    said = set()
+    for case in cases():
+        rules = [rule for rule in RULES if rule.takes(case)]
+        assert len(rules) <= 1
+        if rules:
+            assert rule_of("fsdeint", case) is rules[0]
+            continue
+        said.add(next(reason.text for reason in REASONS if reason.applies(case)))
+        with pytest.raises(ValueError, match="Allowed for this driver are"):
+            rule_of("fsdeint", case)
+    assert said == {reason.text for reason in REASONS}
+
+
+def test_the_table_of_the_documentation_is_the_one_that_counts():
+    import pathlib
+
+    page = (pathlib.Path(__file__).parents[1] / "docs" / "sde.md").read_text("utf-8")
+    assert table() in page
+
+
+def test_a_solution_that_is_not_finite_names_the_step():
+    for alpha in (1.0, 0.8):
+        with pytest.raises(FloatingPointError, match=r"not finite at step \d+, t=.*smaller steps"):
+            call(sde=SDE(lambda t, y: y**3, lambda t, y: y**3), y0=torch.full((4,), 30.0), alpha=alpha)
+
+
+def test_progress_is_told_after_each_block():
+    for alpha in (1.0, 0.8):
+        seen = []
+        fsdeint(
+            SDE(drift, scale),
+            torch.ones(2),
+            [0.0, 1.0],
+            dt=0.005,
+            alpha=alpha,
+            progress=lambda *step: seen.append(step),  # noqa: B023
+        )
+        assert seen == [(63, 200), (127, 200), (191, 200), (200, 200)]
+
+
+def test_the_same_generator_gives_the_same_path_with_and_without_gradients():
+    for alpha in (1.0, 0.7):
+        paths = []
+        for adjoint, grad in ((True, True), (False, True), (True, False)):
+            with torch.set_grad_enabled(grad):
+                generator = torch.Generator().manual_seed(4)
+                y0 = torch.ones(3, requires_grad=True)
+                paths.append(call(y0=y0, alpha=alpha, adjoint=adjoint, generator=generator).detach())
+        torch.testing.assert_close(paths[0], paths[1], rtol=1e-5, atol=1e-6)
+        assert torch.equal(paths[0], paths[2])
+
+
+def test_without_a_generator_the_default_one_is_used():
+    torch.manual_seed(0)
+    first = call()
+    torch.manual_seed(0)
+    assert torch.equal(first, call())
+    assert not torch.equal(first, call())
