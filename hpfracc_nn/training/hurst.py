@@ -136,7 +136,8 @@ def structure_function(
     steps = np.unique(np.geomspace(1, n // 10, 12).round().astype(int) if lags is None else np.asarray(lags))
     if steps.size < 2 or steps[0] < 1 or steps[-1] >= n:
         raise ValueError(
-            f"structure_function(lags={lags}): needs two lags or more, from 1 to {n - 1}; pass for example [1, 2, 4, 8]."
+            f"structure_function(lags={lags}): needs two lags or more, from 1 to {n - 1}; pass for example "
+            "[1, 2, 4, 8]."
         )
     exponents = np.asarray(powers, dtype=np.float64)
     if exponents.ndim != 1 or not exponents.size or not (exponents > 0).all():
