@@ -6,9 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.solvers.noise.linear import Linear, advance
-from hpfracc_nn.solvers.noise.noise import Noise, Parameter, Shape, State, parameter, shape_of
+from hpfracc_nn.solvers.noise.noise import POSITIVE, Noise, Parameter, Shape, State, parameter, shape_of
 from hpfracc_nn.solvers.noise.source import Source
 
 _SMALL = 0.1  # in x - 2 tanh(x / 2), below which the difference has lost too many digits
@@ -38,7 +40,7 @@ class Coloured(Noise):
     name: ClassVar[str] = "coloured"
 
     def __post_init__(self) -> None:
-        value = parameter("Coloured", "correlation_time", self.correlation_time, 0, math.inf, "0.1")
+        value = parameter("Coloured", "correlation_time", self.correlation_time, POSITIVE, "0.1")
         if shape_of(value):
             raise ValueError(
                 f"Coloured(correlation_time of shape {shape_of(value)}): needs one number; drive each channel by a "
@@ -50,6 +52,19 @@ class Coloured(Noise):
     def regularity(self) -> float:
         """Paths have a derivative: 1."""
         return 1.0
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        return cls(1e-3), cls(0.3), cls(50.0)
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        steps = dt / self.correlation_time * np.arange(n_steps + 1)
+        grown = self.correlation_time * np.expm1(-steps)  # the variance of the path, less a linear term
+        lag = np.abs(np.arange(n_steps)[:, None] - np.arange(n_steps))
+        bend = (grown[lag + 1] - 2 * grown[lag] + grown[np.abs(lag - 1)]) / 2
+        return np.where(lag == 0, dt + grown[1], bend)
 
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
         """See `Noise.start`."""

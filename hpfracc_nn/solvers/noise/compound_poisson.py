@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+import numpy as np
+
 from hpfracc_nn.fractional.namespace import Array
-from hpfracc_nn.solvers.noise.jumps import Jumps, NormalJumps
-from hpfracc_nn.solvers.noise.noise import Noise, Shape, State, is_tensor, parameter, shape_of
+from hpfracc_nn.solvers.noise.jumps import ExponentialJumps, FixedJumps, Jumps, NormalJumps
+from hpfracc_nn.solvers.noise.noise import POSITIVE, Noise, Shape, State, is_tensor, parameter, shape_of
 from hpfracc_nn.solvers.noise.source import Source
 
 
@@ -42,7 +43,20 @@ class CompoundPoisson(Noise):
                 f"CompoundPoisson(rate of type {type(self.rate).__name__}): needs one number, since counts have no "
                 "derivative in it; pass a number, and learn the sizes of the jumps."
             )
-        object.__setattr__(self, "rate", parameter("CompoundPoisson", "rate", self.rate, 0, math.inf, "1.0"))
+        object.__setattr__(self, "rate", parameter("CompoundPoisson", "rate", self.rate, POSITIVE, "1.0"))
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        return cls(0.5, NormalJumps(0.3, 0.5)), cls(3.0, ExponentialJumps(-0.4)), cls(40.0, FixedJumps(2.0))
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        return self.rate * dt * self.jumps.mean_square * np.eye(n_steps)
+
+    def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
+        """See `Noise.characteristic`."""
+        return np.exp(self.rate * dt * (self.jumps.characteristic(k) - 1))
 
     @property
     def regularity(self) -> float:

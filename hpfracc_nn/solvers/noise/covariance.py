@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy import special
 
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
@@ -13,7 +14,7 @@ from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 def fgn_autocovariance(hurst: Array, n: int, xp: Namespace) -> Array:
     """Return the autocovariance of fractional Gaussian noise of unit step and variance at lags 0 to n - 1.
 
-    (|k + 1|**2H - 2 |k|**2H + |k - 1|**2H) / 2, to 1e-13 of each value however large the lag.
+    (|k + 1|**2H - 2 |k|**2H + |k - 1|**2H) / 2, to 1e-11 of each value however large the lag.
 
     Shapes: hurst [*c], result [*c, n].
 
@@ -25,6 +26,18 @@ def fgn_autocovariance(hurst: Array, n: int, xp: Namespace) -> Array:
     if later is None:
         return first
     return xp.concat([first, later * xp.exp(xp.lgamma(1 + power))[..., None] / 2])
+
+
+def riemann_liouville_covariance(hurst: float, s: np.ndarray, t: np.ndarray) -> np.ndarray:
+    """Return E B_s B_t of Riemann and Liouville's fractional Brownian motion, of variance t**(2 H), for times > 0.
+
+    Source: Marinucci & Robinson, J. Statist. Plann. Inference 80 (1999) 111; Gradshteyn & Ryzhik, 3.197.8.
+    """
+    earlier, later = np.minimum(s, t), np.maximum(s, t)
+    ratio = earlier / later
+    part = special.hyp2f1(0.5 - hurst, 1.0, hurst + 1.5, np.where(ratio < 1, ratio, 0.0))
+    mixed = 2 * hurst / (hurst + 0.5) * earlier ** (hurst + 0.5) * later ** (hurst - 0.5) * part
+    return np.where(ratio < 1, mixed, later ** (2 * hurst))
 
 
 def circulant_roots(hurst: Array, n: int, xp: Namespace) -> Array:

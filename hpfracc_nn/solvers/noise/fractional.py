@@ -10,8 +10,9 @@ from typing import ClassVar
 import numpy as np
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array
-from hpfracc_nn.solvers.noise.covariance import circulant_roots
+from hpfracc_nn.solvers.noise.covariance import circulant_roots, fgn_autocovariance
 from hpfracc_nn.solvers.noise.noise import (
+    UNIT,
     Noise,
     Parameter,
     Shape,
@@ -40,9 +41,14 @@ class HurstNoise(Noise):
     is_whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        value = parameter(type(self).__name__, "hurst", self.hurst, 0, 1, "0.3")
+        value = parameter(type(self).__name__, "hurst", self.hurst, UNIT, "0.3")
         object.__setattr__(self, "hurst", value)
         bounds_of(type(self).__name__, value, self.bounds)
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        return tuple(cls(hurst) for hurst in (0.1, 0.3, 0.5, 0.7, 0.9))
 
     @property
     def is_semimartingale(self) -> bool:
@@ -80,6 +86,11 @@ class FractionalBrownian(HurstNoise):
     """
 
     name: ClassVar[str] = "fractional"
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        lag = np.arange(n_steps)
+        return dt ** (2 * self.hurst) * fgn_autocovariance(self.hurst, n_steps, NUMPY)[np.abs(lag[:, None] - lag)]
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""

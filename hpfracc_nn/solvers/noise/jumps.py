@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from hpfracc_nn.fractional.namespace import Array
-from hpfracc_nn.solvers.noise.noise import Parameter, Shape, parameter, shape_of
+from hpfracc_nn.solvers.noise.noise import FINITE, POSITIVE, Parameter, Shape, parameter, shape_of
 from hpfracc_nn.solvers.noise.source import Source
 
 
@@ -19,6 +20,15 @@ class Jumps(Protocol):
     @property
     def trailing(self) -> Shape:
         """The last axes that parameters with a value per channel ask for."""
+        ...
+
+    @property
+    def mean_square(self) -> float:
+        """The mean of the square of a jump, for parameters that are numbers."""
+        ...
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """Return E exp(i k x), x a jump, for parameters that are numbers."""
         ...
 
     def total(self, counts: Array, source: Source) -> Array:
@@ -37,12 +47,21 @@ class FixedJumps:
     size: Parameter = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "size", parameter("FixedJumps", "size", self.size, -math.inf, math.inf, "1.0"))
+        object.__setattr__(self, "size", parameter("FixedJumps", "size", self.size, FINITE, "1.0"))
 
     @property
     def trailing(self) -> Shape:
         """See `Jumps.trailing`."""
         return shape_of(self.size)
+
+    @property
+    def mean_square(self) -> float:
+        """See `Jumps.mean_square`."""
+        return self.size**2
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """See `Jumps.characteristic`."""
+        return np.exp(1j * k * self.size)
 
     def total(self, counts: Array, source: Source) -> Array:
         """See `Jumps.total`."""
@@ -62,14 +81,23 @@ class NormalJumps:
     deviation: Parameter = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", parameter("NormalJumps", "mean", self.mean, -math.inf, math.inf, "0.0"))
-        deviation = parameter("NormalJumps", "deviation", self.deviation, 0, math.inf, "1.0")
+        object.__setattr__(self, "mean", parameter("NormalJumps", "mean", self.mean, FINITE, "0.0"))
+        deviation = parameter("NormalJumps", "deviation", self.deviation, POSITIVE, "1.0")
         object.__setattr__(self, "deviation", deviation)
 
     @property
     def trailing(self) -> Shape:
         """See `Jumps.trailing`."""
         return max(shape_of(self.mean), shape_of(self.deviation), key=len)
+
+    @property
+    def mean_square(self) -> float:
+        """See `Jumps.mean_square`."""
+        return self.mean**2 + self.deviation**2
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """See `Jumps.characteristic`."""
+        return np.exp(1j * k * self.mean - np.square(k * self.deviation) / 2)
 
     def total(self, counts: Array, source: Source) -> Array:
         """See `Jumps.total`: normal with mean and variance times the count."""
@@ -88,12 +116,21 @@ class ExponentialJumps:
     mean: Parameter = 1.0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "mean", parameter("ExponentialJumps", "mean", self.mean, -math.inf, math.inf, "1.0"))
+        object.__setattr__(self, "mean", parameter("ExponentialJumps", "mean", self.mean, FINITE, "1.0"))
 
     @property
     def trailing(self) -> Shape:
         """See `Jumps.trailing`."""
         return shape_of(self.mean)
+
+    @property
+    def mean_square(self) -> float:
+        """See `Jumps.mean_square`."""
+        return 2 * self.mean**2
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """See `Jumps.characteristic`."""
+        return 1 / (1 - 1j * k * self.mean)
 
     def total(self, counts: Array, source: Source) -> Array:
         """See `Jumps.total`: a gamma number."""

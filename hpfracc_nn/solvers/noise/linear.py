@@ -54,6 +54,21 @@ def advance(process: Linear, n_steps: int, shape: Shape, state: Array, source: S
     return found.reshape(n_steps, *shape), state
 
 
+def covariance(process: Linear, first: np.ndarray, n_steps: int) -> np.ndarray:
+    """Return the covariance of the increments [n_steps, n_steps], `first` a root [k, r] of that of the first state."""
+    decays = np.exp(-process.rates)
+    powers = decays ** np.arange(n_steps)[:, None]  # by lag
+    states, added = first @ first.T, process.entry @ process.entry.T
+    own = process.direct @ process.direct
+    found = np.empty((n_steps, n_steps))
+    for i in range(n_steps):
+        found[i, i] = process.read @ states @ process.read + own
+        reached = decays * (states @ process.read) + process.entry @ process.direct  # the next state with increment i
+        found[i + 1 :, i] = found[i, i + 1 :] = powers[: n_steps - i - 1] @ (process.read * reached)
+        states = decays[:, None] * states * decays + added
+    return found
+
+
 def _chunk(process: Linear, steps: int, xp: Namespace) -> tuple[Array, Array, Array, Array]:
     """Return what makes a chunk's increments and its last state of its normal numbers and of its first state.
 

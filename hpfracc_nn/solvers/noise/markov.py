@@ -23,8 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.solvers.noise.riemann_liouville import columns
+from hpfracc_nn.solvers.noise.covariance import riemann_liouville_covariance
 
 _WIDEST = 60.0  # of the logarithm of low T, and of high dt: beyond, numbers would not fit single precision
 _RIDGE = 1e-12  # added to the correlations of the states, so that weights stay as small as the error allows
@@ -117,8 +116,9 @@ class AtRest:
 
     def true_steps(self, hurst: float, times: np.ndarray) -> np.ndarray:
         """See `Stationary.true_steps`."""
-        sums = sum(np.cumsum(column**2) for column in columns(np.asarray(hurst), len(times) - 1, NUMPY))
-        return sums * (times[1] - times[0]) ** (2 * hurst)
+        later, earlier = times[1:], np.maximum(times[:-1], times[1] * np.finfo(np.float64).tiny)
+        variances = times ** (2 * hurst)
+        return variances[1:] + variances[:-1] - 2 * riemann_liouville_covariance(hurst, earlier, later)
 
     def first(self, rates: np.ndarray) -> np.ndarray:
         """See `Stationary.first`: nothing."""

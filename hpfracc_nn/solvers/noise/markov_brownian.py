@@ -11,10 +11,10 @@ import numpy as np
 from numpy.polynomial import chebyshev
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.solvers.noise import markov
 from hpfracc_nn.solvers.noise.fractional import HurstNoise
-from hpfracc_nn.solvers.noise.linear import Linear, advance
+from hpfracc_nn.solvers.noise.linear import Linear, advance, covariance
 from hpfracc_nn.solvers.noise.noise import Shape, State, bounds_of, is_tensor
 from hpfracc_nn.solvers.noise.source import Source
 
@@ -84,6 +84,12 @@ class MarkovNoise(HurstNoise):
         weights = markov.weights_of(self.form, rates, index, n_steps * dt)
         return markov.error_of(self.form, rates, weights, index, n_steps, dt)
 
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`; of the approximation, not of what it approximates."""
+        rates = self.rates(n_steps, dt)
+        weights = self._weights(n_steps, dt, NUMPY)
+        return covariance(_linear(rates, weights, dt, NUMPY), self.form.first(rates), n_steps)
+
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
         """See `Noise.start`: the states over their deviations, and the weights times these."""
         rates = self.rates(n_steps, dt)
@@ -94,13 +100,7 @@ class MarkovNoise(HurstNoise):
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""
         states, weights, rates = state
-        xp = source.xp
-        entry = xp.constant(markov.step_root(rates, dt), weights)
-        read = weights * xp.constant(np.expm1(-rates * dt), weights)
-        direct = xp.matmul(weights[None], entry)[0]
-        found, after = advance(
-            Linear(xp.constant(rates * dt, weights), entry, read, direct), n_steps, shape, states, source
-        )
+        found, after = advance(_linear(rates, weights, dt, source.xp), n_steps, shape, states, source)
         return found, (after, weights, rates)
 
     def _weights(self, n_steps: int, dt: float, xp: Namespace) -> Array:
@@ -149,6 +149,12 @@ class MarkovRiemannLiouvilleBrownian(MarkovNoise):
 
     name: ClassVar[str] = "markov_riemann_liouville"
     form: ClassVar[markov.Form] = markov.AtRest()
+
+
+def _linear(rates: np.ndarray, weights: Array, dt: float, xp: Namespace) -> Linear:
+    entry = xp.constant(markov.step_root(rates, dt), weights)
+    read = weights * xp.constant(np.expm1(-rates * dt), weights)
+    return Linear(xp.constant(rates * dt, weights), entry, read, xp.matmul(weights[None], entry)[0])
 
 
 def _normalised(form: markov.Form, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:

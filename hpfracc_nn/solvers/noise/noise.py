@@ -54,6 +54,25 @@ class Noise:
         """The last axes of a shape that parameters with a value per channel ask for."""
         return ()
 
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """Return noises of this kind, with numbers for parameters; the tests of all noises draw from them."""
+        raise NotImplementedError
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
+        """Return the covariance of the increments over some steps in closed form, [n_steps, n_steps].
+
+        None where it is infinite. Parameters must be numbers, one for all channels.
+        """
+        raise NotImplementedError
+
+    def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
+        """Return E exp(i k x), x the increment over the first step, in closed form; that of a Gaussian by default."""
+        variance = self.covariance(1, dt)
+        if variance is None:
+            raise NotImplementedError
+        return np.exp(-np.square(k) * variance[0, 0] / 2)
+
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
         """Return the state before the first of `n_steps` steps in all; draws from `source` where it is random."""
         return ()
@@ -85,7 +104,42 @@ def fits(owner: str, noise: Noise, shape: Shape) -> None:
         )
 
 
-def parameter(owner: str, name: str, value: Parameter, low: float, high: float, example: str) -> Parameter:
+@dataclass(frozen=True)
+class Range:
+    """Where a parameter may lie; infinite ends never belong to it.
+
+    Attributes:
+        low: The lower end.
+        high: The upper end.
+        has_low: Whether the lower end belongs to it.
+        has_high: Whether the upper end does.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    has_low: bool = False
+    has_high: bool = False
+
+    def holds(self, x: np.ndarray) -> np.ndarray:
+        """Return for each number whether it is inside; NaN is not."""
+        above = x >= self.low if self.has_low else x > self.low
+        return above & (x <= self.high if self.has_high else x < self.high)
+
+    def text(self, name: str) -> str:
+        """Return what is asked of a parameter, as a message says it."""
+        below = "" if self.low == -math.inf else f"{self.low:g} {'<=' if self.has_low else '<'} "
+        above = "" if self.high == math.inf else f" {'<=' if self.has_high else '<'} {self.high:g}"
+        if below and above:
+            return f"{below}{name}{above}"
+        return f"a finite {name}" + (f" > {self.low:g}" if below else above)
+
+
+UNIT = Range(0.0, 1.0)
+POSITIVE = Range(0.0)
+FINITE = Range()
+
+
+def parameter(owner: str, name: str, value: Parameter, within: Range, example: str) -> Parameter:
     """Return a parameter: a float, a tuple of floats with one for each channel, or a framework's tensor as it is.
 
     A tensor is not read, so that nothing waits for its device.
@@ -94,8 +148,7 @@ def parameter(owner: str, name: str, value: Parameter, low: float, high: float, 
         owner: Who asks, for messages.
         name: Of the parameter.
         value: A number, several numbers, or a tensor.
-        low: Numbers are above it,
-        high: and below this.
+        within: Where numbers must lie.
         example: Of a value.
 
     Raises:
@@ -113,10 +166,9 @@ def parameter(owner: str, name: str, value: Parameter, low: float, high: float, 
             f"{owner}({name} of shape {found.shape}): needs one number, or one for each channel; pass for example "
             f"{example}."
         )
-    if not ((found > low) & (found < high)).all():
-        wrong = found[~((found > low) & (found < high))].flat[0]
-        wanted = f"{low:g} < {name} < {high:g}" if high < math.inf else f"a finite {name} > {low:g}"
-        raise ValueError(f"{owner}({name}={wrong:g}): needs {wanted}; pass for example {example}.")
+    wrong = found[~within.holds(found)]
+    if wrong.size:
+        raise ValueError(f"{owner}({name}={wrong.flat[0]:g}): needs {within.text(name)}; pass for example {example}.")
     return float(found) if found.ndim == 0 else tuple(found.tolist())
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.polynomial import legendre
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.solvers.noise.covariance import fast_length
+from hpfracc_nn.solvers.noise.covariance import fast_length, riemann_liouville_covariance
 from hpfracc_nn.solvers.noise.fractional import HurstNoise
 from hpfracc_nn.solvers.noise.noise import Shape, State, is_tensor
 from hpfracc_nn.solvers.noise.pairs import in_pairs
@@ -48,6 +48,12 @@ class RiemannLiouvilleBrownian(HurstNoise):
     """
 
     name: ClassVar[str] = "riemann_liouville"
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        steps = np.arange(1.0, n_steps + 1)
+        path = riemann_liouville_covariance(self.hurst, steps[:, None], steps)
+        return dt ** (2 * self.hurst) * np.diff(np.diff(path, prepend=0.0, axis=0), prepend=0.0, axis=1)
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""

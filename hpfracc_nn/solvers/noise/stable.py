@@ -9,9 +9,11 @@ from typing import ClassVar
 import numpy as np
 
 from hpfracc_nn.fractional.namespace import Array, Namespace
-from hpfracc_nn.solvers.noise.noise import Noise, Parameter, Shape, State, is_tensor, parameter, shape_of
+from hpfracc_nn.solvers.noise.noise import Noise, Parameter, Range, Shape, State, is_tensor, parameter, shape_of
 from hpfracc_nn.solvers.noise.source import Source
 
+_STABILITIES = Range(0.0, 2.0, has_high=True)
+_SKEWNESSES = Range(-1.0, 1.0, has_low=True, has_high=True)
 _TINY = 1e-37  # a normal number in single precision
 
 
@@ -45,9 +47,8 @@ class AlphaStable(Noise):
     is_continuous: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        above = math.nextafter(2.0, 3.0), math.nextafter(1.0, 2.0)
-        stability = parameter("AlphaStable", "stability", self.stability, 0, above[0], "1.5")
-        skewness = parameter("AlphaStable", "skewness", self.skewness, -above[1], above[1], "0.0")
+        stability = parameter("AlphaStable", "stability", self.stability, _STABILITIES, "1.5")
+        skewness = parameter("AlphaStable", "skewness", self.skewness, _SKEWNESSES, "0.0")
         if isinstance(stability, tuple) and 1 in stability and (is_tensor(skewness) or np.any(skewness)):
             raise ValueError(
                 f"AlphaStable(stability={stability}, skewness={skewness}): needs no stability of 1 among several where "
@@ -55,6 +56,23 @@ class AlphaStable(Noise):
             )
         object.__setattr__(self, "stability", stability)
         object.__setattr__(self, "skewness", skewness)
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        parameters = ((0.5, 1.0), (0.8, 0.5), (1.0, 0.0), (1.0, -0.6), (1.2, -1.0), (1.5, 0.0), (1.9, 1.0), (2.0, 0.0))
+        return tuple(cls(*each) for each in parameters)
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
+        """See `Noise.covariance`; infinite but for stability 2."""
+        return 2 * dt * np.eye(n_steps) if self.stability == 2 else None
+
+    def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
+        """See `Noise.characteristic`."""
+        size = np.abs(k)
+        tangent = math.tan(math.pi / 2 * self.stability)
+        turn = -2 / math.pi * np.log(np.where(size > 0, size, 1.0)) if self.stability == 1 else tangent
+        return np.exp(-dt * size**self.stability * (1 - 1j * self.skewness * np.sign(k) * turn))
 
     @property
     def regularity(self) -> float:

@@ -1,8 +1,8 @@
 """Losses for paths [time, batch, state], as solvers return them.
 
-`trajectory_loss` compares path with path. The others compare distributions, and ask for a batch: what a stochastic model
-draws and what was observed are different paths even where the model is right. Moments at each time do not see how rough
-a path is, the variogram sees little else, and the energy score sees everything, with more noise.
+`trajectory_loss` compares path with path. The others compare distributions, and ask for a batch: what a stochastic
+model draws and what was observed are different paths even where the model is right. Moments at each time do not see how
+rough a path is, the variogram sees little else, and the energy score sees everything, with more noise.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
     Args:
         ys: Paths, [time, batch, state].
         observed: At the same times; broadcasts to `ys`. What the mask leaves out may be anything, NaN too.
-        mask: True where there is an observation; broadcasts to `ys`.
+        mask: True where there is an observation; broadcasts to `ys`. Where it leaves nothing the result is NaN.
 
     Raises:
-        ValueError: Shapes do not fit, or the mask leaves nothing.
+        ValueError: Shapes do not fit, or the mask is not boolean.
     """
     owner = "trajectory_loss"
     if not _broadcasts(observed, ys):
@@ -41,7 +41,7 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
         )
     seen = mask.expand_as(ys)
     difference = torch.where(seen, ys - torch.where(seen, observed, 0.0), 0.0)
-    return difference.square().sum() / seen.sum()  # NaN where nothing was observed: to ask would wait for the device
+    return difference.square().sum() / seen.sum()
 
 
 def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
@@ -125,7 +125,8 @@ def _check(owner: str, ys: Tensor, observed: Tensor, least: int = 2, least_obser
     for name, paths in (("ys", ys), ("observed", observed)):
         if paths.ndim != 3:
             raise ValueError(
-                f"{owner}({name} of shape {tuple(paths.shape)}): needs axes [time, batch, state]; add those of length 1."
+                f"{owner}({name} of shape {tuple(paths.shape)}): needs axes [time, batch, state]; add those that are "
+                "missing, of length 1."
             )
     if (ys.shape[0], ys.shape[2]) != (observed.shape[0], observed.shape[2]):
         raise ValueError(
