@@ -169,8 +169,8 @@ def test_a_way_down_through_values_without_a_solution_is_taken_in_shorter_steps(
         return 0.8 * y**2
 
     start, times = torch.ones(1).double(), np.linspace(0.01, 0.3, 30)
-    options = {"scheme": "trapezoid", "mesh": "graded"}
-    exact = fdeint(f, start, np.concatenate([[0], times]), 0.7, n_steps=400, **options)[1:].numpy()
+    at = np.concatenate([[0], times])
+    exact = fdeint(f, start, at, 0.7, scheme="trapezoid", mesh="graded", n_steps=400)[1:].numpy()
     noise = 3e-3 * np.random.default_rng(0).standard_normal(exact.shape)
     fit = fit_fde(growing, times, exact + noise, start, {"root": 0.2}, n_steps=40)
     for name, true in (("alpha", 0.7), ("root", 0.8 ** (1 / 3))):
@@ -229,11 +229,11 @@ def test_shapes_and_counts_are_checked():
     with pytest.raises(ValueError, match=r"observed\[3, 0\]=nan; leave"):
         fit_fde(decay, TIMES, broken, start, {"rate": 1.0})
     with pytest.raises(TypeError, match=r"params\['rate'\] of type str"):
-        fit_fde(decay, TIMES, TIMES[:, None], start, {"rate": "fast"})
+        fit_fde(decay, TIMES, TIMES[:, None], start, {"rate": "fast"})  # type: ignore[dict-item]
     with pytest.raises(ValueError, match=r"params\['rate'\]=nan"):
         fit_fde(decay, TIMES, TIMES[:, None], start, {"rate": float("nan")})
     with pytest.raises(TypeError, match=r"y0 of type list"):
-        fit_fde(decay, TIMES, TIMES[:, None], [1.0], {"rate": 1.0})
+        fit_fde(decay, TIMES, TIMES[:, None], [1.0], {"rate": 1.0})  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="more than the 2 parameters"):
         fit_fde(decay, TIMES[:2], TIMES[:2, None], start, {"rate": 1.0})
     with pytest.raises(ValueError, match="alpha is a parameter already"):
