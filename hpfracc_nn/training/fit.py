@@ -10,8 +10,8 @@ from scipy import stats
 
 Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-_LEAST, _FIRST, _MOST = 1e-12, 1e-3, 1e12  # of the damping
-NEAR = 1e-9  # the damping of a first step from where another fit has ended
+_LEAST, _MOST = 1e-12, 1e12  # of the damping
+FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
 _SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
 _PART = 0.05  # of the largest entry of the direction that changes nothing
 _ROUNDING, _FLAT = 1e-8, 1e-3
@@ -136,7 +136,7 @@ def least_squares(
     *,
     tolerance: float,
     iterations: int,
-    damping: float = _FIRST,
+    damping: float = FIRST,
     bounds: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Minimum:
     """Return the minimum of the sum of squares by Gauss-Newton steps, damped where they do not go down.
@@ -166,22 +166,24 @@ def least_squares(
         slope = jacobian.T @ residuals
         is_free = ~(((point <= low) & (slope < 0)) | ((point >= high) & (slope > 0)))
         scale = scale_of(jacobian)
-        last = residuals @ residuals
+        last, was = residuals @ residuals, damping
+        deviation = np.sqrt(max(last, np.finfo(float).tiny) / observed.size)
+        # Of a step without damping, which says how far it is: one with damping is short also where it is far.
+        is_near = np.abs(_step(jacobian / scale, residuals, is_free, 0.0)).max() <= np.sqrt(tolerance) * deviation
         while True:
             following = np.clip(point + _step(jacobian / scale, residuals, is_free, damping) / scale, low, high)
             predicted, slopes = model(following)
             found = observed - predicted
             reached = found @ found
-            deviation = np.sqrt(max(min(reached, last), np.finfo(float).tiny) / observed.size)
-            moved = np.max(np.abs(following - point) * scale / deviation)
-            is_last = abs(reached - last) <= tolerance * last and moved <= max(np.sqrt(tolerance), tolerance)
+            is_last = is_near and abs(reached - last) <= tolerance * last
             if is_last or reached <= last:  # what is not finite is neither
                 break
             damping *= 10
             if damping > _MOST:
                 _check_gradient(jacobian[:, is_free] / scale[is_free], residuals, observed)
                 return Minimum(point, residuals, jacobian, iteration)
-        point, residuals, jacobian, damping = following, found, slopes, max(damping / 10, _LEAST)
+        point, residuals, jacobian = following, found, slopes
+        damping = max(damping / 10, _LEAST) if damping == was else damping  # what was too little is so once more
         if is_last:
             return Minimum(point, residuals, jacobian, iteration)
     raise RuntimeError(
@@ -225,7 +227,7 @@ def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damp
     count = columns.shape[1]
     rows = np.concatenate([columns, np.sqrt(damping) * np.eye(count)])
     found = np.zeros(is_free.size)
-    found[is_free] = np.linalg.lstsq(rows, np.concatenate([residuals, np.zeros(count)]), rcond=None)[0]
+    found[is_free] = np.linalg.lstsq(rows, np.concatenate([residuals, np.zeros(count)]), rcond=_SINGULAR)[0]
     return found
 
 

@@ -39,7 +39,8 @@ def fdeint(
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
     Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
-    the history's sum over the past. Backwards, only the states are saved, n_steps + 1 of them, and f is evaluated
+    the history's sum over the past; where gradients are wanted f is evaluated twice more, to see that it may be
+    evaluated again. Backwards, only the states are saved, n_steps + 1 of them, and f is evaluated
     again.
 
     Args:

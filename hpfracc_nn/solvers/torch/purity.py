@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Iterable, Iterator
 from functools import partial
+from types import CellType
 from typing import Any
 
 import torch
@@ -19,6 +20,8 @@ from torch.overrides import TorchFunctionMode
 
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.solving import evaluated, size
+
+_EMPTY = CellType()
 
 
 def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,10 +68,9 @@ def modules_of(f: Any) -> Iterator[nn.Module]:
         yield from modules_of(f.__self__)
         yield from modules_of(f.__func__)
     elif inspect.isfunction(f):
-        named = inspect.getclosurevars(f)
-        for each in (*named.nonlocals.values(), *named.globals.values(), *(f.__defaults__ or ())):
-            if isinstance(each, nn.Module):
-                yield each
+        cells = [cell.cell_contents for cell in f.__closure__ or () if cell != _EMPTY]
+        named = [f.__globals__[name] for name in f.__code__.co_names if name in f.__globals__]
+        yield from (each for each in (*cells, *named, *(f.__defaults__ or ())) if isinstance(each, nn.Module))
     elif hasattr(f, "__dict__"):
         yield from (each for each in vars(f).values() if isinstance(each, nn.Module))
 

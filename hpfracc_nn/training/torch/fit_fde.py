@@ -21,12 +21,13 @@ from hpfracc_nn.solvers.torch.call import Call, Method
 from hpfracc_nn.solvers.torch.field import forward_product
 from hpfracc_nn.solvers.torch.solving import NotSolved
 from hpfracc_nn.solvers.torch.tangents import tangents
-from hpfracc_nn.training.fit import NEAR, Coordinates, Fit, Minimum, covariance_of, least_squares, names_of
+from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, covariance_of, least_squares, names_of
 
 Parameters = Mapping[str, Tensor]
 RightHandSide = Callable[[Tensor, Tensor, Parameters], Tensor]
 
 _SHIFT = 0.25  # of alpha's standard error
+_ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps where a fit only looks for the mesh
 
 
 def fit_fde(
@@ -96,7 +97,7 @@ def fit_fde(
     limits = np.full((2, len(names)), [[-np.inf], [np.inf]])
     limits[:, 0] = bounds
 
-    def fitted(values: np.ndarray, steps: int, **options: float) -> Minimum:
+    def fitted(values: np.ndarray, steps: int, tolerance: float = tolerance, damping: float = FIRST) -> Minimum:
         method = replace(chosen, mesh=_held(chosen.mesh, values[0]))
         model = _Model(f, times, data.shape, y0, tuple(params), t0, observe, method, steps)
         coordinates = Coordinates(values, np.array(names) == "alpha")
@@ -112,17 +113,17 @@ def fit_fde(
             coordinates.of(values),
             tolerance=tolerance,
             iterations=most,
+            damping=damping,
             bounds=(limits[0], limits[1]),
-            **options,  # type: ignore[arg-type]
         )
         found = coordinates.values(best.point)
         return replace(best, point=found, jacobian=best.jacobian / coordinates.slope(found))
 
-    first = fitted(np.array([alpha, *params.values()], dtype=np.float64), count)
-    total = first.iterations
-    if _held(chosen.mesh, first.point[0]) != _held(chosen.mesh, alpha):
-        first = fitted(first.point, count, damping=NEAR)  # on the mesh of the order that was found
-        total += first.iterations
+    start, total = np.array([alpha, *params.values()], dtype=np.float64), 0
+    if _held(chosen.mesh, alpha) != chosen.mesh:  # a mesh that suits alpha: where about is it?
+        rough = fitted(start, max(count // 2, min(count, _FEW)), max(tolerance, _ROUGH))
+        start, total = rough.point, rough.iterations
+    first = fitted(start, count, damping=NEAR if total else FIRST)
     last = fitted(first.point, 2 * count, damping=NEAR)
     variance = float(last.residuals @ last.residuals) / (data.size - len(names))
     covariance = covariance_of(last.jacobian, variance, names)
@@ -137,7 +138,7 @@ def fit_fde(
         )
     for note in notes:
         warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=2)
-    total += last.iterations
+    total += first.iterations + last.iterations
     return Fit(names, last.point, covariance, np.sqrt(variance), data.size, total, 2 * count, shift, level, notes)
 
 
