@@ -1,0 +1,244 @@
+"""The parameters of a stochastic model from observed paths, by simulated moments, with their uncertainty."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from scipy.optimize import minimize
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers import Brownian, Noise, StochasticEquation
+from hpfracc_nn.solvers.torch import fsdeint
+from hpfracc_nn.training.stochastic_fit import StochasticFit
+
+Parameters = Mapping[str, Tensor]
+Moments = Callable[[Tensor], Tensor]
+
+_LAGS = (1, 2, 4, 8, 16)
+_ROUNDS = 3  # of weights and estimates
+_RIDGE = 1e-6  # of the moments' correlations
+
+
+def fit_fsde(
+    sde: Callable[[Parameters], StochasticEquation],
+    ts: Any,
+    observed: Any,
+    y0: Tensor,
+    params: Mapping[str, float],
+    *,
+    bounds: Mapping[str, tuple[float, float]] | None = None,
+    noise: Noise | Callable[[Parameters], Noise] = Brownian(),  # noqa: B008  a frozen value
+    alpha: float | Callable[[Parameters], Tensor] = 1.0,
+    moments: Moments | None = None,
+    paths: int = 512,
+    substeps: int = 1,
+    seed: int = 0,
+    level: float = 0.95,
+    tolerance: float = 1e-6,
+    iterations: int = 200,
+    **options: Any,
+) -> StochasticFit:
+    """Return the parameters whose simulated paths have the moments of the observed ones.
+
+    The distance of the moments is weighted by the inverse of their covariance, which simulated paths have at the
+    estimate before; random numbers stay the same throughout (common random numbers), so that the objective is smooth,
+    and its gradient is that of the solver's adjoint. Standard errors count the observed and the simulated paths. What
+    the solver's steps do to a path is part of the model: more `substeps` make it small.
+
+    Args:
+        sde: Makes the equation of the parameters, tensors of no axes by name.
+        ts: Times of the observations, equally spaced, the first where `y0` is given; [times].
+        observed: Paths at these times, [times, paths, *state]: several, or a single long one.
+        y0: The state at the start, [*state].
+        params: First values by name.
+        bounds: Where parameters stay, by name; the others go anywhere.
+        noise: What drives the equation, or a function that makes it of the parameters.
+        alpha: The order, or a function that returns it.
+        moments: Makes of paths [times, paths, *state] numbers for each path, [paths, moments], of which the means are
+            compared; None is `default_moments`.
+        paths: How many are simulated.
+        substeps: Steps of the solver between two observations.
+        seed: Of the random numbers.
+        level: Of the confidence intervals.
+        tolerance: Of the optimisation, as L-BFGS-B takes it.
+        iterations: At most, for each of three rounds.
+        options: Of `fsdeint`, such as scheme and interpretation.
+
+    Raises:
+        ValueError: An argument is out of range, or there are fewer moments than parameters.
+
+    Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
+
+    Example:
+        >>> fit = fit_fsde(
+        ...     lambda p: SDE(lambda t, y: -p["rate"] * y, lambda t, y: p["sigma"].expand_as(y), "additive"),
+        ...     ts, observed, torch.zeros(()).double(), {"rate": 1.0, "sigma": 1.0, "hurst": 0.5},
+        ...     bounds={"hurst": (0.02, 0.98)}, noise=lambda p: FractionalBrownian(p["hurst"], bounds=(0.02, 0.98)),
+        ... )
+        >>> print(fit.summary())
+    """
+    times, data = _checked(ts, observed, y0, params, bounds or {}, level)
+    errors.count("fit_fsde", "paths", paths, 2)
+    errors.count("fit_fsde", "substeps", substeps)
+    found = default_moments if moments is None else moments
+    simulated = _Simulated(sde, times, y0.double(), tuple(params), bounds or {}, noise, alpha, paths, substeps, seed)
+    simulated.options = options
+    wanted = _finite("observed", found(data))
+    if wanted.shape[1] < len(params):
+        raise ValueError(
+            f"fit_fsde(moments): needs as many moments as there are parameters, {len(params)}; there are "
+            f"{wanted.shape[1]}; pass more by moments=."
+        )
+    target, count = wanted.mean(0), data.shape[1]
+    point, evaluations = simulated.point(np.array(list(params.values()), dtype=np.float64)), 0
+    for _ in range(_ROUNDS):
+        with torch.no_grad():
+            weight = _weight(_finite("simulated", found(simulated.paths(torch.from_numpy(point)))), count, paths)
+
+        def objective(x: np.ndarray, weight: Tensor = weight) -> tuple[float, np.ndarray]:
+            leaf = torch.from_numpy(x.copy()).requires_grad_()
+            left = found(simulated.paths(leaf)).mean(0) - target
+            value = left @ weight @ left
+            (slope,) = torch.autograd.grad(value, leaf)
+            return value.item(), slope.numpy()
+
+        ended = minimize(
+            objective, point, jac=True, method="L-BFGS-B", options={"maxiter": iterations, "ftol": tolerance}
+        )
+        point, evaluations = ended.x, evaluations + ended.nfev
+    values = simulated.natural(torch.from_numpy(point)).numpy()
+    covariance = np.linalg.inv(_information(simulated, found, point, weight))
+    return StochasticFit(
+        tuple(params), values, covariance, float(ended.fun), len(target) - len(params), count, paths, evaluations, level
+    )
+
+
+def default_moments(paths: Tensor) -> Tensor:
+    """Return for each path [times, paths, *state] the means over time of the state, its square, and squared increments
+    over 1, 2, 4, 8 and 16 observations, as far as there are such; [paths, moments].
+    """
+    flat = paths.reshape(*paths.shape[:2], -1)
+    found = [flat.mean(0), flat.square().mean(0)]
+    found += [(flat[lag:] - flat[:-lag]).square().mean(0) for lag in _LAGS if lag < flat.shape[0]]
+    return torch.cat(found, -1)
+
+
+class _Simulated:
+    """Paths as a function of a point: bounded parameters as logits of their places, the others as they are."""
+
+    options: Mapping[str, Any]
+
+    def __init__(
+        self,
+        sde: Callable[[Parameters], StochasticEquation],
+        times: np.ndarray,
+        y0: Tensor,
+        names: tuple[str, ...],
+        bounds: Mapping[str, tuple[float, float]],
+        noise: Noise | Callable[[Parameters], Noise],
+        alpha: float | Callable[[Parameters], Tensor],
+        count: int,
+        substeps: int,
+        seed: int,
+    ):
+        self.sde, self.times, self.names, self.noise, self.alpha, self.seed = sde, times, names, noise, alpha, seed
+        self.start = y0.expand(count, *y0.shape)
+        self.dt = float(times[-1] - times[0]) / ((times.size - 1) * substeps)
+        each = [bounds.get(name, (-math.inf, math.inf)) for name in names]
+        self.low, self.high = torch.tensor(each, dtype=torch.float64).unbind(1)
+        self.is_bounded = self.low > -math.inf
+
+    def natural(self, point: Tensor) -> Tensor:
+        """Return a point in real units."""
+        low = torch.where(self.is_bounded, self.low, 0.0)
+        width = torch.where(self.is_bounded, self.high - self.low, 1.0)
+        return torch.where(self.is_bounded, low + width * torch.sigmoid(point), point)
+
+    def point(self, values: np.ndarray) -> np.ndarray:
+        """Return the point of values in real units."""
+        low, high = self.low.numpy(), self.high.numpy()
+        found = values.copy()
+        some = self.is_bounded.numpy()
+        part = (values[some] - low[some]) / (high[some] - low[some])
+        found[some] = np.log(part / (1 - part))
+        return found
+
+    def paths(self, point: Tensor) -> Tensor:
+        """Return paths at the times, [times, paths, *state]; always of the same random numbers."""
+        p = dict(zip(self.names, self.natural(point).unbind(), strict=True))
+        noise = self.noise if isinstance(self.noise, Noise) else self.noise(p)
+        alpha = self.alpha(p) if callable(self.alpha) else self.alpha
+        generator = torch.Generator().manual_seed(self.seed)
+        found: Tensor = fsdeint(
+            self.sde(p),
+            self.start,
+            self.times,
+            alpha=alpha,
+            noise=noise,
+            dt=self.dt,
+            generator=generator,
+            params=[each for each in p.values() if each.requires_grad],
+            **self.options,
+        )
+        return found
+
+
+def _weight(each: Tensor, observed: int, simulated: int) -> Tensor:
+    """Return the inverse of the covariance of the difference of means, observed less simulated."""
+    spread = each.std(0).clamp_min(torch.finfo(each.dtype).tiny)
+    correlation = torch.corrcoef(each.T) if each.shape[1] > 1 else torch.ones(1, 1, dtype=each.dtype)
+    correlation = correlation + _RIDGE * torch.eye(len(spread), dtype=each.dtype)
+    inverse = torch.linalg.inv(correlation) / torch.outer(spread, spread)
+    return inverse / (1 / observed + 1 / simulated)
+
+
+def _information(simulated: _Simulated, moments: Moments, point: np.ndarray, weight: Tensor) -> np.ndarray:
+    """Return J' W J in real units, J the derivatives of the simulated means by the parameters."""
+    leaf = torch.from_numpy(point.copy()).requires_grad_()
+    means = moments(simulated.paths(leaf)).mean(0)
+    rows = [torch.autograd.grad(mean, leaf, retain_graph=True)[0] for mean in means]
+    at = torch.from_numpy(point.copy()).requires_grad_()
+    (stretch,) = torch.autograd.grad(simulated.natural(at).sum(), at)
+    jacobian = torch.stack(rows) / stretch
+    return (jacobian.T @ weight @ jacobian).numpy()
+
+
+def _finite(whose: str, each: Tensor) -> Tensor:
+    if not bool(torch.isfinite(each).all()):
+        raise ValueError(
+            f"fit_fsde(moments): needs finite numbers, and those of {whose} paths are not; begin nearer, or keep the "
+            "parameters within bounds."
+        )
+    return each
+
+
+def _checked(
+    ts: Any,
+    observed: Any,
+    y0: Tensor,
+    params: Mapping[str, float],
+    bounds: Mapping[str, tuple[float, float]],
+    level: float,
+) -> tuple[np.ndarray, Tensor]:
+    times, data = np.asarray(ts, dtype=np.float64), torch.as_tensor(np.asarray(observed, dtype=np.float64))
+    if data.ndim != 2 + y0.ndim or data.shape[0] != times.size or data.shape[2:] != y0.shape:
+        raise ValueError(
+            f"fit_fsde(ts of shape {times.shape}, observed of shape {tuple(data.shape)}, y0 of shape "
+            f"{tuple(y0.shape)}): needs paths [times, paths, *state]; pass a single path as observed[:, None]."
+        )
+    if not params:
+        raise ValueError("fit_fsde(params={}): needs parameters; pass their first values by name.")
+    for name, (low, high) in bounds.items():
+        if name not in params or not low < params[name] < high:
+            raise ValueError(
+                f"fit_fsde(bounds of {name!r}={(low, high)}): needs bounds around the first value of a parameter; "
+                f"the first values are {dict(params)}."
+            )
+    if not 0 < level < 1:
+        raise ValueError(f"fit_fsde(level={level}): needs 0 < level < 1; pass for example 0.95.")
+    return times, data
