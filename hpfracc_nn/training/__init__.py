@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from hpfracc_nn.training.fit import Fit
     from hpfracc_nn.training.hurst import HurstEstimate, StructureFunction, structure_function, whittle
+    from hpfracc_nn.training.stochastic_fit import StochasticFit
     from hpfracc_nn.training.torch.backend_report import BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size
     from hpfracc_nn.training.torch.fit_fde import fit_fde
+    from hpfracc_nn.training.torch.fit_fsde import fit_fsde
+    from hpfracc_nn.training.torch.gradient_variance import GradientVariance
     from hpfracc_nn.training.torch.losses import energy_score, moment_loss, trajectory_loss, variogram_loss
     from hpfracc_nn.training.torch.optimizers import (
         AlphaSchedule,
@@ -30,10 +33,13 @@ __all__ = [
     "FractionalAdamW",
     "FractionalRMSprop",
     "FractionalSGD",
+    "GradientVariance",
     "HurstEstimate",
+    "StochasticFit",
     "StructureFunction",
     "energy_score",
     "fit_fde",
+    "fit_fsde",
     "moment_loss",
     "structure_function",
     "suggest_batch_size",
@@ -46,6 +52,8 @@ _HURST = "hpfracc_nn.training.hurst"
 _LOSSES = "hpfracc_nn.training.torch.losses"
 _OPTIMIZERS = "hpfracc_nn.training.torch.optimizers"
 _ROOMS = {
+    "GradientVariance": "hpfracc_nn.training.torch.gradient_variance",
+    "StochasticFit": "hpfracc_nn.training.stochastic_fit",
     "AlphaSchedule": _OPTIMIZERS,
     "BackendReport": "hpfracc_nn.training.torch.backend_report",
     "Fit": "hpfracc_nn.training.fit",
@@ -57,6 +65,7 @@ _ROOMS = {
     "StructureFunction": _HURST,
     "energy_score": _LOSSES,
     "fit_fde": "hpfracc_nn.training.torch.fit_fde",
+    "fit_fsde": "hpfracc_nn.training.torch.fit_fsde",
     "moment_loss": _LOSSES,
     "structure_function": _HURST,
     "suggest_batch_size": "hpfracc_nn.training.torch.batch_size",

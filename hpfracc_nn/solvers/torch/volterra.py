@@ -50,23 +50,21 @@ class VolterraBlocks:
         self.c, self.weights, self.n_steps, self.is_tracked = coefficients, weights, n_steps, is_tracked
         self._buffers: dict[int, BufferedSums] = {}
         self.block = block_length(numbers)
-        self._of_residual = 1 / math.sqrt(coefficients.dt)  # times an increment: a standard normal number
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
         """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]."""
-        sums = self._sums_of(*past)
+        sums, driving = self._sums_of(*past), self._driving(noise, shared)
         states: list[Tensor] = []
         values: list[Tensor] = []
         memory = sums.first
         residual = carry[0] if first and carry else None
-        noises = noise.unbind()
         for i in range(last - first):
             y = memory if residual is None else memory + residual
             states.append(y)
             n = first + i
             if n == self.n_steps:
                 break
-            value, residual = self._step(n, y, noises[i], shared)
+            value, residual = self._step(n, y, *(row[i] for row in driving))
             values.append(value)
             if n + 1 < last:
                 memory = sums.following(i, value)
@@ -85,16 +83,28 @@ class VolterraBlocks:
             found.begin(rows)
         return found
 
-    def _step(self, n: int, y: Tensor, noise: Tensor, shared: Tensors) -> tuple[Tensor, Tensor | None]:
+    def _driving(self, noise: Tensor, shared: Tensors) -> list[Tensors]:
+        """Return the increments of each step; where there is a residual, then its noise and what stands before it."""
+        if not self.weights.has_residual:
+            return [noise.unbind()]
+        increments, others = noise.unbind(1)
+        deviation = shared[0] / math.sqrt(self.c.dt)  # of an increment that becomes a standard normal number
+        if deviation.numel() == 1:
+            return [increments.unbind(), (others * deviation.reshape(())).unbind()]
+        return [increments.unbind(), others.unbind(), (deviation,) * noise.shape[0]]
+
+    def _step(
+        self, n: int, y: Tensor, increment: Tensor, other: Tensor | None = None, deviation: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Return what step n brings the past, [sets, *shape], and the residual's term."""
         c = self.c
         drift, g = c.drift(n, y) * c.dt, c.diffusion(n, y)
-        if not self.weights.has_residual:
-            moved = c.applied(g, noise)
-            return torch.stack([drift, moved]) if self.weights.sets > 1 else (drift + moved)[None], None
-        increment, other = noise.unbind()
-        residual = c.applied(g, other) * (shared[0] * self._of_residual)
-        return (drift + c.applied(g, increment))[None], residual
+        moved = c.applied(g, increment)
+        value = torch.stack([drift, moved]) if self.weights.sets > 1 else (drift + moved)[None]
+        if other is None:
+            return value, None
+        residual = c.applied(g, other)
+        return value, residual if deviation is None else residual * deviation
 
 
 class Recollection:

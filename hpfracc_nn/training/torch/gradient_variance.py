@@ -1,0 +1,74 @@
+"""How much gradients differ from one random draw to the next: whether more paths would help, or a smaller step."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+
+class GradientVariance:
+    """Mean and variance of a model's gradients over several backward passes, by Welford's recursion.
+
+    Parameters without a gradient count as having none of that pass.
+
+    Args:
+        model: A module, or parameters.
+
+    Raises:
+        ValueError: There are no parameters that require a gradient.
+
+    Source: McCandlish, Kaplan, Amodei et al., arXiv 1812.06162, for the noise scale.
+
+    Example:
+        >>> monitor = GradientVariance(model)
+        >>> for _ in range(10):
+        ...     model.zero_grad()
+        ...     loss(model(y0, ts)).backward()
+        ...     monitor.update()
+        >>> monitor.noise_scale
+    """
+
+    def __init__(self, model: nn.Module | Iterable[nn.Parameter]):
+        named = model.named_parameters() if isinstance(model, nn.Module) else ((str(k), p) for k, p in enumerate(model))
+        self._parameters = {name: each for name, each in named if each.requires_grad}
+        if not self._parameters:
+            raise ValueError(
+                "GradientVariance(model): needs parameters that require a gradient; pass a module that has some."
+            )
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget all passes."""
+        self.count = 0
+        self._mean = {name: torch.zeros_like(each, dtype=torch.float64) for name, each in self._parameters.items()}
+        self._squares = {name: torch.zeros_like(each) for name, each in self._mean.items()}
+
+    def update(self) -> None:
+        """Take the gradients that the parameters hold now; call it after each backward pass from zero."""
+        self.count += 1
+        for name, parameter in self._parameters.items():
+            g = torch.zeros_like(self._mean[name]) if parameter.grad is None else parameter.grad.double()
+            step = g - self._mean[name]
+            self._mean[name] += step / self.count
+            self._squares[name] += step * (g - self._mean[name])
+
+    def variance(self, name: str | None = None) -> float:
+        """Return the variance, summed over the entries of one parameter, or of all; 0 before the second pass."""
+        return self._total(self._squares, name) / max(self.count - 1, 1)
+
+    def signal(self, name: str | None = None) -> float:
+        """Return the square of the mean gradient's length, less what its variance adds to it; at least 0."""
+        squares = {key: each.square() for key, each in self._mean.items()}
+        return max(self._total(squares, name) - self.variance(name) / max(self.count, 1), 0.0)
+
+    @property
+    def noise_scale(self) -> float:
+        """Variance over signal: how many times the paths a step would be averaged over for both to be equal."""
+        signal = self.signal()
+        return self.variance() / signal if signal else float("inf")
+
+    @staticmethod
+    def _total(of: dict[str, Tensor], name: str | None) -> float:
+        return float(sum(each.sum() for each in (of.values() if name is None else [of[name]])))

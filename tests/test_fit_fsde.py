@@ -1,0 +1,116 @@
+"""Fits of stochastic models by simulated moments: estimates, their errors, and what is refused."""
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from hpfracc_nn.solvers import SDE, FractionalBrownian, fsdeint
+from hpfracc_nn.training import StochasticFit, fit_fsde
+from hpfracc_nn.training.torch.fit_fsde import default_moments
+
+WHERE = {"rate": (0.05, 10.0), "sigma": (0.05, 5.0)}
+HURST = (0.02, 0.98)
+ZERO = torch.zeros((), dtype=torch.float64)
+
+
+def ornstein_uhlenbeck(p):
+    return SDE(lambda t, y: -p["rate"] * y, lambda t, y: p["sigma"].expand_as(y), "additive")
+
+
+def paths(count, *, alpha=1.0, hurst=None, seed=0, end=4.0, n=100):
+    """Return paths of rate 1 and sigma 0.7 by eight steps between two observations."""
+    truth = {"rate": torch.tensor(1.0).double(), "sigma": torch.tensor(0.7).double()}
+    ts = np.linspace(0, end, n + 1)
+    options = {} if hurst is None else {"noise": FractionalBrownian(hurst), "scheme": "heun"}
+    generator = torch.Generator().manual_seed(seed)
+    sde, start = ornstein_uhlenbeck(truth), torch.zeros(count, dtype=torch.float64)
+    found = fsdeint(sde, start, ts, alpha=alpha, dt=end / n / 8, generator=generator, **options)
+    return ts, found.numpy()
+
+
+def fitted(ts, observed, **changes):
+    given = {"params": {"rate": 2.0, "sigma": 1.0}, "bounds": WHERE, "paths": 128, "seed": 7, **changes}
+    return fit_fsde(ornstein_uhlenbeck, ts, observed, ZERO, given.pop("params"), **given)
+
+
+def test_the_parameters_of_an_ornstein_uhlenbeck_process_are_found_within_their_errors():
+    fit = fitted(*paths(24), substeps=2)
+    assert isinstance(fit, StochasticFit)
+    assert fit.names == ("rate", "sigma")
+    for name, truth in (("rate", 1.0), ("sigma", 0.7)):
+        assert abs(fit.estimates[name] - truth) < 3 * fit.standard_errors[name]
+    assert fit.standard_errors["sigma"] < 0.05
+    assert fit.freedom == 5
+    assert fit.p_value > 0.001
+    assert "95 % interval" in fit.summary()
+    assert "24 paths observed, 128 simulated" in fit.summary()
+
+
+def test_a_model_without_the_memory_of_the_data_does_not_fit():
+    fit = fitted(*paths(48, alpha=0.65))
+    assert fit.p_value < 1e-6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("hurst", "allowed"), [(0.15, 0.03), (0.7, 0.08)])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_hurst_index_is_found_from_one_half(hurst, allowed, seed):
+    ts, observed = paths(16, hurst=hurst, seed=seed, end=5.0, n=200)
+    fit = fitted(
+        ts,
+        observed,
+        params={"rate": 1.5, "sigma": 1.0, "hurst": 0.5},
+        bounds={**WHERE, "hurst": HURST},
+        noise=lambda p: FractionalBrownian(p["hurst"], bounds=HURST),
+        scheme="heun",
+        paths=256,
+    )
+    assert abs(fit.estimates["hurst"] - hurst) < allowed
+    low, high = fit.intervals["hurst"]
+    assert low - fit.standard_errors["hurst"] < hurst < high + fit.standard_errors["hurst"]
+
+
+@pytest.mark.slow
+def test_an_order_is_found():
+    ts, observed = paths(32, alpha=0.75, seed=2)
+    fit = fitted(
+        ts,
+        observed,
+        params={"rate": 1.5, "sigma": 1.0, "alpha": 0.9},
+        bounds={**WHERE, "alpha": (0.51, 1.0)},
+        alpha=lambda p: p["alpha"],
+        substeps=4,
+    )
+    assert fit.estimates["alpha"] == pytest.approx(0.75, abs=0.04)
+
+
+def test_the_moments_are_those_of_each_path():
+    x = torch.arange(12.0).view(6, 2, 1)
+    found = default_moments(x)
+    assert found.shape == (2, 5)  # lags up to 4
+    torch.testing.assert_close(found[0], torch.tensor([5.0, 220 / 6, 4.0, 16.0, 64.0]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"observed": np.zeros((5, 2))}, r"needs paths \[times, paths, \*state\]; pass a single path as observed"),
+        ({"params": {}}, r"params=\{\}\): needs parameters"),
+        ({"bounds": {"rate": (3.0, 4.0)}}, r"bounds of 'rate'=\(3\.0, 4\.0\).*around the first value"),
+        ({"bounds": {"speed": (0.0, 4.0)}}, r"bounds of 'speed'"),
+        ({"level": 1.0}, r"level=1\.0\): needs 0 < level < 1"),
+        ({"paths": 1}, r"needs paths >= 2"),
+        ({"moments": lambda x: x[-1][:, None]}, r"as many moments as there are parameters, 2; there are 1"),
+        (
+            {"moments": lambda x: torch.full((x.shape[1], 3), float("nan"))},
+            r"needs finite numbers, and those of observed",
+        ),
+    ],
+)
+def test_a_wrong_argument_is_refused(changes, text):
+    ts = np.linspace(0, 1, 11)
+    with pytest.raises(ValueError, match=text):
+        fitted(ts, changes.pop("observed", np.zeros((11, 2))), **changes)
