@@ -9,7 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpfracc_nn.solvers import NOISES, Noise, NoisePath, increments  # noqa: E402
+from hpfracc_nn.solvers import NOISES, Noise, NoisePath, increments, paths  # noqa: E402
 from hpfracc_nn.solvers.noise import increments as numpy_increments  # noqa: E402
 
 PATHS, STEPS = 20_000, 16
@@ -102,6 +102,17 @@ def test_a_seed_draws_the_same_numbers_and_another_seed_others(noise):
     draws = [increments(noise, 50, (4,), dt=0.1, generator=generator(seed)) for seed in (7, 7, 8)]
     assert torch.equal(draws[0], draws[1])
     assert not torch.equal(draws[0], draws[2])
+
+
+@pytest.mark.parametrize("shape", [(), (0,), (70,), (2, 40)])
+def test_paths_are_running_sums(shape):
+    steps, found = (
+        draw(NOISES["fractional"](0.3), 20, shape, dt=0.1, generator=generator(), dtype=torch.float64)  # type: ignore[call-arg]
+        for draw in (increments, paths)
+    )
+    assert found.shape == (21, *shape)
+    assert (found[0] == 0).all()
+    torch.testing.assert_close(found[1:], steps.cumsum(0))
 
 
 @pytest.mark.parametrize("noise", WHOLE)

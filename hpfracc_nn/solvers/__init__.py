@@ -30,9 +30,9 @@ from hpfracc_nn.solvers.roots import FixedPoint, Newton
 from hpfracc_nn.solvers.schemes import BDF2, SCHEMES, PredictorCorrector, Rectangle, Scheme, Trapezoid
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, NoisePath, fdeint, increments
+    from hpfracc_nn.solvers.torch import MultiTerm, NeuralFDE, NoisePath, fdeint, increments, paths
 
-_TORCH = ("MultiTerm", "NeuralFDE", "NoisePath", "fdeint", "increments")
+_TORCH = ("MultiTerm", "NeuralFDE", "NoisePath", "fdeint", "increments", "paths")
 
 __all__ = [
     "BDF2",
@@ -72,6 +72,7 @@ __all__ = [
     "Window",
     "fdeint",
     "increments",
+    "paths",
 ]
 
 
