@@ -133,7 +133,7 @@ def main() -> None:
         numbers(second, LONG // 10 if arguments.quick else LONG, 3 if arguments.quick else 7)
     single, double = (min(each["ratio"] for each in first.records if each["who"] == who) for who in DTYPES)
     first.note(
-        f"At least {single:.0f} times the rate in float32, where at least {LEAST:.0f} is wanted, and {double:.0f} times "
+        f"At least {single:.0f} times the rate in float32, where {LEAST:.0f} are wanted, and {double:.0f} times "
         "in float64, in which the package computes."
     )
     if arguments.output:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -199,9 +199,16 @@ class NoisePath:
 
 
 def learned(noise: Noise) -> list[Tensor]:
-    """Return a noise's parameters that are tensors."""
-    values = [getattr(noise, each.name) for each in dataclasses.fields(noise)]
-    return [value for value in values if isinstance(value, Tensor)]
+    """Return a noise's parameters that are tensors, those of values that it holds among them."""
+    return list(_tensors(noise))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _tensors(getattr(value, each.name))
 
 
 def increments(
