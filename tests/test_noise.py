@@ -190,3 +190,26 @@ def test_a_noise_is_a_frozen_value(name):
         assert one.name == name
         assert 0 <= one.regularity <= 1
     assert len(set(NOISES[name].examples())) == len(NOISES[name].examples())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("noise", WHOLE)
+def test_on_a_gpu_the_law_and_the_replay_are_the_same(noise):
+    source = torch.Generator("cuda").manual_seed(1)
+    path = NoisePath(noise, 400, (500, 3), dt=0.05, generator=source)
+    first = path.whole()
+    assert first.device.type == "cuda"
+    assert torch.equal(path.whole(), first)
+    x = increments(noise, 8, (PATHS,), dt=0.05, device="cuda", dtype=torch.float64).cpu().numpy()
+    k = K / np.median(np.abs(x[0][x[0] != 0]))
+    z = np.abs(np.exp(1j * k[:, None] * x[0]).mean(1) - noise.characteristic(k, 0.05)) * math.sqrt(PATHS)
+    assert z.max() < 4.5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("noise", HURST)
+def test_on_a_gpu_a_learned_index_has_its_gradient(noise):
+    hurst = torch.tensor(0.31, dtype=torch.float64, device="cuda", requires_grad=True)
+    loss = increments(noise(hurst), 70, (3,), dt=0.02, device="cuda").square().sum()
+    (gradient,) = torch.autograd.grad(loss, hurst)
+    assert gradient.isfinite()
