@@ -1,5 +1,6 @@
 """What every noise must do: draw by the law that it states, and draw the same again from the same numbers."""
 
+import dataclasses
 import itertools
 import math
 from typing import Any
@@ -9,8 +10,10 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpfracc_nn.solvers import NOISES, Noise, NoisePath, increments  # noqa: E402
+from hpfracc_nn.fractional.torch.namespace import TORCH  # noqa: E402
+from hpfracc_nn.solvers import NOISES, Noise, NoisePath, increments, paths  # noqa: E402
 from hpfracc_nn.solvers.noise import increments as numpy_increments  # noqa: E402
+from hpfracc_nn.solvers.noise import linear  # noqa: E402
 
 PATHS, STEPS = 20_000, 16
 EXAMPLES = [pytest.param(each, id=repr(each)) for noise in NOISES.values() for each in noise.examples()]
@@ -104,6 +107,17 @@ def test_a_seed_draws_the_same_numbers_and_another_seed_others(noise):
     assert not torch.equal(draws[0], draws[2])
 
 
+@pytest.mark.parametrize("shape", [(), (0,), (70,), (2, 40)])
+def test_paths_are_running_sums(shape):
+    steps, found = (
+        draw(NOISES["fractional"](0.3), 20, shape, dt=0.1, generator=generator(), dtype=torch.float64)  # type: ignore[call-arg]
+        for draw in (increments, paths)
+    )
+    assert found.shape == (21, *shape)
+    assert (found[0] == 0).all()
+    torch.testing.assert_close(found[1:], steps.cumsum(0))
+
+
 @pytest.mark.parametrize("noise", WHOLE)
 def test_blocks_are_drawn_again_bit_for_bit_in_any_order(noise):
     source = generator(5)
@@ -147,16 +161,25 @@ def test_the_gradient_in_the_hurst_index_is_right(noise):
     assert torch.autograd.gradgradcheck(lambda value: draw(value)[:9].square(), (hurst,))
 
 
-@pytest.mark.parametrize("noise", HURST)
-def test_a_tensor_draws_what_its_number_draws(noise):
-    hurst = 0.31
-    tensor = torch.tensor(hurst, dtype=torch.float64)
-    bounds = (0.25, 0.4)  # on which the rates of the approximations depend
+@pytest.mark.parametrize("name", ["fractional", "riemann_liouville"])
+def test_a_tensor_draws_what_its_number_draws(name):
     found, expected = (
-        increments(noise(value, bounds), 70, (3,), dt=0.02, generator=generator(), dtype=torch.float64)
-        for value in (tensor, hurst)
+        increments(NOISES[name](hurst), 70, (3,), dt=0.02, generator=generator(), dtype=torch.float64)  # type: ignore[call-arg]
+        for hurst in (torch.tensor(0.31, dtype=torch.float64), 0.31)
     )
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)  # tables of the weights: 1e-12 of a sum of some
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["markov_fractional", "markov_riemann_liouville"])
+def test_a_tensor_draws_by_the_law_of_its_number(name):
+    # A number's states are fewer: those that forget within a step are one. So the draws are others.
+    noise: Any = NOISES[name]
+    bounds = (0.25, 0.4)  # on which the rates depend
+    process, first = noise(torch.tensor(0.31, dtype=torch.float64), bounds)._process(70, 0.02, TORCH)
+    arrays = [getattr(process, field.name).numpy() for field in dataclasses.fields(process)]
+    found = linear.covariance(linear.Linear(*arrays), first, 70)
+    # The weights' table is right to 1e-12 of a sum of several.
+    np.testing.assert_allclose(found, noise(0.31, bounds).covariance(70, 0.02), rtol=0, atol=1e-11)
 
 
 @pytest.mark.parametrize("name", ["fractional", "riemann_liouville"])
@@ -179,3 +202,26 @@ def test_a_noise_is_a_frozen_value(name):
         assert one.name == name
         assert 0 <= one.regularity <= 1
     assert len(set(NOISES[name].examples())) == len(NOISES[name].examples())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("noise", WHOLE)
+def test_on_a_gpu_the_law_and_the_replay_are_the_same(noise):
+    source = torch.Generator("cuda").manual_seed(1)
+    path = NoisePath(noise, 400, (500, 3), dt=0.05, generator=source)
+    first = path.whole()
+    assert first.device.type == "cuda"
+    assert torch.equal(path.whole(), first)
+    x = increments(noise, 8, (PATHS,), dt=0.05, device="cuda", dtype=torch.float64).cpu().numpy()
+    k = K / np.median(np.abs(x[0][x[0] != 0]))
+    z = np.abs(np.exp(1j * k[:, None] * x[0]).mean(1) - noise.characteristic(k, 0.05)) * math.sqrt(PATHS)
+    assert z.max() < 4.5
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("noise", HURST)
+def test_on_a_gpu_a_learned_index_has_its_gradient(noise):
+    hurst = torch.tensor(0.31, dtype=torch.float64, device="cuda", requires_grad=True)
+    loss = increments(noise(hurst), 70, (3,), dt=0.02, device="cuda").square().sum()
+    (gradient,) = torch.autograd.grad(loss, hurst)
+    assert gradient.isfinite()

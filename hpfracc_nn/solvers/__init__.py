@@ -51,6 +51,7 @@ if TYPE_CHECKING:
         fdeint,
         fsdeint,
         increments,
+        paths,
     )
 
 _TORCH = (
@@ -63,6 +64,7 @@ _TORCH = (
     "fdeint",
     "fsdeint",
     "increments",
+    "paths",
 )
 
 __all__ = [
@@ -122,6 +124,7 @@ __all__ = [
     "fdeint",
     "fsdeint",
     "increments",
+    "paths",
 ]
 
 

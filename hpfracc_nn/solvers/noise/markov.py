@@ -27,6 +27,7 @@ from hpfracc_nn.solvers.noise.covariance import riemann_liouville_covariance
 
 _WIDEST = 60.0  # of the logarithm of low T, and of high dt: beyond, numbers would not fit single precision
 _RIDGE = 1e-12  # added to the correlations of the states, so that weights stay as small as the error allows
+_FORGOTTEN = 40.0  # rate times step: exp(-40) is 4e-18
 _FAR = 300.0  # where exp(x) Q(a, x) is its asymptotic series
 
 
@@ -76,8 +77,8 @@ class Stationary:
         return np.diff(times) ** (2 * hurst)
 
     def first(self, rates: np.ndarray) -> np.ndarray:
-        """Return a root [k, r] of the covariance of the first states, each divided by its deviation."""
-        return _root(2 * np.sqrt(rates[:, None] * rates) / (rates[:, None] + rates))
+        """Return the covariance of the first states, each divided by its deviation, [k, k]."""
+        return 2 * np.sqrt(rates[:, None] * rates) / (rates[:, None] + rates)
 
     def lowest(self, hurst: float, share: float) -> float:
         """Return the logarithm of the least rate times the duration that is needed for an error of exp(-share)."""
@@ -121,8 +122,8 @@ class AtRest:
         return variances[1:] + variances[:-1] - 2 * riemann_liouville_covariance(hurst, earlier, later)
 
     def first(self, rates: np.ndarray) -> np.ndarray:
-        """See `Stationary.first`: nothing."""
-        return np.zeros((len(rates), 0))
+        """See `Stationary.first`: zero."""
+        return np.zeros((len(rates), len(rates)))
 
     def lowest(self, hurst: float, share: float) -> float:
         """See `Stationary.lowest`: nothing came before the start, which slow states would have to remember."""
@@ -169,16 +170,50 @@ def error_of(form: Form, rates: np.ndarray, weights: np.ndarray, hurst: float, n
     return MarkovError(path, float(np.max(np.abs(steps))), abs(float(end)))
 
 
-def step_root(rates: np.ndarray, dt: float) -> np.ndarray:
-    """Return a root [k, r] of the covariance of what a step adds to the states, each divided by its deviation."""
+@dataclass(frozen=True, eq=False)
+class Transitions:
+    """What the states, each divided by its deviation, are at first and what a step adds to them.
+
+    Attributes:
+        rates: At which they decay, [k].
+        first: A root of their covariance at first, [k, r].
+        added: A root of the covariance of what a step adds, [k, r].
+    """
+
+    rates: np.ndarray
+    first: np.ndarray
+    added: np.ndarray
+
+
+def transitions(form: Form, rates: np.ndarray, dt: float) -> Transitions:
+    """Return the transitions of the states as they are."""
+    return Transitions(rates, _root(form.first(rates)), _root(_added(rates, dt)))
+
+
+def merged(form: Form, rates: np.ndarray, weights: np.ndarray, dt: float) -> tuple[Transitions, np.ndarray]:
+    """Return the transitions of as few states as will do for given weights [k], and the weights of these.
+
+    States that forget everything within a step matter as their weighted sum alone.
+    """
+    is_slow = rates * dt < _FORGOTTEN
+    sums = np.eye(len(rates))[is_slow]
+    slow, of_sums = rates[is_slow], weights[is_slow]
+    if not is_slow.all():
+        sums = np.concatenate([sums, np.where(is_slow, 0.0, weights)[None]])
+        slow, of_sums = np.append(slow, 2 * _FORGOTTEN / dt), np.append(of_sums, 1.0)
+    first, added = (sums @ each @ sums.T for each in (form.first(rates), _added(rates, dt)))
+    return Transitions(slow, _root(first), _root(added)), of_sums
+
+
+def _added(rates: np.ndarray, dt: float) -> np.ndarray:
     both = rates[:, None] + rates
-    return _root(-np.expm1(-dt * both) / both * 2 * np.sqrt(rates[:, None] * rates))
+    return -np.expm1(-dt * both) / both * 2 * np.sqrt(rates[:, None] * rates)
 
 
 def _root(covariance: np.ndarray) -> np.ndarray:
-    """A root without the directions that are rounding."""
+    """A root [k, r] without the directions that are rounding: weights may cancel all the others."""
     size = np.sqrt(np.diag(covariance))
-    values, vectors = np.linalg.eigh(covariance / size[:, None] / size)
+    values, vectors = np.linalg.eigh(covariance / np.where(size > 0, size[:, None] * size, 1.0))
     kept = values > len(values) * np.finfo(np.float64).eps * values[-1]
     return size[:, None] * vectors[:, kept] * np.sqrt(values[kept])
 

@@ -86,27 +86,37 @@ class MarkovNoise(HurstNoise):
 
     def covariance(self, n_steps: int, dt: float) -> np.ndarray:
         """See `Noise.covariance`; of the approximation, not of what it approximates."""
-        rates = self.rates(n_steps, dt)
-        weights = self._weights(n_steps, dt, NUMPY)
-        return covariance(_linear(rates, weights, dt, NUMPY), self.form.first(rates), n_steps)
+        process, first = self._process(n_steps, dt, NUMPY)
+        return covariance(process, first, n_steps)
 
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
-        """See `Noise.start`: the states over their deviations, and the weights times these."""
-        rates = self.rates(n_steps, dt)
-        first = source.cast(self.form.first(rates))
-        states = source.xp.matmul(first, source.normal((first.shape[1], math.prod(shape))))
-        return states, self._weights(n_steps, dt, source.xp), rates
+        """See `Noise.start`: the states over their deviations, and the process that they follow."""
+        process, root = self._process(n_steps, dt, source.xp)
+        first = source.cast(root)
+        return source.xp.matmul(first, source.normal((first.shape[1], math.prod(shape)))), process
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""
-        states, weights, rates = state
-        found, after = advance(_linear(rates, weights, dt, source.xp), n_steps, shape, states, source)
-        return found, (after, weights, rates)
+        states, process = state
+        found, after = advance(process, n_steps, shape, states, source)
+        return found, (after, process)
 
-    def _weights(self, n_steps: int, dt: float, xp: Namespace) -> Array:
-        """Return the normalised weights times the deviations of the states, [k]."""
-        if not is_tensor(self.hurst):
-            return xp.asarray(_normalised(self.form, self.rates(n_steps, dt), self.hurst, n_steps * dt))
+    def _process(self, n_steps: int, dt: float, xp: Namespace) -> tuple[Linear, np.ndarray]:
+        """Return the process that the states follow, and a root of their covariance at first, [k, r]."""
+        rates = self.rates(n_steps, dt)
+        if is_tensor(self.hurst):
+            moves, weights = markov.transitions(self.form, rates, dt), self._learned(n_steps, dt, xp)
+        else:
+            normal = _normalised(self.form, rates, self.hurst, n_steps * dt)
+            moves, fixed = markov.merged(self.form, rates, normal, dt)
+            weights = xp.asarray(fixed)
+        entry = xp.constant(moves.added, weights)
+        read = weights * xp.constant(np.expm1(-moves.rates * dt), weights)
+        direct = xp.matmul(weights[None], entry)[0]
+        return Linear(xp.constant(moves.rates * dt, weights), entry, read, direct), moves.first
+
+    def _learned(self, n_steps: int, dt: float, xp: Namespace) -> Array:
+        """Return the normalised weights times the deviations of the states, [k], for a tensor."""
         hurst = xp.asarray(self.hurst)
         low, high = self.interval
         angle = xp.acos((hurst - (low + high) / 2) * (2 / (_ROOM * (high - low))))
@@ -149,12 +159,6 @@ class MarkovRiemannLiouvilleBrownian(MarkovNoise):
 
     name: ClassVar[str] = "markov_riemann_liouville"
     form: ClassVar[markov.Form] = markov.AtRest()
-
-
-def _linear(rates: np.ndarray, weights: Array, dt: float, xp: Namespace) -> Linear:
-    entry = xp.constant(markov.step_root(rates, dt), weights)
-    read = weights * xp.constant(np.expm1(-rates * dt), weights)
-    return Linear(xp.constant(rates * dt, weights), entry, read, xp.matmul(weights[None], entry)[0])
 
 
 def _normalised(form: markov.Form, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:

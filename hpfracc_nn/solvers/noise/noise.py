@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.framework import framework_of
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.source import Source
 
-State = tuple[Array, ...]  # what a noise carries from one block of steps to the next
+State = tuple[Any, ...]  # what a noise carries from one block of steps to the next
 Shape = tuple[int, ...]
 Parameter = Any  # a number, or a framework's tensor where it is learned
 

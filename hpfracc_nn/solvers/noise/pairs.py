@@ -9,7 +9,7 @@ from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.noise import Shape
 from hpfracc_nn.solvers.noise.source import Source
 
-_AT_ONCE = 1 << 16  # complex numbers
+_AT_ONCE = 1 << 14  # complex numbers: 256 KiB in double precision, which the allocator hands out again
 
 
 def in_pairs(

@@ -5,7 +5,7 @@ from hpfracc_nn.solvers.torch.latent import LatentFSDE, PathDivergence
 from hpfracc_nn.solvers.torch.multi_term import MultiTerm
 from hpfracc_nn.solvers.torch.neural import NeuralFDE
 from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE
-from hpfracc_nn.solvers.torch.noise import NoisePath, increments
+from hpfracc_nn.solvers.torch.noise import NoisePath, increments, paths
 from hpfracc_nn.solvers.torch.ode import fdeint
 
 __all__ = [
@@ -18,4 +18,5 @@ __all__ = [
     "fdeint",
     "fsdeint",
     "increments",
+    "paths",
 ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from hpfracc_nn.solvers.noise.noise import fits
 
 _BLOCK = 1 << 16  # numbers that a block holds
 _SHORTEST = 16  # steps
+_COLUMNS = 32  # that are added up at a time
 _MANY = 1 << 13  # normal numbers in double precision
 
 
@@ -57,10 +58,9 @@ class TorchSource:
         """Return normal numbers by vector instructions; torch computes those in double precision one by one."""
         count = math.prod(shape)
         half = -(-count // 2)
-        numbers = self._empty((2 * half,)).uniform_(generator=self.generator)
-        radius, angle = numbers[:half], numbers[half:]
-        radius.neg_().add_(1).log_().mul_(-2).sqrt_()  # 1 - u is never 0
-        angle.mul_(2 * math.pi)
+        numbers = self._empty((2 * half,))
+        radius = numbers[:half].uniform_(2.0**-54, 1, generator=self.generator).log_().mul_(-2).sqrt_()
+        angle = numbers[half:].uniform_(0, 2 * math.pi, generator=self.generator)
         cosine = angle.cos()
         angle.sin_().mul_(radius)
         radius.mul_(cosine)
@@ -199,9 +199,16 @@ class NoisePath:
 
 
 def learned(noise: Noise) -> list[Tensor]:
-    """Return a noise's parameters that are tensors."""
-    values = [getattr(noise, each.name) for each in dataclasses.fields(noise)]
-    return [value for value in values if isinstance(value, Tensor)]
+    """Return a noise's parameters that are tensors, those of values that it holds among them."""
+    return list(_tensors(noise))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _tensors(getattr(value, each.name))
 
 
 def increments(
@@ -226,6 +233,32 @@ def increments(
     """
     path = NoisePath(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
     return path.whole()
+
+
+def paths(
+    noise: Noise,
+    n_steps: int,
+    shape: Sequence[int] = (),
+    *,
+    dt: float,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, and running sums.
+
+    They are the sums of what `increments` returns for the same generator. Arguments and errors as of `NoisePath`.
+
+    Example:
+        >>> from hpfracc_nn.solvers import FractionalBrownian
+        >>> paths(FractionalBrownian(0.3), 100, (32,), dt=0.01).shape
+        torch.Size([101, 32])
+    """
+    steps = increments(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
+    flat = steps.reshape(n_steps, -1)
+    # Sums along the first axis of a wide array read one number per cache line.
+    sums = [torch.cat([torch.zeros_like(some[:1]), some.cumsum(0)]) for some in flat.split(_COLUMNS, 1)]
+    return torch.cat(sums, 1).reshape(n_steps + 1, *steps.shape[1:])
 
 
 def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
