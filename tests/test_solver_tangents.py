@@ -35,7 +35,7 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.0])
+@pytest.mark.parametrize("alpha", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", CASES, ids=str)
 def test_they_are_the_columns_of_the_jacobian_that_the_adjoint_has_the_rows_of(options, alpha):
     options = {"history": "full", **options}

@@ -15,7 +15,13 @@ from tests.solver_cases import tensor
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 TS = torch.linspace(0, 1, 9, dtype=torch.float64)
-SCHEMES = [Trapezoid(), BDF2(), Trapezoid(FixedPoint()), BDF2(Newton(dense=0))]
+SLOW = pytest.mark.slow
+SCHEMES = [
+    Trapezoid(),
+    BDF2(),
+    pytest.param(Trapezoid(FixedPoint()), marks=SLOW),
+    pytest.param(BDF2(Newton(dense=0)), marks=SLOW),
+]
 Y0, TANGENT = tensor(0.5, 1.0), tensor(0.3, -0.2)
 
 
@@ -58,7 +64,7 @@ def test_the_order_and_what_f_holds_have_derivatives(scheme):
         torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
 
 
-@pytest.mark.parametrize("scheme", SCHEMES[:2], ids=str)
+@pytest.mark.parametrize("scheme", [Trapezoid(), pytest.param(BDF2(), marks=SLOW)], ids=str)
 def test_second_derivatives_agree_with_differences_of_the_first(scheme):
     def gradient(y):
         return torch.func.grad(lambda y: last(y, scheme=scheme).square().sum())(y)
