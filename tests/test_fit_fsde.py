@@ -1,5 +1,7 @@
 """Fits of stochastic models by simulated moments: estimates, their errors, and what is refused."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -24,7 +26,7 @@ def paths(count, *, alpha=1.0, hurst=None, seed=0, end=4.0, n=100):
     """Return paths of rate 1 and sigma 0.7 by eight steps between two observations."""
     truth = {"rate": torch.tensor(1.0).double(), "sigma": torch.tensor(0.7).double()}
     ts = np.linspace(0, end, n + 1)
-    options = {} if hurst is None else {"noise": FractionalBrownian(hurst), "scheme": "heun"}
+    options: dict[str, Any] = {} if hurst is None else {"noise": FractionalBrownian(hurst), "scheme": "heun"}
     generator = torch.Generator().manual_seed(seed)
     sde, start = ornstein_uhlenbeck(truth), torch.zeros(count, dtype=torch.float64)
     found = fsdeint(sde, start, ts, alpha=alpha, dt=end / n / 8, generator=generator, **options)
@@ -32,7 +34,7 @@ def paths(count, *, alpha=1.0, hurst=None, seed=0, end=4.0, n=100):
 
 
 def fitted(ts, observed, **changes):
-    given = {"params": {"rate": 2.0, "sigma": 1.0}, "bounds": WHERE, "paths": 128, "seed": 7, **changes}
+    given: dict[str, Any] = {"params": {"rate": 2.0, "sigma": 1.0}, "bounds": WHERE, "paths": 128, "seed": 7, **changes}
     return fit_fsde(ornstein_uhlenbeck, ts, observed, ZERO, given.pop("params"), **given)
 
 
