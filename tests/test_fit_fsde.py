@@ -51,6 +51,7 @@ def test_the_parameters_of_an_ornstein_uhlenbeck_process_are_found_within_their_
     assert "24 paths observed, 128 simulated" in fit.summary()
 
 
+@pytest.mark.slow
 def test_a_model_without_the_memory_of_the_data_does_not_fit():
     fit = fitted(*paths(48, alpha=0.65))
     assert fit.p_value < 1e-6

@@ -307,3 +307,18 @@ def test_float32_follows_float64(alpha):
     for one, other in zip(found(torch.float32), found(torch.float64), strict=True):
         # 200 sums in float32: sqrt(200) * 6e-8 each, some tens of them in the gradient.
         torch.testing.assert_close(one.double(), other, rtol=3e-5, atol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("alpha", [None, 0.7, [0.6, 0.75, 0.9]], ids=str)
+def test_on_a_gpu_the_adjoint_is_backpropagation(alpha):
+    def found(adjoint):
+        sde = Network().cuda()
+        y0 = torch.linspace(-1, 1, 6, dtype=torch.float64, device="cuda").view(2, 3).requires_grad_()
+        generator = torch.Generator("cuda").manual_seed(0)
+        order = 1.0 if alpha is None else torch.tensor(alpha, dtype=torch.float64, device="cuda", requires_grad=True)
+        ys = fsdeint(sde, y0, torch.linspace(0, 1, 101), alpha=order, adjoint=adjoint, generator=generator)
+        wanted = [y0, *sde.inner.parameters(), *([] if alpha is None else [order])]
+        return [ys.detach(), *torch.autograd.grad(ys.square().sum(), wanted)]
+
+    assert_same(found(True), found(False))

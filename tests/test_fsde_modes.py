@@ -113,7 +113,7 @@ def test_wrong_options_are_refused_when_it_is_made(options, text):
         model(**options)
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.8])
+@pytest.mark.parametrize("alpha", [pytest.param(1.0, marks=pytest.mark.slow), 0.8])
 def test_mixed_precision_trains(alpha):
     module = model(alpha=alpha)
     optimizer = torch.optim.Adam(module.parameters(), 0.02)
@@ -145,6 +145,7 @@ def test_torch_func_differentiates_by_plain_backpropagation(alpha):
     torch.testing.assert_close(along, expected.sum(), rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 def test_a_compiled_caller_runs_it_as_it_is():
     module = model(alpha=0.8)
     generator = torch.Generator()
@@ -154,6 +155,22 @@ def test_a_compiled_caller_runs_it_as_it_is():
         generator.manual_seed(1)
         found = compiled(y0)
         assert torch.equal(found, 2 * ends(module)[-1])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.8])
+def test_states_of_any_layout_and_of_no_axes(alpha):
+    sde = SDE(lambda t, y: -y, lambda t, y: 0.3 * y.cos())
+    y0 = torch.arange(6.0).view(2, 3)
+    found = [
+        fsdeint(sde, each, TS, alpha=alpha, generator=torch.Generator().manual_seed(0))
+        for each in (y0, y0.T.contiguous().T)
+    ]
+    torch.testing.assert_close(*found)
+    alone = torch.tensor(0.5, requires_grad=True)
+    end = fsdeint(sde, alone, TS, alpha=alpha)[-1]
+    assert end.shape == ()
+    end.backward()
+    assert alone.grad is not None
 
 
 def test_inference_mode():

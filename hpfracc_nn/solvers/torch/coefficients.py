@@ -34,6 +34,7 @@ class Coefficients:
         diffusion: g.
         dt: The step.
         shape: Of the noise of one step.
+        eps: Of the dtype that f and g are computed in.
     """
 
     def __init__(
@@ -47,6 +48,7 @@ class Coefficients:
     ):
         self._given = sde, packing, times, like, low, diffusion
         self.packing, self.noise_type = packing, sde.noise_type
+        self.eps = torch.finfo(low or like.dtype).eps
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
         self.drift = Field(sde.drift, packing, times, like, low, OWNER, "sde.drift")
         self.diffusion = Field(sde.diffusion, packing, times, like, low, OWNER, "sde.diffusion", diffusion)
@@ -172,7 +174,7 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
                 "it does; declare 'diagonal' or 'general'."
             )
         return
-    size = _ROUNDING * torch.finfo(z.dtype).eps * float(each[1].abs().max())
+    size = _ROUNDING * coefficients.eps * float(each[1].abs().max())
     if bool(((each[0] - directions[0] * each[1]).abs() > size).any()):
         raise ValueError(
             f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "

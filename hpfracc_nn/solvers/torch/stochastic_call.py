@@ -26,7 +26,7 @@ from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
 from hpfracc_nn.solvers.torch.blocks import NoiseRows, Solve, Tensors
-from hpfracc_nn.solvers.torch.coefficients import Coefficients, check_structure, diffusion_shape, noise_type_of
+from hpfracc_nn.solvers.torch.coefficients import OWNER, Coefficients, check_structure, diffusion_shape, noise_type_of
 from hpfracc_nn.solvers.torch.noise import NoisePath, learned
 from hpfracc_nn.solvers.torch.one_step import one_step_of
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
@@ -34,8 +34,6 @@ from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
 from hpfracc_nn.solvers.torch.problem import Problem, Progress
 from hpfracc_nn.solvers.torch.volterra import VolterraBlocks, Weighting
-
-OWNER = "fsdeint"
 
 
 @dataclass(frozen=True)
