@@ -1,4 +1,4 @@
-"""A NeuralFSDE in Lightning: training that is ended and goes on from a checkpoint ends where training in one go does."""
+"""A NeuralFSDE in Lightning: training that goes on from a checkpoint ends where training in one go does."""
 
 import copy
 

@@ -1,6 +1,9 @@
 """Estimates of the Hurst index."""
 
+import pathlib
 import re
+import runpy
+import sys
 
 import numpy as np
 import pytest
@@ -103,6 +106,15 @@ def test_moments_of_fractional_brownian_motion_grow_by_its_index(hurst):
     assert np.mean([each.hurst for each in found]) == pytest.approx(hurst, abs=0.04)  # long lags have few, alike
     assert found[0].lags[0] == 1
     assert found[0].lags[-1] == 400
+
+
+@pytest.mark.slow
+def test_the_example_of_rough_volatility_runs(monkeypatch, capsys):
+    pytest.importorskip("arch")
+    example = pathlib.Path(__file__).parents[1] / "examples" / "rough_volatility.py"
+    monkeypatch.setattr(sys, "argv", [str(example), "--quick"])
+    runpy.run_path(str(example), run_name="__main__")
+    assert capsys.readouterr().out.count("with noise     hurst 0.") == 3
 
 
 REFUSALS = [

@@ -103,7 +103,7 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
     hurst, ratio = spectrum.best(has_noise)
     variance = spectrum.variance(hurst, ratio)
     deviation = spectrum.deviation(hurst, ratio, has_noise)
-    half = stats.norm.ppf((1 + level) / 2) * deviation
+    half = float(stats.norm.ppf((1 + level) / 2)) * deviation
     return HurstEstimate(
         hurst=hurst,
         standard_error=deviation,

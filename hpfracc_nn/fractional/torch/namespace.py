@@ -30,8 +30,9 @@ class TorchNamespace:
     ifft = staticmethod(torch.fft.ifft)
 
     def asarray(self, value: Any) -> Tensor:
-        found = value if isinstance(value, Tensor) else torch.as_tensor(value, dtype=torch.float64, device="cpu")
-        return found.to(torch.float64)
+        if isinstance(value, Tensor):
+            return value.to(torch.float64)
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu")  # a number's own dtype would be single
 
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
         found = torch.as_tensor(values, device=like.device)

@@ -43,7 +43,7 @@ class HurstNoise(Noise):
     def __post_init__(self) -> None:
         value = parameter(type(self).__name__, "hurst", self.hurst, UNIT, "0.3")
         object.__setattr__(self, "hurst", value)
-        bounds_of(type(self).__name__, value, self.bounds)
+        object.__setattr__(self, "bounds", bounds_of(type(self).__name__, value, self.bounds))
 
     @classmethod
     def examples(cls) -> tuple[Noise, ...]:
@@ -58,7 +58,14 @@ class HurstNoise(Noise):
     @property
     def regularity(self) -> float:
         """The least Hurst index that there may be."""
-        return bounds_of(type(self).__name__, self.hurst, self.bounds)[0]
+        return self.interval[0]
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Where the Hurst index lies: its bounds, or its own least and largest value; (0, 1) for a tensor."""
+        if self.bounds is not None:
+            return self.bounds
+        return (0.0, 1.0) if is_tensor(self.hurst) else (float(np.min(self.hurst)), float(np.max(self.hurst)))
 
     @property
     def trailing(self) -> Shape:

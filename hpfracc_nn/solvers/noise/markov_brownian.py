@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.solvers.noise import markov
 from hpfracc_nn.solvers.noise.fractional import HurstNoise
 from hpfracc_nn.solvers.noise.linear import Linear, advance, covariance
-from hpfracc_nn.solvers.noise.noise import Shape, State, bounds_of, is_tensor
+from hpfracc_nn.solvers.noise.noise import Shape, State, is_tensor
 from hpfracc_nn.solvers.noise.source import Source
 
 _LEAST, _MOST = 0.05, 0.95  # of a tensor without bounds: at 0 and 1 no number of states is enough
@@ -56,7 +56,7 @@ class MarkovNoise(HurstNoise):
     @property
     def interval(self) -> tuple[float, float]:
         """The Hurst indices that the rates are chosen for."""
-        low, high = bounds_of(type(self).__name__, self.hurst, self.bounds)
+        low, high = super().interval
         return (max(low, _LEAST), min(high, _MOST)) if is_tensor(self.hurst) else (low, high)
 
     def rates(self, n_steps: int, dt: float) -> np.ndarray:

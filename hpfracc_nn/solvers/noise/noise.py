@@ -172,20 +172,24 @@ def parameter(owner: str, name: str, value: Parameter, within: Range, example: s
     return float(found) if found.ndim == 0 else tuple(found.tolist())
 
 
-def bounds_of(owner: str, value: Parameter, bounds: tuple[float, float] | None) -> tuple[float, float]:
-    """Return where a Hurst index lies: its bounds, or its own least and largest value; (0, 1) for a tensor.
+def bounds_of(owner: str, value: Parameter, bounds: Any) -> tuple[float, float] | None:
+    """Return the bounds of a Hurst index as floats, or None where there are none.
 
     Raises:
-        ValueError: The bounds are not within [0, 1], or a number is not within them.
+        TypeError: They are not a pair of numbers.
+        ValueError: They are not within [0, 1], or a number is not within them.
     """
     if bounds is None:
-        return (0.0, 1.0) if is_tensor(value) else (float(np.min(value)), float(np.max(value)))
-    low, high = bounds
+        return None
+    try:
+        low, high = (float(each) for each in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0.5, 1).") from None
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.5, 1).")
     if not is_tensor(value) and not (low <= np.min(value) and np.max(value) <= high):
         raise ValueError(f"{owner}(hurst={value}, bounds={bounds}): needs hurst within its bounds; widen them.")
-    return float(low), float(high)
+    return low, high
 
 
 def is_tensor(value: Any) -> bool:

@@ -22,7 +22,7 @@ from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
 
 _BLOCK = 1 << 16  # numbers that a block holds
-_SHORTEST = 16  # steps
+_SHORTEST = 32  # steps
 _COLUMNS = 32  # that are added up at a time
 _MANY = 1 << 13  # normal numbers in double precision
 
@@ -108,8 +108,8 @@ class NoisePath:
 
     What is drawn does not depend on the order in which blocks are asked for: the first time, all blocks up to the one
     wanted are drawn. A block that was drawn before is made again from what was kept: bit-identical. Where a block takes
-    less memory than a generator's state it is kept itself; so is everything where the noise is drawn whole, or where
-    one of its parameters requires a gradient, which then flows through `block`.
+    less memory than the generator's and the noise's state it is kept itself; so is everything where the noise is drawn
+    whole, or where one of its parameters requires a gradient, which then flows through `block`.
 
     Args:
         noise: The noise.
@@ -148,9 +148,7 @@ class NoisePath:
         learns = any(each.requires_grad for each in learned(noise))
         is_one = noise.is_whole or learns
         self.block_steps = self.n_steps if is_one else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
-        self._keeps = (
-            is_one or self.block_steps * width * self.dtype.itemsize <= self.source.generator.get_state().numel()
-        )
+        self._keeps = is_one
         self._made: list[Tensor] = []
         self._begun: list[tuple[Tensor, State]] = []  # of each block: the generator's state, the noise's
         self._state: State | None = None
@@ -179,12 +177,23 @@ class NoisePath:
         """Draw the next block, number `i`, and keep it or what it takes to draw it again."""
         if self._state is None:
             self._state = self.noise.start(self.n_steps, self.shape, self.dt, self.source)
+            self._keeps = self._keeps or self._block_bytes <= self._state_bytes
         if not self._keeps:
             self._begun.append((self.source.generator.get_state(), self._state))
         found, self._state = self._increments(i, self.source, self._state)
         if self._keeps:
             self._made.append(found)
         return found
+
+    @property
+    def _block_bytes(self) -> int:
+        return self.block_steps * math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def _state_bytes(self) -> int:
+        """Of what it takes to draw a block again."""
+        own = sum(each.numel() * each.element_size() for each in self._state or () if isinstance(each, Tensor))
+        return self.source.generator.get_state().numel() + own
 
     def _again(self, i: int) -> Tensor:
         numbers, state = self._begun[i]
