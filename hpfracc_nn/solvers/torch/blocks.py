@@ -28,7 +28,8 @@ class Advance:
     Attributes:
         states: Of each of its steps.
         carry: What the next block begins with; empty after the last step.
-        values: What each of its steps brings the past, [sets, *shape]; none where there is no memory.
+        values: What each of its steps brings the past, [*shape], or [sets, *shape] where there are several sets of
+            weights; none where there is no memory.
     """
 
     states: list[Tensor]

@@ -68,6 +68,10 @@ class Coefficients:
             return g.squeeze(-1) * noise
         return torch.matmul(g, noise.unsqueeze(-1)).squeeze(-1)
 
+    def moved(self, drift: Tensor, g: Tensor, noise: Tensor) -> Tensor:
+        """Return a drift's part of a step and the noise's, added; the last bit is not that of a sum."""
+        return torch.addcmul(drift, g, noise) if self._is_elementwise else drift + self.applied(g, noise)
+
 
 def noise_type_of(sde: Any) -> str:
     """Return the noise type that an equation declares.

@@ -17,7 +17,7 @@ class OwnSums(Protocol):
         ...
 
     def following(self, i: int, value: Tensor) -> Tensor:
-        """Return x_(i+1), [*shape], after Z_i, [sets, *shape]; asked for one i after the other from 0 on."""
+        """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
         ...
 
 
@@ -40,7 +40,7 @@ class TrackedSums:
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
         rows = self._rows[1:]
-        for k, part in enumerate(value.unbind()):
+        for k, part in enumerate(value.unbind() if self._weights.shape[1] > 1 else (value,)):
             rows = torch.addcmul(rows, self._weights[1 : 1 + rows.shape[0], k], part)
         self._rows = rows
         return rows[0]
@@ -63,23 +63,23 @@ class BufferedSums:
         each = weights.transpose(0, 1)
         each = each.reshape(sets, count) if self._is_one else each
         values, cotangents = rows.new_empty(sets, count, *self._shape), torch.empty_like(rows)
-        self._slots, self._their_slots = values.unbind(1), cotangents.unbind()
+        self._slots, self._their_slots = values.unbind(1) if sets > 1 else values[0].unbind(), cotangents.unbind()
         # By i: Z_0 to Z_i with lags i + 1 to 1 for x_(i+1), and the cotangents of x_(i+1) and after with lags 1 on.
         up, sums = each.flip(1), range(count - 1)
         self._past = [[(self._sides(values[k, : i + 1]), up[k, count - 2 - i : -1]) for k in range(sets)] for i in sums]
         self._later = [[(self._sides(cotangents[i + 1 :]), each[k, 1 : count - i]) for k in range(sets)] for i in sums]
-        self._nothing = torch.zeros_like(self._flat(rows[0]))
+        self._nothing = torch.zeros_like(self._flat(rows)[0])
         self.begin(rows)
 
     def begin(self, rows: Tensor) -> None:
         """Begin the next block."""
-        self._rows = rows.unbind()
+        self._rows = self._flat(rows).unbind()
         self._token = rows.new_empty(0)  # ties each step to the one before: their cotangents come in turn
 
     @property
     def first(self) -> Tensor:
         """See `OwnSums`."""
-        return self._rows[0]
+        return self._rows[0].view(self._shape)
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
@@ -92,19 +92,18 @@ class BufferedSums:
     def sum(self, i: int, value: Tensor, row: Tensor) -> Tensor:
         """Return x_(i+1) for the row of that step."""
         self._slots[i].copy_(value)
-        found = self._flat(row)
         for values, weights in self._past[i]:
-            found = self._added(found, values, weights)
-        return found.view(self._shape)
+            row = self._added(row, values, weights)
+        return row.view(self._shape)
 
     def pulled(self, i: int, g: Tensor) -> Tensor:
         """Return the sums' cotangent of Z_i, where x_(i+1) has cotangent g and those after it have been here."""
         self._their_slots[i + 1].copy_(g)
         found = [self._added(self._nothing, *pair).view(self._shape) for pair in self._later[i]]
-        return found[0][None] if len(found) == 1 else torch.stack(found)
+        return found[0] if len(found) == 1 else torch.stack(found)
 
-    def _flat(self, x: Tensor) -> Tensor:
-        return x.reshape(-1) if self._is_one else x
+    def _flat(self, rows: Tensor) -> Tensor:
+        return rows.reshape(rows.shape[0], -1) if self._is_one else rows
 
     def _sides(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1).T if self._is_one else x
@@ -118,11 +117,11 @@ class _Following(torch.autograd.Function):
     def forward(
         ctx: Any, sums: BufferedSums, i: int, value: Tensor, token: Tensor, row: Tensor
     ) -> tuple[Tensor, Tensor]:
-        ctx.given = sums, i
+        ctx.given, ctx.row = (sums, i), row.shape
         return sums.sum(i, value, row), token.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         sums, i = ctx.given
         g, token = grads
-        return None, None, sums.pulled(i, g), token, g
+        return None, None, sums.pulled(i, g), token, g.reshape(ctx.row)

@@ -224,6 +224,7 @@ class Replay:
         assert isinstance(self.memory, Anticipation), "alpha is learned"
         packing, sets = weighting.problem.packing, weighting.weights.sets
         values = torch.stack([value for block in reversed(self.values) for value in block])
+        values = values.view(values.shape[0], sets, *packing.shape)
         by_set = [packing.matrix(torch.cat([values[:, k], torch.zeros_like(values[:1, k])])) for k in range(sets)]
         sigma = tuple(self.of_shared)
         return weighting.order_gradient(alpha, self.memory.cotangents, torch.stack(by_set, 2), sigma)

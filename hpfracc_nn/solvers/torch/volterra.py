@@ -58,16 +58,15 @@ class VolterraBlocks:
         values: list[Tensor] = []
         memory = sums.first
         residual = carry[0] if first and carry else None
-        for i in range(last - first):
+        for i, drives in enumerate(zip(*driving, strict=True)):
             y = memory if residual is None else memory + residual
             states.append(y)
-            n = first + i
-            if n == self.n_steps:
-                break
-            value, residual = self._step(n, y, *(row[i] for row in driving))
+            value, residual = self._step(first + i, y, *drives)
             values.append(value)
-            if n + 1 < last:
+            if first + i + 1 < last:
                 memory = sums.following(i, value)
+        if last > self.n_steps:
+            states.append(memory if residual is None else memory + residual)
         if residual is None or last > self.n_steps:
             return Advance(states, (), values)
         return Advance(states, (residual,), values)
@@ -96,11 +95,10 @@ class VolterraBlocks:
     def _step(
         self, n: int, y: Tensor, increment: Tensor, other: Tensor | None = None, deviation: Tensor | None = None
     ) -> tuple[Tensor, Tensor | None]:
-        """Return what step n brings the past, [sets, *shape], and the residual's term."""
+        """Return what step n brings the past, and the residual's term."""
         c = self.c
         drift, g = c.drift(n, y) * c.dt, c.diffusion(n, y)
-        moved = c.applied(g, increment)
-        value = torch.stack([drift, moved]) if self.weights.sets > 1 else (drift + moved)[None]
+        value = torch.stack([drift, c.applied(g, increment)]) if self.weights.sets > 1 else c.moved(drift, g, increment)
         if other is None:
             return value, None
         residual = c.applied(g, other)
@@ -121,7 +119,7 @@ class Recollection:
         self.problem, self.plan, self._z0 = problem, plan, z0
         operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
         self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like)
-        self._views = _by_step(self._past)
+        self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
         """See `blocks.Memory`."""
@@ -157,12 +155,13 @@ class Anticipation:
         columns = torch.nn.functional.pad(forward.columns, (0, self._top - problem.n_steps))
         operand = Toeplitz(columns, forward.nodes, forward.coefficients)
         self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like)
-        self._views = _by_step(self._past)[:, 0]
+        self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
-        """Return the cotangents that a block's steps have from all that follow it, [steps, sets, *shape]."""
+        """Return the cotangents that what the steps of a block bring has from all that follows it."""
         out, _ = self._past.opened(self._top + 1 - first - self._block)
-        return (out.transpose(0, 1).flip(0)[: last - first],)
+        by_step = out[0] if out.shape[0] == 1 else out.transpose(0, 1)
+        return (by_step.flip(0)[: last - first],)
 
     def add(self, first: int, values: list[Tensor]) -> None:
         """See `blocks.Memory`."""
@@ -177,11 +176,6 @@ class Anticipation:
     def tell(self) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         self.problem.tell(self.plan, self._past)
-
-
-def _by_step(past: Past) -> Tensor:
-    """Return what goes in by step, [steps + 1, ins, *shape]: also where that is one."""
-    return past.packing.viewed(past.values)
 
 
 @dataclass(eq=False)
