@@ -316,7 +316,7 @@ def test_on_a_gpu_the_adjoint_is_backpropagation(alpha):
         sde = Network().cuda()
         y0 = torch.linspace(-1, 1, 6, dtype=torch.float64, device="cuda").view(2, 3).requires_grad_()
         generator = torch.Generator("cuda").manual_seed(0)
-        order = 1.0 if alpha is None else torch.tensor(alpha, dtype=torch.float64, device="cuda", requires_grad=True)
+        order = torch.tensor(alpha or 1.0, dtype=torch.float64, device="cuda", requires_grad=alpha is not None)
         ys = fsdeint(sde, y0, torch.linspace(0, 1, 101), alpha=order, adjoint=adjoint, generator=generator)
         wanted = [y0, *sde.inner.parameters(), *([] if alpha is None else [order])]
         return [ys.detach(), *torch.autograd.grad(ys.square().sum(), wanted)]

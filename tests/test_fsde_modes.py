@@ -145,6 +145,24 @@ def test_torch_func_differentiates_by_plain_backpropagation(alpha):
     torch.testing.assert_close(along, expected.sum(), rtol=1e-12, atol=0)
 
 
+def test_an_order_of_one_has_a_derivative_in_every_mode():
+    noise = Given(streams(brownian(10, (2,)), 2))
+    sde = SDE(lambda t, y: -(y**2), lambda t, y: 0.3 * y.cos())
+    y0 = torch.tensor([0.4, -0.2], dtype=torch.float64)
+
+    def end(alpha):
+        return fsdeint(sde, y0, [0.0, 1.0], dt=0.1, alpha=alpha, noise=noise)[-1].sum()
+
+    one = torch.ones((), dtype=torch.float64)
+    expected = (end(1.0 - 1e-7 * one) - end(1.0 - 2e-7 * one)).item() / 1e-7
+    leaf = one.clone().requires_grad_()
+    assert torch.autograd.grad(end(leaf), leaf)[0].item() == pytest.approx(expected, rel=1e-5)
+    assert torch.func.grad(end)(one).item() == pytest.approx(expected, rel=1e-5)
+    assert torch.func.jvp(end, (one,), (one,))[1].item() == pytest.approx(expected, rel=1e-5)
+    with pytest.raises(ValueError, match="one scheme, Euler's"):
+        fsdeint(sde, y0, [0.0, 1.0], dt=0.1, alpha=leaf, scheme="milstein")
+
+
 @pytest.mark.slow
 def test_a_compiled_caller_runs_it_as_it_is():
     module = model(alpha=0.8)

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import forward_ad
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_traced
 from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
@@ -34,6 +34,8 @@ from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
 from hpfracc_nn.solvers.torch.problem import Problem, Progress
 from hpfracc_nn.solvers.torch.volterra import VolterraBlocks, Weighting
+
+_BELOW = float(np.nextafter(1.0, 0.0))
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,11 @@ class StochasticCall:
         self.orders = _checked_orders(alpha)
         given = alpha if isinstance(alpha, Tensor) else None
         self.packing = packing_of(self.y0, torch.Size(()) if given is None else given.shape, OWNER)
-        self.learns = given is not None and given.requires_grad
+        self.learns = given is not None and _is_differentiated(given)
         self.has_memory = self.learns or bool((self.orders < 1).any())
         self.alpha = None if given is None else given.to(self.like.device, torch.float64).reshape(-1)
-        method.rule(noise_type, float(self.orders.min()))
+        # An order of 1 whose gradient is wanted is solved as those below are.
+        method.rule(noise_type, min(float(self.orders.min()), _BELOW if self.has_memory else 1.0))
         outputs = checks.increasing(OWNER, times_of(OWNER, ts))
         self.first = float(outputs[0])
         self.elapsed, self.outputs = _mesh(outputs, resolution(ts), dt)
@@ -205,6 +208,12 @@ class StochasticCall:
         else:
             steps = OneStepBlocks(one_step_of(method.scheme, c, method.interpretation), n_steps, numbers)
         return Solve(steps, NoiseRows(path), n_steps, self.outputs, self.first + self.elapsed, progress)
+
+
+def _is_differentiated(alpha: Tensor) -> bool:
+    """Whether a derivative by alpha is taken, in whatever mode."""
+    is_wrapped = torch._C._functorch.is_functorch_wrapped_tensor(alpha)
+    return is_wrapped or alpha.requires_grad or has_tangent(alpha)
 
 
 def _plan(weighting: Weighting | None, needs_gradient: bool) -> Plan | None:
