@@ -47,7 +47,7 @@ class StochasticFit:
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """The confidence intervals by name, by the normal distribution."""
-        half = stats.norm.ppf((1 + self.level) / 2)
+        half = float(stats.norm.ppf((1 + self.level) / 2))
         return {
             name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
             for name, value in self.estimates.items()

@@ -22,6 +22,7 @@ Moments = Callable[[Tensor], Tensor]
 _LAGS = (1, 2, 4, 8, 16)
 _ROUNDS = 3  # of weights and estimates
 _RIDGE = 1e-6  # of the moments' correlations
+_UNIT = 0.01
 
 
 def fit_fsde(
@@ -45,10 +46,10 @@ def fit_fsde(
 ) -> StochasticFit:
     """Return the parameters whose simulated paths have the moments of the observed ones.
 
-    The distance of the moments is weighted by the inverse of their covariance, which simulated paths have at the
-    estimate before; random numbers stay the same throughout (common random numbers), so that the objective is smooth,
-    and its gradient is that of the solver's adjoint. Standard errors count the observed and the simulated paths. What
-    the solver's steps do to a path is part of the model: more `substeps` make it small.
+    The distance of the moments is relative at first, then weighted by the inverse of their covariance, which simulated
+    paths have at the estimate before. Random numbers stay the same throughout (common random numbers), so that the
+    objective is smooth, and its gradient is that of the solver's adjoint. Standard errors count the observed and the
+    simulated paths. What the solver's steps do to a path is part of the model: more `substeps` make it small.
 
     Args:
         sde: Makes the equation of the parameters, tensors of no axes by name.
@@ -96,9 +97,10 @@ def fit_fsde(
         )
     target, count = wanted.mean(0), data.shape[1]
     point, evaluations = simulated.point(np.array(list(params.values()), dtype=np.float64)), 0
-    for _ in range(_ROUNDS):
+    for n in range(_ROUNDS):
         with torch.no_grad():
-            weight = _weight(_finite("simulated", found(simulated.paths(torch.from_numpy(point)))), count, paths)
+            each = _finite("simulated", found(simulated.paths(torch.from_numpy(point))))
+            weight = _weight(each, count, paths) if n else _relative(wanted)
 
         def objective(x: np.ndarray, weight: Tensor = weight) -> tuple[float, np.ndarray]:
             leaf = torch.from_numpy(x.copy()).requires_grad_()
@@ -186,6 +188,12 @@ class _Simulated:
             **self.options,
         )
         return found
+
+
+def _relative(wanted: Tensor) -> Tensor:
+    """Return weights by which 1 is a hundredth of a moment's size: a first guess has a covariance that misleads."""
+    size = wanted.square().mean(0).sqrt().clamp_min(torch.finfo(wanted.dtype).tiny ** 0.25)
+    return torch.diag((_UNIT * size) ** -2)
 
 
 def _weight(each: Tensor, observed: int, simulated: int) -> Tensor:
