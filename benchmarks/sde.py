@@ -31,6 +31,8 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.solvers import Average, Brownian, fsdeint
 from hpfracc_nn.solvers.torch import NoisePath
 
+Draw = Callable[[Tensor], Tensor]
+
 ALPHA, DIM = 0.7, 8
 STATES = 16  # exponentials of the plain lift
 
@@ -87,11 +89,11 @@ def ours(sde: Equation, n: int, batch: int = 256, alpha: float = 1.0, weights: s
     return fsdeint(sde, start(batch), [0.0, 1.0], dt=1 / n, alpha=alpha, weights=weights)[-1]
 
 
-def plain_loop(sde: Equation, n: int, batch: int = 256) -> Tensor:
+def plain_loop(sde: Equation, n: int, batch: int = 256, normal: Draw = torch.randn_like) -> Tensor:
     """Euler and Maruyama's method as one writes it."""
     y, h, t = start(batch), 1 / n, torch.tensor(0.0)
     for _ in range(n):
-        y = y + sde.drift(t, y) * h + sde.diffusion(t, y) * (torch.randn_like(y) * math.sqrt(h))
+        y = y + sde.drift(t, y) * h + sde.diffusion(t, y) * (normal(y) * math.sqrt(h))
     return y
 
 
@@ -114,20 +116,20 @@ def peer(sde: Equation, n: int, adjoint: bool, batch: int = 256) -> Tensor:
     return found
 
 
-def whole_past(sde: Equation, n: int, batch: int = 64) -> Tensor:
+def whole_past(sde: Equation, n: int, batch: int = 64, normal: Draw = torch.randn_like) -> Tensor:
     """The Volterra equation by one product over the whole past at each step."""
     h, y0, t = 1 / n, start(batch), torch.tensor(0.0)
     k = torch.arange(n + 1, dtype=torch.float64)
     weights = (h ** (ALPHA - 1) / math.gamma(ALPHA + 1) * ((k + 1) ** ALPHA - k**ALPHA)).float().flip(0)
     past, y = torch.empty(n, batch * DIM), y0
     for i in range(n):
-        noise = torch.randn_like(y) * math.sqrt(h)
+        noise = normal(y) * math.sqrt(h)
         past[i] = (sde.drift(t, y) * h + sde.diffusion(t, y) * noise).reshape(-1)
         y = y0 + (weights[n - i :] @ past[: i + 1]).view_as(y0)
     return y
 
 
-def lift(sde: Equation, n: int, batch: int = 64) -> Tensor:
+def lift(sde: Equation, n: int, batch: int = 64, normal: Draw = torch.randn_like) -> Tensor:
     """The Volterra equation by the first lag and exponentials, one state of them for each number: what one writes."""
     h, y0, t = 1 / n, start(batch), torch.tensor(0.0)
     column = torch.from_numpy(Average().weights(np.array([ALPHA]), n, h, NUMPY).columns[0, 0])
@@ -138,7 +140,7 @@ def lift(sde: Equation, n: int, batch: int = 64) -> Tensor:
     first, decay = float(column[1]), decays.float()[:, None]
     states, y = torch.zeros(STATES, batch * DIM), y0
     for _ in range(n):
-        noise = torch.randn_like(y) * math.sqrt(h)
+        noise = normal(y) * math.sqrt(h)
         z = sde.drift(t, y) * h + sde.diffusion(t, y) * noise
         states = decay * states
         y = y0 + first * z + (c @ states).view_as(y0)

@@ -11,7 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpfracc_nn import Caputo, FractionalLayer, GrunwaldLetnikov, derivative  # noqa: E402
+from hpfracc_nn import Caputo, FractionalLayer, GrunwaldLetnikov, derivative, fsdeint  # noqa: E402
+from tests.sde_cases import Given  # noqa: E402
 
 BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
 ROUNDING = 1e-12  # float64, of values of the order of one, a few hundred terms
@@ -373,3 +374,23 @@ def test_the_special_functions_are_timed_and_compared(load):
     ours = [record for record in transforms.records if ", order" in record["who"]]
     assert len(ours) == 6
     assert all(record["error"] < ROUNDING for record in ours)
+
+
+def test_the_loops_of_the_stochastic_benchmark_are_the_same_solves(load):
+    sde = load("sde")
+    equation, n = sde.Equation(), 60
+    normal = torch.randn(n, 4, sde.DIM, generator=torch.Generator().manual_seed(0))
+    given = Given(normal / math.sqrt(n))
+
+    def drawn():
+        rows = iter(normal)
+        return lambda y: next(rows)
+
+    def ours(**options):
+        return fsdeint(equation, sde.start(4), [0.0, 1.0], dt=1 / n, noise=given, **options)[-1]
+
+    with torch.no_grad():
+        torch.testing.assert_close(sde.plain_loop(equation, n, 4, drawn()), ours())
+        volterra = ours(alpha=sde.ALPHA, weights="average")
+        torch.testing.assert_close(sde.whole_past(equation, n, 4, drawn()), volterra, rtol=1e-5, atol=1e-6)
+        torch.testing.assert_close(sde.lift(equation, n, 4, drawn()), volterra, rtol=1e-4, atol=1e-5)
