@@ -29,8 +29,9 @@ class Budget:
         self.total = self.explored = self.compiled = 0.0
 
     def allows(self, extra: float) -> bool:
-        """Return whether a trial may cost `extra` seconds more than the incumbent: half of what is left.
+        """Return whether a trial that is expected to cost `extra` seconds more than the incumbent is within a third
+        of what is left.
 
-        The other half is for what nobody expected: a trial that takes longer than was feared.
+        The rest is for one that takes longer than expected.
         """
-        return 2 * extra <= self.fraction * self.total + self.allowance - self.explored
+        return 3 * extra <= self.fraction * self.total + self.allowance - self.explored

@@ -18,7 +18,7 @@ from hpfracc_nn.selection.bucket import Key
 from hpfracc_nn.selection.budget import Budget
 from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction, Reason
 from hpfracc_nn.selection.knowledge import Knowledge, Record, State
-from hpfracc_nn.selection.rental import Rental, expected_gain
+from hpfracc_nn.selection.rental import Rental
 from hpfracc_nn.selection.sampling import LONGEST_PERIOD
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
 
@@ -55,7 +55,7 @@ class Policy:
     def __init__(
         self,
         explore_fraction: float = 0.02,
-        allowance: float = 1e-3,
+        allowance: float = 0.25e-3,
         switch_margin: float = 0.1,
         learn: bool = True,
     ):
@@ -239,7 +239,7 @@ class Policy:
         hopeful = [name for name in ready if name != record.incumbent and found[name].low < bar]
         for name in sorted(hopeful, key=lambda name: found[name].low):
             is_open = _is_open(record, name, found[name].samples)
-            if is_open and self.budget.allows(max(0.0, found[name].high - now.seconds)):
+            if is_open and self.budget.allows(found[name].expected_loss(now.seconds)):
                 return name
         return None
 
@@ -249,8 +249,9 @@ class Policy:
         best, most = None, 1.0
         for each in record.candidates.values():
             if each.compile_seconds and each.name != record.incumbent:
-                gain = expected_gain(now, found[each.name])
-                worth = self._rental.add(_code(key, each), key, gain, calls, record.calls) / each.compile_seconds
+                gain = found[each.name].expected_gain(now)
+                saved = self._rental.add(_code(key, each), key, gain, calls, record.calls, record.period)
+                worth = saved / each.compile_seconds
                 if worth >= most and found[each.name].low < now:
                     best, most = each, worth
         if best is None:
