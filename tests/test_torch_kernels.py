@@ -174,7 +174,9 @@ def test_strides_do_not_change_the_result(forced: Forced, view: str, dim: int) -
 
 @every_kernel
 @every_operator
-@pytest.mark.parametrize(("shape", "dim"), [((700, 131), -1), ((90, 131, 7), 1)], ids=["last", "middle"])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((700, 131), -1), ((90, 131, 7), 1), ((40, 131, 17), 1)], ids=["last", "narrow", "wide"]
+)
 def test_a_batch_of_several_tiles_is_all_computed(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
