@@ -326,7 +326,7 @@ def test_the_arms_that_compile_compute_the_same(load, name):
 
 def test_the_committed_tables_are_read(load):
     selection, made = load("selection"), load("selection_replay")
-    for operation in (*selection.OPERATIONS, *selection.LATER, *selection.LAST):
+    for operation in (*selection.OPERATIONS, *selection.LATER):
         for caches in selection.CACHES:
             costs = made.read(selection.RESULTS / f"selection-{operation}.json", caches)
             assert len(costs.sizes) == 15

@@ -28,10 +28,13 @@ class Budget:
         self.allowance = allowance
         self.total = self.explored = self.compiled = 0.0
 
-    def allows(self, extra: float) -> bool:
-        """Return whether a trial that is expected to cost `extra` seconds more than the incumbent is within a third
-        of what is left.
+    def allows(self, expected: float, most: float) -> bool:
+        """Return whether there is enough left for a trial.
 
-        The rest is for one that takes longer than expected.
+        Args:
+            expected: Seconds that it is expected to take longer than the incumbent; a quarter of what is left is enough
+                for that, since it may take longer than expected.
+            most: Seconds that it may take longer; all that is left must be enough for that.
         """
-        return 3 * extra <= self.fraction * self.total + self.allowance - self.explored
+        left = self.fraction * self.total + self.allowance - self.explored
+        return 4 * expected <= left and most <= left

@@ -26,6 +26,7 @@ Trust = Literal["own", "prior"]
 
 WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
 AFTER_CHANGE = 4  # the longest period while little is known
+APART = 0.01  # seconds of calls between decisions, so that one of some 100 us adds 1 %; not fewer calls than above
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 
 
@@ -103,7 +104,7 @@ class Policy:
         record.reason = _reason(record, found)
         if record.trial:
             return Decision(name, "explore", True, 1, record.incumbent)
-        record.period = self._period(record, found[name].samples, changed)
+        record.period = self._period(record, found[name], changed)
         return Decision(name, record.reason, False, record.period, name)
 
     def observe(
@@ -238,8 +239,9 @@ class Policy:
         bar = (1 - self.switch_margin) * now.seconds
         hopeful = [name for name in ready if name != record.incumbent and found[name].low < bar]
         for name in sorted(hopeful, key=lambda name: found[name].low):
-            is_open = _is_open(record, name, found[name].samples)
-            if is_open and self.budget.allows(found[name].expected_loss(now.seconds)):
+            arm = found[name]
+            is_open = _is_open(record, name, arm.samples)
+            if is_open and self.budget.allows(arm.expected_loss(now.seconds), arm.high - now.seconds):
                 return name
         return None
 
@@ -259,8 +261,11 @@ class Policy:
         self._rental.bought(_code(key, best))
         return best.name
 
-    def _period(self, record: Record, samples: int, changed: bool) -> int:
-        """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample."""
+    def _period(self, record: Record, found: Prediction, changed: bool) -> int:
+        """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample.
+
+        The longer the calls, the fewer at most: a change must not go unseen for long.
+        """
         if not self.learn:
             return LONGEST_PERIOD
         record.asked = 0 if changed else record.asked + 1
@@ -269,7 +274,8 @@ class Policy:
         is_odd = record.incumbent in record.arms and record.arms[record.incumbent].is_odd
         if is_odd and record.period > AFTER_CHANGE:
             return 1
-        return min(2 * record.period, LONGEST_PERIOD if samples >= MEASURED else AFTER_CHANGE)
+        longest = min(LONGEST_PERIOD, max(AFTER_CHANGE, int(APART / found.seconds)))
+        return min(2 * record.period, longest if found.samples >= MEASURED else AFTER_CHANGE)
 
     def _spend(self, record: Record, name: str, seconds: float, direction: Direction) -> None:
         if record.compiling:  # whatever it takes beyond a plain call is the price of the code
