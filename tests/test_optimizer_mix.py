@@ -108,7 +108,7 @@ def test_autocast_rounds_no_average(kernel, memory, options, dtype):
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("options", [{"kind": "integral"}, {"kind": "difference"}, AVERAGES[-1]], ids=named)
 def test_half_precision_rounds_an_average_once(options, capturable, dtype):
-    """A constant gradient is its own average; moving averages in half precision would stop 5 % short of it."""
+    """A constant gradient is its own average; moving averages in half precision would stop short of it."""
     group = {"alpha": 0.3, "memory": 10, "capturable": capturable, **options}
     p, state, wide = torch.zeros(2, 3, dtype=dtype), dict[str, Any](), dict[str, Any]()
     site = BackendManager(Settings(mode="prior", wisdom="off")).site("history_mix", "torch", "test")

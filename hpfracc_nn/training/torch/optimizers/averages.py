@@ -65,26 +65,25 @@ class Average:
         memory = self.memory(group)
         kept = [_kept(state, memory, grad) for grad, state in zip(grads, states, strict=True)]
         if group.get("capturable") or group.get("differentiable"):
-            return lambda: [_recorded(group, memory, grad, each) for grad, each in zip(grads, kept, strict=True)]
-        alike: dict[tuple, list[tuple[Tensor, _Kept]]] = defaultdict(list)
-        for grad, each in zip(grads, kept, strict=True):
-            alike[grad.device, grad.dtype, each.stored()].append((grad, each))
+            return lambda: [_recorded(group, memory, *each) for each in zip(grads, states, kept, strict=True)]
+        alike: dict[tuple, list[tuple[Tensor, State, State]]] = defaultdict(list)
+        for grad, state, held in zip(grads, states, kept, strict=True):
+            alike[grad.device, grad.dtype, _stored(held)].append((grad, state, held))
         mixes = []
         for (device, _, stored), found in alike.items():
             _check_capture(device)
-            lines = [in_order(grad, each.direction) for grad, each in found]
-            rows = [each.rows for _, each in found]
-            averages = [in_order(each.direction, each.direction) for _, each in found]
-            seed = group["seed"] if self.drops else None
-            mixes.append(prepared(site, lines, rows, averages, memory.mix(group["alpha"], stored, seed)))
+            lines = [in_order(grad, held["direction"]) for grad, _, held in found]
+            averages = [in_order(held["direction"], held["direction"]) for _, _, held in found]
+            mix = memory.mix(group["alpha"], stored, group["seed"] if self.drops else None)
+            mixes.append(prepared(site, lines, [held["history"] for _, _, held in found], averages, mix))
 
         def directions() -> list[Tensor]:
-            for mix in mixes:
-                mix()
+            for mixed in mixes:
+                mixed()
             for (_, _, stored), found in alike.items():
-                for _, each in found:
-                    each.keep(stored + 1)
-            return [each.direction for each in kept]
+                for _, state, held in found:
+                    _keep(state, held, stored + 1)
+            return [held["direction"] for held in kept]
 
         return directions
 
@@ -95,90 +94,73 @@ class Average:
         return Window(group["memory"], self.weights, self.is_normalised)
 
 
-@dataclass(slots=True)
-class _Kept:
-    """What is kept of one parameter: what its state holds, or what is to be put there when the step is taken."""
-
-    state: State
-    direction: Tensor
-    rows: Tensor
-    memory: float
-
-    def stored(self) -> int:
-        """Return how many gradients were stored."""
-        if "history_start" in self.state:  # the group was capturable before
-            return int(self.state["step"]) - self.state["history_start"]
-        return self.state.get("history_step", 0)
-
-    def stored_on_device(self) -> Tensor:
-        """Return the same as a tensor, made of what the base optimizer counts up."""
-        if "step" not in self.state:  # the first step of all
-            return torch.zeros((), device=self.rows.device)
-        return self.state["step"] - self.state["history_start"]
-
-    def keep(self, stored: int) -> None:
-        """Write everything into the state."""
-        self._keep_rows()
-        self.state["history_step"] = stored
-        self.state.pop("history_start", None)
-
-    def keep_capturable(self) -> None:
-        """Write everything but the count, which the base optimizer keeps from now on."""
-        if "history_start" not in self.state:
-            self.state["history_start"] = int(self.state.get("step", 0)) - self.stored()
-            self.state.pop("history_step", None)
-        self._keep_rows()
-
-    def _keep_rows(self) -> None:
-        self.state["history"], self.state["direction"] = self.rows, self.direction
-        self.state["history_memory"] = self.memory
-
-
-def _kept(state: State, memory: Memory, grad: Tensor) -> _Kept:
-    """Return what the state holds, or room for it before the first gradient; the state is not changed."""
+def _kept(state: State, memory: Memory, grad: Tensor) -> State:
+    """Return the state, if it is good for such a gradient, or what is to be written into it when the step is taken."""
     if "history" not in state:
         direction = room_like(grad)
         line = in_order(direction, direction)
         rows = line.new_zeros(memory.rows, line.numel(), dtype=memory.dtype(line.dtype))
-        return _Kept(state, direction, rows, memory.length)
-    held = state.get("history_memory")
-    if held != memory.length:
+        return {"history": rows, "direction": direction, "history_step": 0, "history_memory": memory.length}
+    if state.get("history_memory") != memory.length:
         raise RuntimeError(
-            f"the state holds what memory={_named(held)} remembers and the options of its group ask for "
-            f"memory={_named(memory.length)}: memory is fixed at the first step; drop what is remembered with "
+            f"the state holds what memory={_named(state.get('history_memory'))} remembers and the options of its group "
+            f"ask for memory={_named(memory.length)}: memory is fixed at the first step; drop what is remembered with "
             "optimizer.state.pop(parameter), or make a new optimizer."
         )
     direction, rows = state["direction"], state["history"]
     check_belongs("past gradients", direction, grad)
-    values = direction.numel() * (2 if direction.is_complex() else 1)
-    if (rows.shape, rows.device) != ((memory.rows, values), direction.device):
+    is_complex = direction.is_complex()
+    if rows.shape != (memory.rows, direction.numel() * (2 if is_complex else 1)) or rows.device != direction.device:
         raise RuntimeError(
             f"the state holds rows of shape {tuple(rows.shape)} on {rows.device} beside past gradients of shape "
-            f"{tuple(direction.shape)} on {direction.device}: these need rows of shape ({memory.rows}, {values}); drop "
-            "them with optimizer.state.pop(parameter), or make a new optimizer."
+            f"{tuple(direction.shape)} on {direction.device}: they need {memory.rows} rows of as many values there; "
+            "drop them with optimizer.state.pop(parameter), or make a new optimizer."
         )
+    dtype = memory.dtype(direction.dtype.to_real() if is_complex else direction.dtype)
     # Whoever loads a state may have given all of it the parameter's dtype.
-    return _Kept(state, direction, rows.to(memory.dtype(direction.dtype.to_real())), memory.length)
+    return state if rows.dtype == dtype else {**state, "history": rows.to(dtype)}
 
 
 def _named(length: float | None) -> str:
     return repr(EXPONENTIALS) if length == Exponentials().length else str(length)
 
 
-def _recorded(group: Group, memory: Memory, grad: Tensor, kept: _Kept) -> Tensor:
+def _keep(state: State, held: State, stored: int) -> None:
+    """Write what is kept into the state, with the number of gradients that were stored."""
+    if held is not state:
+        state.update(held)
+    state["history_step"] = stored
+    state.pop("history_start", None)
+
+
+def _stored(state: State) -> int:
+    """Return how many gradients were stored."""
+    if "history_step" in state:
+        return state["history_step"]
+    return int(state["step"]) - state["history_start"]  # the group was capturable before
+
+
+def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: State) -> Tensor:
     """Return the average of one parameter where a CUDA graph is to replay the step, or autograd to follow it."""
-    line, alpha = in_order(grad, kept.direction), group["alpha"]
+    direction, alpha = held["direction"], group["alpha"]
+    line = in_order(grad, direction)
     if group.get("differentiable"):
-        kept.rows = kept.rows.clone()  # what former steps made is part of their graph
-        stored = kept.stored()
-        count = torch.tensor(float(stored), device=grad.device)
-        average = memory.recorded(alpha, count, line, kept.rows).to(line.dtype)
-        kept.keep(stored + 1)
-        return shaped(average, kept.direction)
-    kept.keep_capturable()
-    average = memory.recorded(alpha, kept.stored_on_device(), line, kept.rows)
-    in_order(kept.direction, kept.direction).copy_(average)
-    return kept.direction
+        stored, rows = _stored(held), held["history"].clone()  # what former steps made is part of their graph
+        _keep(state, {**held, "history": rows}, stored + 1)
+        average = memory.recorded(alpha, torch.tensor(float(stored), device=grad.device), line, rows)
+        return shaped(average.to(line.dtype), direction)
+    average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, held["history"])
+    in_order(direction, direction).copy_(average)
+    return direction
+
+
+def _stored_on_device(state: State, held: State, device: torch.device) -> Tensor:
+    """Return how many gradients were stored as a tensor, made of what the base optimizer counts up from now on."""
+    if held is not state:
+        state.update(held)
+    if "history_start" not in state:
+        state["history_start"] = int(state.get("step", 0)) - state.pop("history_step")
+    return state["step"] - state["history_start"] if "step" in state else torch.zeros((), device=device)
 
 
 def _check_capture(device: torch.device) -> None:

@@ -141,27 +141,29 @@ class Fractional(_Base):
     def _exchange(self, means: dict[Tensor, Tensor]) -> _Exchange:
         """Return the directions, to be put where the gradients are."""
         exchange = _Exchange()
+        identities = [group for group in self.param_groups if is_identity(group)]
+        others = [group for group in self.param_groups if not is_identity(group)]
+        if others:
+            self._check_dense(identities)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            found = [(group, *self._prepared_group(group, means, exchange)) for group in self.param_groups]
-            for group, params, directions in found:
-                self._forget(group["params"], _KEPT if is_identity(group) else _DROPPED[group["kind"]])
+            found = [self._prepared_group(group, means, exchange) for group in others]
+            for group, (params, states, directions) in zip(others, found, strict=True):
+                _forget(states, _DROPPED[group["kind"]])
                 exchange.prepare(params, directions())
+        for group in identities:
+            _forget([self.state[p] for p in group["params"] if p in self.state], _KEPT)
         return exchange
 
     def _prepared_group(
         self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange
-    ) -> tuple[list[Tensor], Directions]:
-        """Return the parameters whose gradients make room, and what makes their directions; nothing is changed yet."""
+    ) -> tuple[list[Tensor], list[State], Directions]:
+        """Return the parameters whose gradients make room, their states, and what makes the directions."""
         params = [p for p in group["params"] if p.grad is not None]
-        if is_identity(group):
-            if not self._takes_sparse:
-                self._check_dense(params)
-            return [], list  # which makes no directions
         for p in params:
             self._check_gradient(p.grad)
         states = [self.state[p] if self.state.get(p) else exchange.fresh(p) for p in params]
         grads = [means.get(p, p.grad) for p in params]
-        return params, kind_of(group).prepared(group, params, grads, states, self._site)
+        return params, states, kind_of(group).prepared(group, params, grads, states, self._site)
 
     @uncompiled
     def _keep(self, exchange: _Exchange) -> None:
@@ -169,16 +171,10 @@ class Fractional(_Base):
         for p, state in exchange.states.items():
             self.state[p].update(state)
 
-    def _forget(self, params: list[Tensor], keys: frozenset[str]) -> None:
-        for p in params:
-            state = self.state.get(p)
-            if state and not keys.isdisjoint(state):
-                for key in keys:
-                    state.pop(key, None)
-
-    def _check_dense(self, params: list[Tensor]) -> None:
-        """Raise what the base optimizer would, before groups that it comes to earlier are changed."""
-        if any(p.grad.is_sparse for p in params):  # type: ignore[union-attr]
+    def _check_dense(self, groups: list[Group]) -> None:
+        """Raise what the base optimizer would where alpha is 1, but before other groups are changed."""
+        grads = [] if self._takes_sparse else [p.grad for group in groups for p in group["params"]]
+        if any(grad is not None and grad.is_sparse for grad in grads):
             raise RuntimeError(
                 f"{type(self).__name__} does not support sparse gradients, as its base optimizer; make them dense, or "
                 "give these parameters an optimizer that takes them, such as torch.optim.SparseAdam."
@@ -267,6 +263,12 @@ class Fractional(_Base):
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_own_defaults": self._own_defaults, "_site": self._site}
+
+
+def _forget(states: list[State], keys: frozenset[str]) -> None:
+    for state in states:
+        for key in keys:
+            state.pop(key, None)
 
 
 class _Exchange:

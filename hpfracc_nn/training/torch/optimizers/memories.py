@@ -133,7 +133,7 @@ class Exponentials:
         return len(power_law.RATES)
 
     def dtype(self, values: torch.dtype) -> torch.dtype:
-        return torch.promote_types(values, torch.float32)  # in half precision the slow ones would stop short
+        return torch.float32 if values.itemsize == 2 else values  # in half precision the slow ones would stop short
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
         parts, total = _exponential_parts(alpha, np.float64(stored))

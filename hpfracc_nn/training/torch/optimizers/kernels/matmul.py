@@ -26,7 +26,8 @@ def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mi
         for grad, held, average in _blocks(*each):
             added, factor = grad, mix.first
             for begin, end, part in weighing:
-                torch.addmv(added, held[begin:end].t(), part, beta=factor, out=average)
+                taken = held if part.numel() == weights.numel() else held[begin:end]
+                torch.addmv(added, taken.t(), part, beta=factor, out=average)
                 added, factor = average, 1.0
             if not weighing:
                 torch.mul(grad, mix.first, out=average)
