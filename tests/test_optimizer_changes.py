@@ -7,6 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 from hpfracc_nn.training import AlphaSchedule, FractionalAdam, FractionalRMSprop, FractionalSGD
 from hpfracc_nn.training.torch.optimizers.kinds import KINDS
@@ -122,7 +127,37 @@ def test_the_smoothing_of_rmsprop_and_the_order_are_not_taken_for_each_other():
     again = FractionalRMSprop(parameters(), alpha=0.3)
     again.load_state_dict(torchs.state_dict())  # by way of torch's
     assert (again.param_groups[0]["smoothing"], again.param_groups[0]["alpha"]) == (0.9, 0.6)
-    assert "fractional_alpha" not in again.param_groups[0]
+    assert again.param_groups[0]["fractional_alpha"] is None
+
+
+@pytest.mark.parametrize("memory", [5, "exponentials"])
+@pytest.mark.parametrize("is_flat", [False, True])
+def test_distributed_checkpoints_bring_everything_back(is_flat, memory):
+    options = StateDictOptions(flatten_optimizer_state_dict=is_flat)
+    given = {"lr": 0.01, "smoothing": 0.9, "memory": memory}
+    net = torch.nn.Linear(3, 2, dtype=torch.bfloat16)
+    optimizer = FractionalRMSprop(net.parameters(), alpha=0.6, **given)
+    for _ in range(4):
+        optimizer.step(quartic(optimizer))
+    again = copy.deepcopy(net)
+    other = FractionalRMSprop(again.parameters(), alpha=0.3, **given)
+    saved = copy.deepcopy(get_optimizer_state_dict(net, optimizer, options=options))
+    set_optimizer_state_dict(again, other, saved, options=options)
+    group = other.param_groups[0]
+    assert (group["alpha"], group["smoothing"], group["fractional_alpha"]) == (0.6, 0.9, None)
+    for each in (optimizer, other):
+        each.step(quartic(each))
+    assert distance(optimizer, other) == 0
+
+
+def test_a_group_that_was_saved_as_it_is_is_loaded_as_it_is():
+    """As from ZeroRedundancyOptimizer, which saves its own copies of the groups."""
+    optimizer = train(FractionalRMSprop, 3, alpha=0.9, smoothing=0.9)
+    optimizer.param_groups[0]["alpha"] = 0.6
+    saved = torch.optim.Optimizer.state_dict(optimizer)
+    again = FractionalRMSprop(parameters(), alpha=0.3)
+    again.load_state_dict(saved)
+    assert (again.param_groups[0]["alpha"], again.param_groups[0]["smoothing"]) == (0.6, 0.9)
 
 
 def test_hooks_see_the_state_that_is_saved_and_may_load_that_of_the_base():

@@ -78,9 +78,8 @@ class Average:
             mixes.append(prepared(site, lines, [held["history"] for _, _, held in found], averages, mix))
 
         def directions() -> list[Tensor]:
-            for mixed in mixes:
+            for mixed, ((_, _, stored), found) in zip(mixes, alike.items(), strict=True):
                 mixed()
-            for (_, _, stored), found in alike.items():
                 for _, state, held in found:
                     _keep(state, held, stored + 1)
             return [held["direction"] for held in kept]
@@ -146,8 +145,8 @@ def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: St
     line = in_order(grad, direction)
     if group.get("differentiable"):
         stored, rows = _stored(held), held["history"].clone()  # what former steps made is part of their graph
-        _keep(state, {**held, "history": rows}, stored + 1)
         average = memory.recorded(alpha, torch.tensor(float(stored), device=grad.device), line, rows)
+        _keep(state, {**held, "history": rows}, stored + 1)
         return shaped(average.to(line.dtype), direction)
     average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, held["history"])
     in_order(direction, direction).copy_(average)

@@ -10,7 +10,8 @@ from hpfracc_nn.fractional.torch.probe import around_compiled
 from hpfracc_nn.training.torch.optimizers.fractional import Fractional
 from hpfracc_nn.training.torch.optimizers.kind import Group
 
-_SAVED_ORDER = "fractional_alpha"  # of RMSprop, in a state_dict
+# RMSprop's order in a state_dict. A group has the key too, and None: flattened checkpoints are read by a group's keys.
+_SAVED_ORDER = "fractional_alpha"
 
 
 class FractionalSGD(Fractional, torch.optim.SGD):
@@ -94,7 +95,8 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
 
     Takes the options of `torch.optim.RMSprop`, in its order and by name, and those below by name. Torch's own `alpha`,
     the smoothing constant, is `smoothing` here: `alpha` is the order, as everywhere in this package. Only in
-    `state_dict`, which either of the two optimizers can load, `alpha` is torch's and the order `fractional_alpha`.
+    `state_dict`, which either of the two optimizers can load, `alpha` is torch's and the order `fractional_alpha`; in a
+    group that is None.
 
     Args:
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
@@ -121,7 +123,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             ValueError: One of these is out of range or unknown.
         """
         if "smoothing" not in self.defaults:
-            self.defaults["smoothing"] = self.defaults.pop("alpha")
+            self.defaults.update({"smoothing": self.defaults.pop("alpha"), _SAVED_ORDER: None})
         super().add_param_group(param_group)
 
     @around_compiled
@@ -147,9 +149,12 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             handle.remove()
 
     def _adopted_group(self, saved: Group, present: Group) -> Group:
-        order, smoothing = saved.get(_SAVED_ORDER, present["alpha"]), saved.get("alpha", present["smoothing"])
-        rest = {name: value for name, value in saved.items() if name != _SAVED_ORDER}
-        return super()._adopted_group({**rest, "alpha": order, "smoothing": smoothing}, present)
+        order = saved.get(_SAVED_ORDER)
+        if order is not None or "smoothing" not in saved:  # or else it is a group as it is here
+            smoothing = saved.get("alpha", present["smoothing"])
+            order = present["alpha"] if order is None else order
+            saved = {**saved, "alpha": order, "smoothing": smoothing, _SAVED_ORDER: None}
+        return super()._adopted_group(saved, present)
 
 
 def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
