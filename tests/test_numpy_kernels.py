@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
+from hpfracc_nn.fractional.numba import availability
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
 from hpfracc_nn.fractional.numpy.forms import MATRIX_KEPT
 from hpfracc_nn.fractional.numpy.frame import Frame
@@ -166,11 +167,11 @@ def test_the_matrix_is_refused_where_it_is_too_large() -> None:
 
 
 def test_the_recurrence_needs_exponentials_and_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: object())
+    monkeypatch.setattr(availability, "find_spec", lambda name: object())
     assert refusal(numba_kernel, n=16) is None
     assert refusal(numba_kernel, n=10**6, exponentials=30) is None
     assert refusal(numba_kernel, n=17) == "the weights are no sum of exponentials to float32 tolerance"
-    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
+    monkeypatch.setattr(availability, "find_spec", lambda name: None)
     assert refusal(numba_kernel, n=8) == "Numba is not installed; pip install 'hpfracc-nn[numba]'"
     manager = BackendManager(Settings(mode="prior", calibration="shipped"))
     assert manager.plan(Workload("toeplitz", "numpy", n=4096, exponentials=30)).kernel.name == "numpy/fft"

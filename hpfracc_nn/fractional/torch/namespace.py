@@ -26,8 +26,6 @@ class TorchNamespace:
     abs = staticmethod(torch.abs)
     angle = staticmethod(torch.angle)
     polygamma = staticmethod(torch.polygamma)
-    fft = staticmethod(torch.fft.fft)
-    ifft = staticmethod(torch.fft.ifft)
 
     def asarray(self, value: Any) -> Tensor:
         found = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
@@ -39,6 +37,12 @@ class TorchNamespace:
 
     def where(self, condition: Tensor, x: Any, y: Any) -> Tensor:
         return torch.where(condition, x, y)
+
+    def fft(self, x: Tensor, *, norm: str | None = None) -> Tensor:
+        return torch.fft.fft(x, norm=norm) if x.numel() else x + 0j  # MKL refuses to transform no signal
+
+    def ifft(self, x: Tensor, *, norm: str | None = None) -> Tensor:
+        return torch.fft.ifft(x, norm=norm) if x.numel() else x + 0j
 
     def cumprod(self, x: Tensor) -> Tensor:
         return torch.cumprod(x, dim=-1)
