@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from hpfracc_nn.solvers import (
+    SCHEMES,
     FFTBlocks,
     FixedPoint,
     Graded,
@@ -19,6 +20,7 @@ from hpfracc_nn.solvers import (
     Window,
     fdeint,
 )
+from hpfracc_nn.solvers.torch import solving
 from tests.solver_cases import tensor
 
 TS = torch.linspace(0, 1, 11, dtype=torch.float64)
@@ -40,12 +42,18 @@ def call(**changes):
         ({"y0": 1.0}, TypeError, r"fdeint\(y0 of type float\).*torch\.as_tensor\(y0\)"),
         ({"y0": torch.ones(2, dtype=torch.int64)}, TypeError, r"float32 or float64; convert with y0\.to"),
         ({"y0": torch.ones(0)}, ValueError, r"shape \(0,\)\): needs numbers"),
+        ({"y0": tensor(1.0, float("nan"))}, ValueError, r"y0\): needs finite numbers; y0 holds nan at place 1 of 2"),
+        ({"alpha": 1.5, "dy0": tensor(float("inf"))}, ValueError, r"dy0\): needs finite numbers; dy0 holds inf"),
         ({"y0": (torch.ones(1), tensor(1.0))}, TypeError, r"one dtype and device"),
         ({"ts": tensor(0, 0.2, 0.1)}, ValueError, r"times must increase; ts\[2\]=0\.1 follows ts\[1\]=0\.2"),
         ({"ts": tensor(0, float("nan"))}, ValueError, r"times must be finite; ts\[1\]=nan"),
         ({"ts": tensor(0.0)}, ValueError, r"needs two times or more"),
         ({"ts": tensor(0, 0.1, 0.3)}, ValueError, r"equal steps.*pass n_steps, or mesh='graded'"),
-        ({"ts": tensor(0, 0.1, 0.3), "n_steps": 4}, ValueError, r"ts\[1\]=0\.1 lies 1\.33.*choose n_steps"),
+        (
+            {"ts": tensor(0, 0.1, 0.3), "n_steps": 4},
+            ValueError,
+            r"ts\[1\] lies 0\.1 from the start, 1\.33.*choose n_steps",
+        ),
         ({"n_steps": 0}, ValueError, r"n_steps >= 1"),
         ({"n_steps": 2.0}, TypeError, r"n_steps=2\.0\): needs an integer"),
         ({"alpha": 0.0}, ValueError, r"alpha=0\): needs 0 < alpha < 2.*as a system"),
@@ -55,6 +63,8 @@ def call(**changes):
         ({"alpha": torch.tensor(1)}, TypeError, r"needs a floating tensor"),
         ({"alpha": tensor(0.1, 0.2)}, ValueError, r"a shape that broadcasts to y0's \(1,\)"),
         ({"y0": (tensor(1.0),), "alpha": tensor(0.1, 0.2)}, ValueError, r"needs one alpha for a tuple"),
+        ({"alpha": tensor(1.5)}, ValueError, r"alpha=1\.5\).*pass dy0, of y0's shape, or keep a learned order below 1"),
+        ({"alpha": tensor(2.5)}, ValueError, r"as a system.*keep a learned order within bounds"),
         ({"alpha": 1.5}, ValueError, r"needs the derivative at the start.*pass dy0"),
         ({"dy0": tensor(1.0)}, ValueError, r"orders above 1.*leave dy0 out"),
         ({"alpha": 1.5, "dy0": tensor(1.0, 2.0)}, ValueError, r"needs the shape of y0"),
@@ -71,6 +81,20 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
         call(**changes)
 
 
+def neural(bounds):
+    class Decay(torch.nn.Module):
+        def forward(self, t, y):
+            return -y
+
+    return NeuralFDE(Decay(), 0.8, learn_alpha=True, bounds=bounds)
+
+
+def multi_term(forcing):
+    equation = MultiTerm({1.5: 1.0}, forcing)
+    start = equation.state(tensor(1.0, 2.0), tensor(0.0, 0.0))
+    return fdeint(equation, start, TS, equation.alpha)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -84,6 +108,18 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
         (lambda: NeuralFDE(torch.nn.Identity(), 2.5), r"needs 0 < alpha < 2"),
         (lambda: NeuralFDE(torch.nn.Identity(), 0.5, learn_alpha=True, bounds=(0.6, 1)), r"to be learned within"),
         (lambda: NeuralFDE(torch.nn.Identity(), scheme="bdf2", mesh="graded"), r"NeuralFDE\(scheme='bdf2'"),
+        (
+            lambda: neural(bounds=(0.5, 1.5))(tensor(1.0), TS),
+            r"bounds=\(0\.5, 1\.5\)\).*derivative at the start.*pass dy0",
+        ),
+        (lambda: neural(bounds=(0.5, 1.5))(tensor(1.0), TS, tensor(2.0)), r"jumps by \(t - ts\[0\]\) dy0 at alpha = 1"),
+        (lambda: neural(bounds=(0.5, 1.0))(tensor(1.0), TS, tensor(2.0)), r"orders above 1.*leave dy0 out"),
+        (lambda: NeuralFDE(torch.nn.Identity(), 0.7)(tensor(1.0), TS, tensor(2.0)), r"orders above 1.*leave dy0 out"),
+        (
+            lambda: multi_term(lambda t, y: torch.ones(3)),
+            r"forcing\): needs the shape of y, \(2,\).*it returned \(3,\)",
+        ),
+        (lambda: multi_term(lambda t, y: torch.ones(2, 2)), r"it returned \(2, 2\)"),
     ],
 )
 def test_so_is_a_wrong_option(make, text):
@@ -115,9 +151,46 @@ def test_the_parts_of_a_tuple_are_checked_one_by_one():
         call(f=lambda t, y: (y[0], y[0]), y0=y0)
 
 
-def test_what_is_not_finite_is_refused_at_its_step():
-    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4, f returned one that is not"):
-        call(f=lambda t, y: torch.where(t > 0.35, torch.nan, -y))
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("kind", [torch.nan, torch.inf])
+@pytest.mark.parametrize("scheme", [*SCHEMES, Trapezoid(FixedPoint()), Trapezoid(Newton(dense=0))], ids=str)
+def test_what_is_not_finite_is_refused_at_its_step(scheme, kind, adjoint):
+    y0 = tensor(1.0).requires_grad_()
+    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4, f returned one that is not .* size 0\.\d+"):
+        call(f=lambda t, y: torch.where(t > 0.35, kind, -y), scheme=scheme, y0=y0, adjoint=adjoint)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])
+def test_it_is_inside_a_transform(transform):
+    def last(y0):
+        return call(f=lambda t, y: torch.where(t > 0.35, torch.nan, -y), y0=y0)[-1].sum()
+
+    with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4"):
+        transform(last)(torch.ones(2, 1, dtype=torch.float64))
+
+
+def test_an_iterate_where_the_right_hand_side_is_undefined_says_so():
+    # Newton's first step leaves the domain of the square root.
+    def f(t, y):
+        return -100 * torch.sqrt(y)
+
+    with pytest.raises(FloatingPointError, match=r"step 1, t=0\.1.*an iterate of the step's equation; keep f defined"):
+        call(f=f, scheme="trapezoid", y0=tensor(0.01))
+
+
+def test_a_matrix_that_is_singular_is_no_error_of_lapack(monkeypatch):
+    monkeypatch.setattr(solving, "newton_matrix", lambda jacobian, w, like: 0 * jacobian)
+    with pytest.raises(RuntimeError, match=r"the equation of step 1, t=0\.1, did not converge.*more steps"):
+        call(scheme="trapezoid")
+
+
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "trapezoid"])
+def test_a_gradient_that_is_not_finite_comes_back_as_it_is(scheme, adjoint):
+    y0 = tensor(1.0).requires_grad_()
+    call(y0=y0, scheme=scheme, adjoint=adjoint)[-1].backward(tensor(float("nan")))
+    assert y0.grad is not None
+    assert y0.grad.isnan()
 
 
 def test_a_solution_that_diverges_says_when():
@@ -129,6 +202,29 @@ def test_a_solution_that_diverges_says_when():
 def test_an_equation_that_is_not_solved_says_at_which_step(roots):
     with pytest.raises(RuntimeError, match=r"the equation of step 1, t=0\.1, did not converge in 3 iterations.*more"):
         call(f=lambda t, y: -100 * torch.sign(y) * y.abs().sqrt(), scheme=Trapezoid(roots), y0=tensor(50.0))
+
+
+def test_an_equation_that_gmres_does_not_solve_is_solved_by_a_dense_jacobian():
+    # A second difference on 60 points: its condition is 1e3 and GMRES restarts before it knows the space.
+    second = torch.diag(torch.ones(59), 1) + torch.diag(torch.ones(59), -1) - 2 * torch.eye(60)
+    matrix, y0 = 3721 * second.double(), torch.linspace(-1, 1, 60, dtype=torch.float64)
+
+    def solved(dense):
+        start = y0.clone().requires_grad_()
+        ys = call(f=lambda t, y: matrix @ y, y0=start, scheme=Trapezoid(Newton(dense=dense)))
+        return ys.detach(), torch.autograd.grad(ys.sum(), start)[0]
+
+    for one, other in zip(solved(0), solved(60), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)
+
+
+def test_a_state_that_is_too_large_for_it_says_so(monkeypatch):
+    monkeypatch.setattr(solving, "_MOST", 0)
+    monkeypatch.setattr(solving, "gmres", lambda *given: None)
+    with pytest.raises(
+        RuntimeError, match=r"linear equation of step 1, t=0\.1, .*a state of 1 numbers.*Newton\(dense="
+    ):
+        call(scheme=Trapezoid(Newton(dense=0)))
 
 
 def test_errors_of_the_right_hand_side_pass_unchanged():

@@ -129,6 +129,44 @@ def test_the_coefficients_of_several_orders_have_gradients():
     assert found.item() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("terms", [{1.5: 1.0}, {1.5: 1.0, 0: 2.0}], ids=["alone", "with y"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_forcing_is_broadcast(terms, dtype):
+    # A number, a tensor without axes and one of the full shape say the same.
+    y0 = torch.tensor([[1.0, 2.0, 3.0], [0.0, 1.0, 0.5]], dtype=dtype)
+
+    def solved(forcing):
+        equation = MultiTerm(terms, forcing)
+        return fdeint(equation, equation.state(y0, 0 * y0), TS, equation.alpha)
+
+    expected = solved(lambda t, y: torch.full_like(y, 8.0))
+    for forcing in (lambda t, y: 8.0, lambda t, y: 8 + 0 * t, lambda t, y: torch.full((3,), 8.0, dtype=dtype)):
+        torch.testing.assert_close(solved(forcing), expected, rtol=1e-6, atol=0)
+
+
+def test_a_learned_order_passes_one_where_the_start_is_at_rest():
+    class Decay(torch.nn.Module):
+        def forward(self, t, y):
+            return -y
+
+    model = NeuralFDE(Decay(), 0.99, learn_alpha=True, bounds=(0.5, 1.5), dtype=torch.float64)
+    optimizer, y0 = torch.optim.SGD(model.parameters(), 1.5), tensor(1.0)
+    goal = fdeint(lambda t, y: -y, y0, TS, 1.2, dy0=0 * y0)
+    for _ in range(30):
+        optimizer.zero_grad()
+        (model(y0, TS, 0 * y0) - goal).square().sum().backward()
+        optimizer.step()
+    assert model.alpha.item() == pytest.approx(1.2, abs=1e-2)
+
+
+def test_an_order_in_a_tensor_may_have_a_derivative_that_it_does_not_need():
+    y0, slope = tensor(1.0), tensor(3.0).requires_grad_()
+    alpha = torch.tensor(0.9, dtype=torch.float64, requires_grad=True)
+    ys = fdeint(lambda t, y: -y, y0, TS, alpha, dy0=slope)
+    torch.testing.assert_close(ys, fdeint(lambda t, y: -y, y0, TS, 0.9), rtol=1e-13, atol=0)
+    assert torch.autograd.grad(ys.sum(), slope)[0] == 0
+
+
 def test_a_right_hand_side_without_the_state_has_gradients():
     rate = tensor(1.5).requires_grad_()
     ys = fdeint(lambda t, y: rate * torch.cos(t), tensor(1.0), TS, 0.6)

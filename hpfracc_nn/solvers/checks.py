@@ -54,8 +54,10 @@ def increasing(owner: str, ts: np.ndarray) -> np.ndarray:
     return times
 
 
-def orders(owner: str, alpha: np.ndarray, has_slope: bool) -> None:
+def orders(owner: str, alpha: np.ndarray, has_slope: bool, may_change: bool = False) -> None:
     """Raise unless all orders are in (0, 2), and a derivative is given above 1 and only there.
+
+    Where orders may change, as those that are learned, one may be given that the present ones do not need.
 
     Raises:
         ValueError: They are not.
@@ -64,14 +66,14 @@ def orders(owner: str, alpha: np.ndarray, has_slope: bool) -> None:
     if wrong.size:
         raise ValueError(
             f"{owner}(alpha={wrong[0]:g}): needs 0 < alpha < 2; write an equation of higher order as a system, one "
-            "entry of the state for each derivative."
+            f"entry of the state for each derivative{'; keep a learned order within bounds' if may_change else ''}."
         )
     if (alpha > 1).any() and not has_slope:
         raise ValueError(
             f"{owner}(alpha={alpha.max():g}): needs the derivative at the start above alpha = 1; pass dy0, of y0's "
-            "shape."
+            f"shape{', or keep a learned order below 1' if may_change else ''}."
         )
-    if has_slope and not (alpha > 1).any():
+    if has_slope and not may_change and not (alpha > 1).any():
         raise ValueError(
             f"{owner}(dy0): is a condition for orders above 1, and alpha is {alpha.max():g}; leave dy0 out."
         )

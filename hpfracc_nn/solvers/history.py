@@ -15,12 +15,12 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import FITS, LANES, TOLERANCES, Nodes, nodes
+from hpfracc_nn.fractional.special.functions import mittag_leffler
 from hpfracc_nn.solvers.schemes import Weights
 
 ANY_MESH = "history.mesh"  # the operation where steps are not equal, whose weights are no function of the lag
 
 _MOST_STATES = 14 * LANES
-_OVERFLOW = 700.0  # exp of it is near the largest double
 _CANCELLED = 32.0  # times a weight, the sizes of the terms that add up to it
 
 
@@ -195,7 +195,7 @@ class Window:
         """
         kept = min(self.n * dt, duration)
         dropped = largest * (duration**alpha - kept**alpha) / math.gamma(1 + alpha)
-        return dropped * _mittag_leffler(alpha, lipschitz * duration**alpha)
+        return dropped * float(mittag_leffler(lipschitz * duration**alpha, alpha))
 
 
 History = Automatic | Full | FFTBlocks | Exponentials | Window
@@ -249,17 +249,3 @@ def _quality(columns: np.ndarray, found: Nodes) -> tuple[float, float]:
     decays = np.exp(-np.outer(found.rates, found.certified_lags - found.first))
     c = found.fit(columns[..., found.lags], NUMPY)
     return float(np.max(np.abs(c @ decays - exact) / size)), float(np.max(np.abs(c) @ decays / size))
-
-
-def _mittag_leffler(alpha: float, z: float) -> float:
-    """Return E_alpha(z) for z >= 0 by its series, all of whose terms are positive."""
-    total, k = 0.0, 0
-    while True:
-        exponent = k * math.log(z) - math.lgamma(1 + alpha * k) if z > 0 else (-math.inf if k else 0.0)
-        if exponent > _OVERFLOW:
-            return math.inf
-        term = math.exp(exponent)
-        total += term
-        if term <= 1e-17 * total and alpha * k > z ** (1 / alpha):
-            return total
-        k += 1

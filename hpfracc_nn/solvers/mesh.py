@@ -65,8 +65,8 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
 
     Args:
         mesh: What `times` were made by.
-        times: The mesh.
-        outputs: From its first to its last time.
+        times: The mesh, from 0 on.
+        outputs: From 0 to its last time.
         alpha: The order that it was made for.
         rounding: By which the outputs may be off.
 
@@ -74,7 +74,7 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
         ValueError: The mesh is uniform and an output is none of its points; the text names the first such output.
     """
     n_steps = times.size - 1
-    part = (outputs - times[0]) / (times[-1] - times[0])
+    part = outputs / times[-1]
     index = n_steps * part ** (1 / mesh.of(alpha) if isinstance(mesh, Graded) else 1.0)
     nearest = np.clip(np.round(index), 0, n_steps)
     is_point = np.abs(index - nearest) <= (ON_MESH if isinstance(mesh, Uniform) else _SAME)
@@ -83,8 +83,8 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
     if isinstance(mesh, Uniform) and not is_point.all():
         i = int(np.argmin(is_point))
         raise ValueError(
-            f"needs output times that are points of the uniform mesh; ts[{i}]={outputs[i]:g} lies {index[i]:.6g} steps "
-            f"from the start at n_steps={n_steps}; choose n_steps so that all are, or pass mesh='graded', which "
+            f"needs output times that are points of the uniform mesh; ts[{i}] lies {outputs[i]:g} from the start, "
+            f"{index[i]:.6g} steps at n_steps={n_steps}; choose n_steps so that all are, or pass mesh='graded', which "
             "interpolates."
         )
     return np.where(is_point, nearest, index)

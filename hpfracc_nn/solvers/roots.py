@@ -12,8 +12,9 @@ from hpfracc_nn import errors
 class Newton:
     """Newton's method with a factorised Jacobian that is kept as long as it converges fast.
 
-    States of up to `dense` numbers have a dense Jacobian, made column by column; larger ones are solved by GMRES with
-    products only. The gradient is that of the solution, by the implicit function theorem.
+    States of up to `dense` numbers have a dense Jacobian, made row by row; larger ones are solved by GMRES with
+    products only, and up to 4096 numbers by a dense Jacobian after all where GMRES does not converge. The gradient is
+    that of the solution, by the implicit function theorem.
 
     Args:
         tolerance: Of the last change, relative to the largest number of the state; None is 1e-13 in float64 and 1e-6 in
@@ -27,7 +28,7 @@ class Newton:
 
     tolerance: float | None = None
     iterations: int = 50
-    dense: int = 128
+    dense: int = 1024
 
     def __post_init__(self) -> None:
         _check("Newton", self.tolerance, self.iterations)

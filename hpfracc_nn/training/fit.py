@@ -10,7 +10,12 @@ from scipy import stats
 
 Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
-_LEAST, _FIRST, _MOST = 1e-12, 1e-3, 1e12  # of the damping
+_LEAST, _MOST = 1e-12, 1e12  # of the damping
+FIRST, NEAR = 1e-3, 1e-9  # that of the first step, from anywhere and from where another fit has ended
+_SINGULAR = 1e-10  # of the largest singular value: derivatives are right to about 1e-13
+_PART = 0.05  # of the largest entry of the direction that changes nothing
+_ROUNDING, _FLAT = 1e-8, 1e-3
+_NEAR_ZERO = 1e-2  # of a parameter's first value
 
 
 @dataclass(frozen=True)
@@ -27,6 +32,7 @@ class Fit:
         n_steps: Of the solver, at the end.
         shift: By how much alpha moved when the number of steps was doubled.
         level: Of the confidence intervals.
+        notes: What else is to be known of the estimates.
     """
 
     names: tuple[str, ...]
@@ -38,6 +44,7 @@ class Fit:
     n_steps: int
     shift: float
     level: float
+    notes: tuple[str, ...] = ()
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -70,6 +77,7 @@ class Fit:
             "iterations"
         )
         lines.append(f"alpha moved by {self.shift:.2g} when the steps were doubled to {self.n_steps}")
+        lines += self.notes
         return "\n".join(lines)
 
 
@@ -90,50 +98,149 @@ class Minimum:
     iterations: int
 
 
+class Coordinates:
+    """What the optimisation moves: u with parameter = s sinh(u), s a hundredth of its first value.
+
+    That is nearly the logarithm of a parameter of either sign, and linear around 0. A rate in units in which the times
+    are not near 1 goes like t**-alpha: by its logarithm and alpha the valley of the sum of squares is straight. A
+    parameter that begins at 0 has no size, and stays as it is.
+
+    Args:
+        first: First values, [parameters].
+        is_plain: Which of them stay as they are.
+    """
+
+    def __init__(self, first: np.ndarray, is_plain: np.ndarray):
+        self._size = np.where(is_plain, 0.0, _NEAR_ZERO * np.abs(first))
+        self._is_plain = self._size == 0
+        self._divisor = np.where(self._is_plain, 1.0, self._size)
+
+    def of(self, values: np.ndarray) -> np.ndarray:
+        """Return the coordinates of values."""
+        return np.where(self._is_plain, values, np.arcsinh(values / self._divisor))
+
+    def values(self, point: np.ndarray) -> np.ndarray:
+        """Return the values at a point; infinite ones where they overflow."""
+        with np.errstate(over="ignore"):
+            return np.where(self._is_plain, point, self._size * np.sinh(np.where(self._is_plain, 0.0, point)))
+
+    def slope(self, values: np.ndarray) -> np.ndarray:
+        """Return the derivatives of the values by their coordinates."""
+        return np.where(self._is_plain, 1.0, np.hypot(self._size, values))
+
+
 def least_squares(
-    model: Model, observed: np.ndarray, start: np.ndarray, *, tolerance: float, iterations: int
+    model: Model,
+    observed: np.ndarray,
+    start: np.ndarray,
+    *,
+    tolerance: float,
+    iterations: int,
+    damping: float = FIRST,
+    bounds: tuple[np.ndarray, np.ndarray] | None = None,
 ) -> Minimum:
     """Return the minimum of the sum of squares by Gauss-Newton steps, damped where they do not go down.
+
+    Steps do not depend on the units of the parameters: each is in terms of what it changes in the predictions.
 
     Args:
         model: Point to predictions [observations] and their Jacobian; predictions that are not finite are no way down.
         observed: What is predicted.
-        start: First point.
+        start: First point, where predictions are finite.
         tolerance: A step is the last one where it changes the sum of squares, relatively, and every parameter, in units
             of its standard error, by less.
         iterations: At most.
+        damping: Of the first step; small where the start is near the minimum.
+        bounds: Least and largest values, [parameters] each; None is none.
 
     Raises:
         RuntimeError: They were not enough, or nothing goes down from a point where the gradient is not small.
 
     Source: Marquardt, J. SIAM 11 (1963) 431.
     """
-    point, damping = start, _FIRST
+    low, high = bounds or (np.full(start.shape, -np.inf), np.full(start.shape, np.inf))
+    point = start
     predicted, jacobian = model(point)
     residuals = observed - predicted
     for iteration in range(1, iterations + 1):
-        normal, slope = jacobian.T @ jacobian, jacobian.T @ residuals
-        scale = np.diag(np.diag(normal))
+        slope = jacobian.T @ residuals
+        is_free = ~(((point <= low) & (slope < 0)) | ((point >= high) & (slope > 0)))
+        scale = scale_of(jacobian)
+        last, was = residuals @ residuals, damping
+        deviation = np.sqrt(max(last, np.finfo(float).tiny) / observed.size)
+        # Of a step without damping, which says how far it is: one with damping is short also where it is far.
+        is_near = np.abs(_step(jacobian / scale, residuals, is_free, 0.0)).max() <= np.sqrt(tolerance) * deviation
         while True:
-            step = np.linalg.solve(normal + damping * scale, slope)
-            predicted, following = model(point + step)
+            following = np.clip(point + _step(jacobian / scale, residuals, is_free, damping) / scale, low, high)
+            predicted, slopes = model(following)
             found = observed - predicted
-            if np.isfinite(found).all() and found @ found <= residuals @ residuals:
+            reached = found @ found
+            is_last = is_near and abs(reached - last) <= tolerance * last
+            if is_last or reached <= last:  # what is not finite is neither
                 break
             damping *= 10
             if damping > _MOST:
-                return Minimum(point, residuals, jacobian, iteration)  # rounding: nothing is left to gain
-        gained = residuals @ residuals - found @ found
-        deviation = np.sqrt(max(found @ found, np.finfo(float).tiny) / observed.size)
-        moved = np.abs(step) * np.sqrt(np.diag(normal)) / deviation
-        last = residuals @ residuals
-        point, residuals, jacobian, damping = point + step, found, following, max(damping / 10, _LEAST)
-        if gained <= tolerance * last and moved.max() <= max(np.sqrt(tolerance), tolerance):
+                _check_gradient(jacobian[:, is_free] / scale[is_free], residuals, observed)
+                return Minimum(point, residuals, jacobian, iteration)
+        point, residuals, jacobian = following, found, slopes
+        damping = max(damping / 10, _LEAST) if damping == was else damping  # what was too little is so once more
+        if is_last:
             return Minimum(point, residuals, jacobian, iteration)
     raise RuntimeError(
         f"fit_fde: the sum of squares was still going down after {iterations} iterations; begin nearer to the minimum, "
         "or allow more by iterations=..."
     )
+
+
+def scale_of(jacobian: np.ndarray) -> np.ndarray:
+    """Return how much each parameter changes the predictions, [parameters]; 1 for those that change nothing."""
+    found = np.linalg.norm(jacobian, axis=0)
+    return np.where(found > 0, found, 1.0)
+
+
+def covariance_of(jacobian: np.ndarray, variance: float, names: Sequence[str]) -> np.ndarray:
+    """Return the covariance of estimates, from the Jacobian of the predictions and the variance of an observation.
+
+    Raises:
+        ValueError: The observations do not determine all parameters; the text names those that they do not.
+    """
+    scale = scale_of(jacobian)
+    _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
+    if sizes[-1] <= _SINGULAR * sizes[0]:
+        loose = np.abs(directions[-1])
+        unknown = [repr(name) for name, part in zip(names, loose, strict=True) if part > _PART * loose.max()]
+        if len(unknown) == 1:
+            what = f"tell nothing of {unknown[0]}"
+        else:
+            what = f"do not tell {', '.join(unknown[:-1])} and {unknown[-1]} from one another"
+        raise ValueError(
+            f"fit_fde(params): the observations {what}; fix {'it' if len(unknown) == 1 else 'all but one'}, or observe "
+            "what depends on it."
+        )
+    half = directions.T / sizes / scale[:, None]
+    return variance * half @ half.T
+
+
+def _step(jacobian: np.ndarray, residuals: np.ndarray, is_free: np.ndarray, damping: float) -> np.ndarray:
+    """Return the damped step for columns of length 1, 0 for the parameters that may not move."""
+    columns = jacobian[:, is_free]
+    count = columns.shape[1]
+    rows = np.concatenate([columns, np.sqrt(damping) * np.eye(count)])
+    found = np.zeros(is_free.size)
+    found[is_free] = np.linalg.lstsq(rows, np.concatenate([residuals, np.zeros(count)]), rcond=_SINGULAR)[0]
+    return found
+
+
+def _check_gradient(columns: np.ndarray, residuals: np.ndarray, observed: np.ndarray) -> None:
+    """Raise where no step goes down although one should: where rounding is all that is left, none does."""
+    left = float(np.linalg.norm(residuals))
+    steepness = float(np.abs(columns.T @ residuals).max(initial=0.0))
+    if left > _ROUNDING * np.linalg.norm(observed) and steepness > _FLAT * left:
+        raise RuntimeError(
+            f"fit_fde: no step makes the sum of squares less, although a residual of {left:.3g} has a part of "
+            f"{steepness:.3g} that a parameter could take away; the equation has no solution nearby, or f is no smooth "
+            "function of the parameters; begin elsewhere, or take more steps."
+        )
 
 
 def names_of(parameters: Sequence[str]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from hpfracc_nn.solvers.torch.field import product
 from hpfracc_nn.solvers.torch.orders import order_gradient
 from hpfracc_nn.solvers.torch.parameters import ParameterGradient
 from hpfracc_nn.solvers.torch.problem import Problem
+from hpfracc_nn.solvers.torch.solving import evaluated
 from hpfracc_nn.solvers.torch.steps import step_of
 
 
@@ -124,8 +125,7 @@ class Backward:
             self.gradient.flush()
             problem.tell(self.plan, past)
             totals = problem.packing.viewed(past.values.sum(2))  # of step n_steps - k at k
-            elapsed = (problem.field.times - problem.field.times[0]).flip(0)
-            return z0_gradient + totals.sum(0), torch.tensordot(elapsed, totals, 1)
+            return z0_gradient + totals.sum(0), torch.tensordot(problem.elapsed.flip(0), totals, 1)
 
     def pull(self, n: int, z: Tensor, g: Tensor) -> Tensor:
         """See `steps.Sweep`."""
@@ -139,9 +139,7 @@ class Backward:
 
     def evaluated(self, n: int, z: Tensor) -> tuple[Tensor, Tensor]:
         """See `steps.Sweep`."""
-        with torch.enable_grad():
-            leaf = z.detach().requires_grad_()
-            return leaf, self.problem.field(n, leaf)
+        return evaluated(self.problem.field, n, z)
 
     def remember(self, n: int, z: Tensor, g: Tensor) -> None:
         """See `steps.Sweep`."""
@@ -174,16 +172,8 @@ class Backward:
 
     def _replayed(self) -> Tensor:
         """Return the memories of all steps once more, [n_steps + 1, sets, *shape], from the states."""
-        problem, last = self.problem, self.problem.n_steps
         self.values = self._all_values()
-        past = problem.past(self.plan)
-        past.values[:, :, 0] = problem.packing.matrix(self.values)
-        found = self.values.new_empty(last + 1, problem.scheme.sets, *problem.packing.shape)
-        for first in range(0, last + 1, past.block):
-            base = problem.base(self.states[0], self.dz0, first, min(first + past.block, last + 1))
-            end = past.begin(first, base)
-            found[first:end] = past.memories(first, end).transpose(0, 1)
-        return found
+        return self.problem.memories(self.plan, self.states[0], self.dz0, self.values)
 
     def _all_values(self) -> Tensor:
         """Return the right-hand sides at the states, [n_steps + 1, *shape]; the last is not used and 0."""

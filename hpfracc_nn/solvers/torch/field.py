@@ -94,6 +94,17 @@ class Field:
         )
 
 
+def forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:
+    """Return v -> J v, J the Jacobian of `value` in `z`: the derivative of u -> J' u, which is linear, times v."""
+    if not value.requires_grad:
+        return lambda v: torch.zeros_like(value)
+    u = torch.zeros_like(value, requires_grad=True)
+    (pulled,) = torch.autograd.grad(value, z, u, create_graph=True, allow_unused=True)
+    if pulled is None or not pulled.requires_grad:
+        return lambda v: torch.zeros_like(value)
+    return lambda v: torch.autograd.grad(pulled, u, v, retain_graph=True)[0]
+
+
 def product(out: Tensor, inputs: Sequence[Tensor], g: Tensor) -> list[Tensor]:
     """Return the products of g with the Jacobians of `out` in each of `inputs`; 0 where it does not depend on one."""
     if not out.requires_grad:

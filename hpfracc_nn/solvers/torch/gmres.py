@@ -11,34 +11,33 @@ import torch
 from torch import Tensor
 
 _RESTART = 40
-_CYCLES = 50
+_CYCLES = 50  # where no number of products is given
 
 
-def gmres(apply: Callable[[Tensor], Tensor], b: Tensor, tolerance: float) -> Tensor:
-    """Return x with apply(x) = b.
+def gmres(apply: Callable[[Tensor], Tensor], b: Tensor, tolerance: float, products: int | None = None) -> Tensor | None:
+    """Return x with apply(x) = b, or None where it is not found.
 
     Args:
         apply: Linear, from tensors like b to such.
         b: The right-hand side.
         tolerance: Of the residual's norm, relative to that of b.
-
-    Raises:
-        RuntimeError: It is not reached in 50 cycles of 40 products.
+        products: After how many the search ends, in cycles of 40; None is 2000.
     """
     x, size = torch.zeros_like(b), float(b.norm())
     if size == 0:
         return x
+    if not size < torch.inf:
+        return None
     residual, left = b, size
-    for _ in range(_CYCLES):
+    for _ in range(_CYCLES if products is None else -(-products // _RESTART)):
         x = x + _cycle(apply, residual, tolerance * size)
         residual = b - apply(x)
         last, left = left, float(residual.norm())
         if left <= 4 * tolerance * size or (left <= 1e3 * tolerance * size and left > 0.5 * last):
             return x  # what rounding leaves grows with the condition of the map
-    raise RuntimeError(
-        f"fdeint: GMRES left {left / size:.3g} of the residual after {_CYCLES * _RESTART} products; take more steps, "
-        "or let the Jacobian be dense, Newton(dense=...)."
-    )
+        if not left < torch.inf:
+            break
+    return None
 
 
 def _cycle(apply: Callable[[Tensor], Tensor], residual: Tensor, tolerance: float) -> Tensor:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-Forcing = Callable[[Tensor, Tensor], Tensor]
+Forcing = Callable[[Tensor, Tensor], Tensor | float]
 
 
 class MultiTerm:
@@ -20,7 +20,7 @@ class MultiTerm:
 
     Args:
         terms: Coefficients by order: orders from 0 on, coefficients numbers or tensors. That of the highest is not 0.
-        forcing: Called as forcing(t, y), a tensor like y; None is 0.
+        forcing: Called as forcing(t, y): a tensor like y, or a number or a tensor that broadcasts to it; None is 0.
 
     Raises:
         ValueError: There is no order above 0, or one is negative or not finite.
@@ -78,7 +78,19 @@ class MultiTerm:
         """Return the derivatives of all entries."""
         entries: Sequence[Tensor] = x.unbind(-1)
         y = entries[0]
-        last = torch.zeros_like(y) if self.forcing is None else self.forcing(t, y)
+        last = torch.zeros_like(y) if self.forcing is None else self._forced(t, y)
         for index, c in self._lower:
             last = last - c * entries[index]
         return torch.stack([*entries[1:], last / self._top], -1)
+
+    def _forced(self, t: Tensor, y: Tensor) -> Tensor:
+        assert self.forcing is not None, "there is one"
+        found = self.forcing(t, y)
+        found = found.to(y.dtype) if isinstance(found, Tensor) else torch.as_tensor(found).to(y)
+        padded = (1,) * (y.ndim - found.ndim) + tuple(found.shape)
+        if len(padded) != y.ndim or any(size not in (1, y.shape[axis]) for axis, size in enumerate(padded)):
+            raise ValueError(
+                f"MultiTerm(forcing): needs the shape of y, {tuple(y.shape)}, or one that broadcasts to it; at "
+                f"t={float(t):g} it returned {tuple(found.shape)}; return a number for each entry of y, or one for all."
+            )
+        return found.expand(y.shape)

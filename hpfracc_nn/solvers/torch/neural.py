@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,12 +11,15 @@ from torch import Tensor, nn
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.ode import Method, solved
+from hpfracc_nn.solvers.torch.call import Method
+from hpfracc_nn.solvers.torch.ode import solved
 from hpfracc_nn.solvers.torch.packing import S
 from hpfracc_nn.solvers.torch.problem import Progress
+from hpfracc_nn.solvers.torch.wrapped import bare
 
 
 class NeuralFDE(nn.Module):
@@ -28,7 +32,8 @@ class NeuralFDE(nn.Module):
         f: The right-hand side, called as f(t, y); its parameters are learned.
         alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays.
+        bounds: Where a learned alpha stays. Where they reach above 1 every call needs dy0; where 1 lies inside them dy0
+            is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
         mesh: As in `fdeint`.
@@ -109,6 +114,7 @@ class NeuralFDE(nn.Module):
         progress: Progress | None = None,
     ) -> S:
         """Return the states at `ts`, time first; arguments as in `fdeint`."""
+        self._check_slope(dy0)
         found: S = solved(
             self.f,
             y0,
@@ -122,6 +128,25 @@ class NeuralFDE(nn.Module):
             progress=progress,
         )
         return found
+
+    def _check_slope(self, dy0: Any) -> None:
+        """Raise unless there is a derivative at the start where an order may be above 1, and only there."""
+        if self.order is None:
+            checks.orders("NeuralFDE", self.alpha.numpy(), dy0 is not None)
+            return
+        low, high = self.order.bounds
+        if high <= 1:
+            checks.orders("NeuralFDE", np.array([high]), dy0 is not None)
+        elif dy0 is None:
+            raise ValueError(
+                f"NeuralFDE(bounds={(low, high)}): needs the derivative at the start where a learned order may be "
+                "above 1; pass dy0 to the call, zeros for a state at rest, or bounds up to 1."
+            )
+        elif low < 1 and any(bool(bare(part).any()) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))):
+            raise ValueError(
+                f"NeuralFDE(bounds={(low, high)}): needs dy0 = 0 where 1 lies between the bounds, because the solution "
+                "jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees; pass zeros, or bounds on one side of 1."
+            )
 
     def extra_repr(self) -> str:
         kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self.alpha.tolist()}"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterable, Sequence
 
 import torch
 from torch import Tensor, nn
 
 from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.purity import evaluated_twice, modules_of
+from hpfracc_nn.solvers.torch.together import Together
 
-_TOGETHER = 64  # evaluations of f
-
-_log = logging.getLogger("hpfracc_nn.solvers")
+_AT_ONCE = 64  # evaluations of f
 
 
 class ParameterGradient:
-    """Adds up the gradients of tensors that f depends on.
+    """Adds up the gradients of tensors that f depends on, from many evaluations at a time.
 
-    Evaluations at many steps are one under `torch.func.vmap`, where f can be taken so: a small network is as fast for
-    64 steps as for one. Where it cannot, because its control flow depends on values or an operation has no rule, or
-    where a module has hooks, which see each call, they are made one by one.
+    Modules with hooks, which see each call, are called step by step.
 
     Args:
         field: The right-hand side.
@@ -33,7 +30,7 @@ class ParameterGradient:
         self._at: list[int] = []
         self._states: list[Tensor] = []
         self._g: list[Tensor] = []
-        self._is_batched = not _has_hooks(field.f)
+        self._together = Together(field.at, not _has_hooks(field.f))
 
     def remember(self, n: int, z: Tensor, g: Tensor) -> None:
         """Let f(t_n, z) bring the tensors what they have of its cotangent g."""
@@ -42,69 +39,43 @@ class ParameterGradient:
         self._at.append(n)
         self._states.append(z)
         self._g.append(g)
-        if len(self._at) >= _TOGETHER:
+        if len(self._at) >= _AT_ONCE:
             self.flush()
 
     def flush(self) -> None:
         """Add up what was remembered."""
         if not self._at:
             return
+        g = torch.stack(self._g)
+
+        def gradients(out: Tensor) -> Sequence[Tensor | None]:
+            if not out.requires_grad:
+                return [None] * len(self.parameters)
+            return torch.autograd.grad(out, self.parameters, g, retain_graph=True, allow_unused=True)
+
         with torch.enable_grad():
-            out = self._evaluated(self._at, torch.stack(self._states))
-        if out.requires_grad:
-            found = torch.autograd.grad(
-                out, self.parameters, torch.stack(self._g), retain_graph=True, allow_unused=True
-            )
-            for total, part in zip(self.totals, found, strict=True):
-                if part is not None:
-                    total += part
+            found = self._together((self.field.times[self._at], torch.stack(self._states)), gradients)
+        for total, part in zip(self.totals, found, strict=True):
+            if part is not None:
+                total += part
         self._at, self._states, self._g = [], [], []
 
     def evaluate(self, states: Tensor) -> Tensor:
         """Return the right-hand sides at the states [steps, *shape] of the first steps, of the same shape."""
-        parts = []
-        for first in range(0, states.shape[0], _TOGETHER):
-            some = states[first : first + _TOGETHER]
-            parts.append(self._evaluated(list(range(first, first + some.shape[0])), some))
-        return torch.cat(parts)
-
-    def _evaluated(self, at: list[int], states: Tensor) -> Tensor:
-        if self._is_batched:
-            try:
-                return torch.func.vmap(self.field.at)(self.field.times[at], states)
-            except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # one by one it raises again
-                self._is_batched = False
-                _log.debug("f is evaluated step by step in the adjoint: %s", str(error).partition("\n")[0])
-        return torch.stack([self.field(n, z) for n, z in zip(at, states.unbind(), strict=True)])
+        times = self.field.times[: states.shape[0]]
+        parts = zip(times.split(_AT_ONCE), states.split(_AT_ONCE), strict=True)
+        return torch.cat([self._together(each, lambda values: values) for each in parts])
 
 
-def discovered(
-    owner: str, field: Field, z0: Tensor, given: Iterable[Tensor] | None
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Return f at the first step, and the leaves that its gradient reaches, with all parameters of a module.
+def discovered(owner: str, field: Field, z0: Tensor, given: Iterable[Tensor] | None) -> tuple[Tensor, ...]:
+    """Return the leaves that the gradient of f at the first step reaches, with all parameters of a module.
 
     Raises:
-        ValueError: f draws random numbers or changes a buffer, or one of the leaves has hooks.
+        ValueError: f may not be evaluated again, or one of the leaves has hooks.
     """
-    module = field.f if isinstance(field.f, nn.Module) else None
-    buffers = {} if module is None else {name: (each, each._version) for name, each in module.named_buffers()}
-    random = _generators(z0)
-    with torch.enable_grad():
-        z = z0.detach().requires_grad_()
-        value = field(0, z)
-    if not all(map(torch.equal, random, _generators(z0))):
-        raise ValueError(
-            f"{owner}(f): draws random numbers, as dropout does while training; the adjoint evaluates f again and "
-            "would get others; call f.eval(), or pass adjoint=False."
-        )
-    for name, (buffer, version) in buffers.items():
-        if buffer._version != version:
-            raise ValueError(
-                f"{owner}(f): changes its buffer {name!r}, as batch normalisation does while training; the adjoint "
-                "evaluates f again and would change it twice; call f.eval(), or pass adjoint=False."
-            )
+    z, value = evaluated_twice(owner, field, z0)
     leaves: dict[int, Tensor] = {}
-    own = [] if module is None else [each for each in module.parameters() if each.requires_grad]
+    own = [each for each in field.f.parameters() if each.requires_grad] if isinstance(field.f, nn.Module) else []
     passed = tuple(given or ())
     for each in (*own, *passed, *_leaves(value, passed)):
         if each is not z:
@@ -115,13 +86,7 @@ def discovered(
                 f"{owner}(f): a parameter of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint "
                 "would call twice; remove it, use register_post_accumulate_grad_hook, or pass adjoint=False."
             )
-    return value.detach(), tuple(leaves.values())
-
-
-def _generators(like: Tensor) -> list[Tensor]:
-    """Return the states of the generators that f may draw from unasked."""
-    states = [torch.get_rng_state()]
-    return [*states, torch.cuda.get_rng_state(like.device)] if like.is_cuda else states
+    return tuple(leaves.values())
 
 
 def _leaves(value: Tensor, passed: Iterable[Tensor]) -> Iterable[Tensor]:
@@ -140,7 +105,5 @@ def _leaves(value: Tensor, passed: Iterable[Tensor]) -> Iterable[Tensor]:
 
 
 def _has_hooks(f: object) -> bool:
-    if not isinstance(f, nn.Module):
-        return False
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-    return any(getattr(each, kind) for each in f.modules() for kind in kinds)
+    return any(getattr(each, kind) for module in modules_of(f) for each in module.modules() for kind in kinds)

@@ -1,4 +1,4 @@
-"""The same solve in plain aten: for ordinary backpropagation, second derivatives and transforms of explicit schemes.
+"""The same solve in plain aten: for ordinary backpropagation, second derivatives and transforms of torch.func.
 
 Every step keeps a graph and its own copy of the past, so that memory grows with n_steps**2; the kernels of the history
 are not used and the manager is not asked.
@@ -6,15 +6,21 @@ are not used and the manager is not asked.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.solvers.torch.faults import check_states
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.problem import Problem
-from hpfracc_nn.solvers.torch.solving import Equation, equation_of
+from hpfracc_nn.solvers.torch.solving import Equation, equation_of, evaluated
+from hpfracc_nn.solvers.torch.transforms import root_in_graph
+
+Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
 
 class Rows:
@@ -47,40 +53,57 @@ class Rows:
         return torch.cat([row[..., : first.shape[-1]] + first, row[..., first.shape[-1] :]], -1)
 
 
-def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor) -> Tensor:
-    """Return the states at all steps, [n_steps + 1, *shape], each with its graph."""
+def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_seen: bool = False) -> Tensor:
+    """Return the states at all steps, [n_steps + 1, *shape], each with its graph.
+
+    Args:
+        problem: What is solved.
+        z0: The state at the start, [*shape].
+        dz0: Its derivative, or None.
+        orders: [a], float64.
+        is_seen: Whether a transform of torch.func, forward mode or a tracer looks at the operations.
+    """
+    step = _step_of(problem, is_seen)
     field, rows = problem.field, Rows(problem, orders)
-    roots = getattr(problem.scheme, "roots", None)
-    equation = None if roots is None else equation_of(roots, field)
     states, values, packing = [z0], [field(0, z0)], problem.packing
     for n in range(1, problem.n_steps + 1):
         row = rows[n]
         past = torch.einsum("acn,anr->acr", row[..., :-1], packing.matrix(torch.stack(values)))
         base = z0 if dz0 is None else problem.base(z0, dz0, n, n + 1)[0]
         w = packing.spread(row[:, -1, -1])
-        y = _step(problem, equation, n, base + packing.viewed(past), w, states[-1])
+        y = step(n, base + packing.viewed(past), w, states[-1])
         states.append(y)
         if n < problem.n_steps:
             values.append(field(n, y))
         if problem.progress is not None:
             problem.progress(n, problem.n_steps)
+    check_states(field, states)
     return torch.stack(states)
 
 
-def _step(problem: Problem, equation: Equation | None, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
-    if equation is not None:
-        return _root(problem.field, equation, n, memory[0], w, before)
-    if problem.scheme.sets == 1:
-        return memory[0]
+def _step_of(problem: Problem, is_seen: bool) -> Step:
+    """Return what makes y_n of n, the memories [sets, *shape], the weight of f_n and the state before."""
+    field, scheme = problem.field, problem.scheme
+    roots = getattr(scheme, "roots", None)
+    if roots is not None and is_seen:
+        return partial(root_in_graph, field, roots)
+    if roots is not None:
+        return partial(_root, field, equation_of(roots, field))
+    if scheme.sets == 1:
+        return lambda n, memory, w, before: memory[0]
+    return partial(_corrected, field, scheme.corrections)  # type: ignore[attr-defined]
+
+
+def _corrected(field: Field, corrections: int, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
     y = memory[0]
-    for _ in range(problem.scheme.corrections):  # type: ignore[attr-defined]
-        y = memory[1] + w * problem.field(n, y)
+    for _ in range(corrections):
+        y = memory[1] + w * field(n, y)
     return y
 
 
-def _root(field: Field, equation: Equation, n: int, memory: Tensor, w: Tensor, before: Tensor) -> Tensor:
+def _root(field: Field, equation: Equation, n: int, memories: Tensor, w: Tensor, before: Tensor) -> Tensor:
     """The solution of y = memory + w f(y), with the implicit function theorem's gradient in all that is in it."""
-    weight = _number(w)
+    memory, weight = memories[0], _number(w)
     with torch.no_grad():
         y = equation.root(n, memory.detach(), weight, before.detach())
     residual = memory + w * field(n, y) - y
@@ -103,12 +126,10 @@ class _Implicit(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():
             raise RuntimeError(
-                "fdeint: an implicit step cannot be differentiated twice; use scheme='predictor_corrector' for second "
-                "derivatives."
+                "fdeint: an implicit step cannot be differentiated twice; take the derivative by torch.func, "
+                "such as torch.func.hessian, or use scheme='predictor_corrector'."
             )
         equation, field, n, weight = ctx.given
         (y,) = ctx.saved_tensors
-        with torch.enable_grad():
-            z = y.detach().requires_grad_()
-            value = field(n, z)
-        return None, None, None, None, None, equation.transposed(n, z, value, weight, grads[0], None)
+        z, value = evaluated(field, n, y)
+        return None, None, None, None, None, equation.transposed(n, z, value, weight, grads[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpfracc_nn.fractional.shelf import Charge, Shelf, free
 from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.faults import fault
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.operand import Forward, Matrix, Operand, Reversed, toeplitz
 from hpfracc_nn.solvers.torch.past import Past
@@ -37,7 +39,7 @@ class Problem:
         history: How the past is kept.
         site: Where plans come from.
         orders: alpha's values, [a].
-        times: The mesh, [n_steps + 1].
+        times: The mesh, as time since the start, [n_steps + 1].
         is_uniform: Whether its steps are equal.
         is_fixed: Whether the orders stay, so that other solves use the same weights.
         progress: Called as progress(steps done, steps in all) now and then, or None.
@@ -115,12 +117,16 @@ class Problem:
             operand = toeplitz(self.kept, self.like, backward=True)
         return Past(operand, self.site, plan, "backward", self.packing, self.like)
 
+    @cached_property
+    def elapsed(self) -> Tensor:
+        """The time since the start at every step, [n_steps + 1]: in the states' dtype that of a late start is not."""
+        return torch.from_numpy(self.times).to(self.like)
+
     def base(self, z0: Tensor, dz0: Tensor | None, first: int, last: int) -> Tensor:
         """Return the Taylor polynomial at steps first to last - 1, [rows, *shape]; [*shape] where it is constant."""
         if dz0 is None:
             return z0
-        elapsed = self.field.times[first:last] - self.field.times[0]
-        return z0 + elapsed.view(-1, *[1] * z0.ndim) * dz0
+        return z0 + self.elapsed[first:last].view(-1, *[1] * z0.ndim) * dz0
 
     def solve(self, plan: Plan, z0: Tensor, dz0: Tensor | None) -> Tensor:
         """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
@@ -148,6 +154,23 @@ class Problem:
         self.tell(plan, past)
         return states
 
+    def memories(self, plan: Plan, z0: Tensor, dz0: Tensor | None, values: Tensor) -> Tensor:
+        """Return the memories of all steps, [n_steps + 1, sets, *shape], of right-hand sides that are known.
+
+        Args:
+            plan: Whose kernel adds them up.
+            z0: The state at the start, [*shape].
+            dz0: Its derivative, or None.
+            values: The right-hand sides, [n_steps + 1, *shape].
+        """
+        past, stop = self.past(plan), self.n_steps + 1
+        past.values[:, :, 0] = self.packing.matrix(values)
+        found = values.new_empty(stop, self.scheme.sets, *self.packing.shape)
+        for first in range(0, stop, past.block):
+            end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, stop)))
+            found[first:end] = past.memories(first, end).transpose(0, 1)
+        return found
+
     def tell(self, plan: Plan, past: Past) -> None:
         """Give the manager the time that the kernel took, where it wants to know."""
         if past.plan is plan and plan.due(past.direction):
@@ -160,23 +183,9 @@ class Problem:
             return
         for n in range(first, last):
             if not bool(torch.isfinite(states[n]).all()):
-                raise self._fault(n, states[max(n - 1, 0)])
+                raise fault(self.field, n, states[max(n - 1, 0)])
             if n < self.n_steps and not bool(torch.isfinite(past.views[n]).all()):
-                raise self._fault(n, states[n])
-
-    def _fault(self, n: int, before: Tensor) -> FloatingPointError:
-        """Return what is said of step n, where something is not finite: f, or the solution after it has grown."""
-        largest, t = float(before.abs().max()), f"t={self.times[n]:g}"
-        grown = torch.finfo(before.dtype).max ** 0.1
-        if largest < grown and not bool(torch.isfinite(self.field(n, before)).all()):
-            return FloatingPointError(
-                f"fdeint(f): needs finite values; at step {n}, {t}, f returned one that is not for a state of size "
-                f"{largest:.3g}; keep f defined there, or stop before."
-            )
-        return FloatingPointError(
-            f"fdeint: the solution diverged at step {n}, {t}, where it was {largest:.3g} one step before; take more "
-            "steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
-        )
+                raise fault(self.field, n, states[n])
 
     def _shelved(self, build: Callable[[Charge], T], *key: Hashable) -> T:
         """Return weights that are kept for later solves, where the orders stay."""

@@ -1,4 +1,8 @@
-"""The equation of an implicit step, y = m + w f(y), and the linear one of its transpose."""
+"""The equation of an implicit step, y = m + w f(y), and the linear one of its transpose.
+
+Both are solved by corrections: x <- x + c(r(x)), r the residual and c an inverse of 1 - w J, or of its transpose, that
+is exact, out of date, or 1. The kinds of `Equation` are kinds of c.
+"""
 
 from __future__ import annotations
 
@@ -9,14 +13,18 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.solvers.roots import FixedPoint, Roots
-from hpfracc_nn.solvers.torch.field import Field, product
+from hpfracc_nn.solvers.torch.faults import is_undefined, undefined
+from hpfracc_nn.solvers.torch.field import Field, forward_product, product
 from hpfracc_nn.solvers.torch.gmres import gmres
 
-_TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-13}
+TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-13}
 _ROUNDING = 1e3  # times the tolerance
 _SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
 _CHEAP = 32  # numbers of a state: up to so many factors are made for every w
 _NEAR = 0.05  # of w: factors of larger states serve for one that differs by less
+_MOST = 4096  # numbers of a state whose Jacobian is made dense where GMRES does not converge: 128 MiB
+
+Map = Callable[[Tensor], Tensor]
 
 
 class NotSolved(RuntimeError):
@@ -30,79 +38,116 @@ class Equation(Protocol):
         """Return y with y = m + w f(t_n, y)."""
         ...
 
-    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor, fg: Tensor | None) -> Tensor:
-        """Return mu with mu = g + J' (fg + w mu), J the Jacobian of `value` in `z`."""
+    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
+        """Return mu with mu = g + J' w mu, J the Jacobian of `value` in `z`; NaN where g is not finite."""
         ...
 
 
 def equation_of(roots: Roots, field: Field) -> Equation:
     """Return what solves the steps."""
-    tolerance = _TOLERANCES[field.dtype] if roots.tolerance is None else roots.tolerance
+    tolerance = TOLERANCES[field.dtype] if roots.tolerance is None else roots.tolerance
     if isinstance(roots, FixedPoint):
         return Iterated(field, tolerance, roots.iterations)
-    count = field.packing.shape.numel()
-    if count <= roots.dense:
+    if field.packing.shape.numel() <= roots.dense:
         return Factorised(field, tolerance, roots.iterations)
     return Krylov(field, tolerance, roots.iterations)
 
 
+class Convergence:
+    """When an iteration has converged.
+
+    Args:
+        tolerance: Of the last change, relative to the size of the solution.
+        like: What says that size before there is a solution.
+    """
+
+    def __init__(self, tolerance: float, *like: Tensor):
+        self.tolerance, self.change = tolerance, torch.inf
+        self._allowed = tolerance * max(torch.finfo(like[0].dtype).tiny, *map(size, like))
+
+    def is_reached(self, change: float, x: Tensor) -> bool:
+        """Whether the last change was small, or as small as rounding lets it get in a stiff equation."""
+        last, self.change = self.change, change
+        self._allowed = max(self._allowed, self.tolerance * size(x))  # from rest a guess says nothing of the size
+        return change <= self._allowed or (change <= _ROUNDING * self._allowed and change > last / 2)
+
+
 class _Iteration:
-    """What the iterations share: when one has converged, and what is raised where it does not."""
+    """What the kinds share: the iteration, and what is raised where it does not converge."""
+
+    _way_out = "take more steps, or raise the tolerance or the iterations of Newton(...)"
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
         self.field, self.tolerance, self.iterations = field, tolerance, iterations
 
-    def _allowed(self, *like: Tensor) -> float:
-        """Return the change that is small for a solution of the size of these."""
-        return self.tolerance * max(torch.finfo(like[0].dtype).tiny, *map(_size, like))
+    def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
+        """See `Equation`."""
 
-    @staticmethod
-    def _is_small(change: float, last: float, allowed: float) -> bool:
-        """Whether the last change was small, or as small as rounding lets it get in a stiff equation."""
-        return change <= allowed or (change <= _ROUNDING * allowed and change > last / 2)
+        def residual(y: Tensor) -> Tensor:
+            return m + w * self.field(n, y) - y
 
-    def _failed(self, n: int, change: float, what: str) -> NotSolved:
+        y, convergence = guess, Convergence(self.tolerance, guess, m)
+        for _ in range(self.iterations):
+            delta = self._correction(n, w, y, residual(y))
+            last, change = convergence.change, size(delta)
+            if not change < torch.inf:
+                raise self._lost(n, y, change)
+            y = y + delta
+            if convergence.is_reached(change, y):
+                return y
+            if change > _SLOW * last:
+                self._renew()
+        raise self._failed(n, "the equation", convergence.change)
+
+    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
+        """See `Equation`."""
+        convergence, residual, mu = Convergence(self.tolerance, g), g, torch.zeros_like(g)
+        if not size(g) < torch.inf:
+            return torch.full_like(g, torch.nan)  # as in any other backward pass
+        for _ in range(self.iterations):
+            delta = self._transposed_correction(z, value, w, residual)
+            last, change, mu = convergence.change, size(delta), mu + delta
+            if convergence.is_reached(change, mu):
+                return mu
+            if change > _SLOW * last:
+                self._renew()
+            residual = g + product(value, [z], mu * w)[0] - mu
+        raise self._failed(n, "the adjoint equation", convergence.change)
+
+    def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
+        """Return c of a residual at y."""
+        return residual
+
+    def _transposed_correction(self, z: Tensor, value: Tensor, w: float | Tensor, residual: Tensor) -> Tensor:
+        """Return c of a residual of the transpose."""
+        return residual
+
+    def _renew(self) -> None:
+        """Let c come nearer to the inverse, if it can."""
+
+    def _lost(self, n: int, y: Tensor, change: float) -> Exception:
+        self._renew()
+        if is_undefined(self.field, n, y):
+            return undefined(self.field, n, y, ", an iterate of the step's equation")
+        return self._failed(n, "the equation", change)
+
+    def _failed(self, n: int, what: str, change: float) -> NotSolved:
         return NotSolved(
             f"fdeint: {what} of step {n}, t={float(self.field.times[n]):g}, did not converge in {self.iterations} "
             f"iterations; the last change was {change:.3g}; {self._way_out}."
         )
 
-    _way_out = "take more steps, or raise the tolerance or the iterations of Newton(...)"
-
 
 class Iterated(_Iteration):
-    """Fixed-point iteration, also for the transpose."""
+    """Fixed-point iteration, also for the transpose: c is 1."""
 
     _way_out = "take more steps, or pass roots=Newton() to the scheme"
 
-    def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
-        """See `Equation`."""
-        y, change, allowed = guess, torch.inf, self._allowed(guess, m)
-        for _ in range(self.iterations):
-            found = m + w * self.field(n, y)
-            last, change, y = change, _size(found - y), found
-            allowed = max(allowed, self._allowed(y))  # from rest the first guess says nothing of the size
-            if self._is_small(change, last, allowed):
-                return y
-            if not change < torch.inf:
-                break
-        raise self._failed(n, change, "the equation")
-
-    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor, fg: Tensor | None) -> Tensor:
-        """See `Equation`."""
-        start = g if fg is None else g + product(value, [z], fg)[0]
-        mu, change, allowed = start, torch.inf, self._allowed(start)
-        for _ in range(self.iterations):
-            found = start + product(value, [z], mu * w)[0]
-            last, change, mu = change, _size(found - mu), found
-            if self._is_small(change, last, allowed):
-                return mu
-        raise self._failed(n, change, "the adjoint equation")
-
 
 class Factorised(_Iteration):
-    """Newton's iteration with a dense Jacobian that is kept while it serves, and the factors of 1 - w J for the "
-    "last w.
+    """Newton's iteration with a dense Jacobian that is kept while it serves, and the factors of 1 - w J for the last w.
+
+    The transpose takes the same factors.
     """
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
@@ -112,51 +157,26 @@ class Factorised(_Iteration):
         self._factored: float | Tensor = 0.0  # the w of the factors
         self._near = 0.0 if field.packing.shape.numel() <= _CHEAP else _NEAR
 
-    def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
-        """See `Equation`."""
-        y, change, allowed = guess, torch.inf, self._allowed(guess, m)
-        for _ in range(self.iterations):
-            residual = m + w * self.field(n, y) - y
-            if self._jacobian is None:
-                self._jacobian, self._factors = self._made(n, y), None
-            delta = torch.linalg.lu_solve(*self._ready(w, y), residual.reshape(-1, 1)).view_as(y)
-            last, change = change, _size(delta)
-            if not change < torch.inf:
-                break
-            y = y + delta
-            allowed = max(allowed, self._allowed(y))  # from rest the first guess says nothing of the size
-            if self._is_small(change, last, allowed):
-                return y
-            if change > _SLOW * last:
-                self._jacobian = None
-        self._jacobian = None
-        raise self._failed(n, change, "the equation")
+    def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
+        if self._jacobian is None:
+            self._jacobian, self._factors = rows(*evaluated(self.field, n, y)), None
+        return torch.linalg.lu_solve(*self._ready(w, y), residual.reshape(-1, 1)).view_as(y)
 
-    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor, fg: Tensor | None) -> Tensor:
-        """See `Equation`."""
-        mu, change = torch.zeros_like(g), torch.inf
-        residual = g if fg is None else g + product(value, [z], fg)[0]
-        start, allowed = residual, self._allowed(residual)
-        for _ in range(self.iterations):
-            if self._jacobian is None:
-                self._jacobian, self._factors = _rows(z, value), None
-            delta = torch.linalg.lu_solve(*self._ready(w, g), residual.reshape(-1, 1), adjoint=True).view_as(g)
-            last, change = change, _size(delta)
-            mu = mu + delta
-            if self._is_small(change, last, allowed):
-                return mu
-            if change > _SLOW * last:
-                self._jacobian = None
-            residual = start + product(value, [z], mu * w)[0] - mu
-        raise self._failed(n, change, "the adjoint equation")
+    def _transposed_correction(self, z: Tensor, value: Tensor, w: float | Tensor, residual: Tensor) -> Tensor:
+        if self._jacobian is None:
+            self._jacobian, self._factors = rows(z, value), None
+        return torch.linalg.lu_solve(*self._ready(w, z), residual.reshape(-1, 1), adjoint=True).view_as(residual)
+
+    def _renew(self) -> None:
+        self._jacobian = None
 
     def _ready(self, w: float | Tensor, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return factors that serve for w: those of a w so near where making them anew costs more than an iteration."""
         assert self._jacobian is not None, "it has been made"
         if self._factors is None or not self._is_near(w):
-            weights = w.expand_as(like).reshape(-1, 1) if isinstance(w, Tensor) else w
-            unit = torch.eye(like.numel(), dtype=like.dtype, device=like.device)
-            self._factors, self._factored = torch.linalg.lu_factor(unit - weights * self._jacobian), w
+            # A matrix that is singular divides by 0: the change is not finite then, which says more than LAPACK does.
+            factors, pivots, _ = torch.linalg.lu_factor_ex(newton_matrix(self._jacobian, w, like))
+            self._factors, self._factored = (factors, pivots), w
         return self._factors
 
     def _is_near(self, w: float | Tensor) -> bool:
@@ -167,55 +187,76 @@ class Factorised(_Iteration):
         assert not isinstance(before, Tensor), "a solve has weights of one kind"
         return abs(w - before) <= self._near * abs(before)
 
-    def _made(self, n: int, y: Tensor) -> Tensor:
-        with torch.enable_grad():
-            z = y.detach().requires_grad_()
-            return _rows(z, self.field(n, z))
-
 
 class Krylov(_Iteration):
-    """Newton's iteration, each system by GMRES with products only."""
+    """Newton's iteration, each system by GMRES with products only; dense from the first that GMRES does not solve.
 
-    def root(self, n: int, m: Tensor, w: float | Tensor, guess: Tensor) -> Tensor:
+    GMRES takes no more products than a dense Jacobian would.
+    """
+
+    def __init__(self, field: Field, tolerance: float, iterations: int):
+        super().__init__(field, tolerance, iterations)
+        count = field.packing.shape.numel()
+        self._dense = Factorised(field, tolerance, iterations) if count <= _MOST else None
+        self._is_dense = False
+        self._products = count if self._dense else None
+
+    def _correction(self, n: int, w: float | Tensor, y: Tensor, residual: Tensor) -> Tensor:
+        if not self._is_dense:
+            forward = forward_product(*evaluated(self.field, n, y))
+            found = self._by_products(lambda v: v - w * forward(v), residual)
+            if found is not None:
+                return found
+        return self._instead(n)._correction(n, w, y, residual)
+
+    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
         """See `Equation`."""
-        y, change, allowed = guess, torch.inf, self._allowed(guess, m)
-        for _ in range(self.iterations):
-            with torch.enable_grad():
-                z = y.detach().requires_grad_()
-                value = self.field(n, z)
-                forward = _forward_product(z, value)
-            delta = gmres(lambda v: v - w * forward(v), m + w * value.detach() - y, self.tolerance)  # noqa: B023
-            last, change, y = change, _size(delta), y + delta
-            allowed = max(allowed, self._allowed(y))  # from rest the first guess says nothing of the size
-            if self._is_small(change, last, allowed):
-                return y
-            if not change < torch.inf:
-                break
-        raise self._failed(n, change, "the equation")
+        if not size(g) < torch.inf:
+            return torch.full_like(g, torch.nan)
+        if not self._is_dense:
+            found = self._by_products(lambda v: v - product(value, [z], v * w)[0], g)
+            if found is not None:
+                return found
+        return self._instead(n).transposed(n, z, value, w, g)
 
-    def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor, fg: Tensor | None) -> Tensor:
-        """See `Equation`."""
-        start = g if fg is None else g + product(value, [z], fg)[0]
-        return gmres(lambda v: v - product(value, [z], v * w)[0], start, self.tolerance)
+    def _renew(self) -> None:
+        if self._dense is not None:
+            self._dense._renew()
 
+    def _by_products(self, apply: Map, b: Tensor) -> Tensor | None:
+        return gmres(apply, b, self.tolerance, self._products)
 
-def _forward_product(z: Tensor, value: Tensor) -> Callable[[Tensor], Tensor]:
-    """Return v -> J v: the derivative of u -> J' u, which is linear, times v."""
-    if not value.requires_grad:
-        return torch.zeros_like
-    u = torch.zeros_like(value, requires_grad=True)
-    (pulled,) = torch.autograd.grad(value, z, u, create_graph=True, allow_unused=True)
-    if pulled is None or not pulled.requires_grad:
-        return torch.zeros_like
-    return lambda v: torch.autograd.grad(pulled, u, v, retain_graph=True)[0]
+    def _instead(self, n: int) -> Factorised:
+        if self._dense is None:
+            raise NotSolved(
+                f"fdeint: the linear equation of step {n}, t={float(self.field.times[n]):g}, was not solved by GMRES, "
+                f"and a state of {self.field.packing.shape.numel()} numbers is too large for a dense Jacobian of its "
+                "own accord; take more steps, or allow it by Newton(dense=...)."
+            )
+        self._is_dense = True
+        return self._dense
 
 
-def _rows(z: Tensor, value: Tensor) -> Tensor:
+def evaluated(field: Field, n: int, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Return y as a leaf and f(t_n, y), which has a graph."""
+    with torch.enable_grad():
+        z = y.detach().requires_grad_()
+        return z, field(n, z)
+
+
+def rows(z: Tensor, value: Tensor) -> Tensor:
     """Return the Jacobian of a value, [numbers, numbers], row by row."""
     count = z.numel()
     units = torch.eye(count, dtype=z.dtype, device=z.device).view(count, *z.shape)
     return torch.stack([product(value, [z], unit)[0].reshape(-1) for unit in units])
 
 
-def _size(x: Tensor) -> float:
+def newton_matrix(jacobian: Tensor, w: float | Tensor, like: Tensor) -> Tensor:
+    """Return 1 - w J, w a number or what broadcasts to the state `like`."""
+    weights = w.expand_as(like).reshape(-1, 1) if isinstance(w, Tensor) else w
+    return torch.eye(like.numel(), dtype=like.dtype, device=like.device) - weights * jacobian
+
+
+def size(x: Tensor) -> float:
+    """Return the largest absolute value."""
     return float(torch.linalg.vector_norm(x, torch.inf))

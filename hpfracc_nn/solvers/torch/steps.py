@@ -1,23 +1,43 @@
-"""One step of each scheme, and its transpose.
+"""One step of each scheme, its transpose, and its derivative.
 
 A step makes y_n of the memories m, [sets, *shape], or [*shape] where there is one, and of w, the weight of f_n in the
 last of them. Its transpose takes the cotangent of y_n apart: into those of the memories, which go to the past, and into
-those of every right-hand side that the step has evaluated, which it pulls through f.
+those of every right-hand side that the step has evaluated, which it pulls through f. Its derivative takes those of the
+memories to that of y_n.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import singledispatch
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid
-from hpfracc_nn.solvers.torch.field import Field
-from hpfracc_nn.solvers.torch.solving import Equation, equation_of
+from hpfracc_nn.solvers.torch.field import Field, product
+from hpfracc_nn.solvers.torch.solving import Equation, equation_of, newton_matrix
 
 Weight = float | Tensor  # of f_n at step n: a number, or what broadcasts to a state
+
+
+class Line(NamedTuple):
+    """f at one point, and its derivatives.
+
+    Attributes:
+        value: f, [d].
+        jacobian: By the state, [d, d].
+        slopes: By alpha, which f does not know, and by the numbers in f: [d, 1 + k].
+    """
+
+    value: Tensor
+    jacobian: Tensor
+    slopes: Tensor
+
+    def along(self, s: Tensor) -> Tensor:
+        """Return the derivatives of f for a state that has the derivatives s, [d, 1 + k]."""
+        return torch.addmm(self.slopes, self.jacobian, s)
 
 
 class Sweep(Protocol):
@@ -71,6 +91,18 @@ class Step(Protocol):
         """
         ...
 
+    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
+        """Return the derivatives of y_n by alpha and by the numbers in f, [d, 1 + k].
+
+        Args:
+            m: Those of the memories, [sets, d, 1 + k], or [d, 1 + k] where there is one.
+            w: The weight of f_n.
+            own: Its derivative by alpha.
+            at: f at y_n.
+            guesses: f where else the step evaluates it, in that order.
+        """
+        ...
+
 
 class ExplicitStep:
     """y_n = m."""
@@ -87,6 +119,10 @@ class ExplicitStep:
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`."""
         return g if fg is None else g + sweep.pull(n, y, fg)
+
+    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
+        """See `Step`."""
+        return m
 
 
 class CorrectedStep:
@@ -119,6 +155,14 @@ class CorrectedStep:
         assert corrected is not None, "there is a correction"
         return torch.stack([total, corrected])
 
+    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
+        """See `Step`."""
+        found, history = m.unbind()
+        for line in guesses:
+            found = history + w * line.along(found)
+            found[:, 0] += own * line.value
+        return found
+
 
 class ImplicitStep:
     """y_n = m + w f(t_n, y_n), solved; the transpose is solved with the transposed Jacobian at the solution."""
@@ -136,10 +180,17 @@ class ImplicitStep:
     def backward(self, sweep: Sweep, n: int, y: Tensor, g: Tensor, fg: Tensor | None, w: Weight, m: Tensor) -> Tensor:
         """See `Step`: (1 - w J') mu = g + J' fg, and f_n has fg + w mu in all."""
         z, value = sweep.evaluated(n, y)
-        mu = self.equation.transposed(n, z, value, w, g, fg)
+        total = g if fg is None else g + product(value, [z], fg)[0]
+        mu = self.equation.transposed(n, z, value, w, total)
         sweep.weight(n, mu, value.detach())
         sweep.remember(n, y, mu * w if fg is None else fg + mu * w)
         return mu
+
+    def tangent(self, m: Tensor, w: Weight, own: float, at: Line, guesses: Sequence[Line]) -> Tensor:
+        """See `Step`: (1 - w J) s = m + w q + own f."""
+        known = m + w * at.slopes
+        known[:, 0] += own * at.value
+        return torch.linalg.solve_ex(newton_matrix(at.jacobian, w, at.value), known).result
 
 
 def _added(history: Tensor, w: Weight, value: Tensor, out: Tensor | None = None) -> Tensor:

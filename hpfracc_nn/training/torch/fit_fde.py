@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from numbers import Real
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.solvers import Mesh, Scheme
-from hpfracc_nn.solvers.torch import fdeint
-from hpfracc_nn.solvers.torch.solving import NotSolved
-from hpfracc_nn.training.fit import Fit, Minimum, least_squares, names_of
-
-Parameters = Mapping[str, Tensor]
-RightHandSide = Callable[[Tensor, Tensor, Parameters], Tensor]
+from hpfracc_nn.solvers import Graded, Mesh, Scheme, checks
+from hpfracc_nn.solvers.torch.call import Method
+from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, covariance_of, least_squares, names_of
+from hpfracc_nn.training.torch.fit_model import FitModel, Parameters, RightHandSide
 
 _SHIFT = 0.25  # of alpha's standard error
-_DIFFERENCE = 6e-6  # of a parameter: a central difference is then right to 1e-10
+_ROUGH, _FEW = 1e-3, 20  # tolerance and least number of steps where a fit only looks for the mesh
 
 
 def fit_fde(
@@ -43,21 +42,22 @@ def fit_fde(
 ) -> Fit:
     """Return alpha and the parameters of D^alpha y = f(t, y, params) that fit observations best, in least squares.
 
-    The model is solved twice: with n_steps, and from there with twice as many, whose estimates are returned. Where
+    The model is fitted twice: with n_steps, and from there with twice as many, whose estimates are returned. Where
     alpha moves by more than a quarter of its standard error a warning says so: the solver's error is in the estimate
-    then.
+    then. Another says that alpha is at a bound. Derivatives are exact, and parameters may be of any size.
     Standard errors are those of independent errors of equal variance. An order that is estimated beside a network is a
     hyper-parameter and no measurement, since the network makes up for a wrong one: a model with parameters of its own
     gives a warning.
 
     Args:
-        f: Called as f(t, y, params) with tensors of no axes by name.
+        f: Called as f(t, y, params) with tensors of no axes by name; differentiable in y and in them. Once the states
+            are known it may be called for many times at once under `torch.func.vmap`.
         ts: Times of the observations, increasing, not before t0; [observations].
-        observed: [observations, ...].
+        observed: [observations, ...], finite.
         y0: The state at t0, or a function of the parameters that returns it.
-        params: First values by name.
+        params: First values by name; every parameter must change what is observed, and in a way of its own.
         alpha: First value of the order.
-        bounds: Where it stays, in (0, 1].
+        bounds: Where it stays, in (0, 1]; the bounds themselves are allowed.
         t0: Where the derivative begins.
         observe: Makes what is observed of the states [observations, *state]; None: the states are.
         scheme: As in `fdeint`.
@@ -68,8 +68,9 @@ def fit_fde(
         iterations: At most, for each number of steps.
 
     Raises:
-        ValueError: An argument is out of range.
-        RuntimeError: The optimisation does not end.
+        ValueError: An argument is out of range, or the observations do not determine a parameter.
+        TypeError: An argument has the wrong type.
+        RuntimeError: The equation has no solution at the first values, or the optimisation does not end.
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
@@ -79,30 +80,47 @@ def fit_fde(
         >>> fit = fit_fde(lambda t, y, p: -p["rate"] * y, t, y[:, None], torch.ones(1).double(), {"rate": 0.5})
         >>> print(fit.summary())
     """
-    _check(f, params, alpha, bounds, level)
-    times = np.asarray(ts, dtype=np.float64)
-    data = np.asarray(observed, dtype=np.float64)
-    if data.shape[:1] != times.shape:
-        raise ValueError(
-            f"fit_fde(ts of shape {times.shape}, observed of shape {data.shape}): needs an observation for each time; "
-            "pass observed with time as its first axis."
-        )
+    _check(f, y0, params, alpha, bounds, level, tolerance)
     names = names_of(tuple(params))
-    if data.size <= len(names):
-        raise ValueError(
-            f"fit_fde(observed of {data.size} numbers): needs more than the {len(names)} parameters; observe more."
-        )
-    problem = _Problem(f, times, y0, tuple(params), bounds, t0, observe, scheme, mesh)
-    start = np.array([alpha, *params.values()], dtype=np.float64)
+    times, data = _observations(ts, observed, t0, len(names))
     count = errors.count("fit_fde", "n_steps", n_steps)
-    first = problem.fitted(data, start, count, tolerance, iterations)
-    last = problem.fitted(data, problem.natural(first.point), 2 * count, tolerance, iterations)
-    values = problem.natural(last.point)
-    jacobian = last.jacobian / problem.stretch(last.point)
-    freedom = data.size - len(names)
-    variance = float(last.residuals @ last.residuals) / freedom
-    covariance = variance * np.linalg.inv(jacobian.T @ jacobian)
-    shift = abs(values[0] - problem.natural(first.point)[0])
+    most = errors.count("fit_fde", "iterations", iterations)
+    chosen = Method.of("fit_fde", scheme, "auto", mesh)
+    limits = np.full((2, len(names)), [[-np.inf], [np.inf]])
+    limits[:, 0] = bounds  # alpha is a coordinate of its own
+
+    def fitted(values: np.ndarray, steps: int, tolerance: float = tolerance, damping: float = FIRST) -> Minimum:
+        method = replace(chosen, mesh=_held(chosen.mesh, values[0]))
+        model = FitModel(f, times, data.shape, y0, tuple(params), t0, observe, method, steps)
+        coordinates = Coordinates(values, np.array(names) == "alpha")
+
+        def predicted(point: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            at = coordinates.values(point)
+            found, jacobian = model(at)
+            return found, jacobian * coordinates.slope(at)
+
+        best = least_squares(
+            predicted,
+            data.ravel(),
+            coordinates.of(values),
+            tolerance=tolerance,
+            iterations=most,
+            damping=damping,
+            bounds=(limits[0], limits[1]),
+        )
+        found = coordinates.values(best.point)
+        return replace(best, point=found, jacobian=best.jacobian / coordinates.slope(found))
+
+    start, total = np.array([alpha, *params.values()], dtype=np.float64), 0
+    if _held(chosen.mesh, alpha) != chosen.mesh:  # a mesh that suits alpha: where about is it?
+        rough = fitted(start, max(count // 2, min(count, _FEW)), max(tolerance, _ROUGH))
+        start, total = rough.point, rough.iterations
+    first = fitted(start, count, damping=NEAR if total else FIRST)
+    last = fitted(first.point, 2 * count, damping=NEAR)
+    variance = float(last.residuals @ last.residuals) / (data.size - len(names))
+    covariance = covariance_of(last.jacobian, variance, names)
+    shift = float(abs(last.point[0] - first.point[0]))
+    notes = _notes(float(last.point[0]), bounds)
     if shift > _SHIFT * np.sqrt(covariance[0, 0]):
         warnings.warn(
             f"fit_fde: alpha moved by {shift:.2g} when the steps were doubled to {2 * count}, and its standard error "
@@ -110,89 +128,82 @@ def fit_fde(
             UserWarning,
             stacklevel=2,
         )
-    total = first.iterations + last.iterations
-    return Fit(names, values, covariance, float(np.sqrt(variance)), data.size, total, 2 * count, shift, level)
+    for note in notes:
+        warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=2)
+    total += first.iterations + last.iterations
+    return Fit(names, last.point, covariance, np.sqrt(variance), data.size, total, 2 * count, shift, level, notes)
 
 
-class _Problem:
-    """The model as a function of a point: alpha as the logit of its place between the bounds, the others as they "
-    "are.
-    """
+def _held(mesh: Mesh, alpha: float) -> Mesh:
+    """Return the mesh that suits an order, which does not change with it: predictions are then smooth in alpha."""
+    return Graded(mesh.of(float(alpha))) if isinstance(mesh, Graded) else mesh
 
-    def __init__(
-        self,
-        f: RightHandSide,
-        times: np.ndarray,
-        y0: Tensor | Callable[[Parameters], Tensor],
-        names: Sequence[str],
-        bounds: tuple[float, float],
-        t0: float,
-        observe: Callable[[Tensor], Tensor] | None,
-        scheme: str | Scheme,
-        mesh: str | Mesh,
-    ):
-        self.f, self.y0, self.names, self.observe = f, y0, names, observe
-        self.low, self.high = bounds
-        self.options: dict[str, Any] = {"scheme": scheme, "mesh": mesh}
-        self._is_first = bool(times.size) and times[0] == t0  # the first observation is of the start
-        self.ts = times if self._is_first else np.concatenate([[t0], times])
 
-    def natural(self, point: np.ndarray) -> np.ndarray:
-        """Return a point in real units."""
-        return np.concatenate([[self.low + (self.high - self.low) / (1 + np.exp(-point[0]))], point[1:]])
+def _notes(alpha: float, bounds: tuple[float, float]) -> tuple[str, ...]:
+    if alpha not in bounds:
+        return ()
+    return (f"alpha is at its bound {alpha:g}: its standard error and interval are those of a model without bounds.",)
 
-    def stretch(self, point: np.ndarray) -> np.ndarray:
-        """Return the derivative of each parameter in real units by its coordinate."""
-        alpha = self.natural(point)[0]
-        found = np.ones_like(point)
-        found[0] = (alpha - self.low) * (self.high - alpha) / (self.high - self.low)
-        return found
 
-    def fitted(self, data: np.ndarray, values: np.ndarray, n_steps: int, tolerance: float, iterations: int) -> Minimum:
-        """Return the best point, from values in real units on."""
-        part = (values[0] - self.low) / (self.high - self.low)
-        start = np.concatenate([[np.log(part / (1 - part))], values[1:]])
-        return least_squares(
-            lambda point: self._model(point, n_steps), data.ravel(), start, tolerance=tolerance, iterations=iterations
+def _observations(ts: Any, observed: Any, t0: float, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return times and data as float64."""
+    times, data = np.asarray(ts, dtype=np.float64), np.asarray(observed, dtype=np.float64)
+    if times.ndim != 1 or data.shape[:1] != times.shape:
+        raise ValueError(
+            f"fit_fde(ts of shape {times.shape}, observed of shape {data.shape}): needs an observation for each time; "
+            "pass observed with time as its first axis."
         )
-
-    def _model(self, point: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return predictions and their Jacobian, by central differences that are solved side by side."""
-        steps = _DIFFERENCE * np.maximum(np.abs(point), 0.1)
-        offsets = np.concatenate([np.zeros((1, point.size)), np.diag(steps), -np.diag(steps)])
-        try:
-            found = self._predictions(np.stack([self.natural(point + offset) for offset in offsets]), n_steps)
-        except (FloatingPointError, NotSolved):  # no solution there: the optimisation takes a shorter step
-            return np.array([np.nan]), np.empty((1, point.size))
-        ahead, behind = found[1 : 1 + point.size], found[1 + point.size :]
-        return found[0], ((ahead - behind) / (2 * steps)[:, None]).T
-
-    def _predictions(self, values: np.ndarray, n_steps: int) -> np.ndarray:
-        """Return what is predicted for each row of values, [rows, observations]."""
-        each = [dict(zip(self.names, torch.from_numpy(row[1:].copy()).unbind(), strict=True)) for row in values]
-        start = torch.stack([self.y0(p) if callable(self.y0) else self.y0 for p in each]).double()
-        alpha = torch.from_numpy(values[:, 0].copy()).view(-1, *[1] * (start.ndim - 1))
-
-        def right(t: Tensor, y: Tensor) -> Tensor:
-            return torch.stack([self.f(t, row, p) for row, p in zip(y.unbind(), each, strict=True)])
-
-        with torch.no_grad():
-            ys = fdeint(right, start, self.ts, alpha, n_steps=n_steps, **self.options)
-        kept = ys if self._is_first else ys[1:]
-        seen = [row if self.observe is None else self.observe(row) for row in kept.unbind(1)]
-        return torch.stack(seen).reshape(values.shape[0], -1).numpy()
+    if data.size <= count:
+        raise ValueError(
+            f"fit_fde(observed of {data.size} numbers): needs more than the {count} parameters; observe more."
+        )
+    if not np.isfinite(data).all():
+        place = np.argwhere(~np.isfinite(data))[0].tolist()
+        raise ValueError(
+            f"fit_fde(observed): needs finite numbers; observed{place}={data[tuple(place)]}; leave that time out."
+        )
+    times = checks.increasing("fit_fde", times)
+    if not t0 <= times[0]:
+        raise ValueError(
+            f"fit_fde(t0={t0:g}): needs t0 <= ts[0], where the derivative begins; ts[0]={times[0]:g}; pass t0=ts[0], "
+            "or leave out what is before."
+        )
+    return times, data
 
 
-def _check(f: Any, params: Mapping[str, float], alpha: float, bounds: tuple[float, float], level: float) -> None:
+def _check(
+    f: Any,
+    y0: Any,
+    params: Mapping[str, float],
+    alpha: float,
+    bounds: tuple[float, float],
+    level: float,
+    tolerance: float,
+) -> None:
     low, high = bounds
     if not 0 < low < high <= 1:
         raise ValueError(f"fit_fde(bounds={bounds}): needs 0 < low < high <= 1; pass for example (0.02, 1).")
-    if not low < alpha < high:
+    if not low <= alpha <= high:
         raise ValueError(f"fit_fde(alpha={alpha}): needs a first value between the bounds {bounds}; pass one inside.")
     if not 0 < level < 1:
         raise ValueError(f"fit_fde(level={level}): needs 0 < level < 1; pass for example 0.95.")
+    if not 0 < tolerance < 1:
+        raise ValueError(f"fit_fde(tolerance={tolerance}): needs 0 < tolerance < 1; pass for example 1e-8.")
     if "alpha" in params:
         raise ValueError("fit_fde(params with 'alpha'): alpha is a parameter already; pass its first value as alpha=.")
+    for name, value in params.items():
+        if not isinstance(value, Real):
+            raise TypeError(
+                f"fit_fde(params[{name!r}] of type {type(value).__name__}): needs a number; pass its first value as a "
+                "float, and a parameter for each of several."
+            )
+        if not math.isfinite(value):
+            raise ValueError(f"fit_fde(params[{name!r}]={value}): needs a finite first value; pass for example 1.0.")
+    if not (isinstance(y0, Tensor) or callable(y0)):
+        raise TypeError(
+            f"fit_fde(y0 of type {type(y0).__name__}): needs a tensor, or a function of the parameters that returns "
+            "one; pass torch.as_tensor(y0)."
+        )
     if isinstance(f, nn.Module) and any(each.requires_grad for each in f.parameters()):
         warnings.warn(
             "fit_fde(f with parameters of its own): alpha beside a network is a hyper-parameter and no measurement, "

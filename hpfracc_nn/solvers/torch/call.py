@@ -1,0 +1,279 @@
+"""The arguments of `fdeint`: the method that names and options mean, and what is solved, checked and laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd import forward_ad
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_traced
+from hpfracc_nn.selection import Site
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.history import ANY_MESH, HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Uniform, interpolation, places
+from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
+from hpfracc_nn.solvers.torch import kernels, plain  # noqa: F401  kernels are registered on import
+from hpfracc_nn.solvers.torch.adjoint import recorded
+from hpfracc_nn.solvers.torch.field import Field, RightHandSide
+from hpfracc_nn.solvers.torch.packing import State, packing_of
+from hpfracc_nn.solvers.torch.parameters import discovered
+from hpfracc_nn.solvers.torch.problem import Problem, Progress
+from hpfracc_nn.solvers.torch.wrapped import bare, is_finite, is_shared
+
+_DTYPES = (torch.float32, torch.float64)
+
+
+@dataclass(frozen=True)
+class Method:
+    """How an equation is solved.
+
+    Attributes:
+        scheme: How steps are taken.
+        history: How the past is kept.
+        mesh: Where steps are taken.
+    """
+
+    scheme: Scheme
+    history: History
+    mesh: Mesh
+
+    @property
+    def op(self) -> str:
+        """The operation that the manager is asked for."""
+        return self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH
+
+    @classmethod
+    def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:
+        """Return the method that names or objects mean.
+
+        Raises:
+            ValueError: There is none of that name, or they do not go together.
+            TypeError: One is neither a name nor an option.
+        """
+        kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
+        found = cls(
+            checks.named(owner, "scheme", scheme, SCHEMES, tuple(SCHEMES.values())),
+            checks.named(owner, "history", history, HISTORIES, kinds),
+            checks.named(owner, "mesh", mesh, MESHES, (Uniform, Graded)),
+        )
+        if isinstance(found.mesh, Uniform):
+            return found
+        if isinstance(found.history, Automatic):
+            found = replace(found, history=Full())  # all of the past, and only one way to add it up
+        for part, reason, way_out in (
+            ("scheme", found.scheme.needs_uniform, "scheme='trapezoid'"),
+            ("history", found.history.needs_uniform, "history='full'"),
+        ):
+            if reason:
+                raise ValueError(
+                    f"{owner}({part}={getattr(found, part).name!r}, mesh={found.mesh}): needs a uniform mesh, because "
+                    f"{reason}; pass mesh='uniform', or {way_out}."
+                )
+        return found
+
+
+class Call:
+    """The arguments of one call, checked and laid out; those of `fdeint`.
+
+    Raises:
+        ValueError: One is out of range.
+        TypeError: One has the wrong type.
+    """
+
+    def __init__(
+        self,
+        f: RightHandSide,
+        y0: State,
+        ts: Any,
+        alpha: float | Tensor,
+        method: Method,
+        n_steps: int | None = None,
+        dy0: State | None = None,
+    ):
+        if not callable(f):
+            raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
+        self.method = method
+        self.low: torch.dtype | None = None  # of f's autocast
+        self.f, self.y0 = f, _checked_state("y0", y0)
+        self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
+        self.alpha = alpha if isinstance(alpha, Tensor) else None
+        self.orders = _orders(alpha)
+        self.packing = packing_of(self.y0, torch.Size(()) if self.alpha is None else self.alpha.shape)
+        checks.orders("fdeint", self.orders, dy0 is not None, self.alpha is not None)
+        self.dy0 = None if dy0 is None else _like(self.y0, _checked_state("dy0", dy0))
+        outputs = checks.increasing("fdeint", _times(ts))
+        self.first = float(outputs[0])
+        self.elapsed, self.index = _mesh(method.mesh, outputs, _resolution(ts), n_steps, float(self.orders.min()))
+
+    def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
+        """Return the states at the output times."""
+        problem = self.problem(site, progress)
+        z0 = self.packing.joined(self.y0)
+        dz0 = None if self.dy0 is None else self._slope(self.dy0)
+        alpha = None if self.alpha is None else self.alpha.to(z0.device, torch.float64).reshape(-1)
+        is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
+        if not is_seen and not torch.is_grad_enabled():
+            states = problem.solve(problem.pick(False), z0, dz0)
+        elif is_seen or not adjoint:
+            given = torch.as_tensor(self.orders, device=z0.device) if alpha is None else alpha
+            states = plain.solve(problem, z0, dz0, given, is_seen)
+        else:
+            states = self._recorded(problem, z0, dz0, alpha, params)
+        return self.packing.parted(self.at_outputs(states))
+
+    def problem(self, site: Site, progress: Progress | None = None) -> Problem:
+        """Return what is solved, beside the tensors that gradients are wanted of."""
+        field, method = Field(self.f, self.packing, self.first + self.elapsed, self.like, self.low), self.method
+        is_uniform = isinstance(method.mesh, Uniform)
+        is_fixed = self.alpha is None or not self.alpha.requires_grad
+        return Problem(
+            field, method.scheme, method.history, site, self.orders, self.elapsed, is_uniform, is_fixed, progress
+        )
+
+    def _recorded(
+        self,
+        problem: Problem,
+        z0: Tensor,
+        dz0: Tensor | None,
+        alpha: Tensor | None,
+        params: Iterable[Tensor] | None,
+    ) -> Tensor:
+        parameters = discovered("fdeint", problem.field, z0, params)
+        tensors = [z0, dz0, alpha, *parameters]
+        if not any(each is not None and each.requires_grad for each in tensors):
+            return problem.solve(problem.pick(False), z0, dz0)
+        return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters)
+
+    def _slope(self, dy0: State) -> Tensor:
+        """Return the derivative at the start, 0 for the orders that have no such condition."""
+        slope = self.packing.joined(dy0)
+        return slope * self.packing.spread(torch.as_tensor(self.orders > 1)).to(slope)
+
+    def at_outputs(self, states: Tensor) -> Tensor:
+        """Return the states at the output times, [times, *shape]."""
+        whole = np.round(self.index).astype(np.int64)
+        if (whole == self.index).all():
+            if np.array_equal(whole, np.arange(states.shape[0])):
+                return states
+            return states[torch.as_tensor(whole, device=states.device)]
+        at, weights = interpolation(self.index, states.shape[0] - 1)
+        placed = torch.as_tensor(weights).to(states)
+        points = states[torch.as_tensor(at, device=states.device)]
+        return torch.einsum("ti,ti...->t...", placed, points)
+
+
+def _checked_state(name: str, y: Any) -> State:
+    parts = tuple(y) if isinstance(y, tuple | list) else (y,)
+    if not parts:
+        raise ValueError(f"fdeint({name}=()): needs a tensor, or some of them; pass the state at the start.")
+    for part in parts:
+        if not isinstance(part, Tensor):
+            raise TypeError(
+                f"fdeint({name} of type {type(part).__name__}): needs a tensor, or a tuple of tensors; pass "
+                f"torch.as_tensor({name})."
+            )
+        if part.dtype not in _DTYPES:
+            raise TypeError(
+                f"fdeint({name} of dtype {part.dtype}): needs float32 or float64; convert with "
+                f"{name}.to(torch.float32)."
+            )
+        if part.dtype != parts[0].dtype or part.device != parts[0].device:
+            raise TypeError(
+                f"fdeint({name}): needs tensors of one dtype and device; they are {parts[0].dtype} on "
+                f"{parts[0].device} and {part.dtype} on {part.device}; convert them with .to(...)."
+            )
+        if part.numel() == 0:
+            raise ValueError(f"fdeint({name} of shape {tuple(part.shape)}): needs numbers; pass a state that has some.")
+        if not is_finite(part):
+            raise ValueError(f"fdeint({name}): needs finite numbers; {name} holds {_wrong_number(part)}.")
+    return parts if isinstance(y, tuple | list) else parts[0]
+
+
+def _wrong_number(x: Tensor) -> str:
+    """Return the first number that is not finite, with its place where that can be told."""
+    plain = bare(x).reshape(-1)
+    i = int(torch.isfinite(plain).logical_not().nonzero()[0])
+    where = f" at place {i} of {plain.numel()}" if is_shared(x) else " in a batch"
+    return f"{plain[i].item()}{where}; replace it, or leave what it belongs to out"
+
+
+def _like(y0: State, dy0: State) -> State:
+    shapes = [tuple(part.shape) for part in (y0 if isinstance(y0, tuple) else (y0,))]
+    given = [tuple(part.shape) for part in (dy0 if isinstance(dy0, tuple) else (dy0,))]
+    if shapes != given or isinstance(y0, tuple) != isinstance(dy0, tuple):
+        raise ValueError(
+            f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
+        )
+    return dy0
+
+
+def _orders(alpha: Any) -> np.ndarray:
+    if isinstance(alpha, Tensor):
+        if not alpha.is_floating_point():
+            raise TypeError(f"fdeint(alpha of dtype {alpha.dtype}): needs a floating tensor; pass alpha.double().")
+        return _values("alpha", alpha).reshape(-1)
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float | np.floating):
+        raise TypeError(
+            f"fdeint(alpha of type {type(alpha).__name__}): needs a float or a floating tensor; pass for example 0.5."
+        )
+    return np.array([float(alpha)])
+
+
+def _times(ts: Any) -> Any:
+    """Return the output times without their framework."""
+    if not isinstance(ts, Tensor):
+        return ts
+    if ts.requires_grad or has_tangent(ts):
+        raise ValueError(
+            "fdeint(ts that require a gradient): needs times that are given, because the mesh is made of them; pass "
+            "ts.detach()."
+        )
+    return _values("ts", ts)
+
+
+def _values(name: str, x: Tensor) -> np.ndarray:
+    """Return a tensor's numbers, also inside a transform, where operations would return what has none."""
+    if not is_shared(x):
+        raise ValueError(
+            f"fdeint({name}): needs the same {name} throughout torch.func.vmap; pass an alpha for each entry of y0, or "
+            "call fdeint once for each."
+        )
+    return np.array(bare(x).tolist(), dtype=np.float64)
+
+
+def _resolution(ts: Any) -> float:
+    """Return the relative precision that times were given in."""
+    if isinstance(ts, Tensor) and ts.is_floating_point():
+        return torch.finfo(ts.dtype).eps
+    if isinstance(ts, np.ndarray) and ts.dtype.kind == "f":
+        return float(np.finfo(ts.dtype).eps)
+    return float(np.finfo(np.float64).eps)
+
+
+def _mesh(
+    mesh: Mesh, outputs: np.ndarray, resolution: float, n_steps: int | None, alpha: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mesh, as time since the first output, and where the outputs lie on it."""
+    rounding = 8 * resolution * float(np.abs(outputs).max())
+    if n_steps is None:
+        spacing = np.diff(outputs)
+        if isinstance(mesh, Uniform) and np.ptp(spacing) > rounding + ON_MESH * spacing.mean():
+            i = int(np.argmax(np.abs(spacing - spacing.mean())))
+            raise ValueError(
+                f"fdeint(ts=...): a uniform mesh needs equal steps or a number of steps; ts[{i + 1}] - ts[{i}]="
+                f"{spacing[i]:g} and the mean is {spacing.mean():g}; pass n_steps, or mesh='graded'."
+            )
+        n_steps = spacing.size
+    n_steps = errors.count("fdeint", "n_steps", n_steps)
+    # From the start on: on a graded mesh the first steps are far shorter than the rounding of a late time.
+    elapsed = mesh.times(0.0, float(outputs[-1] - outputs[0]), n_steps, alpha)
+    try:
+        return elapsed, places(mesh, elapsed, outputs - outputs[0], alpha, rounding)
+    except ValueError as error:
+        raise ValueError(f"fdeint(ts=...): {error}") from None

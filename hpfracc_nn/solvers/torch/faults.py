@@ -1,0 +1,60 @@
+"""What is said of a step where something is not finite."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.wrapped import bare, is_finite
+
+
+def fault(field: Field, n: int, z: Tensor) -> FloatingPointError:
+    """Return what is said of step n, where something is not finite: f at `z`, or the solution after it has grown."""
+    if is_undefined(field, n, z):
+        return undefined(field, n, z)
+    return FloatingPointError(
+        f"fdeint: the solution diverged at step {n}, {_time(field, n)}, where it was {_largest(z):.3g} one step "
+        "before; take more steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
+    )
+
+
+def is_undefined(field: Field, n: int, z: Tensor) -> bool:
+    """Whether f is not finite at a state that is, and that has not grown beyond all measure."""
+    return _largest(z) < torch.finfo(z.dtype).max ** 0.1 and not is_finite(field(n, z))
+
+
+def undefined(field: Field, n: int, z: Tensor, how: str = "") -> FloatingPointError:
+    """Return what is said where f is not finite at `z`.
+
+    Args:
+        field: The right-hand side.
+        n: The step.
+        z: The state.
+        how: It came about, for the text.
+    """
+    return FloatingPointError(
+        f"fdeint(f): needs finite values; at step {n}, {_time(field, n)}, f returned one that is not for a state of "
+        f"size {_largest(z):.3g}{how}; keep f defined there, or stop before."
+    )
+
+
+def check_states(field: Field, states: list[Tensor]) -> None:
+    """Raise for the first state that is not finite: one look where all are.
+
+    Raises:
+        FloatingPointError: One is not.
+    """
+    if is_finite(states[-1]):
+        return
+    for n, state in enumerate(states[1:], 1):
+        if not is_finite(state):
+            raise fault(field, n if is_finite(field(n - 1, states[n - 1])) else n - 1, states[n - 1])
+
+
+def _time(field: Field, n: int) -> str:
+    return f"t={float(field.times[n]):g}"
+
+
+def _largest(z: Tensor) -> float:
+    return float(bare(z).abs().max())

@@ -1,0 +1,130 @@
+"""Derivatives of a whole solution by alpha and a few numbers in f: the scheme linearised, forward in time.
+
+With s the derivative of the states by one number, and q that of f for a state that stays, the scheme for s is the
+scheme for y with J s + q in the place of f: the same weights, the same history, and a linear equation where y has one.
+alpha's has the derivatives of the weights besides, dW/dalpha f. So these are the derivatives of what was computed, as
+the adjoint's are, right to rounding whatever the size of a number, and all of them cost about one more solve.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from itertools import repeat
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.orders import order_tangent
+from hpfracc_nn.solvers.torch.packing import Packing
+from hpfracc_nn.solvers.torch.past import Past
+from hpfracc_nn.solvers.torch.problem import Problem
+from hpfracc_nn.solvers.torch.steps import Line, step_of
+from hpfracc_nn.solvers.torch.together import Together
+
+_BYTES = 1 << 25  # of Jacobians that are computed together
+
+Parametric = Callable[[Tensor, Tensor, Tensor], Tensor]  # f(t, y, numbers)
+
+
+def tangents(problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, start: Tensor) -> Tensor:
+    """Return the derivatives of the states by alpha and by the numbers, [n_steps + 1, 1 + k, *shape].
+
+    Jacobians are dense: this is for states of up to some hundred numbers.
+
+    Args:
+        problem: That was solved; of one order, and without a slope at the start.
+        states: Its solution, [n_steps + 1, *shape].
+        f: Its right-hand side as a function of the numbers too.
+        numbers: [k].
+        start: Derivatives of the state at the start, [1 + k, *shape]; those by alpha are 0.
+    """
+    with torch.no_grad():
+        found = _Sweep(problem, states, f, numbers).run(start.flatten(1).T)
+    return found.transpose(1, 2).reshape(states.shape[0], start.shape[0], *states.shape[1:])
+
+
+class _Sweep:
+    """A linear solve, whose states are derivatives [d, 1 + k]."""
+
+    def __init__(self, problem: Problem, states: Tensor, f: Parametric, numbers: Tensor):
+        self.problem, self.states, self.numbers = problem, states, numbers
+        self.size, self.count = states[0].numel(), 1 + numbers.numel()
+        self._together = Together(f)
+
+    def run(self, start: Tensor) -> Tensor:
+        """Return the derivatives at all steps, [n_steps + 1, d, 1 + k]."""
+        problem, last = self.problem, self.problem.n_steps
+        step, values = step_of(problem.scheme, problem.field), self._values(self.states)
+        of_weights, own = order_tangent(problem, values.flatten(1))
+        guesses = self._guesses(step.needs_memories, values)
+        past, weights = self._past(), problem.own_weights
+        found = self.states.new_empty(last + 1, self.size, self.count)
+        for first in range(0, last + 1, past.block):
+            stop = min(first + past.block, last + 1)
+            base = start.repeat(of_weights.shape[0], stop - first, 1, 1)
+            base[..., 0] += of_weights[:, first:stop]
+            steps = range(first, past.begin(first, base))
+            others = zip(*(self._lines(steps, each) for each in guesses), strict=True) if guesses else repeat(())
+            for n, line, lines in zip(steps, self._lines(steps, self.states), others, strict=False):
+                found[n] = step.tangent(past.memory(n), weights[n], own[n], line, lines) if n else start
+                if n < last:
+                    past.put(n, line.along(found[n]))
+        return found
+
+    def _lines(self, steps: range, states: Tensor) -> Iterator[Line]:
+        """Yield f and its derivatives at each of some steps."""
+        most = max(1, _BYTES // (8 * self.size**2))
+        for first in range(steps.start, steps.stop, most):
+            some = slice(first, min(first + most, steps.stop))
+            yield from map(Line, *(each.unbind() for each in self._linearised(some, states[some])))
+
+    def _linearised(self, some: slice, states: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return f [steps, d], its Jacobians [steps, d, d], and the derivatives by the numbers, [steps, d, 1 + k]."""
+        count = states.shape[0]
+        z = states.detach().clone().requires_grad_()
+        numbers = self.numbers.repeat(count, 1).requires_grad_()
+
+        def differentiated(out: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+            flat = out.reshape(count, -1)
+            by_state, by_number = zip(*(_gradients(column.sum(), z, numbers) for column in flat.unbind(1)), strict=True)
+            slopes = torch.stack(by_number, 1)
+            # f does not know alpha.
+            return flat.detach(), torch.stack(by_state, 1), torch.cat([torch.zeros_like(flat)[..., None], slopes], -1)
+
+        with torch.enable_grad():
+            return self._together((self.problem.field.times[some], z, numbers), differentiated)
+
+    def _values(self, states: Tensor) -> Tensor:
+        """Return f at states of all steps, [n_steps + 1, *shape]."""
+        numbers = self.numbers.expand(states.shape[0], -1)
+        return self._together((self.problem.field.times, states, numbers), lambda out: out)
+
+    def _guesses(self, are_needed: bool, values: Tensor) -> list[Tensor]:
+        """Return the states [n_steps + 1, *shape] beside y_n where a step evaluates f, in their order."""
+        if not are_needed:
+            return []
+        problem = self.problem
+        memories = problem.memories(problem.pick(False), self.states[0], None, values)
+        w = torch.tensor(problem.own_weights, dtype=torch.float64).to(values).view(-1, *[1] * (values.ndim - 1))
+        found = [memories[:, 0]]
+        for _ in range(problem.scheme.corrections - 1):  # type: ignore[attr-defined]
+            found.append(memories[:, 1] + w * self._values(found[-1]))
+        return found
+
+    def _past(self) -> Past:
+        """Return a past of values [d, 1 + k]."""
+        wide, field = copy.copy(self.problem), self.problem.field
+        wide.packing = Packing((torch.Size((self.size, self.count)),), False, (1, 1))
+        wide.field = Field(field.f, wide.packing, self.problem.times, self.problem.like)
+        return wide.past(wide.pick(False))
+
+
+def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradients of one entry of f, [steps, d] and [steps, k]; 0 where it does not depend on one."""
+    if not out.requires_grad:
+        return torch.zeros_like(z).flatten(1), torch.zeros_like(numbers)
+    found = torch.autograd.grad(out, [z, numbers], retain_graph=True, allow_unused=True)
+    by_state, by_number = (torch.zeros_like(x) if g is None else g for g, x in zip(found, (z, numbers), strict=True))
+    return by_state.flatten(1), by_number

@@ -1,0 +1,193 @@
+"""Right-hand sides that the adjoint may not evaluate again, wherever they hide what they change; and those it may."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.nn import functional
+
+from hpfracc_nn import FractionalLayer
+from hpfracc_nn.solvers import fdeint
+from tests.solver_cases import tensor
+
+TS = torch.linspace(0, 1, 11, dtype=torch.float64)
+RATE = tensor(1.2, 0.7).requires_grad_()
+
+
+def solve(f, **options):
+    y0 = torch.tensor([[0.5, 1.0], [0.2, -0.3]], dtype=torch.float64, requires_grad=True)
+    ys = fdeint(f, y0, TS, 0.6, **options)
+    return [ys.detach(), *torch.autograd.grad(ys.square().sum(), [y0, RATE], allow_unused=True)]
+
+
+class Held:
+    """A callable that holds its module, under a name that is no parameter's."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+    def __call__(self, t, y):
+        return self.layer(-RATE * y)
+
+    def method(self, t, y):
+        return self(t, y)
+
+
+def applied(layer, t, y):
+    return layer(-RATE * y)
+
+
+WAYS = {
+    "closure": lambda layer: lambda t, y: layer(-RATE * y),
+    "list": lambda layer: (lambda layers: lambda t, y: layers[0](-RATE * y))([layer]),
+    "object": Held,
+    "method": lambda layer: Held(layer).method,
+    "partial": lambda layer: partial(applied, layer),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(
+    ("layer", "reason"),
+    [
+        (torch.nn.Dropout(0.5), "random numbers"),
+        (torch.nn.BatchNorm1d(2).double(), r"changes its buffer|changes a tensor"),
+    ],
+    ids=["dropout", "batch normalisation"],
+)
+def test_a_layer_that_trains_is_refused_wherever_it_is_held(way, layer, reason):
+    f = WAYS[way](layer.train())
+    with pytest.raises(ValueError, match=rf"({reason}).*eval\(\) on the module.*adjoint=False"):
+        solve(f)
+    assert solve(f, adjoint=False)[0].isfinite().all()
+    layer.eval()
+    assert solve(f)[0].isfinite().all()
+
+
+def test_statistics_without_a_module_are_seen_too():
+    mean, variance = torch.zeros(2, dtype=torch.float64), torch.ones(2, dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"changes a tensor of shape \(2,\) that it holds"):
+        solve(lambda t, y: functional.batch_norm(-RATE * y, mean, variance, training=True))
+
+
+def test_a_result_that_comes_out_otherwise_is_refused():
+    generator, rng, calls = torch.Generator().manual_seed(0), np.random.default_rng(0), []
+
+    def counting(t, y):
+        calls.append(t)
+        return -RATE * y / len(calls)
+
+    for f in (
+        counting,
+        lambda t, y: -RATE * y * torch.rand((), generator=generator),
+        lambda t, y: -RATE * y * rng.random(),
+    ):
+        with pytest.raises(ValueError, match=r"returns something else when it is evaluated again.*adjoint=False"):
+            solve(f)
+
+
+def test_a_place_to_work_in_is_no_state():
+    room = torch.empty(2, 2, dtype=torch.float64)
+
+    def working(t, y):
+        room.copy_(torch.exp(-y.detach()))
+        return -RATE * y + room.clone()
+
+    found, expected = solve(working), solve(lambda t, y: -RATE * y + torch.exp(-y.detach()))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-13)
+
+
+def test_an_operator_of_this_library_may_be_in_f():
+    layer = FractionalLayer(0.4, dt=0.1).double()
+    found, expected = (
+        solve(lambda t, y: -RATE * y + layer(y.repeat(1, 5))[:, -2:], adjoint=adjoint) for adjoint in (True, False)
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+def test_nothing_is_watched_where_no_gradient_is_wanted():
+    with torch.no_grad():
+        y0 = torch.ones(2, 2, dtype=torch.float64)
+        assert fdeint(lambda t, y: functional.dropout(-y, 0.5), y0, TS, 0.6).isfinite().all()
+
+
+class Square(torch.autograd.Function):
+    """Without a rule for a batch."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x**2
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return 2 * ctx.saved_tensors[0] * grads[0]
+
+
+class Reading(torch.autograd.Function):
+    """With a rule forward, and a backward pass that reads a value."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x):
+        return x**2
+
+    @staticmethod
+    def setup_context(ctx, inputs, output):
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        (x,) = ctx.saved_tensors
+        return (2 if float(x.sum()) > -1e9 else 1) * x * grads[0]
+
+
+def inplace(t, y):
+    found = torch.zeros(2, 2, dtype=y.dtype)
+    found[0] = y[0]
+    return -RATE * found
+
+
+def asserting(t, y):
+    assert not torch._C._functorch.is_batchedtensor(y)
+    return -RATE * y
+
+
+TABLE = {round(float(t), 6): float(t) for t in TS}
+
+ALONE = {
+    "reads a value": lambda t, y: -RATE * y * (1 if y.sum().item() > -1e9 else 2),
+    "branches on a value": lambda t, y: -RATE * y if t < 0.45 else RATE * y / 2,
+    "writes in place": inplace,
+    "has no rule": lambda t, y: -RATE * Square.apply(y),
+    "reads a value backwards": lambda t, y: -RATE * Reading.apply(y),
+    "asserts": asserting,
+    "looks up": lambda t, y: -RATE * y * (1 + TABLE[round(float(t.detach()), 6)]),
+    "asks for an attribute": lambda t, y: -RATE * y * (1 + np.asarray(t.detach()).item()),
+    "has a size that depends on values": lambda t, y: -RATE * y + y[y > 0].sum(),
+}
+
+
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "trapezoid"])
+@pytest.mark.parametrize("name", ALONE)
+def test_a_function_that_bears_no_batch_is_evaluated_step_by_step(name, scheme):
+    found, expected = (solve(ALONE[name], scheme=scheme, adjoint=adjoint) for adjoint in (True, False))
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("way", ["closure", "object", "method", "partial"])
+def test_hooks_of_a_module_that_f_holds_see_one_state_at_a_time(way):
+    layer, seen = torch.nn.Linear(2, 2).double(), set()
+    layer.register_forward_hook(
+        lambda module, given, out: seen.add((given[0].shape, torch._C._functorch.is_batchedtensor(given[0])))
+    )
+    solve(WAYS[way](layer))
+    assert seen == {(torch.Size([2, 2]), False)}

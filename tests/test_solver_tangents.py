@@ -1,0 +1,57 @@
+"""Derivatives of a whole solution, forward in time: those of the adjoint, whatever the scheme and the mesh."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+
+from hpfracc_nn.selection import default_manager
+from hpfracc_nn.solvers import SCHEMES, Exponentials, FixedPoint, PredictorCorrector, Trapezoid, fdeint
+from hpfracc_nn.solvers.torch.call import Call, Method
+from hpfracc_nn.solvers.torch.tangents import tangents
+from tests.solver_cases import tensor
+
+NUMBERS, Y0 = tensor(1.3, -0.4), tensor(0.5, -0.2, 0.8)
+TS = torch.linspace(0, 1.5, 101, dtype=torch.float64)  # two blocks of steps
+
+
+def right(t, y, numbers):
+    return torch.tanh(numbers[0] * y.roll(1)) - y + numbers[1] * torch.cos(t)
+
+
+def branching(t, y, numbers):
+    return right(t, y, numbers) if float(t) < 0.7 else 2 * right(t, y, numbers)
+
+
+CASES = [
+    *({"scheme": name} for name in SCHEMES),
+    *({"scheme": name, "mesh": "graded"} for name in SCHEMES if not SCHEMES[name].needs_uniform),
+    {"scheme": PredictorCorrector(3)},
+    {"scheme": Trapezoid(FixedPoint())},
+    {"scheme": "predictor_corrector", "history": Exponentials(1e-4)},
+    {"scheme": "trapezoid", "f": branching},
+    {"scheme": "predictor_corrector", "f": branching},
+]
+
+
+@pytest.mark.parametrize("alpha", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("options", CASES, ids=str)
+def test_they_are_the_columns_of_the_jacobian_that_the_adjoint_has_the_rows_of(options, alpha):
+    options = {"history": "full", **options}
+    f, chosen = options.pop("f", right), {"mesh": "uniform", **options}
+    method = Method.of("test", chosen["scheme"], chosen["history"], chosen["mesh"])
+    call = Call(lambda t, y: f(t, y, NUMBERS), Y0, TS, alpha, method, n_steps=100)
+    problem = call.problem(default_manager().shared_site(method.op, "torch", "test"))
+    with torch.no_grad():
+        states = problem.solve(problem.pick(False), Y0, None)
+    start = torch.zeros(3, 3, dtype=torch.float64)
+    start[2] = tensor(1.0, 0.0, 2.0)  # the start depends on the second number
+    found = call.at_outputs(tangents(problem, states, f, NUMBERS, start))[-1] @ tensor(0.3, -1.0, 0.7)
+
+    order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+    numbers = NUMBERS.clone().requires_grad_()
+    y0 = Y0 + (numbers[1] - NUMBERS[1]) * start[2]
+    ys = fdeint(lambda t, y: f(t, y, numbers), y0, TS, order, n_steps=100, **options)
+    by_order, by_numbers = torch.autograd.grad(ys[-1] @ tensor(0.3, -1.0, 0.7), [order, numbers])
+    torch.testing.assert_close(found, torch.cat([by_order[None], by_numbers]), rtol=1e-10, atol=1e-11)

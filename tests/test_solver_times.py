@@ -1,0 +1,65 @@
+"""When a solve begins: only the time since then counts, and times are no tensors to differentiate by."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.autograd import forward_ad
+
+from hpfracc_nn.solvers import Graded, fdeint
+from tests.solver_cases import tensor
+
+# PyTorch's own forward mode scripts its decompositions on first use.
+pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+
+TS = torch.linspace(0, 1, 21, dtype=torch.float64)
+
+
+def solve(t0, *, dtype=torch.float64, alpha=0.4, dy0=None, **options):
+    """D^alpha y = cos(t - t0) - y, which depends on the time since t0 only."""
+    y0 = torch.tensor([0.5], dtype=dtype)
+    slope = None if dy0 is None else torch.tensor([dy0], dtype=dtype)
+    return fdeint(lambda t, y: torch.cos(t - t0) - y, y0, TS + t0, alpha, dy0=slope, **options)
+
+
+@pytest.mark.parametrize("t0", [-3.0, 1.0, 1e3, 1e6])
+@pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid"])
+def test_a_graded_mesh_may_begin_at_any_time(t0, scheme):
+    options = {"scheme": scheme, "mesh": Graded(8.0), "n_steps": 100}
+    # The shortest step is 1e-16: t itself is right to eps t0, and so is cos(t - t0).
+    torch.testing.assert_close(solve(t0, **options), solve(0.0, **options), rtol=0, atol=1e-14 + 1e-15 * abs(t0))
+
+
+def test_outputs_between_the_points_of_a_graded_mesh_lie_where_they_do_from_zero_on():
+    ts = tensor(0.0, 1e-9, 1e-4, 0.3, 1.0)
+    y0, shift = tensor(1.0), 1000.0
+    found, expected = (
+        fdeint(lambda t, y: -y, y0, shift * k + ts, 0.4, mesh="graded", n_steps=60) for k in (1, 0)
+    )  # 1000 + 1e-9 is rounded by 1e-13, of which y has the rounding by t**0.4
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-7)
+
+
+@pytest.mark.parametrize("adjoint", [True, False])
+def test_a_slope_at_a_late_start_costs_float32_no_digits(adjoint):
+    def found(t0):
+        slope = torch.tensor([2.0], requires_grad=True)
+        ys = fdeint(lambda t, y: -y, torch.tensor([0.5]), TS + t0, 1.5, dy0=slope, adjoint=adjoint)
+        return ys.detach(), torch.autograd.grad(ys[-1], slope)[0]
+
+    for late, early in zip(found(1e5), found(0.0), strict=True):
+        torch.testing.assert_close(late, early, rtol=1e-6, atol=1e-6)
+
+
+def test_weights_do_not_depend_on_when_a_solve_begins():
+    late, early = solve(2.0, n_steps=40), solve(0.0, n_steps=40)
+    torch.testing.assert_close(late, early, rtol=1e-13, atol=1e-14)
+
+
+def test_times_that_want_a_gradient_are_refused():
+    with pytest.raises(ValueError, match=r"fdeint\(ts that require a gradient\).*ts\.detach\(\)"):
+        fdeint(lambda t, y: -y, tensor(1.0), TS.clone().requires_grad_(), 0.5)
+    with pytest.raises(ValueError, match=r"ts\.detach\(\)"):
+        torch.func.grad(lambda ts: fdeint(lambda t, y: -y, tensor(1.0), ts, 0.5)[-1, 0])(TS)
+    with pytest.raises(ValueError, match=r"ts\.detach\(\)"), forward_ad.dual_level():
+        fdeint(lambda t, y: -y, tensor(1.0), forward_ad.make_dual(TS, torch.ones_like(TS)), 0.5)
