@@ -9,6 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy import signal
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers.noise import FractionalBrownian, increments
 
 from hpfracc_nn.fractional.special.functions import mittag_leffler
 
@@ -120,6 +124,74 @@ def arfima_covariance(n: int, alpha: float) -> np.ndarray:
     lag = np.arange(1, n)
     ratios = (lag - 1 + alpha) / (lag - alpha)
     return variance * np.concatenate([[1.0], np.cumprod(ratios)])
+
+
+def fgn(n: int, hurst: float, rng: np.random.Generator) -> np.ndarray:
+    """Return `n` samples of fractional Gaussian noise: the increments of fractional Brownian motion over unit steps.
+
+    Exact, of variance 1; numpy.cumsum of it is the motion. O(n log n).
+
+    Args:
+        n: Number of samples.
+        hurst: In (0, 1); 1/2 is white noise.
+        rng: Where the randomness comes from.
+
+    Raises:
+        ValueError: `n` is not positive, or `hurst` is outside its range.
+
+    Source: Mandelbrot & Van Ness, SIAM Review 10 (1968) 422; Davies & Harte, Biometrika 74 (1987) 95.
+
+    Example:
+        >>> fgn(1000, 0.3, np.random.default_rng(0)).shape
+        (1000,)
+    """
+    return increments(FractionalBrownian(hurst), errors.count("fgn", "n", n), dt=1.0, rng=rng)
+
+
+def rfsv(
+    n: int,
+    rng: np.random.Generator,
+    *,
+    hurst: float = 0.14,
+    vol_of_vol: float = 0.3,
+    reversion: float = 5e-4,
+    mean: float = -5.0,
+    noise: float = 0.0,
+) -> np.ndarray:
+    """Return `n` daily logarithms of a volatility, by the rough fractional stochastic volatility model.
+
+    dX = vol_of_vol dB - reversion (X - mean) dt, B of Hurst index `hurst`, X(0) = mean: a fractional
+    Ornstein-Uhlenbeck process whose reversion takes years. Over a day, exp(-reversion / 2) times the increment stands
+    for the exact integral, with an error of `reversion` times the increment at most. The defaults are the paper's for
+    the S&P 500.
+
+    Args:
+        n: Number of days.
+        rng: Where the randomness comes from.
+        hurst: In (0, 1).
+        vol_of_vol: Standard deviation of a day's change, positive.
+        reversion: Per day, from 0 to 0.1.
+        mean: Of the logarithm in the long run.
+        noise: Standard deviation of what an estimate of each day's logarithm is off by, independently.
+
+    Raises:
+        ValueError: An argument is out of range.
+
+    Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 3.
+
+    Example:
+        >>> rfsv(1000, np.random.default_rng(0)).shape
+        (1000,)
+    """
+    if not 0 < vol_of_vol < math.inf:
+        raise ValueError(f"rfsv(vol_of_vol={vol_of_vol}): needs a finite vol_of_vol > 0; pass for example 0.3.")
+    if not 0 <= reversion <= 0.1:
+        raise ValueError(f"rfsv(reversion={reversion}): needs 0 <= reversion <= 0.1 a day; pass for example 5e-4.")
+    if not 0 <= noise < math.inf:
+        raise ValueError(f"rfsv(noise={noise}): needs a finite noise >= 0; pass for example 0.2.")
+    driven = vol_of_vol * math.exp(-reversion / 2) * fgn(errors.count("rfsv", "n", n), hurst, rng)[:-1]
+    deviation = signal.lfilter([1.0], [1.0, -math.exp(-reversion)], np.concatenate([[0.0], driven]))
+    return mean + deviation + noise * rng.standard_normal(n)
 
 
 def relaxation(

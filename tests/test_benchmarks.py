@@ -51,6 +51,25 @@ def test_the_cached_ffts_compute_the_derivative(load, x, dim):
         assert_same(call(), derivative(x, GrunwaldLetnikov(0.5), dim=dim))
 
 
+def test_the_package_for_fractional_brownian_motion_is_written_out_rightly(load):
+    noise = load("noise")
+    sampler = noise.OneByOne(4, 0.3)
+    paths = np.array([sampler.fbm() for _ in range(4000)])
+    t = np.arange(5) / 4
+    expected = (t[:, None] ** 0.6 + t**0.6 - abs(t[:, None] - t) ** 0.6) / 2
+    assert (paths[:, 0] == 0).all()
+    np.testing.assert_allclose(paths.T @ paths / 4000, expected, rtol=0, atol=4 * math.sqrt(2 / 4000))
+
+
+def test_the_benchmark_of_noise_fills_its_tables(load, monkeypatch):
+    noise = load("noise")
+    first, second = noise.empty()
+    noise.fractional(first, 4, 1)
+    noise.numbers(second, 20, 1)
+    assert {record["who"] for record in first.records} >= {"float32", "float64"}
+    assert {record["name"] for record in second.records} == set(noise.NOISES)
+
+
 def test_the_learned_fft_computes_the_derivative_and_its_gradient(load, x):
     alpha = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     ours = derivative(x, GrunwaldLetnikov(alpha, bounds=(0, 1)))

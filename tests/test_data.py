@@ -1,12 +1,14 @@
 """The loaders and generators."""
 
 import math
+import re
 import sys
 
 import numpy as np
 import pytest
 
 from hpfracc_nn import data
+from hpfracc_nn.training import whittle
 
 
 class Fixed(np.random.Generator):
@@ -156,3 +158,41 @@ ARFIMA_FAULTS = [
 def test_what_cannot_be_generated_is_an_error(n, alpha, message):
     with pytest.raises(ValueError, match=f"^{message}$"):
         data.arfima(n, alpha, np.random.default_rng(0))
+
+
+def test_fractional_noise_has_its_autocovariance():
+    x = data.fgn(200_000, 0.7, np.random.default_rng(0))
+    for lag in (0, 1, 5):
+        exact = (abs(lag + 1) ** 1.4 - 2 * lag**1.4 + abs(lag - 1) ** 1.4) / 2
+        assert np.mean(x[: x.size - lag] * x[lag:]) == pytest.approx(exact, abs=0.03)  # long memory: n**-0.6 and more
+    np.testing.assert_array_equal(x[:5], data.fgn(200_000, 0.7, np.random.default_rng(0))[:5])
+
+
+def test_rough_volatility_is_rough_and_comes_back():
+    x = data.rfsv(5000, np.random.default_rng(0), hurst=0.14, vol_of_vol=0.3)
+    assert x[0] == -5
+    assert whittle(x).hurst == pytest.approx(0.14, abs=0.03)
+    assert whittle(x).scale == pytest.approx(0.3, rel=0.05)
+    # The same noise without reversion is the motion itself; with it, a recursion of the increments.
+    free = data.rfsv(50, np.random.default_rng(1), reversion=0.0)
+    motion = 0.3 * np.cumsum(data.fgn(50, 0.14, np.random.default_rng(1)))
+    np.testing.assert_allclose(free[1:], motion[:-1] - 5, rtol=1e-12)
+    held = data.rfsv(50, np.random.default_rng(1), reversion=0.1) + 5
+    np.testing.assert_allclose(np.diff(held), -held[:-1] * (1 - math.exp(-0.1)) + math.exp(-0.05) * np.diff(free))
+    noisy = data.rfsv(5000, np.random.default_rng(0), noise=0.2) - x
+    assert noisy.std() == pytest.approx(0.2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"n": 0}, "rfsv(n=0): needs n >= 1"),
+        ({"hurst": 1.0}, "FractionalBrownian(hurst=1): needs 0 < hurst < 1"),
+        ({"vol_of_vol": 0.0}, "rfsv(vol_of_vol=0.0): needs a finite vol_of_vol > 0"),
+        ({"reversion": 0.2}, "rfsv(reversion=0.2): needs 0 <= reversion <= 0.1"),
+        ({"noise": -1.0}, "rfsv(noise=-1.0): needs a finite noise >= 0"),
+    ],
+)
+def test_rough_volatility_refuses_what_it_cannot_draw(options, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        data.rfsv(**{"n": 10, "rng": np.random.default_rng(0), **options})

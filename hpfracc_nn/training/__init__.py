@@ -1,7 +1,7 @@
-"""Training: optimizers, fits of fractional models, the report of what ran where, the largest batch, baselines.
+"""Training: optimizers, losses, fits of fractional models, Hurst indices, the report of what ran where, baselines.
 
-The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`, all others
-`hpfracc-nn[torch]`.
+The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`, `whittle` and
+`structure_function` nothing, all others `hpfracc-nn[torch]`.
 """
 
 import importlib
@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from hpfracc_nn.training.fit import Fit
+    from hpfracc_nn.training.hurst import HurstEstimate, StructureFunction, structure_function, whittle
     from hpfracc_nn.training.torch.backend_report import BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size
     from hpfracc_nn.training.torch.fit_fde import fit_fde
+    from hpfracc_nn.training.torch.losses import energy_score, moment_loss, trajectory_loss, variogram_loss
     from hpfracc_nn.training.torch.optimizers import (
         AlphaSchedule,
         FractionalAdam,
@@ -28,10 +30,20 @@ __all__ = [
     "FractionalAdamW",
     "FractionalRMSprop",
     "FractionalSGD",
+    "HurstEstimate",
+    "StructureFunction",
+    "energy_score",
     "fit_fde",
+    "moment_loss",
+    "structure_function",
     "suggest_batch_size",
+    "trajectory_loss",
+    "variogram_loss",
+    "whittle",
 ]
 
+_HURST = "hpfracc_nn.training.hurst"
+_LOSSES = "hpfracc_nn.training.torch.losses"
 _OPTIMIZERS = "hpfracc_nn.training.torch.optimizers"
 _ROOMS = {
     "AlphaSchedule": _OPTIMIZERS,
@@ -41,8 +53,16 @@ _ROOMS = {
     "FractionalAdamW": _OPTIMIZERS,
     "FractionalRMSprop": _OPTIMIZERS,
     "FractionalSGD": _OPTIMIZERS,
+    "HurstEstimate": _HURST,
+    "StructureFunction": _HURST,
+    "energy_score": _LOSSES,
     "fit_fde": "hpfracc_nn.training.torch.fit_fde",
+    "moment_loss": _LOSSES,
+    "structure_function": _HURST,
     "suggest_batch_size": "hpfracc_nn.training.torch.batch_size",
+    "trajectory_loss": _LOSSES,
+    "variogram_loss": _LOSSES,
+    "whittle": _HURST,
 }
 _EXTRAS = {"lightning": "lightning", "torch": "torch"}
 

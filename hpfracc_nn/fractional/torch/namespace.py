@@ -28,8 +28,9 @@ class TorchNamespace:
     polygamma = staticmethod(torch.polygamma)
 
     def asarray(self, value: Any) -> Tensor:
-        found = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
-        return found.to(torch.float64)
+        if isinstance(value, Tensor):
+            return value.to(torch.float64)
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu")  # a number's own dtype would be single
 
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
         found = torch.as_tensor(values, device=like.device)

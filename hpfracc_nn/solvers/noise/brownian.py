@@ -1,0 +1,34 @@
+"""Brownian motion."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.solvers.noise.noise import Noise, Shape, State
+from hpfracc_nn.solvers.noise.source import Source
+
+
+@dataclass(frozen=True)
+class Brownian(Noise):
+    """Standard Brownian motion: independent normal increments of variance dt."""
+
+    name: ClassVar[str] = "brownian"
+    is_brownian: ClassVar[bool] = True
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """See `Noise.examples`."""
+        return (cls(),)
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`."""
+        return dt * np.eye(n_steps)
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`."""
+        return source.normal((n_steps, *shape)) * math.sqrt(dt), ()

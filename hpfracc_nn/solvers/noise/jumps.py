@@ -1,0 +1,137 @@
+"""The sizes of jumps: how many there were is known, their sum is drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.solvers.noise.noise import FINITE, POSITIVE, Parameter, Shape, parameter, shape_of
+from hpfracc_nn.solvers.noise.source import Source
+
+
+class Jumps(Protocol):
+    """The law of a jump; a frozen value."""
+
+    def __hash__(self) -> int: ...
+
+    @property
+    def trailing(self) -> Shape:
+        """The last axes that parameters with a value per channel ask for."""
+        ...
+
+    @property
+    def mean_square(self) -> float:
+        """The mean of the square of a jump, for parameters that are numbers."""
+        ...
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """Return E exp(i k x), x a jump, for parameters that are numbers."""
+        ...
+
+    def total(self, counts: Array, source: Source) -> Array:
+        """Return the sum of that many independent jumps, for each entry."""
+        ...
+
+
+@dataclass(frozen=True)
+class FixedJumps:
+    """Jumps of one size; of size 1 they make a Poisson process.
+
+    Args:
+        size: A number, one for each channel (the last axis), or a framework's tensor.
+    """
+
+    size: Parameter = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "size", parameter("FixedJumps", "size", self.size, FINITE, "1.0"))
+
+    @property
+    def trailing(self) -> Shape:
+        """See `Jumps.trailing`."""
+        return shape_of(self.size)
+
+    @property
+    def mean_square(self) -> float:
+        """See `Jumps.mean_square`."""
+        return self.size**2
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """See `Jumps.characteristic`."""
+        return np.exp(1j * k * self.size)
+
+    def total(self, counts: Array, source: Source) -> Array:
+        """See `Jumps.total`."""
+        return counts * source.cast(source.xp.asarray(self.size))
+
+
+@dataclass(frozen=True)
+class NormalJumps:
+    """Normal jumps, as in Merton's model of prices.
+
+    Args:
+        mean: A number, one for each channel (the last axis), or a framework's tensor.
+        deviation: Positive; the same.
+    """
+
+    mean: Parameter = 0.0
+    deviation: Parameter = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", parameter("NormalJumps", "mean", self.mean, FINITE, "0.0"))
+        deviation = parameter("NormalJumps", "deviation", self.deviation, POSITIVE, "1.0")
+        object.__setattr__(self, "deviation", deviation)
+
+    @property
+    def trailing(self) -> Shape:
+        """See `Jumps.trailing`."""
+        return max(shape_of(self.mean), shape_of(self.deviation), key=len)
+
+    @property
+    def mean_square(self) -> float:
+        """See `Jumps.mean_square`."""
+        return self.mean**2 + self.deviation**2
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """See `Jumps.characteristic`."""
+        return np.exp(1j * k * self.mean - np.square(k * self.deviation) / 2)
+
+    def total(self, counts: Array, source: Source) -> Array:
+        """See `Jumps.total`: normal with mean and variance times the count."""
+        mean, deviation = (source.cast(source.xp.asarray(each)) for each in (self.mean, self.deviation))
+        return counts * mean + counts**0.5 * deviation * source.normal(tuple(counts.shape))
+
+
+@dataclass(frozen=True)
+class ExponentialJumps:
+    """Exponential jumps.
+
+    Args:
+        mean: Not 0; negative for jumps downwards. A number, one for each channel (the last axis), or a tensor.
+    """
+
+    mean: Parameter = 1.0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "mean", parameter("ExponentialJumps", "mean", self.mean, FINITE, "1.0"))
+
+    @property
+    def trailing(self) -> Shape:
+        """See `Jumps.trailing`."""
+        return shape_of(self.mean)
+
+    @property
+    def mean_square(self) -> float:
+        """See `Jumps.mean_square`."""
+        return 2 * self.mean**2
+
+    def characteristic(self, k: np.ndarray) -> np.ndarray:
+        """See `Jumps.characteristic`."""
+        return 1 / (1 - 1j * k * self.mean)
+
+    def total(self, counts: Array, source: Source) -> Array:
+        """See `Jumps.total`: a gamma number."""
+        return source.gamma(counts) * source.cast(source.xp.asarray(self.mean))

@@ -1,0 +1,176 @@
+"""Fractional Brownian motion with a memory of fixed size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+from numpy.polynomial import chebyshev
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+from hpfracc_nn.solvers.noise import markov
+from hpfracc_nn.solvers.noise.fractional import HurstNoise
+from hpfracc_nn.solvers.noise.linear import Linear, advance, covariance
+from hpfracc_nn.solvers.noise.noise import Shape, State, is_tensor
+from hpfracc_nn.solvers.noise.source import Source
+
+_LEAST, _MOST = 0.05, 0.95  # of a tensor without bounds: at 0 and 1 no number of states is enough
+_DEGREE = 32
+_ROOM = 1.02  # by which a table reaches beyond its bounds, where the derivative of acos is infinite
+_FEWEST = 2
+
+
+@dataclass(frozen=True)
+class MarkovNoise(HurstNoise):
+    """What both approximations share: states that are drawn exactly on the mesh, and weights that depend on `hurst`.
+
+    Attributes:
+        hurst: In (0, 1); one number, or a framework's tensor of no axes.
+        bounds: Where a tensor lies; the narrower, the better the approximation. None is (0.05, 0.95).
+        n_states: How many states.
+    """
+
+    n_states: int = 16
+
+    is_whole: ClassVar[bool] = False
+    form: ClassVar[markov.Form]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        owner = type(self).__name__
+        if self.trailing:
+            raise ValueError(
+                f"{owner}(hurst of shape {self.trailing}): needs one number; drive each channel by a noise of its own."
+            )
+        object.__setattr__(self, "n_states", errors.count(owner, "n_states", self.n_states, _FEWEST))
+
+    @property
+    def is_semimartingale(self) -> bool:
+        """The states are, and so is their sum."""
+        return True
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The Hurst indices that the rates are chosen for."""
+        low, high = super().interval
+        return (max(low, _LEAST), min(high, _MOST)) if is_tensor(self.hurst) else (low, high)
+
+    def rates(self, n_steps: int, dt: float) -> np.ndarray:
+        """Return the rates at which the states decay, [n_states], on a mesh of so many steps."""
+        return markov.geometric(self.form, self.n_states, *self.interval, n_steps, dt)
+
+    def error(self, n_steps: int, dt: float, hurst: float | None = None) -> markov.MarkovError:
+        """Return how far the approximation is from the process on a mesh, in closed form.
+
+        Args:
+            n_steps: How many steps.
+            dt: Their length.
+            hurst: A Hurst index; needed where that of the noise is a tensor.
+
+        Raises:
+            ValueError: It is needed and missing.
+        """
+        if hurst is None and is_tensor(self.hurst):
+            raise ValueError(
+                f"{type(self).__name__}.error(hurst=None): needs a number where the noise has a tensor; pass for "
+                "example hurst=0.3."
+            )
+        index = self.hurst if hurst is None else hurst
+        rates = self.rates(n_steps, dt)
+        weights = markov.weights_of(self.form, rates, index, n_steps * dt)
+        return markov.error_of(self.form, rates, weights, index, n_steps, dt)
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray:
+        """See `Noise.covariance`; of the approximation, not of what it approximates."""
+        process, first = self._process(n_steps, dt, NUMPY)
+        return covariance(process, first, n_steps)
+
+    def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
+        """See `Noise.start`: the states over their deviations, and the process that they follow."""
+        process, root = self._process(n_steps, dt, source.xp)
+        first = source.cast(root)
+        return source.xp.matmul(first, source.normal((first.shape[1], math.prod(shape)))), process
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`."""
+        states, process = state
+        found, after = advance(process, n_steps, shape, states, source)
+        return found, (after, process)
+
+    def _process(self, n_steps: int, dt: float, xp: Namespace) -> tuple[Linear, np.ndarray]:
+        """Return the process that the states follow, and a root of their covariance at first, [k, r]."""
+        rates = self.rates(n_steps, dt)
+        if is_tensor(self.hurst):
+            moves, weights = markov.transitions(self.form, rates, dt), self._learned(n_steps, dt, xp)
+        else:
+            normal = _normalised(self.form, rates, self.hurst, n_steps * dt)
+            moves, fixed = markov.merged(self.form, rates, normal, dt)
+            weights = xp.asarray(fixed)
+        entry = xp.constant(moves.added, weights)
+        read = weights * xp.constant(np.expm1(-moves.rates * dt), weights)
+        direct = xp.matmul(weights[None], entry)[0]
+        return Linear(xp.constant(moves.rates * dt, weights), entry, read, direct), moves.first
+
+    def _learned(self, n_steps: int, dt: float, xp: Namespace) -> Array:
+        """Return the normalised weights times the deviations of the states, [k], for a tensor."""
+        hurst = xp.asarray(self.hurst)
+        low, high = self.interval
+        angle = xp.acos((hurst - (low + high) / 2) * (2 / (_ROOM * (high - low))))
+        terms = xp.cos(angle[..., None] * xp.constant(np.arange(float(_DEGREE)), hurst))
+        table = _table(self.form, self.n_states, self.interval, n_steps, dt)
+        return xp.matmul(terms[None], xp.constant(table, hurst))[0]
+
+
+@dataclass(frozen=True)
+class MarkovFractionalBrownian(MarkovNoise):
+    """Fractional Brownian motion as a weighted sum of `n_states` Ornstein-Uhlenbeck processes driven by one noise.
+
+    Time O(n), and a state of fixed size, from which blocks of steps can be drawn again. The states are drawn exactly on
+    the mesh, and the weights minimise the mean square error of the path, which `error` knows in closed form: with 16
+    states and 1000 steps it is 1 % of the path at hurst 0.3 and 0.7, 7 % at 0.1 and 9 % at 0.9; beyond, use the exact
+    process. Normalised: Var B_t = t**(2 hurst) to the same errors. Differentiable in the Hurst index.
+
+    Args:
+        hurst: In (0, 1); one number, or a framework's tensor of no axes, which may be learned and is not checked.
+        bounds: Where a tensor lies; the narrower, the better the approximation. None is (0.05, 0.95).
+        n_states: How many states, at least 2.
+
+    Raises:
+        TypeError: `hurst` is neither a number nor a tensor, or `n_states` no whole number.
+        ValueError: One of them is out of range, or `hurst` is not within its bounds or several numbers.
+
+    Source: Daems et al., Variational Inference for SDEs Driven by Fractional Noise, ICLR 2024, with other rates.
+    """
+
+    name: ClassVar[str] = "markov_fractional"
+    form: ClassVar[markov.Form] = markov.Stationary()
+
+
+@dataclass(frozen=True)
+class MarkovRiemannLiouvilleBrownian(MarkovNoise):
+    """Riemann and Liouville's fractional Brownian motion by states that begin with zero.
+
+    As `MarkovFractionalBrownian`, whose arguments and errors it has, but for `RiemannLiouvilleBrownian`.
+    """
+
+    name: ClassVar[str] = "markov_riemann_liouville"
+    form: ClassVar[markov.Form] = markov.AtRest()
+
+
+def _normalised(form: markov.Form, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:
+    return markov.weights_of(form, rates, hurst, duration) / np.sqrt(2 * rates * form.variance(hurst))
+
+
+@lru_cache(maxsize=8)
+def _table(form: markov.Form, n_states: int, interval: tuple[float, float], n_steps: int, dt: float) -> np.ndarray:
+    """Return the weights' Chebyshev coefficients over an interval of Hurst indices, [degree, k]."""
+    low, high = interval
+    rates = markov.geometric(form, n_states, low, high, n_steps, dt)
+    nodes = np.cos(np.pi * (np.arange(_DEGREE) + 0.5) / _DEGREE)
+    indices = (low + high + _ROOM * (high - low) * nodes) / 2
+    values = [_normalised(form, rates, hurst, n_steps * dt) for hurst in indices]
+    return chebyshev.chebfit(nodes, np.array(values), _DEGREE - 1)

@@ -1,0 +1,202 @@
+"""What a noise is: a process with stationary increments that drives a stochastic equation; a frozen value.
+
+Asked for the increments over `n_steps` equal steps it answers with an array, time first. A noise holds formulas alone:
+random numbers come from a `Source`, which is a framework's generator with a dtype and a device, so that the same text
+serves every framework.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from hpfracc_nn.fractional.framework import framework_of
+from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.solvers.noise.source import Source
+
+State = tuple[Any, ...]  # what a noise carries from one block of steps to the next
+Shape = tuple[int, ...]
+Parameter = Any  # a number, or a framework's tensor where it is learned
+
+
+@dataclass(frozen=True, eq=False)
+class Noise:
+    """A noise.
+
+    Attributes:
+        name: By which it is chosen.
+        is_brownian: Whether increments are independent and normal with variance dt: Milstein's scheme, Runge-Kutta
+            schemes of order 1.5 and the hybrid weights stand on it.
+        is_continuous: Whether paths are; where they jump there is no Stratonovich integral.
+        is_whole: Whether all steps are drawn at once, because no state of fixed size carries the past.
+    """
+
+    name: ClassVar[str]
+    is_brownian: ClassVar[bool] = False
+    is_continuous: ClassVar[bool] = True
+    is_whole: ClassVar[bool] = False
+
+    @property
+    def is_semimartingale(self) -> bool:
+        """Whether sums of left-point values times increments converge to an Ito integral."""
+        return True
+
+    @property
+    def regularity(self) -> float:
+        """Paths are Hoelder continuous with each exponent below this; 0 where they jump."""
+        return 0.5
+
+    @property
+    def trailing(self) -> Shape:
+        """The last axes of a shape that parameters with a value per channel ask for."""
+        return ()
+
+    @classmethod
+    def examples(cls) -> tuple[Noise, ...]:
+        """Return noises of this kind, with numbers for parameters; the tests of all noises draw from them."""
+        raise NotImplementedError
+
+    def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
+        """Return the covariance of the increments over some steps in closed form, [n_steps, n_steps].
+
+        None where it is infinite. Parameters must be numbers, one for all channels.
+        """
+        raise NotImplementedError
+
+    def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
+        """Return E exp(i k x), x the increment over the first step, in closed form; that of a Gaussian by default."""
+        variance = self.covariance(1, dt)
+        if variance is None:
+            raise NotImplementedError
+        return np.exp(-np.square(k) * variance[0, 0] / 2)
+
+    def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
+        """Return the state before the first of `n_steps` steps in all; draws from `source` where it is random."""
+        return ()
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """Return the increments over the next steps, [n_steps, *shape], and the state after them.
+
+        Args:
+            n_steps: At least 1.
+            shape: Of one step; all its entries are independent paths.
+            dt: The step, positive.
+            source: Where random numbers come from; the result has its dtype and device.
+            state: After the steps before; as `start` or this method returned it.
+        """
+        raise NotImplementedError
+
+
+def fits(owner: str, noise: Noise, shape: Shape) -> None:
+    """Raise unless the last axes of `shape` are those that the noise's parameters have values for.
+
+    Raises:
+        ValueError: They are not.
+    """
+    wanted = noise.trailing
+    if wanted and shape[-len(wanted) :] != wanted:
+        raise ValueError(
+            f"{owner}(shape={shape}): needs {wanted} as its last axes, for which {type(noise).__name__} has "
+            "parameters; pass that shape, or one value for all channels."
+        )
+
+
+@dataclass(frozen=True)
+class Range:
+    """Where a parameter may lie; infinite ends never belong to it.
+
+    Attributes:
+        low: The lower end.
+        high: The upper end.
+        has_low: Whether the lower end belongs to it.
+        has_high: Whether the upper end does.
+    """
+
+    low: float = -math.inf
+    high: float = math.inf
+    has_low: bool = False
+    has_high: bool = False
+
+    def holds(self, x: np.ndarray) -> np.ndarray:
+        """Return for each number whether it is inside; NaN is not."""
+        above = x >= self.low if self.has_low else x > self.low
+        return above & (x <= self.high if self.has_high else x < self.high)
+
+    def text(self, name: str) -> str:
+        """Return what is asked of a parameter, as a message says it."""
+        below = "" if self.low == -math.inf else f"{self.low:g} {'<=' if self.has_low else '<'} "
+        above = "" if self.high == math.inf else f" {'<=' if self.has_high else '<'} {self.high:g}"
+        if below and above:
+            return f"{below}{name}{above}"
+        return f"a finite {name}" + (f" > {self.low:g}" if below else above)
+
+
+UNIT = Range(0.0, 1.0)
+POSITIVE = Range(0.0)
+FINITE = Range()
+
+
+def parameter(owner: str, name: str, value: Parameter, within: Range, example: str) -> Parameter:
+    """Return a parameter: a float, a tuple of floats with one for each channel, or a framework's tensor as it is.
+
+    A tensor is not read, so that nothing waits for its device.
+
+    Args:
+        owner: Who asks, for messages.
+        name: Of the parameter.
+        value: A number, several numbers, or a tensor.
+        within: Where numbers must lie.
+        example: Of a value.
+
+    Raises:
+        TypeError: It is neither numbers nor a tensor.
+        ValueError: A number is outside.
+    """
+    if is_tensor(value):
+        return value
+    try:
+        found = np.asarray(value, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}({name}={value!r}): needs a number or a tensor; pass for example {example}.") from None
+    if found.ndim > 1:
+        raise ValueError(
+            f"{owner}({name} of shape {found.shape}): needs one number, or one for each channel; pass for example "
+            f"{example}."
+        )
+    wrong = found[~within.holds(found)]
+    if wrong.size:
+        raise ValueError(f"{owner}({name}={wrong.flat[0]:g}): needs {within.text(name)}; pass for example {example}.")
+    return float(found) if found.ndim == 0 else tuple(found.tolist())
+
+
+def bounds_of(owner: str, value: Parameter, bounds: Any) -> tuple[float, float] | None:
+    """Return the bounds of a Hurst index as floats, or None where there are none.
+
+    Raises:
+        TypeError: They are not a pair of numbers.
+        ValueError: They are not within [0, 1], or a number is not within them.
+    """
+    if bounds is None:
+        return None
+    try:
+        low, high = (float(each) for each in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0.5, 1).") from None
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"{owner}(bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.5, 1).")
+    if not is_tensor(value) and not (low <= np.min(value) and np.max(value) <= high):
+        raise ValueError(f"{owner}(hurst={value}, bounds={bounds}): needs hurst within its bounds; widen them.")
+    return low, high
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a parameter is a framework's array, which may be learned, and not numbers."""
+    return framework_of(type(value)) != "numpy"
+
+
+def shape_of(value: Parameter) -> Shape:
+    """Return the shape of a parameter: () of a number."""
+    return tuple(value.shape) if is_tensor(value) else np.shape(value)

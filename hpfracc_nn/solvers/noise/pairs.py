@@ -1,0 +1,35 @@
+"""Two real paths for each complex one, and as many at once as stay in the cache."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.solvers.noise.noise import Shape
+from hpfracc_nn.solvers.noise.source import Source
+
+_AT_ONCE = 1 << 14  # complex numbers: 256 KiB in double precision, which the allocator hands out again
+
+
+def in_pairs(
+    drawn: Callable[[int], Array], n_steps: int, shape: Shape, channels: Shape, length: int, source: Source
+) -> Array:
+    """Return real paths [n_steps, *shape] from complex ones whose parts are independent.
+
+    Args:
+        drawn: How many pairs to those pairs, complex [pairs, *channels, n_steps].
+        n_steps: How many steps.
+        shape: Of one step.
+        channels: The last axes of `shape`, which belong to one pair.
+        length: Of what is transformed to make a path.
+        source: Whose arrays they are.
+    """
+    paths = math.prod(shape[: len(shape) - len(channels)])
+    pairs = -(-paths // 2)
+    if not pairs or not math.prod(channels):
+        return source.normal((n_steps, *shape))  # nothing
+    most = max(1, _AT_ONCE // (math.prod(channels) * length))
+    some = [source.parts(drawn(min(most, pairs - begin))) for begin in range(0, pairs, most)]
+    both = some[0] if len(some) == 1 else source.joined(some, 1)
+    return both[:, :paths].reshape(n_steps, *shape)

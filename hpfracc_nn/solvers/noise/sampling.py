@@ -1,0 +1,40 @@
+"""Increments of a noise in NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers.noise.noise import Noise, fits
+from hpfracc_nn.solvers.noise.source import NumpySource
+
+
+def increments(
+    noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, rng: np.random.Generator
+) -> np.ndarray:
+    """Return the increments of a noise over equal steps, [n_steps, *shape] in float64.
+
+    Args:
+        noise: The noise.
+        n_steps: How many steps.
+        shape: Of one step; all entries are independent.
+        dt: The step, positive.
+        rng: Where the randomness comes from.
+
+    Raises:
+        ValueError: A number is out of range, or `shape` is not that of the noise's parameters.
+
+    Example:
+        >>> from hpfracc_nn.solvers.noise import FractionalBrownian
+        >>> increments(FractionalBrownian(0.3), 100, (32,), dt=0.01, rng=np.random.default_rng(0)).shape
+        (100, 32)
+    """
+    steps = errors.count("increments", "n_steps", n_steps)
+    sizes = tuple(errors.count("increments", "shape", size, 0) for size in shape)
+    fits("increments", noise, sizes)
+    step = errors.positive_step("increments", dt)
+    source = NumpySource(rng)
+    state = noise.start(steps, sizes, step, source)
+    return noise.increments(steps, sizes, step, source, state)[0]

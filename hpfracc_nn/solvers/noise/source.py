@@ -1,0 +1,115 @@
+"""Where random numbers come from: a generator, with the dtype and the device of what it draws."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+
+
+class Source(Protocol):
+    """What a framework offers to the noises; each draw is in the source's dtype."""
+
+    @property
+    def xp(self) -> Namespace: ...
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """Return standard normal numbers."""
+        ...
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """Return uniform numbers in (0, 1), neither end among them."""
+        ...
+
+    def exponential(self, shape: tuple[int, ...]) -> Array:
+        """Return exponential numbers of mean 1, all positive."""
+        ...
+
+    def poisson(self, mean: float, shape: tuple[int, ...]) -> Array:
+        """Return Poisson counts, as floating numbers."""
+        ...
+
+    def gamma(self, concentration: Array) -> Array:
+        """Return gamma numbers of scale 1, one for each concentration; 0 where that is 0."""
+        ...
+
+    def cast(self, x: Any) -> Array:
+        """Return numbers, or an array of the namespace, in the source's dtype and on its device."""
+        ...
+
+    def complex_normal(self, shape: tuple[int, ...], scale: Array) -> Array:
+        """Return `scale` times complex numbers whose real and imaginary parts are independent and standard normal.
+
+        Args:
+            shape: Of the result.
+            scale: A namespace's array, which broadcasts to it.
+        """
+        ...
+
+    def parts(self, x: Array) -> Array:
+        """Return complex [m, ..., n] as [n, 2 m, ...]: m real parts, then m imaginary ones, time first."""
+        ...
+
+    def joined(self, some: list[Array], axis: int) -> Array:
+        """Return arrays joined along an axis."""
+        ...
+
+
+@dataclass(frozen=True)
+class NumpySource:
+    """NumPy's source.
+
+    Attributes:
+        rng: The generator.
+        dtype: float64 or float32.
+    """
+
+    rng: np.random.Generator
+    dtype: type[np.floating[Any]] = np.float64
+
+    @property
+    def xp(self) -> Namespace:
+        return NUMPY
+
+    def normal(self, shape: tuple[int, ...]) -> np.ndarray:
+        """See `Source.normal`."""
+        return self.rng.standard_normal(shape, self.dtype)
+
+    def uniform(self, shape: tuple[int, ...]) -> np.ndarray:
+        """See `Source.uniform`."""
+        eps = np.finfo(self.dtype).eps
+        found = self.rng.random(shape, self.dtype) + self.dtype(eps / 4)  # in the middle of its cell, not on its edge
+        return np.minimum(found, self.dtype(1 - eps / 2))
+
+    def exponential(self, shape: tuple[int, ...]) -> np.ndarray:
+        """See `Source.exponential`."""
+        return -np.log(self.uniform(shape))
+
+    def poisson(self, mean: float, shape: tuple[int, ...]) -> np.ndarray:
+        """See `Source.poisson`."""
+        return self.rng.poisson(mean, shape).astype(self.dtype)
+
+    def gamma(self, concentration: np.ndarray) -> np.ndarray:
+        """See `Source.gamma`."""
+        return self.rng.standard_gamma(concentration).astype(self.dtype)
+
+    def cast(self, x: Any) -> np.ndarray:
+        """See `Source.cast`."""
+        return np.asarray(x, self.dtype)
+
+    def complex_normal(self, shape: tuple[int, ...], scale: np.ndarray) -> np.ndarray:
+        """See `Source.complex_normal`."""
+        pairs = self.normal((*shape, 2)) * self.cast(scale)[..., None]
+        return pairs.view(np.result_type(self.dtype, np.complex64))[..., 0]
+
+    def parts(self, x: np.ndarray) -> np.ndarray:
+        """See `Source.parts`."""
+        both = np.concatenate([x.real, x.imag])
+        return np.ascontiguousarray(np.moveaxis(both, -1, 0))
+
+    def joined(self, some: list[np.ndarray], axis: int) -> np.ndarray:
+        """See `Source.joined`."""
+        return np.concatenate(some, axis)

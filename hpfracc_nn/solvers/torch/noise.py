@@ -1,0 +1,291 @@
+"""Noise in PyTorch: increments from a generator, whole or block by block, and the same blocks again.
+
+A solve needs its noise twice, forward and in the adjoint. `NoisePath` draws it in blocks of steps and keeps of each
+block the generator's and the noise's state, from which `block` makes it again, bit for bit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import Namespace
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.solvers.noise import Noise, State
+from hpfracc_nn.solvers.noise.noise import fits
+
+_BLOCK = 1 << 16  # numbers that a block holds
+_SHORTEST = 32  # steps
+_COLUMNS = 32  # that are added up at a time
+_MANY = 1 << 13  # normal numbers in double precision
+
+
+@dataclass(frozen=True)
+class TorchSource:
+    """See `solvers.noise.Source`.
+
+    Attributes:
+        generator: Of `device`.
+        dtype: float64 or float32.
+        device: Of what is drawn.
+    """
+
+    generator: torch.Generator
+    dtype: torch.dtype
+    device: torch.device
+
+    @property
+    def xp(self) -> Namespace:
+        return TORCH
+
+    def _empty(self, shape: tuple[int, ...]) -> Tensor:
+        return torch.empty(shape, dtype=self.dtype, device=self.device)
+
+    def normal(self, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.normal`."""
+        if self.dtype == torch.float64 and self.device.type == "cpu" and math.prod(shape) >= _MANY:
+            return self._box_muller(shape)
+        return self._empty(shape).normal_(generator=self.generator)
+
+    def _box_muller(self, shape: tuple[int, ...]) -> Tensor:
+        """Return normal numbers by vector instructions; torch computes those in double precision one by one."""
+        count = math.prod(shape)
+        half = -(-count // 2)
+        numbers = self._empty((2 * half,))
+        radius = numbers[:half].uniform_(2.0**-54, 1, generator=self.generator).log_().mul_(-2).sqrt_()
+        angle = numbers[half:].uniform_(0, 2 * math.pi, generator=self.generator)
+        cosine = angle.cos()
+        angle.sin_().mul_(radius)
+        radius.mul_(cosine)
+        return numbers[:count].view(shape)
+
+    def uniform(self, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.uniform`."""
+        eps = torch.finfo(self.dtype).eps
+        found = self._empty(shape).uniform_(generator=self.generator)
+        return found.add_(eps / 4).clamp_(max=1 - eps / 2)  # in the middle of its cell, not on its edge
+
+    def exponential(self, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.exponential`."""
+        return self.uniform(shape).log_().neg_()
+
+    def poisson(self, mean: float, shape: tuple[int, ...]) -> Tensor:
+        """See `Source.poisson`."""
+        return torch.poisson(self._empty(shape).fill_(mean), generator=self.generator)
+
+    def gamma(self, concentration: Tensor) -> Tensor:
+        """See `Source.gamma`."""
+        positive = concentration > 0
+        found = torch._standard_gamma(torch.where(positive, concentration, 1.0), generator=self.generator)
+        return torch.where(positive, found, 0.0)
+
+    def cast(self, x: Any) -> Tensor:
+        """See `Source.cast`."""
+        return torch.as_tensor(x).to(self.device, self.dtype)
+
+    def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
+        """See `Source.complex_normal`."""
+        return torch.view_as_complex(self.normal((*shape, 2)) * self.cast(scale)[..., None])
+
+    def parts(self, x: Tensor) -> Tensor:
+        """See `Source.parts`."""
+        return torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2)
+
+    def joined(self, some: list[Tensor], axis: int) -> Tensor:
+        """See `Source.joined`."""
+        return torch.cat(some, axis)
+
+
+class NoisePath:
+    """The increments of a noise over `n_steps` equal steps, drawn when they are first asked for.
+
+    What is drawn does not depend on the order in which blocks are asked for: the first time, all blocks up to the one
+    wanted are drawn. A block that was drawn before is made again from what was kept: bit-identical. Where a block takes
+    less memory than the generator's and the noise's state it is kept itself; so is everything where the noise is drawn
+    whole, or where one of its parameters requires a gradient, which then flows through `block`.
+
+    Args:
+        noise: The noise.
+        n_steps: How many steps.
+        shape: Of one step: batch axes and channels; all entries are independent.
+        dt: The step.
+        generator: Where the randomness comes from; None is the default generator of the device.
+        dtype: Floating; None is torch's default. Half precision is drawn in float32.
+        device: None is the generator's, or the CPU.
+
+    Raises:
+        ValueError: The generator is another device's, the dtype is not floating, or a number is out of range.
+    """
+
+    def __init__(
+        self,
+        noise: Noise,
+        n_steps: int,
+        shape: Sequence[int],
+        *,
+        dt: float,
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+    ):
+        self.noise = noise
+        self.n_steps = errors.count("NoisePath", "n_steps", n_steps)
+        self.shape = tuple(errors.count("NoisePath", "shape", size, 0) for size in shape)
+        fits("NoisePath", noise, self.shape)
+        self.dt = errors.positive_step("NoisePath", dt)
+        self.dtype = dtype or torch.get_default_dtype()
+        if not self.dtype.is_floating_point:
+            raise ValueError(f"NoisePath(dtype={self.dtype}): needs a floating dtype; pass for example torch.float32.")
+        self.source = _source(generator, self.dtype, device)
+        width = max(1, math.prod(self.shape))
+        learns = any(each.requires_grad for each in learned(noise))
+        is_one = noise.is_whole or learns
+        self.block_steps = self.n_steps if is_one else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
+        self._keeps = is_one
+        self._made: list[Tensor] = []
+        self._begun: list[tuple[Tensor, State]] = []  # of each block: the generator's state, the noise's
+        self._state: State | None = None
+
+    @property
+    def n_blocks(self) -> int:
+        """How many blocks there are; block i holds the steps from i * block_steps on."""
+        return -(-self.n_steps // self.block_steps)
+
+    def block(self, i: int) -> Tensor:
+        """Return the increments of block `i`, [steps, *shape]."""
+        drawn = len(self._made if self._keeps else self._begun)
+        for k in range(drawn, i):
+            self._draw(k)
+        if i >= drawn:
+            return self._draw(i)
+        return self._made[i] if self._keeps else self._again(i)
+
+    def whole(self) -> Tensor:
+        """Return all increments, [n_steps, *shape]."""
+        if self.n_blocks == 1:
+            return self.block(0)
+        return torch.cat([self.block(i) for i in range(self.n_blocks)])
+
+    def _draw(self, i: int) -> Tensor:
+        """Draw the next block, number `i`, and keep it or what it takes to draw it again."""
+        if self._state is None:
+            self._state = self.noise.start(self.n_steps, self.shape, self.dt, self.source)
+            self._keeps = self._keeps or self._block_bytes <= self._state_bytes
+        if not self._keeps:
+            self._begun.append((self.source.generator.get_state(), self._state))
+        found, self._state = self._increments(i, self.source, self._state)
+        if self._keeps:
+            self._made.append(found)
+        return found
+
+    @property
+    def _block_bytes(self) -> int:
+        return self.block_steps * math.prod(self.shape) * self.dtype.itemsize
+
+    @property
+    def _state_bytes(self) -> int:
+        """Of what it takes to draw a block again."""
+        own = sum(each.numel() * each.element_size() for each in self._state or () if isinstance(each, Tensor))
+        return self.source.generator.get_state().numel() + own
+
+    def _again(self, i: int) -> Tensor:
+        numbers, state = self._begun[i]
+        generator = torch.Generator(self.source.device)
+        generator.set_state(numbers)
+        return self._increments(i, dataclasses.replace(self.source, generator=generator), state)[0]
+
+    def _increments(self, i: int, source: TorchSource, state: State) -> tuple[Tensor, State]:
+        steps = min(self.block_steps, self.n_steps - i * self.block_steps)
+        found, after = self.noise.increments(steps, self.shape, self.dt, source, state)
+        return found.to(self.dtype), after
+
+
+def learned(noise: Noise) -> list[Tensor]:
+    """Return a noise's parameters that are tensors, those of values that it holds among them."""
+    return list(_tensors(noise))
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif dataclasses.is_dataclass(value):
+        for each in dataclasses.fields(value):
+            yield from _tensors(getattr(value, each.name))
+
+
+def increments(
+    noise: Noise,
+    n_steps: int,
+    shape: Sequence[int] = (),
+    *,
+    dt: float,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return the increments of a noise over equal steps, [n_steps, *shape]; those that a `NoisePath` has in its blocks.
+
+    Differentiable in the noise's parameters that are tensors. Arguments and errors as of `NoisePath`.
+
+    Example:
+        >>> from hpfracc_nn.solvers import Brownian
+        >>> generator = torch.Generator().manual_seed(0)
+        >>> increments(Brownian(), 100, (32, 3), dt=0.01, generator=generator).shape
+        torch.Size([100, 32, 3])
+    """
+    path = NoisePath(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
+    return path.whole()
+
+
+def paths(
+    noise: Noise,
+    n_steps: int,
+    shape: Sequence[int] = (),
+    *,
+    dt: float,
+    generator: torch.Generator | None = None,
+    dtype: torch.dtype | None = None,
+    device: torch.device | str | None = None,
+) -> Tensor:
+    """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, and running sums.
+
+    They are the sums of what `increments` returns for the same generator. Arguments and errors as of `NoisePath`.
+
+    Example:
+        >>> from hpfracc_nn.solvers import FractionalBrownian
+        >>> paths(FractionalBrownian(0.3), 100, (32,), dt=0.01).shape
+        torch.Size([101, 32])
+    """
+    steps = increments(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
+    flat = steps.reshape(n_steps, -1)
+    # Sums along the first axis of a wide array read one number per cache line.
+    sums = [torch.cat([torch.zeros_like(some[:1]), some.cumsum(0)]) for some in flat.split(_COLUMNS, 1)]
+    return torch.cat(sums, 1).reshape(n_steps + 1, *steps.shape[1:])
+
+
+def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
+    wanted = None if device is None else torch.empty(0, device=device).device  # "cuda" is one device, by its index
+    if generator is None:
+        wanted = wanted or torch.device("cpu")
+        generator = _default_generator(wanted)
+    wanted = wanted or generator.device
+    if generator.device != wanted:
+        raise ValueError(
+            f"NoisePath(generator on {generator.device}, device={wanted}): needs a generator of the device; pass "
+            f"torch.Generator({str(wanted)!r})."
+        )
+    drawn = dtype if dtype in (torch.float32, torch.float64) else torch.float32
+    return TorchSource(generator, drawn, wanted)
+
+
+def _default_generator(device: torch.device) -> torch.Generator:
+    if device.type == "cpu":
+        return torch.default_generator
+    return getattr(torch, device.type).default_generators[device.index]

@@ -1,0 +1,264 @@
+"""The Hurst index of a series that is a multiple of fractional Brownian motion, with or without noise upon it.
+
+`whittle` is a likelihood, with an interval. `structure_function` is the plot that shows whether there is such an index
+at all: noise upon the samples bends it, and reads as a roughness that is not there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import optimize, stats
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.solvers.noise.covariance import fgn_autocovariance
+
+_FEWEST = 32  # samples: below, the intervals have little to do with the estimates
+_LOW, _HIGH = 0.002, 0.998  # of the Hurst index
+_SHARES = (-14.0, 14.0)  # of the logarithm of the noise's variance over that of an increment
+_STEP = 1e-4  # of central differences of the logarithm of the spectrum, which is smooth
+
+
+@dataclass(frozen=True)
+class HurstEstimate:
+    """What `whittle` found: x_k = scale * B(k dt) + level + noise_k.
+
+    Attributes:
+        hurst: The Hurst index.
+        standard_error: Its own.
+        interval: Its confidence interval.
+        level: Of the interval.
+        scale: Standard deviation of an increment over one unit of time, without the noise.
+        noise: Standard deviation of the noise upon each sample; 0 where none was fitted.
+    """
+
+    hurst: float
+    standard_error: float
+    interval: tuple[float, float]
+    level: float
+    scale: float
+    noise: float
+
+
+@dataclass(frozen=True)
+class StructureFunction:
+    """What `structure_function` found: moments that grow like lag**slope.
+
+    Attributes:
+        lags: In steps, [lags].
+        powers: Of the increments, [powers].
+        moments: Means of |x_(k + lag) - x_k|**power, [powers, lags].
+        slopes: Of their logarithms, [powers].
+        hurst: Of the line through the origin that is nearest to the slopes.
+    """
+
+    lags: np.ndarray
+    powers: np.ndarray
+    moments: np.ndarray
+    slopes: np.ndarray
+    hurst: float
+
+
+def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: float = 0.95) -> HurstEstimate:
+    """Return the Hurst index of a path by Whittle's likelihood of its increments.
+
+    The periodogram is compared with its own expectation at this number of samples, from the exact covariance: what
+    other frequencies fold or leak into each is in it, so that no series of the spectrum is cut short and short paths
+    have no bias from either. O(n log n).
+
+    Args:
+        x: Samples of the path (not its increments) at equal times, [n].
+        dt: Their spacing; only `scale` depends on it.
+        has_noise: Whether each sample has independent noise of a variance that is estimated too, as a logarithm of a
+            volatility that was itself estimated from prices. Without it such noise makes the path look rougher.
+        level: Of the interval.
+
+    Returns:
+        The estimate; its standard error is that of this estimator, exact to first order in it.
+
+    Raises:
+        ValueError: There are fewer than 32 samples, one of them is not finite, all are the same, or a number is out of
+            range.
+
+    Source: Whittle (1953); Sykulski et al., Biometrika 106 (2019) 251, equation (9); Fukasawa, Takabatake & Westphal,
+    Math. Finance 32 (2022) 1086, for the noise.
+
+    Example:
+        >>> from hpfracc_nn import data
+        >>> path = np.cumsum(data.fgn(4000, 0.3, np.random.default_rng(0)))
+        >>> round(whittle(path).hurst, 2)
+        0.3
+    """
+    step = errors.positive_step("whittle", dt)
+    if not 0 < level < 1:
+        raise ValueError(f"whittle(level={level}): needs 0 < level < 1; pass for example 0.95.")
+    path = _path("whittle", x)
+    if np.ptp(np.diff(path)) == 0:
+        raise ValueError("whittle(x): needs increments that vary; those of a straight line have no Hurst index.")
+    spectrum = _Spectrum(np.diff(path))
+    hurst, ratio = spectrum.best(has_noise)
+    variance = spectrum.variance(hurst, ratio)
+    deviation = spectrum.deviation(hurst, ratio, has_noise)
+    half = float(stats.norm.ppf((1 + level) / 2)) * deviation
+    return HurstEstimate(
+        hurst=hurst,
+        standard_error=deviation,
+        interval=(max(0.0, hurst - half), min(1.0, hurst + half)),
+        level=level,
+        scale=math.sqrt(variance) * step**-hurst,
+        noise=math.sqrt(ratio * variance),
+    )
+
+
+def structure_function(
+    x: np.ndarray, *, lags: Sequence[int] | None = None, powers: Sequence[float] = (0.5, 1.0, 1.5, 2.0, 3.0)
+) -> StructureFunction:
+    """Return the moments of a path's increments over some lags, their slopes, and the Hurst index of these.
+
+    Of one Hurst index the slopes are hurst * power, a straight line. No interval is given: increments of different lags
+    depend on each other; `whittle` has one.
+
+    Args:
+        x: Samples of the path at equal times, [n].
+        lags: In steps, two or more; None is some twelve of about equal ratios from 1 to n / 10.
+        powers: Positive.
+
+    Raises:
+        ValueError: There are fewer than 32 samples, one of them is not finite, all are the same, or a lag or power is
+            out of range.
+
+    Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1.
+    """
+    path = _path("structure_function", x)
+    n = path.size
+    steps = np.unique(np.geomspace(1, n // 10, 12).round().astype(int) if lags is None else np.asarray(lags))
+    if steps.size < 2 or steps[0] < 1 or steps[-1] >= n:
+        raise ValueError(
+            f"structure_function(lags={lags}): needs two lags or more, from 1 to {n - 1}; pass for example "
+            "[1, 2, 4, 8]."
+        )
+    exponents = np.asarray(powers, dtype=np.float64)
+    if exponents.ndim != 1 or not exponents.size or not (exponents > 0).all():
+        raise ValueError(f"structure_function(powers={powers}): needs positive numbers; pass for example [1, 2].")
+    moments = np.array([[np.mean(np.abs(path[lag:] - path[:-lag]) ** power) for lag in steps] for power in exponents])
+    slopes = np.polynomial.polynomial.polyfit(np.log(steps), np.log(moments).T, 1)[1]
+    return StructureFunction(steps, exponents, moments, slopes, float(exponents @ slopes / (exponents @ exponents)))
+
+
+class _Spectrum:
+    """The periodogram of some increments, and what it is on average.
+
+    A ratio is the noise's variance over that of an increment without it.
+    """
+
+    def __init__(self, increments: np.ndarray):
+        self.n = increments.size
+        transformed = np.fft.rfft(increments - increments.mean())
+        self._frequencies = slice(1, (self.n + 1) // 2)  # not 0, which the level takes, nor the last of even n
+        self.periodogram = (np.abs(transformed) ** 2 / self.n)[self._frequencies]
+        self._taper = 1 - np.arange(self.n) / self.n
+
+    def expected(self, hurst: float, ratio: float) -> np.ndarray:
+        """Return the mean of the periodogram for increments of variance 1 + 2 ratio."""
+        covariance = self._covariance(hurst, ratio)
+        return 2 * np.fft.rfft(covariance * self._taper).real[self._frequencies] - covariance[0]
+
+    def _covariance(self, hurst: float, ratio: float) -> np.ndarray:
+        covariance = fgn_autocovariance(hurst, self.n, NUMPY)
+        covariance[0] += 2 * ratio
+        covariance[1] -= ratio
+        return covariance
+
+    def variance(self, hurst: float, ratio: float) -> float:
+        """Return the best variance of an increment."""
+        return float(np.mean(self.periodogram / self.expected(hurst, ratio)))
+
+    def loss(self, hurst: float, ratio: float) -> float:
+        """Return the negative logarithm of the likelihood at the best variance, per frequency."""
+        expected = self.expected(hurst, ratio)
+        return float(np.log(np.mean(self.periodogram / expected)) + np.mean(np.log(expected)))
+
+    def best(self, has_noise: bool) -> tuple[float, float]:
+        """Return the Hurst index and the ratio of the greatest likelihood."""
+        if not has_noise:
+            return self._best_hurst(0.0)[0], 0.0
+        # For each ratio there is one best index; the likelihood along them may have two maxima.
+        shares = np.linspace(*_SHARES, 15)
+        losses = [self._best_hurst(math.exp(share))[1] for share in shares]
+        least = int(np.argmin(losses))
+        found = optimize.minimize_scalar(
+            lambda share: self._best_hurst(math.exp(share))[1],
+            bounds=(shares[max(0, least - 1)], shares[min(len(shares) - 1, least + 1)]),
+            method="bounded",
+            options={"xatol": 1e-4},
+        )
+        ratio = math.exp(found.x)
+        hurst, loss = self._best_hurst(ratio)
+        without, bare = self._best_hurst(0.0)
+        return (hurst, ratio) if loss < bare else (without, 0.0)
+
+    def _best_hurst(self, ratio: float) -> tuple[float, float]:
+        found = optimize.minimize_scalar(
+            lambda hurst: self.loss(hurst, ratio), bounds=(_LOW, _HIGH), method="bounded", options={"xatol": 1e-6}
+        )
+        return float(found.x), float(found.fun)
+
+    def deviation(self, hurst: float, ratio: float, has_noise: bool) -> float:
+        """Return the standard error of the Hurst index.
+
+        From the expected curvature of the likelihood in all parameters and the variance of its slope, in which
+        neighbouring ordinates of a periodogram are not independent: at hurst 0.05 that makes a fifth.
+        """
+        step = min(_STEP, hurst / 2, (1 - hurst) / 2)
+        here = self.expected(hurst, ratio)
+        slopes = [
+            (np.log(self.expected(hurst + step, ratio)) - np.log(self.expected(hurst - step, ratio))) / (2 * step),
+            np.ones_like(here),
+        ]
+        if has_noise:  # linear in the ratio
+            slopes.append((self.expected(hurst, ratio + 1) - here) / here)
+        jacobian = np.array(slopes)
+        inverse = np.linalg.inv(jacobian @ jacobian.T)
+        return math.sqrt((inverse @ self._score_covariance(jacobian, hurst, ratio) @ inverse)[0, 0])
+
+    def _score_covariance(self, slopes: np.ndarray, hurst: float, ratio: float) -> np.ndarray:
+        """Return the covariance of sums of slopes [p, frequencies] times the periodogram over its mean.
+
+        With D the transform of n increments, S_j = sum_(t > 0) covariance_t sin(2 pi j t / n) and j, k of either sign,
+
+            |E D_j D_k*|**2 / n**2 = (S_j - S_k)**2 / [n sin(pi (j - k) / n)]**2        for j != k,
+
+        geometric sums, which are the covariances of the ordinates; and the sum over all pairs is a few convolutions.
+        """
+        n = self.n
+        weights = np.zeros((len(slopes), n))
+        weights[:, self._frequencies] = slopes / self.expected(hurst, ratio)
+        weights[:, 1:] += weights[:, :0:-1]  # the frequencies of the other sign
+        covariance = self._covariance(hurst, ratio)
+        sines = -np.fft.fft(covariance).imag
+        kernel = np.append(0.0, 1 / (n * np.sin(np.pi * np.arange(1, n) / n)) ** 2)
+
+        def pairs(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            convolved = np.fft.irfft(np.fft.rfft(b) * np.fft.rfft(kernel), n)
+            return a @ convolved.T
+
+        mixed = pairs(weights * sines**2, weights)
+        return slopes @ slopes.T + (mixed + mixed.T) / 2 - pairs(weights * sines, weights * sines)
+
+
+def _path(owner: str, x: np.ndarray) -> np.ndarray:
+    path = np.asarray(x, dtype=np.float64)
+    if path.ndim != 1 or path.size < _FEWEST:
+        raise ValueError(
+            f"{owner}(x of shape {path.shape}): needs one path of {_FEWEST} samples or more; pass an array of one axis."
+        )
+    if not np.isfinite(path).all():
+        i = int(np.argmin(np.isfinite(path)))
+        raise ValueError(f"{owner}(x): needs finite samples; x[{i}]={path[i]}; fill the gap or take a part without it.")
+    if np.ptp(path) == 0:
+        raise ValueError(f"{owner}(x): needs samples that change; all are {path[0]:g}.")
+    return path
