@@ -27,8 +27,15 @@ from selection_replay import Costs, Player, Trace, drifting, faulty, read, repla
 from timing import machine
 
 RESULTS = Path(__file__).parent / "results"
-OPERATIONS = ("convolution", "library", "taps", "training", "middle")  # the policy was written with these in sight
-LATER = ("narrow",)  # measured after the last change of the policy
+OPERATIONS = (
+    "convolution",
+    "library",
+    "taps",
+    "training",
+    "middle",
+    "narrow",
+)  # the policy was written with these in sight
+LATER = ("double",)  # measured after the last change of the policy
 CACHES = ("cold", "disk")
 LENGTHS = {4000: 10, 20000: 6}  # calls: seeds
 QUICK = {500: 2}

@@ -2,8 +2,9 @@
 
 `library` is the causal Toeplitz product of this package, forward, by each of its kernels; `training` the same with its
 backward pass and in float64; `middle` with 16 signals side by side at each time step; `narrow` with 4 of them in
-float64. `convolution` is a causal convolution with as many taps as samples, as an engineer would write it five times;
-`taps` one with 64 taps. All are float32 and run on one thread unless said otherwise.
+float64; `double` is `library` in float64. `convolution` is a causal convolution with as many taps as samples, as an
+engineer would write it five times; `taps` one with 64 taps. All are float32 and run on one thread unless said
+otherwise.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from hpfracc_nn.selection import Cost, Workload, kernels
 Call = Callable[[], object]
 
 TAPS, WIDTH, NARROW = 64, 16, 4
-DOUBLE = ("training", "narrow")  # operations in float64
+DOUBLE = ("training", "narrow", "double")  # operations in float64
 EXPONENTIALS = {"float32": 24, "float64": 48}  # about as many as l1_2 of order 0.5 needs; only estimates see it
 
 
@@ -68,6 +69,7 @@ OPERATIONS: dict[str, Callable[[], dict[str, Arm]]] = {
     "taps": taps,
     "middle": lambda: library(width=WIDTH),
     "narrow": lambda: library("float64", width=NARROW),
+    "double": lambda: library("float64"),
 }
 
 

@@ -12,9 +12,8 @@ import numpy as np
 from scipy import signal
 
 from hpfracc_nn import errors
-from hpfracc_nn.solvers.noise import FractionalBrownian, increments
-
 from hpfracc_nn.fractional.special.functions import mittag_leffler
+from hpfracc_nn.solvers.noise import FractionalBrownian, increments
 
 
 def log_parkinson(high: Any, low: Any) -> np.ndarray:

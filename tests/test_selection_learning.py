@@ -365,7 +365,7 @@ def test_an_exception_in_a_trial_leaves_the_site_consistent():
     found = calls(site, 300, times=CLOSE)
     assert found[-1][:2] == (DENSE, "measured")
     assert manager.counters()["forward"] == 800
-    assert manager.counters()["backward"] == 318
+    assert manager.counters()["backward"] == 798
 
 
 def test_an_exception_while_it_decides_leaves_the_site_consistent(monkeypatch):
