@@ -137,7 +137,7 @@ def test_exponentials_have_the_closed_form_that_their_series_has(kind: type[Defi
 
 
 @every_new_case
-@pytest.mark.parametrize("alpha", [0.1, 0.5, 0.9])
+@pytest.mark.parametrize("alpha", [0.5, *(pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.1, 0.9))])
 def test_weights_are_exact_to_rounding_up_to_a_million_lags(
     kind: type[Definition], options: dict, alpha: float
 ) -> None:
@@ -229,6 +229,31 @@ def test_tables_give_the_weights_of_the_formula(kind: type[Definition], options:
                 assert got is not None
                 bound = 1e-12 * wanted.abs() + size
                 assert torch.all((got - wanted).abs() <= bound), (n, ((got - wanted).abs() / bound).max())
+
+
+# Compiled graphs
+
+
+def assert_compiles(definition: Definition) -> None:
+    x = torch.as_tensor(X).requires_grad_()
+
+    def operator(x: torch.Tensor) -> torch.Tensor:
+        return derivative(x, definition, dt=DT)
+
+    compiled = torch.compile(operator, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), operator(x), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_numbers_and_words_reach_a_compiled_graph(side: str) -> None:
+    options = {"sense": "riemann_liouville", "unit": 0.3, "side": side}
+    assert_compiles(DEFINITIONS["atangana_baleanu"](0.3, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@every_new_case
+def test_every_definition_compiles_into_one_graph(kind: type[Definition], options: dict) -> None:
+    assert_compiles(kind(0.4, **options))
 
 
 # Identities

@@ -235,7 +235,7 @@ def _kind(definition: str | type[Definition]) -> type[Definition]:
         return definition
     if not isinstance(definition, str):
         raise TypeError(
-            f"FractionalLayer(definition={definition!r}): needs a name or a definition's class; pass one of "
+            f"FractionalLayer(definition={definition!r}): needs a name, a definition or the class of one; pass one of "
             f"{', '.join(map(repr, sorted(DEFINITIONS)))}."
         )
     return DEFINITIONS[errors.one_of("FractionalLayer", "definition", definition, DEFINITIONS)]
