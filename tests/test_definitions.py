@@ -51,6 +51,15 @@ def over(cases: dict[str, Case]) -> Any:
     return pytest.mark.parametrize(("kind", "options"), cases.values(), ids=list(cases))
 
 
+def only_the_first_of_each_kind_is_fast() -> Any:
+    seen: set[type] = set()
+    cases = []
+    for case, (kind, options) in NEW.items():
+        cases.append(pytest.param(kind, options, id=case, marks=[pytest.mark.slow] if kind in seen else []))
+        seen.add(kind)
+    return pytest.mark.parametrize(("kind", "options"), cases)
+
+
 every_case = over(ALL)
 every_new_case = over(NEW)
 every_definition = pytest.mark.parametrize("kind", DEFINITIONS.values(), ids=list(DEFINITIONS))
@@ -136,7 +145,7 @@ def test_exponentials_have_the_closed_form_that_their_series_has(kind: type[Defi
 # Weights
 
 
-@every_new_case
+@only_the_first_of_each_kind_is_fast()
 @pytest.mark.parametrize("alpha", [0.5, *(pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.1, 0.9))])
 def test_weights_are_exact_to_rounding_up_to_a_million_lags(
     kind: type[Definition], options: dict, alpha: float
@@ -198,9 +207,9 @@ def test_the_gradient_in_alpha_is_that_of_the_dense_matrix(kind: type[Definition
         assert abs(got.item() - wanted) < 1e-8 * max(abs(v) for v in values.values()) + 1e-8 * abs(wanted)
 
 
-@every_new_case
+@only_the_first_of_each_kind_is_fast()
 def test_first_and_second_gradients_meet_finite_differences(kind: type[Definition], options: dict) -> None:
-    x = torch.as_tensor(X[:24]).requires_grad_()
+    x = torch.as_tensor(X[:16]).requires_grad_()
     alpha = torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
 
     def operator(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
