@@ -22,44 +22,13 @@ from hpfracc_nn.fractional.exact import power
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import exponentials, tolerance
 from hpfracc_nn.fractional.torch.weights import Weights
-from tests.definition_cases import CLASSICAL, within
+from tests.definition_cases import ALL, NEW, VARIANTS, only_the_first_of_each_kind_is_fast, over, within
 from tests.memories import REFERENCES, WEIGHTS
 
 N, DT = 60, 0.1
 X = np.random.default_rng(0).standard_normal(N)
 EPS = np.finfo(float).eps
 LAGS = np.array([*range(18), 31, 32, 63, 64, 65, 127, 128, 129, 1000, 10**4, 10**5, 10**6])
-# Other options than the default ones: (class) -> what to test besides.
-VARIANTS: dict[str, list[dict[str, Any]]] = {
-    "tempered_caputo": [{"rate": 0.02}, {"rate": 30.0}],
-    "tempered_riemann_liouville": [{"rate": 0.02}, {"rate": 30.0}],
-    "caputo_fabrizio": [{"unit": 0.3}],
-    "atangana_baleanu": [{"unit": 0.3}, {"sense": "riemann_liouville"}],
-    "marchaud": [{"history": "zero"}],
-}
-Case = tuple[type[Definition], dict[str, Any]]
-ALL: dict[str, Case] = {
-    "-".join([name, scheme, *map(str, options.values())]): (kind, {"scheme": scheme, **options})
-    for name, kind in DEFINITIONS.items()
-    for scheme in kind.schemes
-    for options in ({}, *(VARIANTS.get(name, []) if scheme == kind.scheme else []))
-}
-NEW = {case: found for case, found in ALL.items() if not issubclass(found[0], tuple(CLASSICAL))}
-
-
-def over(cases: dict[str, Case]) -> Any:
-    return pytest.mark.parametrize(("kind", "options"), cases.values(), ids=list(cases))
-
-
-def only_the_first_of_each_kind_is_fast() -> Any:
-    seen: set[type] = set()
-    cases = []
-    for case, (kind, options) in NEW.items():
-        cases.append(pytest.param(kind, options, id=case, marks=[pytest.mark.slow] if kind in seen else []))
-        seen.add(kind)
-    return pytest.mark.parametrize(("kind", "options"), cases)
-
-
 every_case = over(ALL)
 every_new_case = over(NEW)
 every_definition = pytest.mark.parametrize("kind", DEFINITIONS.values(), ids=list(DEFINITIONS))

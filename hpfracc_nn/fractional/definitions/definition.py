@@ -73,8 +73,12 @@ class Definition:
 
     @property
     def _values(self) -> tuple:
-        """All fields: what makes definitions of a class equal."""
-        return (self.alpha, self.scheme, self.bounds, self.side, *self.options)
+        """All fields: what makes definitions of a class equal, kept."""
+        found = self.__dict__.get("_kept_values")
+        if found is None:
+            found = (self.alpha, self.scheme, self.bounds, self.side, *self.options)
+            object.__setattr__(self, "_kept_values", found)
+        return found
 
     @property
     def options(self) -> tuple[Any, ...]:
@@ -82,8 +86,8 @@ class Definition:
         return tuple([getattr(self, name) for name in self.own_fields])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the hash, which is another one in another process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+        """Return all but what is kept: the hash is another one in another process."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_hash", "_kept_values")}
 
     def __post_init__(self) -> None:
         errors.one_of(self._name, "scheme", self.scheme, self.schemes)
