@@ -165,3 +165,10 @@ def test_a_riesz_derivative_has_closed_forms_of_its_own():
         exact.power(np.ones(1), 2, Riesz(0.5))
     with pytest.raises(ValueError, match=r"the memory is shorter than anything; take the ordinary derivative\.$"):
         exact.power(np.ones(1), 2, CaputoFabrizio(1.0))
+
+
+def test_closed_forms_are_those_of_the_left_side():
+    with pytest.raises(ValueError, match=r"needs side='left' for a closed form; take that of the signal in reversed"):
+        exact.power(np.ones(1), 2, Caputo(0.5, side="right"))
+    with pytest.raises(ValueError, match=r"needs exponent >= 0; pass a larger exponent\.$"):
+        exact.power(np.ones(1), -0.5, TemperedCaputo(0.5))

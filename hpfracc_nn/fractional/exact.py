@@ -23,16 +23,15 @@ Podlubny, Fractional Differential Equations (1999), sections 1.2 and 2.3; Diethe
 from __future__ import annotations
 
 import math
+from functools import singledispatch
 
 import numpy as np
 from scipy.special import gamma, hyp1f1, rgamma
 
 from hpfracc_nn.fractional.definitions import (
     AtanganaBaleanu,
-    Caputo,
     CaputoFabrizio,
     Definition,
-    Marchaud,
     RiemannLiouvilleIntegral,
     Riesz,
     TemperedCaputo,
@@ -64,16 +63,9 @@ def power(t: np.ndarray, exponent: float, definition: Definition) -> np.ndarray:
             "diverges; pass a larger exponent."
         )
     t = np.asarray(t, dtype=np.float64)
-    if isinstance(definition, TemperedCaputo):
-        return _tempered_power(t, exponent, definition)
     if is_whole and exponent < terms:
         return np.zeros_like(t)
-    if isinstance(definition, CaputoFabrizio | AtanganaBaleanu):
-        memory = 1.0 if isinstance(definition, CaputoFabrizio) else order
-        scaled = t / definition.unit
-        found = mittag_leffler(-_speed(order) * scaled**memory, memory, exponent + 1)
-        return gamma(exponent + 1) / (1 - order) * t**exponent * found
-    return _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
+    return _power(definition, t, exponent)
 
 
 def exponential(t: np.ndarray, rate: float, definition: Definition) -> np.ndarray:
@@ -109,13 +101,47 @@ def gaussian(distance: np.ndarray, alpha: float, dimensions: int = 1) -> np.ndar
     return scale * hyp1f1(half + alpha / 2, half, -np.square(distance))
 
 
+@singledispatch
+def _power(definition: Definition, t: np.ndarray, exponent: float) -> np.ndarray:
+    """Return the value on t**exponent, whatever is lost of it at 0."""
+    order = _order(definition)[0]
+    return _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
+
+
+@_power.register
+def _(definition: TemperedCaputo, t: np.ndarray, exponent: float) -> np.ndarray:
+    order, faded = definition.alpha, -definition.rate * t
+    if exponent < 0 and not isinstance(definition, TemperedRiemannLiouville):
+        raise ValueError(f"power(exponent={exponent:g}, {definition}): needs exponent >= 0; pass a larger exponent.")
+    if exponent + 1 == order:  # there Kummer's function has a pole where the factor before it is 0
+        return gamma(order + 1) * definition.rate * hyp1f1(1 - order, 2, faded)
+    y = _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
+    y = y * hyp1f1(-order, exponent + 1 - order, faded)
+    if exponent == 0 and not isinstance(definition, TemperedRiemannLiouville):
+        y = y - _times_power(rgamma(1 - order), t, -order) * np.exp(faded)
+    return y
+
+
+@_power.register
+def _(definition: CaputoFabrizio, t: np.ndarray, exponent: float) -> np.ndarray:
+    return _remembered(t, exponent, definition.alpha, t / definition.unit, 1.0)
+
+
+@_power.register
+def _(definition: AtanganaBaleanu, t: np.ndarray, exponent: float) -> np.ndarray:
+    alpha = definition.alpha
+    return _remembered(t, exponent, alpha, (t / definition.unit) ** alpha, alpha)
+
+
+def _remembered(t: np.ndarray, exponent: float, alpha: float, scaled: np.ndarray, memory: float) -> np.ndarray:
+    found = mittag_leffler(-_speed(alpha) * scaled, memory, exponent + 1)
+    return gamma(exponent + 1) / (1 - alpha) * t**exponent * found
+
+
 def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.ndarray:
     """Return the operator's value on exp(rate t), whose rate may be complex."""
     order, first = _order(definition)
     t = np.asarray(t, dtype=np.float64)
-    if isinstance(definition, TemperedCaputo):
-        faster = _grown(t, rate + definition.rate, order, first)
-        return np.exp(-definition.rate * t) * faster
     if isinstance(definition, AtanganaBaleanu):
         raise ValueError(
             f"{definition}: has no closed form for exponentials and sinusoids here; "
@@ -125,6 +151,9 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
         speed, scaled = _speed(order), rate * definition.unit
         gain = scaled / ((1 - order) * scaled + order)
         return gain * (np.exp(rate * t) - np.exp(-speed * t / definition.unit))
+    if isinstance(definition, TemperedCaputo):
+        first = 0 if isinstance(definition, TemperedRiemannLiouville) else 1
+        return np.exp(-definition.rate * t) * _grown(t, rate + definition.rate, order, first)
     return _grown(t, rate, order, first)
 
 
@@ -136,17 +165,6 @@ def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray
     for j in range(first, rest):
         y += rate**j * _times_power(rgamma(j + 1 - order), t, j - order)
     return y + rate**rest * t ** (rest - order) * mittag_leffler(rate * t, 1.0, rest + 1 - order)
-
-
-def _tempered_power(t: np.ndarray, exponent: float, definition: TemperedCaputo) -> np.ndarray:
-    order, faded = _order(definition)[0], -definition.rate * t
-    if exponent + 1 == order:  # there Kummer's function has a pole where the factor before it is 0
-        return gamma(order + 1) * definition.rate * hyp1f1(1 - order, 2, faded)
-    y = _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
-    y = y * hyp1f1(-order, exponent + 1 - order, faded)
-    if exponent == 0 and not isinstance(definition, TemperedRiemannLiouville):
-        y = y - _times_power(rgamma(1 - order), t, -order) * np.exp(faded)
-    return y
 
 
 def _speed(alpha: float) -> float:
@@ -165,18 +183,16 @@ def _times_power(factor: float, t: np.ndarray, exponent: float) -> np.ndarray:
 
 
 def _order(definition: Definition) -> tuple[float, int]:
-    """Return the order, negative for integrals, and how many terms of the Taylor polynomial are left out."""
+    """Return the order, negative for integrals, and how many powers 1, t, ... the operator makes 0."""
     if not isinstance(definition.alpha, float):
         raise ValueError(f"{definition}: needs one alpha for a closed form; pass one definition per channel.")
-    if isinstance(definition, RiemannLiouvilleIntegral):
-        return -definition.alpha, 0
-    if isinstance(definition, TemperedCaputo):
-        return definition.alpha, 0 if isinstance(definition, TemperedRiemannLiouville) else 1
     if isinstance(definition, Riesz):
         raise ValueError(f"{definition}: needs a signal that is zero outside an interval; take `getoor` or `gaussian`.")
-    loses_constants = (
-        isinstance(definition, Caputo | CaputoFabrizio)
-        or (isinstance(definition, AtanganaBaleanu) and definition.sense == "caputo")
-        or (isinstance(definition, Marchaud) and definition.history == "constant")
-    )
-    return definition.alpha, definition.taylor if loses_constants else 0
+    if definition.side != "left":
+        raise ValueError(
+            f"{definition}: needs side='left' for a closed form; take that of the signal in reversed time."
+        )
+    if isinstance(definition, RiemannLiouvilleIntegral):
+        return -definition.alpha, 0
+    loses = definition.subtracts and definition.terms == 0
+    return definition.alpha, definition.taylor if loses else 0

@@ -72,7 +72,7 @@ class AtanganaBaleanu(Definition):
         return 2.0
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return 1 if self.sense == "riemann_liouville" else 0
 
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:

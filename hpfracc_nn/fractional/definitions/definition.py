@@ -182,7 +182,7 @@ class Definition:
         evaluated before it is asked for. Other arguments as in `stencil`.
         """
         m = self.differences if differences is None else differences
-        taylor, terms, own = self.taylor, self._terms if n else 0, self.in_steps(dt)
+        taylor, terms, own = self.taylor, self.terms if n else 0, self.in_steps(dt)
 
         def scale() -> Array:
             return xp.exp(self.dt_power * alpha * math.log(dt))[..., None]
@@ -237,7 +237,7 @@ class Definition:
         return self.subtracts and self._scheme.start is not None
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         """How many of x(0) and dt x'(0) have a column of their own."""
         return 0
 
@@ -252,7 +252,7 @@ class Definition:
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
         """Those on x(0) and dt x'(0), [*c, terms, k]."""
-        return taylor_columns(alpha, self._terms, rows, xp)
+        return taylor_columns(alpha, self.terms, rows, xp)
 
     def _taylor(self, alpha: float) -> int:
         return max(1, math.ceil(alpha))

@@ -47,7 +47,7 @@ class Marchaud(Definition):
         super().__post_init__()
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return 1 if self.history == "zero" else 0
 
     def history_bound(self, t: Any, deviation: float) -> np.ndarray:

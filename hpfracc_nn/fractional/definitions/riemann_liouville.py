@@ -31,7 +31,7 @@ class RiemannLiouville(Definition):
     beyond: ClassVar[str] = "take alpha={rest} first, then differentiate the result once with alpha=1."
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return self.taylor
 
 
@@ -76,7 +76,7 @@ class RiemannLiouvilleIntegral(Definition):
         return replace(found, analytic_columns=with_identity)
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return 1
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:

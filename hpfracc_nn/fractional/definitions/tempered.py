@@ -58,7 +58,7 @@ class TemperedCaputo(Definition):
         return self.rate
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return 1
 
     # With r = exp(-rate) in steps, E = diag(r**-k) and an operator T(w)(x - x(0)) + start d[1], E^-1 (...) E has the
