@@ -168,7 +168,7 @@ def test_a_riesz_derivative_has_closed_forms_of_its_own():
 
 
 def test_closed_forms_are_those_of_the_left_side():
-    with pytest.raises(ValueError, match=r"needs side='left' for a closed form; take that of the signal in reversed"):
+    with pytest.raises(ValueError, match=r"needs side='left' for a closed form; take that of the reversed signal"):
         exact.power(np.ones(1), 2, Caputo(0.5, side="right"))
     with pytest.raises(ValueError, match=r"needs exponent >= 0; pass a larger exponent\.$"):
         exact.power(np.ones(1), -0.5, TemperedCaputo(0.5))

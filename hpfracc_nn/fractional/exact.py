@@ -54,7 +54,7 @@ def power(t: np.ndarray, exponent: float, definition: Definition) -> np.ndarray:
     Raises:
         ValueError: The operator does not exist for this power.
     """
-    order, terms = _order(definition)
+    _, terms = _order(definition)
     is_whole = exponent == int(exponent)
     least = -1 if is_whole else terms - 1
     if exponent <= least:
@@ -189,9 +189,7 @@ def _order(definition: Definition) -> tuple[float, int]:
     if isinstance(definition, Riesz):
         raise ValueError(f"{definition}: needs a signal that is zero outside an interval; take `getoor` or `gaussian`.")
     if definition.side != "left":
-        raise ValueError(
-            f"{definition}: needs side='left' for a closed form; take that of the signal in reversed time."
-        )
+        raise ValueError(f"{definition}: needs side='left' for a closed form; take that of the reversed signal.")
     if isinstance(definition, RiemannLiouvilleIntegral):
         return -definition.alpha, 0
     loses = definition.subtracts and definition.terms == 0
