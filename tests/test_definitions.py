@@ -154,10 +154,18 @@ def test_sums_of_exponentials_stand_for_the_weights(kind: type[Definition], opti
         assert found.error(definition) <= tolerance(n, precision)
 
 
-def test_a_caputo_fabrizio_memory_is_one_number() -> None:
-    found = exponentials(DEFINITIONS["caputo_fabrizio"](0.4), 2**20, "float32")
-    assert found is not None
-    assert found.states == 1
+def test_a_caputo_fabrizio_memory_is_one_number_for_each_order() -> None:
+    kind = DEFINITIONS["caputo_fabrizio"]
+    for orders in (0.4, [0.3, 0.8], [0.5, 0.5 + 1e-9, 0.9], [0.0, 1.0], [0.4, 0.4]):
+        definition = kind(orders).in_steps(0.01)
+        found = exponentials(definition, 2**16, "float64")
+        assert found is not None
+        assert found.states == np.unique(orders).size
+        assert found.error(definition) <= tolerance(2**16, "float64")
+    x = np.random.default_rng(2).standard_normal((3, 2000))
+    y = kind([0.2, 0.5, 0.9])(x, dt=0.1)
+    for row, order, result in zip(x, (0.2, 0.5, 0.9), y, strict=True):
+        np.testing.assert_allclose(result, kind(order)(row, dt=0.1), rtol=0, atol=1e-11)
 
 
 # Gradients in alpha

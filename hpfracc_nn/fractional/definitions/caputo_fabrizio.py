@@ -25,8 +25,9 @@ class CaputoFabrizio(Definition):
     M(alpha) of the literature is 1: multiply by yours.
 
     The only scheme, `l1`, interpolates x linearly on each cell and integrates the exponential exactly: order 2 on
-    smooth data for alpha < 1, once the steps are shorter than the memory 1 / r. A learned alpha, whose rate changes,
-    has the FFT and the matrix as kernels and no state of one number.
+    smooth data for alpha < 1, once the steps are shorter than the memory 1 / r. Up to eight different fixed orders
+    are as many states. A learned alpha, whose rate changes, takes those of any memory, where they reach the tolerance,
+    else the matrix or the FFT.
 
     Attributes:
         unit: The length, in the caller's time unit, that the definition takes as 1; positive.
@@ -62,8 +63,14 @@ class CaputoFabrizio(Definition):
         return 1
 
     @property
-    def lone_rate(self) -> float | None:
-        return self._decay(self.alpha) if isinstance(self.alpha, float) else None
+    def fades(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def own_rates(self) -> tuple[float, ...]:
+        """One for each order, unless alpha is a tensor."""
+        return tuple(sorted({self._decay(alpha) for alpha in self.orders})) if self.is_fixed else ()
 
     def accuracy(self, alpha: float) -> float:
         return 2.0

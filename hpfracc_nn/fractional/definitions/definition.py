@@ -215,13 +215,18 @@ class Definition:
 
     @property
     def fading(self) -> float:
-        """How fast a power-law memory fades besides, per step: its tail then counts for nothing."""
+        """How fast a power-law memory fades besides, per step."""
         return 0.0
 
     @property
-    def lone_rate(self) -> float | None:
-        """How fast the weights fall, per step, where they are one exponential for dt = 1; else None."""
-        return None
+    def fades(self) -> bool:
+        """Whether weights may fall exponentially, so that their tail counts for nothing."""
+        return self.fading > 0
+
+    @property
+    def own_rates(self) -> tuple[float, ...]:
+        """How fast weights fall, per step, where for dt = 1 those of each order are one exponential; else nothing."""
+        return ()
 
     def accuracy(self, alpha: float) -> float:
         """Return the order of convergence on smooth data."""

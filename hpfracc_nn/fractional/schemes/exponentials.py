@@ -117,7 +117,7 @@ class Nodes:
         first = np.abs(np.atleast_2d(stencil.column(np.arange(1))))
         wrong = np.maximum(np.abs(fitted - exact) - 3e-16 * first, 0)
         size = np.maximum(np.abs(exact), 1e-300)
-        if definition.fading:  # steeper than every power law here, and summable
+        if definition.fades:  # steeper than every power law here, and summable
             size = np.maximum(size, first / (1.0 + self.certified_lags) ** 1.5)
         return float(np.max(wrong / size))
 
@@ -156,10 +156,12 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha. A definition
     with a time scale is told in steps (`Definition.in_steps`).
     """
-    if definition.lone_rate is not None:
-        return _alone(definition.lone_rate)
-    is_fixed = definition.is_fixed
-    return _accepted(definition if is_fixed else family(definition), is_fixed, node_length(n), precision)
+    is_fixed, length = definition.is_fixed, node_length(n)
+    if 0 < len(definition.own_rates) <= LANES:
+        found = _exact(definition.own_rates, length)
+        if len(definition.own_rates) == 1 or found.error(definition) <= tolerance(length, precision):
+            return found
+    return _accepted(definition if is_fixed else family(definition), is_fixed, length, precision)
 
 
 def tolerance(n: int, precision: str) -> float:
@@ -168,10 +170,13 @@ def tolerance(n: int, precision: str) -> float:
 
 
 @lru_cache(maxsize=256)
-def _alone(rate: float) -> Nodes:
-    """Return the node set of weights that are one exponential: a single state and no exact lag but 0."""
-    one, lag = np.ones((1, 1)), np.ones(1, np.int64)
-    return Nodes(1, np.array([rate]), lag, lag, one, one)
+def _exact(rates: tuple[float, ...], n: int) -> Nodes:
+    """Return the node set of weights that are one of these exponentials each: no lag but 0 is apart."""
+    first, certified = 1, _lags(1, n, 400, 1500)
+    lags = certified[:1] if len(rates) == 1 else _lags(1, n, 64, 64)
+    u, s, vt = np.linalg.svd(np.exp(-np.outer(lags - first, rates)), full_matrices=False)
+    keep = s > 1e-14 * s[0]  # rates next to each other stand for each other
+    return Nodes(first, np.array(rates), lags, certified, u[:, keep] / s[keep], vt[keep])
 
 
 @lru_cache(maxsize=1024)

@@ -223,7 +223,7 @@ def initial_state(
         raise ValueError(
             f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs weights that are a sum of decaying "
             "exponentials, the same for every alpha; keep the orders of one stream, or their bounds, between "
-            "neighbouring whole numbers, or, where memory has a time scale, pass one fixed alpha."
+            "neighbouring whole numbers, or, where memory has a time scale, pass a fixed alpha or a shorter horizon."
         )
     alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
     definition = definition if alpha is None else definition.at(high)
