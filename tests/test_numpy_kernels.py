@@ -9,6 +9,7 @@ import pytest
 
 from hpfracc_nn.fractional.definitions import (
     Caputo,
+    CaputoFabrizio,
     Definition,
     GrunwaldLetnikov,
     RiemannLiouville,
@@ -37,6 +38,7 @@ OPERATORS = [  # one for each number of differences, terms and columns
     GrunwaldLetnikov(1.4, scheme="bdf2"),
     RiemannLiouvilleIntegral(0.4),
     RiemannLiouvilleIntegral(1.6),
+    CaputoFabrizio(0.4, unit=20.0),  # one state, and no exact lag but 0
 ]
 every_operator = pytest.mark.parametrize("definition", OPERATORS, ids=repr)
 

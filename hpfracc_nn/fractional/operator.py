@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
     GrunwaldLetnikov,
+    Multiplier,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
@@ -31,10 +32,10 @@ _frameworks: dict[type, str] = {}
 
 def derivative(
     x: Samples,
-    definition: Definition,
+    definition: Definition | Multiplier,
     *,
-    dt: float = 1.0,
-    dim: int = -1,
+    dt: float | Sequence[float] = 1.0,
+    dim: int | Sequence[int] = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return the fractional derivative of `x` along `dim`.
@@ -47,9 +48,11 @@ def derivative(
         x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
             makes one of, or a torch tensor. It is never written to.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
-        dt: Spacing of the samples, in the caller's time unit; positive.
-        dim: The time axis.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        dt: Spacing of the samples, in the caller's time unit; positive. For a `FractionalLaplacian` one for all axes,
+            or one for each.
+        dim: The time axis; for a `FractionalLaplacian` one to three axes.
+        manager: Who chooses the kernel; None is the process-wide BackendManager. A multiplier (`PeriodicWeyl`,
+            `PeriodicRiesz`, `FractionalLaplacian`) is the framework's own FFT, and no choice.
 
     Returns:
         Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
@@ -66,7 +69,9 @@ def derivative(
         >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))
         1.5045
     """
-    return apply("derivative", x, definition, dt, dim, manager)
+    if isinstance(definition, Multiplier):
+        return apply_multiplier("derivative", x, definition, dt, dim)
+    return apply("derivative", x, definition, dt, dim, manager)  # type: ignore[arg-type]  # checked there
 
 
 def integral(
@@ -158,15 +163,25 @@ def apply(
         )
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
+    room, x = _room_of(owner, x)
+    return room.apply(owner, x, definition, dt, dim, manager)
+
+
+def apply_multiplier(owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any) -> Samples:
+    """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
+    room, x = _room_of(owner, x)
+    return room.spectral.apply(owner, x, definition, dt, dim)
+
+
+def _room_of(owner: str, x: Samples) -> tuple[Any, Samples]:
+    """Return the module that takes the array, and what it is given."""
     framework = _frameworks.get(type(x)) or framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(
             f"{owner}(x of type {type_name(x)}): needs a NumPy array or a torch tensor; "
             "pass numpy.asarray(x) where no gradient is needed."
         )
-    if framework == "numpy":
-        x = _as_array(owner, x)
-    return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
+    return _rooms.get(framework) or _room(framework), _as_array(owner, x) if framework == "numpy" else x
 
 
 def choose(

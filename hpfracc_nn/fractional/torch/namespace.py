@@ -48,6 +48,9 @@ class TorchNamespace:
     def cumprod(self, x: Tensor) -> Tensor:
         return torch.cumprod(x, dim=-1)
 
+    def cumsum(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x, dim=-1)
+
     def convolve(self, a: Tensor, b: Tensor) -> Tensor:
         n = a.shape[-1]
         return torch.fft.irfft(torch.fft.rfft(a, 2 * n) * torch.fft.rfft(b, 2 * n), 2 * n)[..., :n]
@@ -56,9 +59,8 @@ class TorchNamespace:
         return torch.sum(x, dim=-1)
 
     def take(self, x: Tensor, index: np.ndarray) -> Tensor:
-        first, last = int(index.flat[0]), int(index.flat[-1])
-        if index.ndim == 1 and last - first + 1 == index.size:
-            return x.narrow(-1, first, index.size)
+        if index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size:
+            return x.narrow(-1, int(index[0]), index.size)
         return x[..., torch.as_tensor(index, device=x.device)]
 
     def concat(self, arrays: list[Tensor]) -> Tensor:
