@@ -34,6 +34,7 @@ def derivative(
     definition: Definition,
     *,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
@@ -48,6 +49,9 @@ def derivative(
             makes one of, or a torch tensor. It is never written to.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
         dt: Spacing of the samples, in the caller's time unit; positive.
+        t: Times of the samples in place of `dt`, increasing: [n], or of a shape that broadcasts to that of `x` where
+            signals have their own. Definitions that interpolate (Caputo, RiemannLiouville and the integral, schemes
+            "l1", "l1_2" and "trapezoid") take them. They have no gradient.
         dim: The time axis.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
@@ -56,8 +60,9 @@ def derivative(
 
     Raises:
         TypeError: `x` is not real and floating, not dense (sparse, nested), or its framework is not supported;
-            `definition` is none.
-        ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others.
+            `definition` is none; `t` is not real.
+        ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others; `t` does
+            not increase or does not fit `x`, the definition's scheme needs equal steps, or `dt` is given besides.
         LookupError: No registered kernel accepts this dtype and device.
 
     Example:
@@ -66,7 +71,7 @@ def derivative(
         >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))
         1.5045
     """
-    return apply("derivative", x, definition, dt, dim, manager)
+    return apply("derivative", x, definition, dt, dim, manager, t)
 
 
 def integral(
@@ -74,6 +79,7 @@ def integral(
     alpha: Alpha | RiemannLiouvilleIntegral,
     *,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
@@ -85,6 +91,7 @@ def integral(
         x: As in `derivative`.
         alpha: The order, in [0, 2], or a RiemannLiouvilleIntegral.
         dt: As in `derivative`.
+        t: As in `derivative`.
         dim: As in `derivative`.
         manager: As in `derivative`.
 
@@ -102,7 +109,7 @@ def integral(
             "pass a derivative to derivative(x, definition)."
         )
     definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
-    return apply("integral", x, definition, dt, dim, manager)
+    return apply("integral", x, definition, dt, dim, manager, t)
 
 
 def caputo(
@@ -112,11 +119,12 @@ def caputo(
     scheme: str = Caputo.scheme,
     bounds: tuple[float, float] | None = None,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return `derivative(x, Caputo(alpha, scheme, bounds))`; see there."""
-    return apply("caputo", x, Caputo(alpha, scheme, bounds), dt, dim, manager)
+    return apply("caputo", x, Caputo(alpha, scheme, bounds), dt, dim, manager, t)
 
 
 def riemann_liouville(
@@ -126,11 +134,12 @@ def riemann_liouville(
     scheme: str = RiemannLiouville.scheme,
     bounds: tuple[float, float] | None = None,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return `derivative(x, RiemannLiouville(alpha, scheme, bounds))`; see there."""
-    return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager)
+    return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager, t)
 
 
 def grunwald_letnikov(
@@ -148,7 +157,13 @@ def grunwald_letnikov(
 
 
 def apply(
-    owner: str, x: Samples, definition: Definition, dt: float, dim: int, manager: BackendManager | None
+    owner: str,
+    x: Samples,
+    definition: Definition,
+    dt: float,
+    dim: int,
+    manager: BackendManager | None,
+    t: Samples | None = None,
 ) -> Samples:
     """Return the operator applied to `x` by the room of its framework; `owner` is named in messages."""
     if not isinstance(definition, Definition):
@@ -166,7 +181,11 @@ def apply(
         )
     if framework == "numpy":
         x = _as_array(owner, x)
-    return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
+    if t is None:
+        return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
+    if dt != 1.0:
+        raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
+    return _room_at_times(framework).apply(owner, x, definition, t, dim, manager)
 
 
 def choose(
@@ -213,6 +232,16 @@ def _room(framework: str) -> Any:
         import hpfracc_nn.fractional.numpy.operator as room
     _rooms[framework] = room
     _frameworks.update(dict.fromkeys(room.ARRAYS, framework))
+    return room
+
+
+def _room_at_times(framework: str) -> Any:
+    """Return the module whose `apply` takes the framework's arrays and their times."""
+    room: Any
+    if framework == "torch":
+        import hpfracc_nn.fractional.nonuniform.torch.operator as room
+    else:
+        import hpfracc_nn.fractional.nonuniform.numpy.operator as room
     return room
 
 

@@ -32,11 +32,7 @@ def apply(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
 ) -> np.ndarray:
     """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
-    dtype = _COMPUTED_IN.get(x.dtype)
-    if dtype is None or not definition.is_fixed:
-        raise _wrong_type(owner, x, definition)
-    if definition.is_wide:
-        dtype = np.dtype(np.float64)
+    dtype = computed_in(owner, x, definition)
     dt = errors.positive_step(owner, dt)
     if type(dim) is not int:  # a key must not take True for 1
         dim = errors.axis(owner, dim, x.ndim)
@@ -62,6 +58,14 @@ def apply(
         return y
     inverse = ready.layout.inverse
     return np.ascontiguousarray(y if inverse is None else y.transpose(inverse), dtype=x.dtype)
+
+
+def computed_in(owner: str, x: np.ndarray, definition: Definition) -> np.dtype:
+    """Return the dtype that an operator on `x` is computed in, or raise."""
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None or not definition.is_fixed:
+        raise _wrong_type(owner, x, definition)
+    return np.dtype(np.float64) if definition.is_wide else dtype
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

@@ -44,8 +44,8 @@ def moments(power: Array, times: np.ndarray, rows: range, cells: range, xp: Name
     if first_near:
         parts.append(_far(power, distance[..., :first_near], ratio[..., :first_near], xp))
     if first_near < len(cells) or not parts:
-        near = (array[..., first_near:] for array in (distance, ratio, lag))
-        parts.append(integrals(power, *near, xp))
+        near = slice(first_near, None)
+        parts.append(integrals(power, distance[..., near], ratio[..., near], lag[..., near], xp))
     zeroth, first = ([part[k] for part in parts] for k in range(2))
     return _joined(zeroth, xp), _joined(first, xp)
 
@@ -97,7 +97,7 @@ def _far(power: Array, distance: np.ndarray, ratio: np.ndarray, xp: Namespace) -
 
 
 def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Array]:
-    """r p times the series of (1 - r x)**(p - 1), integrated over x from -1 to 1 with weights 1 and x."""
+    """R p times the series of (1 - r x)**(p - 1), integrated over x from -1 to 1 with weights 1 and x."""
     square = xp.constant(ratio**2, power)
     binomials = [power]
     for k in range(2 * _TERMS - 1):
@@ -115,7 +115,7 @@ def _scale(power: Array, distance: np.ndarray, xp: Namespace) -> Array:
 
 
 def _places(times: np.ndarray, rows: range, cells: range) -> tuple[np.ndarray, np.ndarray]:
-    """Return u and r, [rows, cells] after the axes of `times` but the last; without meaning where a cell is not past."""
+    """Return u and r, [rows, cells] after the axes of `times` but the last; of no meaning where a cell is not past."""
     left, right = times[..., cells.start : cells.stop], times[..., cells.start + 1 : cells.stop + 1]
     half = ((right - left) / 2)[..., None, :]
     distance = times[..., rows.start : rows.stop, None] - (left[..., None, :] + half)
