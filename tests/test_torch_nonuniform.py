@@ -117,6 +117,7 @@ def test_signals_may_have_their_own_times_and_learned_orders():
         one = alpha.detach()[j].clone().requires_grad_()
         apart = Caputo(one)(x[i, j], t=t[i, 0])
         apart.square().sum().backward()
+        assert one.grad is not None
         total[j] += one.grad
         torch.testing.assert_close(y[i, j], apart, rtol=0, atol=1e-11)
     torch.testing.assert_close(alpha.grad, total, rtol=1e-11, atol=0)
@@ -171,6 +172,7 @@ def test_a_compiled_function_breaks_its_graph_there_and_gives_the_same():
 def test_empty_data_have_gradients_too():
     alpha = torch.tensor(0.5, dtype=torch.float64, requires_grad=True)
     Caputo(alpha)(torch.zeros(0, 5), t=np.arange(5)).sum().backward()
+    assert alpha.grad is not None
     assert alpha.grad.item() == 0
 
 
