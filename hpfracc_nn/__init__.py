@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         integral,
         mittag_leffler,
         riemann_liouville,
+        solve,
         workload,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
@@ -60,6 +61,7 @@ __all__ = [
     "mittag_leffler",
     "riemann_liouville",
     "selection",
+    "solve",
     "solvers",
     "training",
     "workload",

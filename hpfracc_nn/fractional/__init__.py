@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         RiemannLiouville,
         RiemannLiouvilleIntegral,
     )
+    from hpfracc_nn.fractional.inversion import solve
     from hpfracc_nn.fractional.operator import (
         caputo,
         choose,
@@ -46,6 +47,7 @@ __all__ = [
     "integral",
     "mittag_leffler",
     "riemann_liouville",
+    "solve",
     "workload",
 ]
 
@@ -69,6 +71,7 @@ _HOMES = {
     "integral": _OPERATOR,
     "mittag_leffler": _SPECIAL,
     "riemann_liouville": _OPERATOR,
+    "solve": "hpfracc_nn.fractional.inversion",
     "workload": "hpfracc_nn.fractional.workloads",
 }
 

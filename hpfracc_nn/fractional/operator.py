@@ -166,21 +166,7 @@ def apply(
     t: Samples | None = None,
 ) -> Samples:
     """Return the operator applied to `x` by the room of its framework; `owner` is named in messages."""
-    if not isinstance(definition, Definition):
-        given = repr(definition) if not isinstance(definition, type) else definition.__name__
-        raise TypeError(
-            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
-        )
-    if manager is not None and not isinstance(manager, BackendManager):
-        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
-    framework = _frameworks.get(type(x)) or framework_of(type(x))
-    if framework not in _ROOMS:
-        raise TypeError(
-            f"{owner}(x of type {type_name(x)}): needs a NumPy array or a torch tensor; "
-            "pass numpy.asarray(x) where no gradient is needed."
-        )
-    if framework == "numpy":
-        x = _as_array(owner, x)
+    x, framework = checked(owner, "x", x, definition, manager)
     if t is None:
         return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
     if dt != 1.0:
@@ -235,6 +221,26 @@ def _room(framework: str) -> Any:
     return room
 
 
+def checked(
+    owner: str, name: str, x: Samples, definition: Definition, manager: BackendManager | None
+) -> tuple[Samples, str]:
+    """Return the samples, as an array, and their framework."""
+    if not isinstance(definition, Definition):
+        given = repr(definition) if not isinstance(definition, type) else definition.__name__
+        raise TypeError(
+            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
+        )
+    if manager is not None and not isinstance(manager, BackendManager):
+        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
+    framework = _frameworks.get(type(x)) or framework_of(type(x))
+    if framework not in _ROOMS:
+        raise TypeError(
+            f"{owner}({name} of type {type_name(x)}): needs a NumPy array or a torch tensor; "
+            f"pass numpy.asarray({name}) where no gradient is needed."
+        )
+    return (_as_array(owner, name, x) if framework == "numpy" else x), framework
+
+
 def _room_at_times(framework: str) -> Any:
     """Return the module whose `apply` takes the framework's arrays and their times."""
     room: Any
@@ -245,22 +251,23 @@ def _room_at_times(framework: str) -> Any:
     return room
 
 
-def _as_array(owner: str, x: Samples) -> np.ndarray:
+def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
-            f"{owner}(x of type {type_name(x)}): needs a sample at every step; "
-            "pass x.filled(value) with a value for the gaps."
+            f"{owner}({name} of type {type_name(x)}): needs a sample at every step; "
+            f"pass {name}.filled(value) with a value for the gaps."
         )
     if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
         raise TypeError(
-            f"{owner}(x of type {type_name(x)}): needs samples in an array; "
+            f"{owner}({name} of type {type_name(x)}): needs samples in an array; "
             "pass a NumPy array, a list or a torch tensor."
         )
     try:
         return np.asarray(x)
     except ValueError:
         raise ValueError(
-            f"{owner}(x of type {type_name(x)}): needs rows of one length; pass an array, or a list of equal lists."
+            f"{owner}({name} of type {type_name(x)}): needs rows of one length; "
+            "pass an array, or a list of equal lists."
         ) from None
 
 

@@ -44,6 +44,7 @@ class Definition:
     highest: ClassVar[float] = 2.0
     schemes: ClassVar[tuple[str, ...]] = ()
     subtracts: ClassVar[bool] = True
+    approximable: ClassVar[bool] = True  # whether sums of exponentials may stand for the weights, where they come close
     beyond: ClassVar[str] = ""  # the way out when alpha is too large
 
     def __hash__(self) -> int:

@@ -145,6 +145,8 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
 
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
     """
+    if not definition.approximable:
+        return None
     is_fixed = definition.is_fixed
     return _accepted(definition if is_fixed else family(definition), is_fixed, node_length(n), precision)
 

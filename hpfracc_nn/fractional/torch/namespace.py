@@ -43,6 +43,9 @@ class TorchNamespace:
     def cumprod(self, x: Tensor) -> Tensor:
         return torch.cumprod(x, dim=-1)
 
+    def cumsum(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x, dim=-1)
+
     def convolve(self, a: Tensor, b: Tensor) -> Tensor:
         n = a.shape[-1]
         return torch.fft.irfft(torch.fft.rfft(a, 2 * n) * torch.fft.rfft(b, 2 * n), 2 * n)[..., :n]
