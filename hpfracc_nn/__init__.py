@@ -13,6 +13,7 @@ if TYPE_CHECKING:
         SCHEMES,
         Caputo,
         Definition,
+        DistributedOrder,
         GrunwaldLetnikov,
         RiemannLiouville,
         RiemannLiouvilleIntegral,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
         mittag_leffler,
         riemann_liouville,
         solve,
+        variable_order,
         workload,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
@@ -40,6 +42,7 @@ __all__ = [
     "BackendManager",
     "Caputo",
     "Definition",
+    "DistributedOrder",
     "FractionalDifference",
     "FractionalLayer",
     "GrunwaldLetnikov",
@@ -64,6 +67,7 @@ __all__ = [
     "solve",
     "solvers",
     "training",
+    "variable_order",
     "workload",
 ]
 

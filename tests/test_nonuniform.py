@@ -275,14 +275,14 @@ REFUSED = [
     (
         lambda: Caputo(0.5)(X, t=T[:3]),
         ValueError,
-        "Caputo(t of shape (1, 3), x of shape (2, 4)): needs a time for each of the 4 samples along dim; "
+        "Caputo(t of shape (3,), x of shape (2, 4)): needs one number for each of the 4 samples along dim; "
         "pass t of that length, or of x's shape.",
     ),
     (
         lambda: Caputo(0.5)(X, t=np.broadcast_to(T, (3, 4))),
         ValueError,
-        "Caputo(t of shape (3, 4), x of shape (2, 4)): needs times that broadcast to x; "
-        "pass one grid, or one for each signal, shaped to fit.",
+        "Caputo(t of shape (3, 4), x of shape (2, 4)): needs t to broadcast to x; "
+        "pass one row, or one for each signal, shaped to fit.",
     ),
     (
         lambda: Caputo(0.5)(X, t=T * 1j),

@@ -12,11 +12,13 @@ if TYPE_CHECKING:
         DEFINITIONS,
         Caputo,
         Definition,
+        DistributedOrder,
         GrunwaldLetnikov,
         RiemannLiouville,
         RiemannLiouvilleIntegral,
     )
     from hpfracc_nn.fractional.inversion import solve
+    from hpfracc_nn.fractional.nonuniform.variable import variable_order
     from hpfracc_nn.fractional.operator import (
         caputo,
         choose,
@@ -35,6 +37,7 @@ __all__ = [
     "SCHEMES",
     "Caputo",
     "Definition",
+    "DistributedOrder",
     "GrunwaldLetnikov",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
@@ -48,6 +51,7 @@ __all__ = [
     "mittag_leffler",
     "riemann_liouville",
     "solve",
+    "variable_order",
     "workload",
 ]
 
@@ -59,6 +63,7 @@ _HOMES = {
     "SCHEMES": "hpfracc_nn.fractional.schemes",
     "Caputo": _DEFINITIONS,
     "Definition": _DEFINITIONS,
+    "DistributedOrder": _DEFINITIONS,
     "GrunwaldLetnikov": _DEFINITIONS,
     "RiemannLiouville": _DEFINITIONS,
     "RiemannLiouvilleIntegral": _DEFINITIONS,
@@ -72,6 +77,7 @@ _HOMES = {
     "mittag_leffler": _SPECIAL,
     "riemann_liouville": _OPERATOR,
     "solve": "hpfracc_nn.fractional.inversion",
+    "variable_order": "hpfracc_nn.fractional.nonuniform.variable",
     "workload": "hpfracc_nn.fractional.workloads",
 }
 

@@ -2,6 +2,7 @@
 
 from hpfracc_nn.fractional.definitions.caputo import Caputo
 from hpfracc_nn.fractional.definitions.definition import Alpha, Definition, family
+from hpfracc_nn.fractional.definitions.distributed_order import DistributedOrder
 from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov
 from hpfracc_nn.fractional.definitions.riemann_liouville import RiemannLiouville, RiemannLiouvilleIntegral
 
@@ -17,6 +18,7 @@ __all__ = [
     "Alpha",
     "Caputo",
     "Definition",
+    "DistributedOrder",
     "GrunwaldLetnikov",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",

@@ -89,7 +89,8 @@ def placed(owner: str, t: Any, shape: Sequence[int], axis: int, orders: tuple[in
     """
     shape = tuple(shape)
     layout_of(owner, shape, axis, orders)  # what is wrong with alpha is said of alpha
-    values = _fitted(owner, _read(owner, t), shape, axis)
+    values = _read(owner, t)
+    values = np.moveaxis(values.reshape(along_time(owner, "t", values.shape, shape, axis)), axis, -1)
     _check_increasing(owner, values)
     grids, n = values.shape[:-1], values.shape[-1]
     orders = (1,) * (len(grids) - len(orders)) + orders
@@ -112,22 +113,29 @@ def _read(owner: str, t: Any) -> np.ndarray:
     return found.astype(np.float64)
 
 
-def _fitted(owner: str, values: np.ndarray, shape: tuple[int, ...], axis: int) -> np.ndarray:
-    """Return times [*others, n] that broadcast against the data with their time axis last."""
-    if values.ndim == 1:
-        values = values.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    padded = (1,) * (len(shape) - values.ndim) + values.shape
+def along_time(owner: str, name: str, given: tuple[int, ...], shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Return the shape, with as many axes as the data, in which one value for each sample broadcasts to them.
+
+    Args:
+        owner: Who asks, for messages.
+        name: What the values are called there.
+        given: Their shape: [n], or one that broadcasts to that of the data.
+        shape: Of the data.
+        axis: Their time axis, not negative.
+    """
+    full = tuple(given[0] if i == axis else 1 for i in range(len(shape))) if len(given) == 1 else given
+    padded = (1,) * (len(shape) - len(full)) + full
     if len(padded) != len(shape) or padded[axis] != shape[axis]:
         raise ValueError(
-            f"{owner}(t of shape {values.shape}, x of shape {shape}): needs a time for each of the {shape[axis]} "
-            "samples along dim; pass t of that length, or of x's shape."
+            f"{owner}({name} of shape {given}, x of shape {shape}): needs one number for each of the {shape[axis]} "
+            f"samples along dim; pass {name} of that length, or of x's shape."
         )
     if any(size not in (1, of) for size, of in zip(padded, shape, strict=True)):
         raise ValueError(
-            f"{owner}(t of shape {values.shape}, x of shape {shape}): needs times that broadcast to x; pass one grid, "
-            "or one for each signal, shaped to fit."
+            f"{owner}({name} of shape {given}, x of shape {shape}): needs {name} to broadcast to x; pass one row, or "
+            "one for each signal, shaped to fit."
         )
-    return np.moveaxis(values.reshape(padded), axis, -1)
+    return padded
 
 
 def _check_increasing(owner: str, values: np.ndarray) -> None:

@@ -28,8 +28,8 @@ def apply(
     if not x.size:
         return np.zeros_like(x)
     formulas.check(owner, place.times)
-    alpha = _spread(np.asarray(definition.alpha, np.float64), place)[:, None]
-    return _restored(computed(formulas, x, alpha, place, dtype, manager), place, x.dtype)
+    alpha = spread(np.asarray(definition.alpha, np.float64).reshape(*place.orders, 1), place)
+    return restored(computed(formulas, x, alpha, place, dtype, manager), place, x.dtype)
 
 
 def computed(
@@ -103,11 +103,12 @@ def _workload(weights: CellWeights, z: np.ndarray) -> Workload:
     )
 
 
-def _spread(alpha: np.ndarray, place: Placement) -> np.ndarray:
-    """Return alpha [1], or one for each set where it is not one number."""
-    if alpha.size == 1:
-        return alpha.reshape(1)
-    return np.broadcast_to(alpha.reshape(place.orders), place.joint).reshape(-1)
+def spread(alpha: np.ndarray, place: Placement) -> np.ndarray:
+    """Return alpha [1, r], or [sets, r] where the sets' orders differ, from its values [*orders, r]."""
+    r = alpha.shape[-1]
+    if alpha.size == r:
+        return alpha.reshape(1, r)
+    return np.broadcast_to(alpha, (*place.joint, r)).reshape(-1, r)
 
 
 def _arranged(x: np.ndarray, place: Placement) -> np.ndarray:
@@ -118,7 +119,7 @@ def _arranged(x: np.ndarray, place: Placement) -> np.ndarray:
     return data.reshape(layout.channels, -1, layout.n)
 
 
-def _restored(y: np.ndarray, place: Placement, dtype: np.dtype) -> np.ndarray:
+def restored(y: np.ndarray, place: Placement, dtype: np.dtype) -> np.ndarray:
     """Undo `_arranged`."""
     layout = place.layout
     canonical = y.reshape(layout.channels, layout.batch, layout.width, layout.n).transpose(1, 0, 3, 2)

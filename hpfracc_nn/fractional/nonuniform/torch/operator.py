@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
 from hpfracc_nn.fractional.nonuniform.costs import OP
+from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as by_numpy
 from hpfracc_nn.fractional.nonuniform.times import Placement, placed
 from hpfracc_nn.fractional.nonuniform.torch.product import multiplied
 from hpfracc_nn.fractional.nonuniform.torch.weights import grid_of, weights_of
@@ -34,7 +35,9 @@ def apply(owner: str, x: Tensor, definition: Definition, t: Any, dim: int, manag
     if x.numel() == 0 or x.device.type == "meta":
         return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
     formulas.check(owner, place.times)
-    alpha = _spread(definition.alpha, place)
+    given = definition.alpha
+    values = given if isinstance(given, Tensor) else np.asarray(given, np.float64)
+    alpha = spread(values.reshape(*place.orders, 1), place)
     site = (default_manager() if manager is None else manager).shared_site(OP, "torch", "functions")
     return run(formulas, x, alpha, place, dtype, site)
 
@@ -86,16 +89,12 @@ def _integrated(
     return F.pad(multiplied(weights, z, site).to(torch.float64), (1, 0))
 
 
-def _spread(alpha: Any, place: Placement) -> np.ndarray | Tensor:
-    """Return alpha [1, 1], or [sets, 1] where it is not one number."""
-    if isinstance(alpha, Tensor):
-        if alpha.numel() == 1:
-            return alpha.reshape(1, 1)
-        return alpha.reshape(place.orders).expand(place.joint).reshape(-1, 1)
-    values = np.asarray(alpha, np.float64)
-    if values.size == 1:
-        return values.reshape(1, 1)
-    return np.broadcast_to(values.reshape(place.orders), place.joint).reshape(-1, 1)
+def spread(alpha: np.ndarray | Tensor, place: Placement) -> np.ndarray | Tensor:
+    """Return alpha [1, r], or [sets, r] where the sets' orders differ, from its values [*orders, r]."""
+    if not isinstance(alpha, Tensor):
+        return by_numpy(alpha, place)
+    r = alpha.shape[-1]
+    return alpha.reshape(1, r) if alpha.numel() == r else alpha.expand(*place.joint, r).reshape(-1, r)
 
 
 def _ordered(x: Tensor, place: Placement) -> Tensor:
