@@ -26,6 +26,7 @@ Samples = Any  # an array of any framework, or what NumPy makes one of
 _ROOMS = ("numpy", "torch")
 # Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
 _rooms: dict[str, Any] = {}
+_rooms_at_times: dict[str, Any] = {}
 _frameworks: dict[type, str] = {}
 
 
@@ -171,7 +172,9 @@ def apply(
         return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
     if dt != 1.0:
         raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
-    return _room_at_times(framework).apply(owner, x, definition, t, dim, manager)
+    if framework not in _rooms_at_times:
+        _room(framework)
+    return _rooms_at_times[framework].apply(owner, x, definition, t, dim, manager)
 
 
 def choose(
@@ -210,13 +213,16 @@ def choose(
 
 
 def _room(framework: str) -> Any:
-    """Return the module whose `apply` takes the framework's arrays."""
+    """Return the module whose `apply` takes the framework's arrays, and find the one that takes their times too."""
     room: Any
+    at_times: Any
     if framework == "torch":
+        import hpfracc_nn.fractional.nonuniform.torch.operator as at_times
         import hpfracc_nn.fractional.torch.operator as room
     else:
+        import hpfracc_nn.fractional.nonuniform.numpy.operator as at_times
         import hpfracc_nn.fractional.numpy.operator as room
-    _rooms[framework] = room
+    _rooms[framework], _rooms_at_times[framework] = room, at_times
     _frameworks.update(dict.fromkeys(room.ARRAYS, framework))
     return room
 
@@ -239,16 +245,6 @@ def checked(
             f"pass numpy.asarray({name}) where no gradient is needed."
         )
     return (_as_array(owner, name, x) if framework == "numpy" else x), framework
-
-
-def _room_at_times(framework: str) -> Any:
-    """Return the module whose `apply` takes the framework's arrays and their times."""
-    room: Any
-    if framework == "torch":
-        import hpfracc_nn.fractional.nonuniform.torch.operator as room
-    else:
-        import hpfracc_nn.fractional.nonuniform.numpy.operator as room
-    return room
 
 
 def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 
-from hpfracc_nn.fractional.nonuniform.weights import LENGTH
+from hpfracc_nn.fractional.nonuniform.weights import CHUNKS, LENGTH, ROWS
 from hpfracc_nn.selection import Cost, Workload
 
 OP = "nonuniform"
 _LARGEST = 1 << 30  # bytes of all matrices
-_WEIGHT = 40.0  # element-wise operations that make a weight
+_WEIGHT = 150.0  # element-wise operations that make a weight of the matrix and its derivative
+_NEAR_WEIGHT = 300.0  # the same of one near the diagonal, where there is no series
+_KEPT = 30  # numbers that autograd keeps of a learned weight while its derivative is computed
 
 
 def dense(workload: Workload) -> Cost:
@@ -19,11 +21,12 @@ def dense(workload: Workload) -> Cost:
     return Cost(
         flops={
             "matmul": 2.0 * workload.samples * workload.n * passes,
-            "elementwise": _WEIGHT * matrices / 2 * 2 * workload.learns_weights,
+            "elementwise": _WEIGHT * matrices / 2 * workload.learns_weights,
         },
         bytes=passes * (2.0 * workload.bytes + matrices * workload.itemsize),
         launches=passes * 2,
-        workspace=(1 + workload.learns_weights) * matrices * workload.itemsize,
+        workspace=(1 + workload.learns_weights) * matrices * workload.itemsize
+        + 8.0 * _KEPT * workload.learns_weights * matrices * min(1.0, ROWS / workload.n),
     )
 
 
@@ -37,11 +40,13 @@ def chunks(workload: Workload) -> Cost:
     return Cost(
         flops={
             "matmul": passes * 2.0 * workload.samples * (LENGTH + states * (1 + 1 / width)),
-            "elementwise": passes * scanned + _WEIGHT * near * 2 * workload.learns_weights,
+            "elementwise": passes * scanned + _NEAR_WEIGHT * near / 2 * workload.learns_weights,
         },
         bytes=passes * (4.0 * workload.bytes + (near + far) * workload.itemsize + 8 * scanned),
         launches=passes * (12 + 4 * math.ceil(math.log2(max(count, 2)))),
-        workspace=(near + far) * workload.itemsize + 24.0 * workload.rows * count * states,
+        workspace=(1 + workload.learns_weights) * (near + far) * workload.itemsize
+        + 24.0 * workload.rows * count * states
+        + 8.0 * _KEPT * workload.learns_weights * near * min(1.0, CHUNKS / count),
     )
 
 

@@ -31,7 +31,8 @@ from hpfracc_nn.fractional.schemes.cells import integrals, moments
 from hpfracc_nn.fractional.schemes.power_exponentials import PowerNodes, power_nodes
 
 LENGTH = 32  # L
-_ROWS = 64  # of a matrix that are computed together
+ROWS = 64  # of a matrix that are computed together
+CHUNKS = 128  # the same of chunks
 _NEGLIGIBLE = 1e-20  # decays below it are 0: subnormal numbers slow a float32 product tenfold
 _SHORT = 0.5  # s d, below which the integral of x exp(-s ...) takes its series
 
@@ -45,16 +46,22 @@ def matrix(power: Array, times: Times, inputs: int, xp: Namespace) -> Array:
         inputs: 1 where all increases are 0, else 2.
         xp: The namespace of `power`.
     """
-    cells, blocks = times.cells, []
-    for begin in range(0, cells, _ROWS):
-        end = min(begin + _ROWS, cells)
-        own = power if power.shape[-1] == 1 else power[..., begin:end]
-        parts = moments(own, times.values, range(begin + 1, end + 1), range(end), xp)[:inputs]
-        rest = xp.constant(np.zeros((parts[0].shape[0], end - begin, cells - end)), power)
-        rows = xp.concat([each for part in parts for each in (part, rest)])
-        blocks.append(rows.reshape(rows.shape[0], -1))
-    joined = xp.concat(blocks)
-    return joined.reshape(joined.shape[0], cells, inputs * cells)
+    blocks = [matrix_rows(power, xp, times=times, inputs=inputs, rows=rows) for rows in blocks_of(times.cells, ROWS)]
+    joined = xp.concat([block.reshape(block.shape[0], -1) for block in blocks])
+    return joined.reshape(joined.shape[0], times.cells, inputs * times.cells)
+
+
+def matrix_rows(power: Array, xp: Namespace, *, times: Times, inputs: int, rows: range) -> Array:
+    """Return some rows of the matrix, [sets, rows, inputs * cells]."""
+    own = power if power.shape[-1] == 1 else power[..., rows.start : rows.stop]
+    parts = moments(own, times.values, range(rows.start + 1, rows.stop + 1), range(rows.stop), xp)[:inputs]
+    rest = xp.constant(np.zeros((parts[0].shape[0], len(rows), times.cells - rows.stop)), power)
+    return xp.concat([each for part in parts for each in (part, rest)])
+
+
+def blocks_of(count: int, length: int) -> list[range]:
+    """Return 0 to count - 1 in ranges of `length` and one of the rest."""
+    return [range(begin, min(begin + length, count)) for begin in range(0, count, length)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,18 +104,22 @@ class Chunks:
         """Q, 0 for one chunk."""
         return 0 if self.nodes is None else self.nodes.rates.size
 
-    def near(self, power: Array, xp: Namespace) -> Array:
-        """Return the weights inside each chunk, [sets, C, L rows, inputs * L]; `power` as in `matrix`."""
+    def near(self, power: Array, xp: Namespace, chunks: range | None = None) -> Array:
+        """Return the weights inside chunks, all or some, [sets, chunks, L rows, inputs * L]; `power` as in `matrix`."""
+        chunks = range(self.count) if chunks is None else chunks
+        at = np.arange(chunks.start * LENGTH, chunks.stop * LENGTH)
+        rows, columns = np.tril_indices(LENGTH)  # the others are zero
         if power.shape[-1] > 1:
-            power = xp.take(power, np.minimum(np.arange(self.count * LENGTH), self.times.cells - 1))
-            power = power.reshape(-1, self.count, LENGTH, 1)
+            power = xp.take(power, np.minimum(at, self.times.cells - 1)).reshape(-1, len(chunks), LENGTH)
+            power = xp.take(power, rows)
         else:
-            power = power[..., None, None]
-        half, middle, end = (each.reshape(-1, self.count, LENGTH) for each in self._cells)
-        distance = end[..., :, None] - middle[..., None, :]
-        lag = np.arange(1, LENGTH + 1)[:, None] - np.arange(LENGTH)
-        ratio = half[..., None, :] / np.where(lag > 0, distance, 1.0)
-        return xp.concat(list(integrals(power, distance, ratio, lag, xp)[: self.inputs]))
+            power = power[..., None]
+        half, middle, end = (each[:, at].reshape(-1, len(chunks), LENGTH) for each in self._cells)
+        distance = end[..., rows] - middle[..., columns]
+        parts = integrals(power, distance, half[..., columns] / distance, rows - columns + 1, xp)[: self.inputs]
+        places = np.full((LENGTH, LENGTH), rows.size)
+        places[rows, columns] = np.arange(rows.size)
+        return xp.concat([xp.take(xp.concat([part, 0 * part[..., :1]]), places) for part in parts])
 
     def coefficients(self, power: Array, xp: Namespace) -> Array:
         """Return c, [a, 1, 1, Q], or each row its own, [a, C, L, Q]."""

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from functools import cached_property
+from collections.abc import Callable
+from functools import cached_property, partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.complex_step import slope
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform import weights
 from hpfracc_nn.fractional.nonuniform.times import Times
 from hpfracc_nn.fractional.nonuniform.torch.forms import ChunkForm, Form, MatrixForm
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.torch.slopes import slopes
 from hpfracc_nn.fractional.weights import SHELF
 
+Formula = Callable[[Any, Any], Any]  # of p and its namespace
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
 
 
@@ -85,37 +90,61 @@ class CellWeights:
         return found
 
     def _made(self, name: str) -> Form:
-        if isinstance(self.power, Tensor):
-            return self._placed(name, self._formulas(name, self.power))
-        found = _formulas(name, self.power, self.grid, NUMPY)
-        return self._placed(name, [torch.as_tensor(each, device=self.grid.device) for each in found])
-
-    def _formulas(self, name: str, power: Tensor) -> list[Tensor]:
-        return list(_formulas(name, power, self.grid, TORCH))
-
-    def _placed(self, name: str, found: list[Tensor]) -> Form:
-        grid = self.grid
-        first = found[0].to(grid.dtype)
         if name == "matrix":
-            return MatrixForm(first)
-        if len(found) == 1:
-            return ChunkForm(first, None, None, ())
-        return ChunkForm(first, grid.into, (grid.out * found[1]).to(grid.dtype), grid.decays)
+            return MatrixForm(self._joined(_rows(self.grid)))
+        grid = self.grid
+        near = self._joined(_chunks(grid))
+        if grid.chunks.nodes is None:
+            return ChunkForm(near, None, None, ())
+        out = grid.out * self._evaluated(grid.chunks.coefficients)
+        return ChunkForm(near, grid.into, out.to(grid.dtype), grid.decays)
+
+    def _joined(self, formulas: list[Formula]) -> Tensor:
+        """Return what formulas give, in the product's dtype, one after the other along axis 1."""
+        return torch.cat([self._evaluated(formula).to(self.grid.dtype) for formula in formulas], dim=1)
+
+    def _evaluated(self, formula: Formula) -> Tensor:
+        """Return what a formula gives, float64: by NumPy where nobody follows."""
+        if _is_followed(self.power):
+            return formula(self.power, TORCH)
+        return torch.as_tensor(formula(_values(self.power), NUMPY), device=self.grid.device)
 
 
 class Slopes(CellWeights):
     """The derivative of weights in p, each row's in its own: in place of the weights they give the result's."""
 
-    def _formulas(self, name: str, power: Tensor) -> list[Tensor]:
-        return slopes(lambda p: _formulas(name, p, self.grid, TORCH), power)
+    power: Tensor
+
+    def _evaluated(self, formula: Formula) -> Tensor:
+        if _is_followed(self.power):
+            return slopes(lambda p: [formula(p, TORCH)], self.power)[0]
+        return torch.as_tensor(slope(formula, _values(self.power)), device=self.grid.device)
 
 
-def _formulas(name: str, power, grid: Grid, xp) -> tuple:  # type: ignore[no-untyped-def]
-    """Return what depends on p, float64: the matrix, or the chunks' near weights and, of several, coefficients."""
-    if name == "matrix":
-        return (weights.matrix(power, grid.times, grid.inputs, xp),)
-    near = grid.chunks.near(power, xp)
-    return (near,) if grid.chunks.nodes is None else (near, grid.chunks.coefficients(power, xp))
+def _is_followed(power: np.ndarray | Tensor) -> bool:
+    """Whether autograd, a transform or a device has to see how weights are made."""
+    if isinstance(power, np.ndarray):
+        return False
+    return (power.requires_grad and torch.is_grad_enabled()) or is_traced(power, ()) or power.device.type != "cpu"
+
+
+def _values(power: np.ndarray | Tensor) -> np.ndarray:
+    return power.detach().resolve_neg().numpy() if isinstance(power, Tensor) else power
+
+
+def _rows(grid: Grid) -> list[Formula]:
+    """Return the matrix's formulas, each of so many rows that what autograd keeps of one is small."""
+    times, inputs = grid.times, grid.inputs
+    return [
+        partial(weights.matrix_rows, times=times, inputs=inputs, rows=rows)
+        for rows in weights.blocks_of(times.cells, weights.ROWS)
+    ]
+
+
+def _chunks(grid: Grid) -> list[Formula]:
+    """The same of the weights inside chunks."""
+    blocks = weights.blocks_of(grid.chunks.count, weights.CHUNKS)
+    return [partial(grid.chunks.near, chunks=chunks) for chunks in blocks]
 
 
 def grid_of(times: Times, inputs: int, dtype: torch.dtype, device: torch.device) -> Grid:
