@@ -135,8 +135,15 @@ class Chunks:
         assert self.nodes is not None, "one chunk has no states"
         half, _, end = (each.reshape(-1, self.count, LENGTH) for each in self._cells)
         decay = _decay(self.nodes.rates, end[..., -1:] - end)
-        means, halves = _exponential_integrals(half[..., None] * self.nodes.rates, half[..., None])
-        return np.concatenate([decay * part for part in (means, halves)[: self.inputs]], axis=-2)
+        is_seen = decay > 0
+        length = np.broadcast_to(half[..., None], decay.shape)[is_seen]
+        w = (half[..., None] * self.nodes.rates)[is_seen]
+        parts = []
+        for integral in (_mean_integral, _half_integral)[: self.inputs]:
+            part = np.zeros(decay.shape)
+            part[is_seen] = decay[is_seen] * length * integral(w)
+            parts.append(part)
+        return np.concatenate(parts, axis=-2)
 
     @cached_property
     def out(self) -> np.ndarray:
@@ -175,21 +182,22 @@ def _decay(rates: np.ndarray, passed: np.ndarray) -> np.ndarray:
     return found
 
 
-def _exponential_integrals(w: np.ndarray, half: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the integrals over a cell of exp(-s (end - t)), with weights 1 and x in [-1, 1].
+def _mean_integral(w: np.ndarray) -> np.ndarray:
+    """Return the integral of exp(-w (1 - x)) over x from -1 to 1: that of exp(-s (end - t)) over a cell of length 2.
 
-    They are 2 d exp(-w) times the modified spherical Bessel functions i_0(w) = sinh(w) / w and i_1(w), with w = s d and
-    d half the cell's length; w [..., cells, Q], half [..., cells, 1].
+    It is 2 exp(-w) times the modified spherical Bessel function i_0(w) = sinh(w) / w.
     """
-    twice = np.exp(-2 * w)
-    large = np.maximum(w, _SHORT)
-    small = np.minimum(w, _SHORT)
-    safe = np.where(w > 0, w, 1.0)
-    zeroth = np.where(w > 0, -np.expm1(-2 * w) / safe, 2.0)
-    square, term, series = small**2, small / 3, small / 3
-    for k in range(1, 8):  # 0.25**7 / (2 7! 17!! / 3!!) < 1e-17
-        term = term * square / (2 * k * (2 * k + 3))
-        series = series + term
-    closed = ((large - 1) + (large + 1) * twice) / large**2
-    first = np.where(w < _SHORT, 2 * np.exp(-small) * series, closed)
-    return half * zeroth, half * first
+    with np.errstate(invalid="ignore"):
+        return np.where(w > 0, -np.expm1(-2 * w) / w, 2.0)
+
+
+def _half_integral(w: np.ndarray) -> np.ndarray:
+    """Return the same with x as a factor: 2 exp(-w) i_1(w), by its series where the closed form cancels."""
+    is_short = w < _SHORT
+    found, short, long = np.empty(w.shape), w[is_short], w[~is_short]
+    found[~is_short] = ((long - 1) + (long + 1) * np.exp(-2 * long)) / long**2
+    square, series = short**2, np.ones(short.shape)
+    for k in range(7, 0, -1):  # _SHORT**14 / (2**7 7! 17!! / 3!!) < 1e-17
+        series = 1 + series * square / (2 * k * (2 * k + 3))
+    found[is_short] = np.exp(-short) * short * series * (2 / 3)
+    return found
