@@ -354,3 +354,11 @@ def test_the_special_functions_are_timed_and_compared(load):
     ours = [record for record in transforms.records if ", order" in record["who"]]
     assert len(ours) == 6
     assert all(record["error"] < ROUNDING for record in ours)
+
+
+def test_operators_at_any_times_are_timed_beside_equal_steps(load):
+    nonuniform = load("nonuniform")
+    table = nonuniform.empty()
+    nonuniform.fill(table, ((2, 40),), rounds=1)
+    assert {record["who"] for record in table.records} >= {"dense, learned", "chunked_scan, fixed"}
+    assert all(record["ms"] > 0 for record in table.records)

@@ -181,3 +181,9 @@ def test_times_with_a_gradient_are_refused():
     message = "derivative(t): needs times without a gradient, which it does not have; pass t.detach()."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         fnn.derivative(torch.zeros(5), RiemannLiouville(0.5, "l1"), t=t)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of torch.jit
+def test_a_trace_is_refused():
+    with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot follow it"):
+        torch.jit.trace(lambda x: Caputo(0.5)(x, t=np.arange(5)), torch.zeros(5))

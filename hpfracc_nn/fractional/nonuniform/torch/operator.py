@@ -26,10 +26,7 @@ from hpfracc_nn.selection import BackendManager, Site, default_manager
 
 def apply(owner: str, x: Tensor, definition: Definition, t: Any, dim: int, manager: BackendManager | None) -> Tensor:
     """Return the operator applied to `x`, sampled at the times `t`; same shape, dtype and device."""
-    if not definition.is_fixed:
-        check_alpha(owner, definition)
-    dtype = computed_in(owner, x, definition)
-    check_dense(owner, "x", x)
+    dtype = checked(owner, x, definition)
     formulas = cellwise(owner, definition)
     place = placed(owner, t, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
     if x.numel() == 0 or x.device.type == "meta":
@@ -43,6 +40,17 @@ def apply(owner: str, x: Tensor, definition: Definition, t: Any, dim: int, manag
 
 
 uncompiled(apply, "times that are not equally spaced are looked at where the call is made; it runs outside the graph")
+
+
+def checked(owner: str, x: Tensor, definition: Definition) -> torch.dtype:
+    """Return the dtype that `x` is computed in, or raise where it cannot be."""
+    if not definition.is_fixed:
+        check_alpha(owner, definition)
+    dtype = computed_in(owner, x, definition)
+    check_dense(owner, "x", x)
+    if torch.jit.is_tracing():
+        raise RuntimeError(f"{owner}(x): torch.jit.trace cannot follow it; call it outside the traced part.")
+    return dtype
 
 
 def run(

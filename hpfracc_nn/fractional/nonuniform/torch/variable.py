@@ -11,8 +11,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.nonuniform.cellwise import cellwise
 from hpfracc_nn.fractional.nonuniform.costs import OP
 from hpfracc_nn.fractional.nonuniform.times import along_time, placed
-from hpfracc_nn.fractional.nonuniform.torch.operator import run, spread
-from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed_in
+from hpfracc_nn.fractional.nonuniform.torch.operator import checked, run, spread
 from hpfracc_nn.fractional.torch.probe import uncompiled
 from hpfracc_nn.selection import BackendManager, default_manager
 
@@ -27,11 +26,7 @@ def apply(
     alpha: np.ndarray | Tensor,
 ) -> Tensor:
     """Return the operator of the orders `alpha`, of which the definition knows the extremes; see `variable_order`."""
-    if not definition.is_fixed:
-        check_alpha(owner, definition)
-    dtype = computed_in(owner, x, definition)
-    check_dense(owner, "x", x)
-    formulas = cellwise(owner, definition)
+    dtype, formulas = checked(owner, x, definition), cellwise(owner, definition)
     shape = along_time(owner, "alpha", tuple(alpha.shape), tuple(x.shape), axis)
     if isinstance(alpha, Tensor):
         orders: np.ndarray | Tensor = alpha.reshape(shape).movedim(axis, -1)
