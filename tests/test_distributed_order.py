@@ -17,6 +17,7 @@ from hpfracc_nn.fractional import (
     exact,
 )
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.stencil import slope_row
 from tests.test_nonuniform import rates
 from tests.test_variable_order import CASES
 
@@ -94,6 +95,19 @@ def test_values_that_are_equal_have_equal_hashes():
     assert hash(one) == hash(other)
     assert one != DistributedOrder.over(lambda a: 2 * np.ones_like(a), 0, 1)
     assert one != DistributedOrder.over(np.ones_like, 0, 1, scheme="l1")
+
+
+@pytest.mark.parametrize("above", [0.0, 1.0])
+@pytest.mark.parametrize(("kind", "scheme"), SCHEMES)
+def test_a_sum_of_operators_is_undone(kind, scheme, above):
+    if kind is RiemannLiouvilleIntegral and above:
+        pytest.skip("from order 1 on the trapezoid rule has no bounded inverse")
+    x, nodes = np.random.default_rng(0).standard_normal((2, 60)), tuple(above + node for node in NODES)
+    definition = DistributedOrder(nodes=nodes, weights=(1.0, 0.3, 2.0), kind=kind, scheme=scheme)
+    x0 = x[:, 0] if kind in (Caputo, RiemannLiouvilleIntegral) else None
+    dx0 = x @ slope_row(60) / 0.1 if kind is Caputo and above else None
+    got = fnn.solve(definition(x, dt=0.1), definition, x0=x0, dx0=dx0, dt=0.1)
+    np.testing.assert_allclose(got, x, rtol=0, atol=1e-9)  # rounding errors summed up almost twice
 
 
 REFUSED = [

@@ -30,6 +30,7 @@ import numpy as np
 from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
+    DistributedOrder,
     GrunwaldLetnikov,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
@@ -53,6 +54,7 @@ class Inverse(Definition):
 
     of: Definition = field(default_factory=lambda: Caputo(0.5))
 
+    subtracts: ClassVar[bool] = False
     approximable: ClassVar[bool] = False  # undoing rough data, U y is a small rest of large terms
 
     def __post_init__(self) -> None:
@@ -84,11 +86,10 @@ class Inverse(Definition):
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the stencil of other orders; see `Definition`."""
-        power, m = self.dt_power * math.log(dt), self.differences if differences is None else differences
+        m = self.differences if differences is None else differences
 
         def column(lags: np.ndarray) -> Array:
-            found = _column(self.of, alpha, self.of.differences + m, int(lags.max()) + 1, xp)
-            return xp.take(found, lags) * xp.exp(alpha * power)[..., None]
+            return xp.take(_column(self.of, alpha, dt, self.of.differences + m, int(lags.max()) + 1, xp), lags)
 
         return Stencil(n=n, column=column, differences=m, subtract=False)
 
@@ -99,17 +100,16 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
     Raises:
         ValueError: It has none that is causal and bounded.
     """
-    if type(definition) not in SOLVABLE:
-        names = ", ".join(kind.__name__ for kind in SOLVABLE)
-        raise ValueError(
-            f"{owner}({type(definition).__name__}): needs one of {names}, whose inverse is causal; pass one of these."
-        )
-    if isinstance(definition, RiemannLiouvilleIntegral) and not _is_inside(definition):
+    kind = kind_of(definition)
+    if kind not in SOLVABLE:
+        names = ", ".join(each.__name__ for each in SOLVABLE)
+        raise ValueError(f"{owner}({kind.__name__}): needs one of {names}, whose inverse is causal; pass one of these.")
+    if kind is RiemannLiouvilleIntegral and not _is_inside(definition):
         raise ValueError(
             f"{owner}(alpha={definition.alpha}): needs an integral of an order between 0 and 1, because from 1 on the "
             "inverse of the trapezoid rule oscillates and grows; apply RiemannLiouville of that order in its place."
         )
-    if isinstance(definition, RiemannLiouville) and definition.is_fixed and 2.0 in definition.orders:
+    if kind is RiemannLiouville and definition.is_fixed and 2.0 in definition.orders:
         raise ValueError(
             f"{owner}(alpha={definition.alpha}): needs an order below 2, because the second derivative of t is zero; "
             "pass Caputo of order 2 with x0 and dx0."
@@ -119,9 +119,13 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
 
 
 def _is_inside(definition: Definition) -> bool:
-    if definition.is_fixed:
-        return all(0 < order < 1 for order in definition.orders)
-    return definition.interval[1] <= 1
+    low, high = definition.interval
+    return low > 0 and high < 1 if definition.is_fixed else high <= 1
+
+
+def kind_of(definition: Definition) -> type[Definition]:
+    """Return whose stencil a definition has: its own class, or that of the operators which it is a sum of."""
+    return definition.kind if isinstance(definition, DistributedOrder) else type(definition)
 
 
 @dataclass(frozen=True, eq=False)
@@ -255,16 +259,16 @@ def _ramp(y: Array, xp: Namespace) -> Array:
     return xp.constant(np.arange(y.shape[-1], dtype=np.float64), y)
 
 
-def _column(of: Definition, alpha: Array, sums: int, n: int, xp: Namespace) -> Array:
-    """Return the sums of 1 / left for dt = 1, [*c, n]; NumPy's are kept: a fit asks for the same ones several times."""
+def _column(of: Definition, alpha: Array, dt: float, sums: int, n: int, xp: Namespace) -> Array:
+    """Return the sums of 1 / left, [*c, n]; NumPy's are kept, because they are asked for at several sets of lags."""
     if isinstance(alpha, np.ndarray):
-        return _kept_column(of, alpha.tobytes(), alpha.shape, sums, n)
-    return summed(reciprocal(of.stencil_at(alpha, n, 1.0, xp).left, xp), sums, xp)
+        return _kept_column(of, alpha.tobytes(), alpha.shape, dt, sums, n)
+    return summed(reciprocal(of.stencil_at(alpha, n, dt, xp).left, xp), sums, xp)
 
 
 @lru_cache(maxsize=_KEPT)
-def _kept_column(of: Definition, orders: bytes, shape: tuple[int, ...], sums: int, n: int) -> np.ndarray:
+def _kept_column(of: Definition, orders: bytes, shape: tuple[int, ...], dt: float, sums: int, n: int) -> np.ndarray:
     alpha = np.frombuffer(orders).reshape(shape)
-    found = summed(reciprocal(of.stencil_at(alpha, n, 1.0, NUMPY).left, NUMPY), sums, NUMPY)
+    found = summed(reciprocal(of.stencil_at(alpha, n, dt, NUMPY).left, NUMPY), sums, NUMPY)
     found.flags.writeable = False
     return found

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.inverse import kind_of
 from hpfracc_nn.fractional.operator import Samples, checked
 from hpfracc_nn.selection import BackendManager
 
@@ -27,7 +28,8 @@ def solve(
 
     Args:
         y: Values of the operator at 0, dt, 2 dt, ...; as `x` in `derivative`.
-        definition: Caputo, RiemannLiouville, GrunwaldLetnikov or RiemannLiouvilleIntegral of an order below 1.
+        definition: Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral of an order below 1, or a
+            DistributedOrder of these.
         x0: The first sample, a number or of the shape of `y` without `dim`, where y does not tell it: for Caputo and
             the integral; None is 0.
         dx0: The derivative x'(0) in the same way, for Caputo above order 1.
@@ -58,10 +60,11 @@ def solve(
 
 
 def _check_start(owner: str, definition: Definition, x0: Samples | None, dx0: Samples | None) -> None:
-    name = type(definition).__name__
-    if x0 is not None and not isinstance(definition, Caputo | RiemannLiouvilleIntegral):
+    kind = kind_of(definition)
+    name = kind.__name__
+    if x0 is not None and kind not in (Caputo, RiemannLiouvilleIntegral):
         raise ValueError(f"{owner}({name}, x0=...): needs no first sample, which y tells; leave x0 out.")
-    if dx0 is not None and not (isinstance(definition, Caputo) and definition.taylor == 2):
+    if dx0 is not None and not (kind is Caputo and definition.taylor == 2):
         raise ValueError(
             f"{owner}({name}(alpha={definition.alpha}), dx0=...): needs no derivative at the start, which only "
             "Caputo's above order 1 takes away; leave dx0 out."
