@@ -142,3 +142,11 @@ def test_bad_distributions_are_refused(call, message):
     pattern = "needs finite weights; look at the density" if message is None else f"^{re.escape(message)}$"
     with pytest.raises(ValueError, match=pattern):
         call()
+
+
+@pytest.mark.parametrize("dt", [1e-6, 1.0, 1e6])
+def test_the_exponentials_are_right_whatever_the_step(dt):
+    definition = DistributedOrder(nodes=(0.1, 0.95), weights=(1.0, 1.0))
+    x = np.random.default_rng(0).standard_normal(2000)
+    wanted = sum(Caputo(node, bounds=(0, 1))(x, dt=dt) for node in definition.nodes)
+    np.testing.assert_allclose(definition(x, dt=dt), wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())

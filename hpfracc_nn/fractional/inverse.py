@@ -55,7 +55,6 @@ class Inverse(Definition):
     of: Definition = field(default_factory=lambda: Caputo(0.5))
 
     subtracts: ClassVar[bool] = False
-    approximable: ClassVar[bool] = False  # undoing rough data, U y is a small rest of large terms
 
     def __post_init__(self) -> None:
         """Nothing: the operator has checked all."""
@@ -73,6 +72,11 @@ class Inverse(Definition):
     def differences(self) -> int:
         """Minus one above order 1, where the data are summed first, else 0."""
         return -1 if self.of.interval[1] > 1 and self.of.differences > 0 else 0
+
+    @property
+    def approximated(self) -> None:
+        """Nothing: where rough data are undone, U y is a small rest of large terms."""
+        return
 
     @property
     def is_wide(self) -> bool:
@@ -104,6 +108,8 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
     if kind not in SOLVABLE:
         names = ", ".join(each.__name__ for each in SOLVABLE)
         raise ValueError(f"{owner}({kind.__name__}): needs one of {names}, whose inverse is causal; pass one of these.")
+    if kind is type(definition) and not definition.is_plain:
+        raise ValueError(f"{owner}({definition}): needs no option but alpha, scheme and bounds; leave the others out.")
     if kind is RiemannLiouvilleIntegral and not _is_inside(definition):
         raise ValueError(
             f"{owner}(alpha={definition.alpha}): needs an integral of an order between 0 and 1, because from 1 on the "

@@ -44,7 +44,6 @@ class Definition:
     highest: ClassVar[float] = 2.0
     schemes: ClassVar[tuple[str, ...]] = ()
     subtracts: ClassVar[bool] = True
-    approximable: ClassVar[bool] = True  # whether sums of exponentials may stand for the weights, where they come close
     beyond: ClassVar[str] = ""  # the way out when alpha is too large
 
     def __hash__(self) -> int:
@@ -119,6 +118,16 @@ class Definition:
         What m differences take away the weights must add up again: rounding grows like n**(m - alpha - 1/2).
         """
         return self.differences - self.interval[0] > WIDEST
+
+    @property
+    def approximated(self) -> Definition | None:
+        """What sums of exponentials have to come close to, to stand for the weights; None where they never may."""
+        return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the order, the scheme and the bounds are all there is: formulas may know no other option."""
+        return self == type(self)(self.alpha, self.scheme, self.bounds)
 
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""

@@ -113,6 +113,11 @@ def cellwise(owner: str, definition: Definition) -> Cellwise:
             f"{owner}(definition={type(definition).__name__}, t=...): needs one of {names} at times that are not "
             "equally spaced; pass one of these, or dt."
         )
+    if not definition.is_plain:
+        raise ValueError(
+            f"{owner}({definition}, t=...): needs no option but alpha, scheme and bounds at times that are not equally "
+            "spaced; leave the others out, or pass dt."
+        )
     if SCHEMES[definition.scheme].pieces is None:
         usable = [name for name in type(definition).schemes if SCHEMES[name].pieces is not None]
         raise ValueError(

@@ -145,10 +145,11 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
 
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
     """
-    if not definition.approximable:
+    wanted = definition.approximated
+    if wanted is None:
         return None
-    is_fixed = definition.is_fixed
-    return _accepted(definition if is_fixed else family(definition), is_fixed, node_length(n), precision)
+    is_fixed = wanted.is_fixed
+    return _accepted(wanted if is_fixed else family(wanted), is_fixed, node_length(n), precision)
 
 
 def tolerance(n: int, precision: str) -> float:
