@@ -362,3 +362,18 @@ def test_operators_at_any_times_are_timed_beside_equal_steps(load):
     nonuniform.fill(table, ((2, 40),), rounds=1)
     assert {record["who"] for record in table.records} >= {"dense, learned", "chunked_scan, fixed"}
     assert all(record["ms"] > 0 for record in table.records)
+
+
+def test_every_definition_is_timed_and_those_with_a_bound_are_compared_with_it(load, capsys):
+    definitions = load("definitions")
+    for backward in (False, True):
+        calls = definitions.calls((3, 40), torch.float32, backward)
+        assert set(calls) == {*definitions.DEFINITIONS, *definitions.MULTIPLIERS}
+        found = calls["riesz"]()
+        assert (found[0] if backward else found).shape == (3, 40)
+    table = definitions.empty((3, 40))
+    for name, ratio in {"caputo": 1.0, "caputo_fabrizio": 0.5, "tempered_caputo": 1.05}.items():
+        table.add(dtype="float32", what="forward", name=name, ms=1.0, ratio=ratio)
+    definitions.verdicts(table)
+    assert "caputo_fabrizio: 2.0 times as fast as caputo or more; at least 1.5 wanted." in table.notes
+    assert "tempered_caputo: at most 1.05 times the time of caputo; at most 1.1 wanted." in table.notes

@@ -8,6 +8,15 @@ With E the two-parameter Mittag-Leffler function, order = alpha for a derivative
 and a sinusoid is the real or imaginary part of an exponential with an imaginary rate. Caputo's derivative is
 that of what remains after the Taylor polynomial at 0. Grunwald-Letnikov's equals Riemann-Liouville's here.
 
+Tempered, it is exp(-l t) times that of exp(l t) x: Kummer's function 1F1(-order; b + 1 - order; -l t) is a further
+factor of a power. The memories of Caputo-Fabrizio and Atangana-Baleanu, with c = alpha / (1 - alpha) and unit = 1, give
+
+    t**b          Gamma(b + 1) t**b / (1 - alpha) times E_(1, b + 1)(-c t) or E_(alpha, b + 1)(-c t**alpha)
+    exp(rate t)   rate / ((1 - alpha) rate + alpha) (exp(rate t) - exp(-c t)) for the first of them.
+
+Hadamard's operators are the others in log t, Marchaud's derivative is Caputo's or, after a past of zeros, that of
+Riemann and Liouville.
+
 Podlubny, Fractional Differential Equations (1999), sections 1.2 and 2.3; Diethelm (2010), appendix B.
 """
 
@@ -16,9 +25,19 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.special import gamma, rgamma
+from scipy.special import gamma, hyp1f1, rgamma
 
-from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.definitions import (
+    AtanganaBaleanu,
+    Caputo,
+    CaputoFabrizio,
+    Definition,
+    Marchaud,
+    RiemannLiouvilleIntegral,
+    Riesz,
+    TemperedCaputo,
+    TemperedRiemannLiouville,
+)
 from hpfracc_nn.fractional.special.functions import mittag_leffler
 
 
@@ -45,8 +64,15 @@ def power(t: np.ndarray, exponent: float, definition: Definition) -> np.ndarray:
             "diverges; pass a larger exponent."
         )
     t = np.asarray(t, dtype=np.float64)
+    if isinstance(definition, TemperedCaputo):
+        return _tempered_power(t, exponent, definition)
     if is_whole and exponent < terms:
         return np.zeros_like(t)
+    if isinstance(definition, CaputoFabrizio | AtanganaBaleanu):
+        memory = 1.0 if isinstance(definition, CaputoFabrizio) else order
+        scaled = t / definition.unit
+        found = mittag_leffler(-_speed(order) * scaled**memory, memory, exponent + 1)
+        return gamma(exponent + 1) / (1 - order) * t**exponent * found
     return _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
 
 
@@ -87,15 +113,69 @@ def distributed_power(t: np.ndarray, exponent: float, low: float = 0.0, high: fl
     return gamma(exponent + 1) * np.exp((exponent - low) * log_t) * np.where(is_one, high - low, spread)
 
 
+def getoor(alpha: float) -> float:
+    """Return the constant that (-Laplacian)**(alpha/2) makes of (1 - t**2)**(alpha/2) on (-1, 1), zero outside.
+
+    Getoor, Trans. AMS 101 (1961) 75.
+    """
+    return float(gamma(1 + alpha))
+
+
+def gaussian(distance: np.ndarray, alpha: float, dimensions: int = 1) -> np.ndarray:
+    """Return (-Laplacian)**(alpha/2) of exp(-|t|**2) in 1 to 3 dimensions, at a distance from 0.
+
+    2**alpha Gamma((d + alpha) / 2) / Gamma(d / 2) 1F1((d + alpha) / 2; d / 2; -|t|**2).
+    """
+    half = dimensions / 2
+    scale = 2**alpha * gamma(half + alpha / 2) * rgamma(half)
+    return scale * hyp1f1(half + alpha / 2, half, -np.square(distance))
+
+
 def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.ndarray:
-    """Sum the first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then add the rest."""
+    """Return the operator's value on exp(rate t), whose rate may be complex."""
     order, first = _order(definition)
     t = np.asarray(t, dtype=np.float64)
+    if isinstance(definition, TemperedCaputo):
+        faster = _grown(t, rate + definition.rate, order, first)
+        return np.exp(-definition.rate * t) * faster
+    if isinstance(definition, AtanganaBaleanu):
+        raise ValueError(
+            f"{definition}: has no closed form for exponentials and sinusoids here; "
+            "take powers, or sum those of a series."
+        )
+    if isinstance(definition, CaputoFabrizio):
+        speed, scaled = _speed(order), rate * definition.unit
+        gain = scaled / ((1 - order) * scaled + order)
+        return gain * (np.exp(rate * t) - np.exp(-speed * t / definition.unit))
+    return _grown(t, rate, order, first)
+
+
+def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray:
+    """Return the derivative of exp(rate t) less the `first` terms of its series."""
     rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
+    # The first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then all others together.
     y = np.zeros(t.shape, dtype=np.complex128)
     for j in range(first, rest):
         y += rate**j * _times_power(rgamma(j + 1 - order), t, j - order)
     return y + rate**rest * t ** (rest - order) * mittag_leffler(rate * t, 1.0, rest + 1 - order)
+
+
+def _tempered_power(t: np.ndarray, exponent: float, definition: TemperedCaputo) -> np.ndarray:
+    order, faded = _order(definition)[0], -definition.rate * t
+    if exponent + 1 == order:  # there Kummer's function has a pole where the factor before it is 0
+        return gamma(order + 1) * definition.rate * hyp1f1(1 - order, 2, faded)
+    y = _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
+    y = y * hyp1f1(-order, exponent + 1 - order, faded)
+    if exponent == 0 and not isinstance(definition, TemperedRiemannLiouville):
+        y = y - _times_power(rgamma(1 - order), t, -order) * np.exp(faded)
+    return y
+
+
+def _speed(alpha: float) -> float:
+    """Return c, of a memory that begins at 1."""
+    if alpha == 1:
+        raise ValueError("alpha=1: the memory is shorter than anything; take the ordinary derivative.")
+    return alpha / (1 - alpha)
 
 
 def _times_power(factor: float, t: np.ndarray, exponent: float) -> np.ndarray:
@@ -112,4 +192,13 @@ def _order(definition: Definition) -> tuple[float, int]:
         raise ValueError(f"{definition}: needs one alpha for a closed form; pass one definition per channel.")
     if isinstance(definition, RiemannLiouvilleIntegral):
         return -definition.alpha, 0
-    return definition.alpha, definition.taylor if isinstance(definition, Caputo) else 0
+    if isinstance(definition, TemperedCaputo):
+        return definition.alpha, 0 if isinstance(definition, TemperedRiemannLiouville) else 1
+    if isinstance(definition, Riesz):
+        raise ValueError(f"{definition}: needs a signal that is zero outside an interval; take `getoor` or `gaussian`.")
+    loses_constants = (
+        isinstance(definition, Caputo | CaputoFabrizio)
+        or (isinstance(definition, AtanganaBaleanu) and definition.sense == "caputo")
+        or (isinstance(definition, Marchaud) and definition.history == "constant")
+    )
+    return definition.alpha, definition.taylor if loses_constants else 0

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
     GrunwaldLetnikov,
+    Multiplier,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
@@ -32,11 +33,11 @@ _frameworks: dict[type, str] = {}
 
 def derivative(
     x: Samples,
-    definition: Definition,
+    definition: Definition | Multiplier,
     *,
-    dt: float = 1.0,
+    dt: float | Sequence[float] = 1.0,
     t: Samples | None = None,
-    dim: int = -1,
+    dim: int | Sequence[int] = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return the fractional derivative of `x` along `dim`.
@@ -49,12 +50,14 @@ def derivative(
         x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
             makes one of, or a torch tensor. It is never written to.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
-        dt: Spacing of the samples, in the caller's time unit; positive.
+        dt: Spacing of the samples, in the caller's time unit; positive. For a `FractionalLaplacian` one for all axes,
+            or one for each.
         t: Times of the samples in place of `dt`, increasing: [n], or of a shape that broadcasts to that of `x` where
             signals have their own. Definitions that interpolate (Caputo, RiemannLiouville and the integral, schemes
             "l1", "l1_2" and "trapezoid") take them. They have no gradient.
-        dim: The time axis.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        dim: The time axis; for a `FractionalLaplacian` one to three axes.
+        manager: Who chooses the kernel; None is the process-wide BackendManager. A multiplier (`PeriodicWeyl`,
+            `PeriodicRiesz`, `FractionalLaplacian`) is the framework's own FFT, and no choice.
 
     Returns:
         Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
@@ -72,7 +75,13 @@ def derivative(
         >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))
         1.5045
     """
-    return apply("derivative", x, definition, dt, dim, manager, t)
+    if isinstance(definition, Multiplier):
+        if t is not None:
+            raise ValueError(
+                f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."
+            )
+        return apply_multiplier("derivative", x, definition, dt, dim)
+    return apply("derivative", x, definition, dt, dim, manager, t)  # type: ignore[arg-type]  # checked there
 
 
 def integral(
@@ -177,6 +186,12 @@ def apply(
     return _rooms_at_times[framework].apply(owner, x, definition, t, dim, manager)
 
 
+def apply_multiplier(owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any) -> Samples:
+    """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
+    x, framework = _placed(owner, "x", x)
+    return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim)
+
+
 def choose(
     op: str,
     shape: Sequence[int],
@@ -238,6 +253,11 @@ def checked(
         )
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
+    return _placed(owner, name, x)
+
+
+def _placed(owner: str, name: str, x: Samples) -> tuple[Samples, str]:
+    """Return the samples, as an array, and the framework that has a room for them."""
     framework = _frameworks.get(type(x)) or framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(

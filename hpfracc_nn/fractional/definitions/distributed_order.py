@@ -147,6 +147,7 @@ class DistributedOrder(Definition):
 
         return Stencil(
             n=n,
+            side=self.side,
             column=summed(of.column),
             differences=of.differences,
             subtract=of.subtract,

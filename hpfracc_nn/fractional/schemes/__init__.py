@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpfracc_nn.fractional.schemes import bdf2, grunwald, l1, l1_2, trapezoid
+from hpfracc_nn.fractional.schemes import bdf2, centred, grunwald, l1, l1_2, trapezoid
 
 
 @dataclass(frozen=True)
@@ -43,4 +43,5 @@ SCHEMES = {
     "grunwald": _scheme("grunwald", grunwald),
     "bdf2": _scheme("bdf2", bdf2),
     "trapezoid": _scheme("trapezoid", trapezoid),
+    "centred": _scheme("centred", centred),
 }

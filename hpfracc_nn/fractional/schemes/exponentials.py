@@ -114,15 +114,25 @@ class Nodes:
             -np.outer(self.rates, self.certified_lags - self.first)
         )
         # What rounding leaves of weights that vanish, as at a whole alpha, is not counted.
-        noise = 3e-16 * np.abs(np.atleast_2d(stencil.column(np.arange(1))))
-        wrong = np.maximum(np.abs(fitted - exact) - noise, 0)
-        return float(np.max(wrong / np.maximum(np.abs(exact), 1e-300)))
+        first = np.abs(np.atleast_2d(stencil.column(np.arange(1))))
+        wrong = np.maximum(np.abs(fitted - exact) - 3e-16 * first, 0)
+        size = np.maximum(np.abs(exact), 1e-300)
+        if definition.fading:  # steeper than every power law here, and summable
+            size = np.maximum(size, first / (1.0 + self.certified_lags) ** 1.5)
+        return float(np.max(wrong / size))
 
 
 @lru_cache(maxsize=64)
-def nodes(n: int, fit: Fit, states: int) -> Nodes:
-    """Return the node set of so many states for up to `n` samples, n a power of two."""
-    rates = _rates(states - fit.first + 1, _SLOWEST / n, min(fit.fastest, states / 7.5))
+def nodes(n: int, fit: Fit, states: int, fading: float = 0.0) -> Nodes:
+    """Return the node set of so many states for up to `n` samples, n a power of two.
+
+    A memory that fades by exp(-fading) a step has its exponentials faster by as much, but the one that stays.
+    The fastest one stays as it is, and so does how far the terms of the sum cancel at the exact lags.
+    """
+    fastest = min(fit.fastest, states / 7.5)
+    shift = min(fading, fastest / 16)
+    rates = _rates(states - fit.first + 1, _SLOWEST / n, fastest - shift)
+    rates[1:] += shift
     lags = _lags(fit.first, n, 128, 500)
     scale = lags[:, None] ** 0.75
     decays = np.exp(-np.outer(lags - fit.first, rates))
@@ -143,8 +153,11 @@ def node_length(n: int) -> int:
 def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None:
     """Return the node set for a definition on `n` samples, or None where its error is above the dtype's tolerance.
 
-    The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
+    The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha. A definition
+    with a time scale is told in steps (`Definition.in_steps`).
     """
+    if definition.lone_rate is not None:
+        return _alone(definition.lone_rate)
     wanted = definition.approximated
     if wanted is None:
         return None
@@ -157,12 +170,19 @@ def tolerance(n: int, precision: str) -> float:
     return TOLERANCES[precision] * max(1.0, n / 65536)
 
 
+@lru_cache(maxsize=256)
+def _alone(rate: float) -> Nodes:
+    """Return the node set of weights that are one exponential: a single state and no exact lag but 0."""
+    one, lag = np.ones((1, 1)), np.ones(1, np.int64)
+    return Nodes(1, np.array([rate]), lag, lag, one, one)
+
+
 @lru_cache(maxsize=1024)
 def _accepted(definition: Definition, fixed: bool, n: int, precision: str) -> Nodes | None:
     fit, largest = FITS[precision], tolerance(n, precision)
     fewest = fit.fewest(n)
     for states in range(fewest, fewest + _TRIES * LANES, LANES):
-        found = nodes(n, fit, states)
+        found = nodes(n, fit, states, definition.fading)
         if all(found.error(each) <= largest for each in _certified(definition, fixed)):
             return found
     return None

@@ -30,8 +30,9 @@ class TorchNamespace:
     ifft = staticmethod(torch.fft.ifft)
 
     def asarray(self, value: Any) -> Tensor:
-        found = value if isinstance(value, Tensor) else torch.as_tensor(value, device="cpu")
-        return found.to(torch.float64)
+        if isinstance(value, Tensor):
+            return value.to(torch.float64)
+        return torch.as_tensor(value, dtype=torch.float64, device="cpu")  # a number's own dtype would be single
 
     def constant(self, values: np.ndarray, like: Tensor) -> Tensor:
         found = torch.as_tensor(values, device=like.device)
@@ -54,9 +55,8 @@ class TorchNamespace:
         return torch.sum(x, dim=-1)
 
     def take(self, x: Tensor, index: np.ndarray) -> Tensor:
-        first, last = int(index.flat[0]), int(index.flat[-1])
-        if index.ndim == 1 and last - first + 1 == index.size:
-            return x.narrow(-1, first, index.size)
+        if index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size:
+            return x.narrow(-1, int(index[0]), index.size)
         return x[..., torch.as_tensor(index, device=x.device)]
 
     def concat(self, arrays: list[Tensor]) -> Tensor:

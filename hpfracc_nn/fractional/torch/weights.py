@@ -199,10 +199,11 @@ class Weights(Columns):
         tabulated: bool = True,
         charge: Charge = free,
     ):
-        nodes = None
+        nodes, shared, in_steps = None, None, definition.in_steps(dt)
         if n > SHORTEST:
-            nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
-        shared = family(definition) if tabulated and not definition.is_fixed else None
+            nodes = exponentials(in_steps, n, "float64" if dtype == torch.float64 else "float32")
+        if tabulated and definition.is_tabulated and not definition.is_fixed:
+            shared = family(in_steps)
         super().__init__(definition, n, dt, dtype, device, nodes, shared, charge)
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
 
