@@ -1,4 +1,7 @@
-"""The schemes: each is one file with `left`, `start`, `start_index` and the declared `rate`."""
+"""The schemes: each is one file with `left`, `start`, `start_index` and the declared `rate`.
+
+Those that interpolate have `pieces` and `power` besides, for samples at any times.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,8 @@ class Scheme:
 
 
 def _scheme(name: str, module) -> Scheme:  # type: ignore[no-untyped-def]
-    return Scheme(name, module.left, module.start, module.start_index, module.rate, module.pieces, module.power)
+    at_any_times = getattr(module, "pieces", None), getattr(module, "power", None)
+    return Scheme(name, module.left, module.start, module.start_index, module.rate, *at_any_times)
 
 
 SCHEMES = {

@@ -16,8 +16,6 @@ _DIRECT = 60  # coefficients of (1 - z/3)**alpha: 3**-60 < 1e-28
 _TERMS = 14  # i! / (2 * 128)**i < 1e-23
 _LOG_1_5 = float(np.log(1.5))
 
-pieces = power = None  # a power series in the delay needs equal steps
-
 
 def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
     """Return (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - order) at the given lags; arguments as in `l1.left`."""

@@ -18,7 +18,6 @@ HEAD = 64
 _TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
 
 start = None  # no column
-pieces = power = None  # a power series in the delay needs equal steps
 
 
 def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
