@@ -66,6 +66,19 @@ def test_gradients_of_first_and_second_order(kind, scheme, kernel, bounds):
     assert torch.autograd.gradgradcheck(apply, (x, alpha), fast_mode=True)
 
 
+@pytest.mark.parametrize("order", [0.0, 1e-12, 1e-4, 0.5, 1.0])
+@pytest.mark.parametrize("kind", [Caputo, RiemannLiouvilleIntegral])
+def test_kernels_agree_on_the_gradient_also_where_the_order_is_a_bound(kind, order):
+    x, g, t = randn(90), randn(90, seed=1), 90 * random_times(89)
+    found = []
+    for kernel in KERNELS:
+        for create_graph in (False, True):  # by a complex step, and by autograd
+            alpha = torch.tensor(order, dtype=torch.float64, requires_grad=True)
+            y = kind(alpha)(x, t=t, manager=manager_for(kernel))
+            found.append(torch.autograd.grad((y * g).sum(), alpha, create_graph=create_graph)[0].detach())
+    torch.testing.assert_close(torch.stack(found), found[0].expand(4), rtol=1e-10, atol=1e-10)
+
+
 @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # torch's own, inside jvp
 @every_kernel
 def test_every_transform_follows(kernel):

@@ -23,7 +23,8 @@ import numpy as np
 
 from hpfracc_nn.fractional.namespace import Array, Namespace
 
-_TINY = 1e-30  # in place of b = 0, where the slow terms' sum is 0 / 0; it changes no digit
+_SINC = tuple((-1) ** k / math.factorial(2 * k + 1) for k in range(12))  # in z**2; (pi/2)**24 / 25! < 1e-20
+_BERNOULLI = (1.0, 1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)  # (0.46 / 6.3)**14
 _LISTED = 120  # slow terms that are added up one by one; the rest are at rate 0 to rounding
 
 
@@ -61,14 +62,15 @@ class PowerNodes:
 
     def coefficients(self, power: Array, xp: Namespace) -> Array:
         """Return those for powers p [..., 1], [..., Q]."""
-        b = 1 - power + _TINY
-        reflected = xp.sin(b * (math.pi / 2)) * xp.sin(power * (math.pi / 2))  # half of sin(pi b), to its last digits
+        b, step = 1 - power, self.rule.step
+        # sin(pi b) / 2 is b times what follows; the quotient has no 0 / 0 at b = 0, nor have its derivatives.
+        reflected = _polynomial(_SINC, (b * (math.pi / 2)) ** 2) * xp.sin(power * (math.pi / 2)) * (math.pi / 2)
         terms = xp.exp(b * xp.constant(self._exponents, b))
-        # The terms beyond the listed ones are a geometric series, at rate 0.
-        rest = terms[..., :1] / xp.expm1(b * self.rule.step)
+        # The terms beyond the listed ones are a geometric series at rate 0, terms[0] / (exp(b h) - 1).
+        rest = terms[..., :1] * _quotient(b * step)
         at_zero = xp.constant(np.eye(1, self.rates.size)[0], b)
-        found = xp.matmul(terms, xp.constant(self._into, b)) + rest * at_zero
-        return found * reflected * (2 * self.rule.step / math.pi)
+        found = xp.matmul(terms, xp.constant(self._into, b)) * (b * step) + rest * at_zero
+        return found * reflected * (2 / math.pi)
 
 
 @lru_cache(maxsize=256)
@@ -94,4 +96,16 @@ def _interpolation(points: np.ndarray, at: np.ndarray) -> np.ndarray:
         for k, other in enumerate(points):
             if k != j:
                 found[:, j] *= (at - other) / (point - other)
+    return found
+
+
+def _quotient(x: Array) -> Array:
+    """Return x / (exp(x) - 1) for 0 <= x < 1/2, to its last digit, by its series: the Bernoulli numbers."""
+    return _polynomial(_BERNOULLI, x**2) - x / 2
+
+
+def _polynomial(coefficients: tuple[float, ...], x: Array) -> Array:
+    found = 0 * x + coefficients[-1]
+    for coefficient in reversed(coefficients[:-1]):
+        found = found * x + coefficient
     return found
