@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         CaputoFabrizio,
         CaputoHadamard,
         Definition,
+        DistributedOrder,
         FractionalLaplacian,
         GrunwaldLetnikov,
         Hadamard,
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
         logarithmic_times,
         mittag_leffler,
         riemann_liouville,
+        solve,
+        variable_order,
         workload,
     )
     from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
@@ -58,6 +61,7 @@ __all__ = [
     "CaputoFabrizio",
     "CaputoHadamard",
     "Definition",
+    "DistributedOrder",
     "FractionalDifference",
     "FractionalLaplacian",
     "FractionalLayer",
@@ -90,8 +94,10 @@ __all__ = [
     "mittag_leffler",
     "riemann_liouville",
     "selection",
+    "solve",
     "solvers",
     "training",
+    "variable_order",
     "workload",
 ]
 

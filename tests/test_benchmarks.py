@@ -375,6 +375,14 @@ def test_the_special_functions_are_timed_and_compared(load):
     assert all(record["error"] < ROUNDING for record in ours)
 
 
+def test_operators_at_any_times_are_timed_beside_equal_steps(load):
+    nonuniform = load("nonuniform")
+    table = nonuniform.empty()
+    nonuniform.fill(table, ((2, 40),), rounds=1)
+    assert {record["who"] for record in table.records} >= {"dense, learned", "chunked_scan, fixed"}
+    assert all(record["ms"] > 0 for record in table.records)
+
+
 def test_every_definition_is_timed_and_those_with_a_bound_are_compared_with_it(load, capsys):
     definitions = load("definitions")
     for backward in (False, True):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         CaputoFabrizio,
         CaputoHadamard,
         Definition,
+        DistributedOrder,
         FractionalLaplacian,
         GrunwaldLetnikov,
         Hadamard,
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
         TemperedRiemannLiouville,
         logarithmic_times,
     )
+    from hpfracc_nn.fractional.inversion import solve
+    from hpfracc_nn.fractional.nonuniform.variable import variable_order
     from hpfracc_nn.fractional.operator import (
         caputo,
         choose,
@@ -53,6 +56,7 @@ __all__ = [
     "CaputoFabrizio",
     "CaputoHadamard",
     "Definition",
+    "DistributedOrder",
     "FractionalLaplacian",
     "GrunwaldLetnikov",
     "Hadamard",
@@ -76,6 +80,8 @@ __all__ = [
     "logarithmic_times",
     "mittag_leffler",
     "riemann_liouville",
+    "solve",
+    "variable_order",
     "workload",
 ]
 
@@ -91,6 +97,7 @@ _HOMES = {
     "CaputoFabrizio": _DEFINITIONS,
     "CaputoHadamard": _DEFINITIONS,
     "Definition": _DEFINITIONS,
+    "DistributedOrder": _DEFINITIONS,
     "FractionalLaplacian": _DEFINITIONS,
     "GrunwaldLetnikov": _DEFINITIONS,
     "Hadamard": _DEFINITIONS,
@@ -114,6 +121,8 @@ _HOMES = {
     "logarithmic_times": _DEFINITIONS,
     "mittag_leffler": _SPECIAL,
     "riemann_liouville": _OPERATOR,
+    "solve": "hpfracc_nn.fractional.inversion",
+    "variable_order": "hpfracc_nn.fractional.nonuniform.variable",
     "workload": "hpfracc_nn.fractional.workloads",
 }
 

@@ -83,6 +83,28 @@ def cosine(t: np.ndarray, frequency: float, definition: Definition) -> np.ndarra
     return _exponential(t, 1j * frequency, definition).real
 
 
+def variable_power(t: np.ndarray, exponent: float, alpha: np.ndarray) -> np.ndarray:
+    """Return Caputo's derivative of t**exponent of the order alpha(t) at each time, [n]; see `variable_order`.
+
+    The exponent is above the degree of the Taylor polynomial; a negative alpha is an integral.
+    """
+    t, alpha = np.asarray(t, np.float64), np.asarray(alpha, np.float64)
+    with np.errstate(divide="ignore"):
+        return gamma(exponent + 1) * rgamma(exponent + 1 - alpha) * t ** (exponent - alpha)
+
+
+def distributed_power(t: np.ndarray, exponent: float, low: float = 0.0, high: float = 1.0) -> np.ndarray:
+    """Return the integral over alpha from low to high of Gamma(exponent + 1 - alpha) D^alpha t**exponent, for t > 0.
+
+    It is Gamma(exponent + 1) (t**(exponent - low) - t**(exponent - high)) / log(t), of which the limit at 1 is
+    Gamma(exponent + 1) (high - low).
+    """
+    log_t = np.log(np.asarray(t, np.float64))
+    is_one = log_t == 0
+    spread = -np.expm1((low - high) * log_t) / np.where(is_one, 1.0, log_t)
+    return gamma(exponent + 1) * np.exp((exponent - low) * log_t) * np.where(is_one, high - low, spread)
+
+
 def getoor(alpha: float) -> float:
     """Return the constant that (-Laplacian)**(alpha/2) makes of (1 - t**2)**(alpha/2) on (-1, 1), zero outside.
 

@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.fractional.namespace import NUMPY, Array
 
 
 @dataclass(frozen=True)
@@ -99,6 +99,23 @@ class Stencil:
             return matrix
         reversed_time = matrix[..., ::-1, ::-1]
         return reversed_time if self.side == "right" else (matrix + reversed_time) / 2
+
+    def solve(self, y: np.ndarray, first: np.ndarray | None = None, slope: np.ndarray | None = None) -> np.ndarray:
+        """Return x with M x = y for y [..., n], n > 0, in O(n log n); for NumPy stencils.
+
+        Args:
+            y: float64; *c broadcasts to its other axes.
+            first: x(0), [..., 1], where the operator subtracts it and y does not tell; None is 0.
+            slope: S = dt x'(0), the same.
+        """
+        from hpfracc_nn.fractional import inverse  # it knows the definitions: at the top this would be a cycle
+
+        column = inverse.reciprocal(self.left, NUMPY)
+
+        def multiply(z: np.ndarray) -> np.ndarray:
+            return inverse.summed(NUMPY.convolve(z, column), self.differences, NUMPY)
+
+        return inverse.solved(inverse.columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
 
 
 def slope_row(n: int) -> np.ndarray:

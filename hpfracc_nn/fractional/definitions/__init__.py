@@ -4,6 +4,7 @@ from hpfracc_nn.fractional.definitions.atangana_baleanu import AtanganaBaleanu
 from hpfracc_nn.fractional.definitions.caputo import Caputo
 from hpfracc_nn.fractional.definitions.caputo_fabrizio import CaputoFabrizio
 from hpfracc_nn.fractional.definitions.definition import Alpha, Definition, family
+from hpfracc_nn.fractional.definitions.distributed_order import DistributedOrder
 from hpfracc_nn.fractional.definitions.fractional_laplacian import FractionalLaplacian
 from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov
 from hpfracc_nn.fractional.definitions.hadamard import (
@@ -51,6 +52,7 @@ __all__ = [
     "CaputoFabrizio",
     "CaputoHadamard",
     "Definition",
+    "DistributedOrder",
     "FractionalLaplacian",
     "GrunwaldLetnikov",
     "Hadamard",

@@ -151,18 +151,30 @@ class Definition:
         """
         return self.differences - self.interval[0] > WIDEST
 
+    @property
+    def approximated(self) -> Definition | None:
+        """What sums of exponentials have to come close to, to stand for the weights; None where they never may."""
+        return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the order, the scheme and the bounds are all there is: formulas may know no other option."""
+        return self == type(self)(self.alpha, self.scheme, self.bounds)
+
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""
         low, high = self.interval
         return replace(self, alpha=alpha, bounds=self.bounds or ((low, high) if low < high else None))
 
-    def __call__(self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None) -> Any:
+    def __call__(
+        self, x: Any, *, dt: float = 1.0, t: Any = None, dim: int = -1, manager: BackendManager | None = None
+    ) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
         from hpfracc_nn.fractional import (
             operator,  # it knows the definitions: at the top this would be a cycle
         )
 
-        return operator.apply(self._name, x, self, dt, dim, manager)
+        return operator.apply(self._name, x, self, dt, dim, manager, t)
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the operator on `n` samples at spacing `dt`, in float64 arrays of `xp`.

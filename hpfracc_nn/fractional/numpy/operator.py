@@ -34,11 +34,7 @@ def apply(
     """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
     if definition.side != "left":
         return _on_other_sides(owner, x, definition, dt, dim, manager)
-    dtype = _COMPUTED_IN.get(x.dtype)
-    if dtype is None or not definition.is_fixed:
-        raise _wrong_type(owner, x, definition)
-    if definition.is_wide:
-        dtype = np.dtype(np.float64)
+    dtype = computed_in(owner, x, definition)
     dt = errors.positive_step(owner, dt)
     if type(dim) is not int:  # a key must not take True for 1
         dim = errors.axis(owner, dim, x.ndim)
@@ -64,6 +60,14 @@ def apply(
         return y
     inverse = ready.layout.inverse
     return np.ascontiguousarray(y if inverse is None else y.transpose(inverse), dtype=x.dtype)
+
+
+def computed_in(owner: str, x: np.ndarray, definition: Definition) -> np.dtype:
+    """Return the dtype that an operator on `x` is computed in, or raise."""
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None or not definition.is_fixed:
+        raise _wrong_type(owner, x, definition)
+    return np.dtype(np.float64) if definition.is_wide else dtype
 
 
 def _on_other_sides(

@@ -156,12 +156,15 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
     The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha. A definition
     with a time scale is told in steps (`Definition.in_steps`).
     """
-    is_fixed, length = definition.is_fixed, node_length(n)
-    if 0 < len(definition.own_rates) <= LANES:
-        found = _exact(definition.own_rates, length)
-        if len(definition.own_rates) == 1 or found.error(definition) <= tolerance(length, precision):
+    wanted = definition.approximated
+    if wanted is None:
+        return None
+    is_fixed, length = wanted.is_fixed, node_length(n)
+    if 0 < len(wanted.own_rates) <= LANES:
+        found = _exact(wanted.own_rates, length)
+        if len(wanted.own_rates) == 1 or found.error(wanted) <= tolerance(length, precision):
             return found
-    return _accepted(definition if is_fixed else family(definition), is_fixed, length, precision)
+    return _accepted(wanted if is_fixed else family(wanted), is_fixed, length, precision)
 
 
 def tolerance(n: int, precision: str) -> float:
