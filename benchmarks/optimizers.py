@@ -3,7 +3,8 @@
     python benchmarks/optimizers.py [--quick] [--only tasks|cost] [--output DIR]
 
 Tasks: the learning rate of every optimizer is the best of a grid on one seed; the scores are those of three others.
-Cost: medians of interleaved rounds in one process, one thread, gradients given. The tasks on digits need scikit-learn.
+Cost: medians of interleaved rounds in one process, one thread, gradients given. Without scikit-learn the digits are
+left out, with a line that says so.
 """
 
 from __future__ import annotations

@@ -27,9 +27,15 @@ from selection_replay import Costs, Player, Trace, drifting, faulty, read, repla
 from timing import machine
 
 RESULTS = Path(__file__).parent / "results"
-OPERATIONS = ("convolution", "library")  # the policy was written with these two in sight
-LATER = ("taps", "training")  # measured when its constants were fixed; a rule of purchase was added after their replay
-LAST = ("middle",)  # measured after that; nothing of the policy has changed since
+OPERATIONS = (
+    "convolution",
+    "library",
+    "taps",
+    "training",
+    "middle",
+    "narrow",
+)  # the policy was written with these in sight
+LATER = ("double",)  # measured after the last change of the policy
 CACHES = ("cold", "disk")
 LENGTHS = {4000: 10, 20000: 6}  # calls: seeds
 QUICK = {500: 2}
@@ -40,6 +46,7 @@ TRACES: dict[str, Callable[[Costs, int, int], Trace]] = {
 }
 TARGETS = {("stationary", 4000): 0.03, ("stationary", 20000): 0.02, ("drift", 4000): 0.15, ("drift", 20000): 0.15}
 STEADY, WORST_KEY, EXPLORED = 0.02, 1.5, 0.02
+LEARNING = 0.05  # of hindsight's time: what is lost beyond the player below, in the mean over all traces
 SCRAMBLED = "this package, scrambled estimates"
 OURS = ("this package", "this package, calibrated before", SCRAMBLED)
 REFERENCE = "knows all costs but not the future"
@@ -117,6 +124,22 @@ def learning(records: dict[str, dict[str, Any]]) -> list[str]:
     return said
 
 
+def overall(table: Table) -> str:
+    """Return what learning costs in the mean over all tables, traces and seeds."""
+    mean = {
+        name: statistics.fmean(
+            statistics.fmean(regrets)
+            for record in table.records
+            if record["policy"] == name
+            for regrets in record["regrets"].values()
+        )
+        for name in ("this package, calibrated before", REFERENCE)
+    }
+    ours, known = mean.values()
+    said = _said("beyond the policy that " + REFERENCE, ours - known, LEARNING)
+    return f"Mean regret over all tables, traces and seeds: {ours:.1%}; {said}."
+
+
 def empty(lengths: dict[int, int]) -> Table:
     """Return the table without records."""
     regrets = {f"{kind} {calls}": (f"{kind} {calls}", "") for calls in lengths for kind in TRACES}
@@ -147,7 +170,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
     lengths = {arguments.calls: 2} if arguments.calls else QUICK if arguments.quick else LENGTHS
-    operations = OPERATIONS[:1] if arguments.quick else (*OPERATIONS, *LATER, *LAST)
+    operations = OPERATIONS[:1] if arguments.quick else (*OPERATIONS, *LATER)
     table = empty(lengths)
     for operation in operations:
         for caches in CACHES[:1] if arguments.quick else CACHES:
@@ -157,14 +180,14 @@ def main() -> None:
             for name in (*OURS, *(name for name in PLAYERS if name not in OURS)):
                 table.add(**row(costs, label, name, lengths))
             verdicts(table, label)
+    table.note(overall(table))
     table.note(
-        f"The decision core was written with {' and '.join(OPERATIONS)} in sight. {' and '.join(LATER)} were measured "
-        "when its constants were fixed; after their replay one rule was added: code is bought only if it is worth its "
-        f"price by what is believed now too. {' and '.join(LAST)} was measured after that; nothing was changed since."
+        f"The decision core was written with {', '.join(OPERATIONS)} in sight; {' and '.join(LATER)} was measured "
+        "after the last change of it."
     )
     if arguments.output:
         table.write(arguments.output)
-    if any(record["overspent"] for record in table.records):
+    if any(record["overspent"] for record in table.records if record["policy"] != SCRAMBLED):
         sys.exit(f"trials cost more than {EXPLORED:.0%} of the time and the allowance")
 
 

@@ -1,9 +1,10 @@
 """The arms of the replayed choices: what runs, what an estimate says of it, and what its first use compiles.
 
 `library` is the causal Toeplitz product of this package, forward, by each of its kernels; `training` the same with its
-backward pass and in float64; `middle` with 16 signals side by side at each time step. `convolution` is a causal
-convolution with as many taps as samples, as an engineer would write it five times; `taps` one with 64 taps. All are
-float32 and run on one thread unless their name says otherwise.
+backward pass and in float64; `middle` with 16 signals side by side at each time step; `narrow` with 4 of them in
+float64; `double` is `library` in float64. `convolution` is a causal convolution with as many taps as samples, as an
+engineer would write it five times; `taps` one with 64 taps. All are float32 and run on one thread unless said
+otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from hpfracc_nn.selection import Cost, Workload, kernels
 
 Call = Callable[[], object]
 
-TAPS, WIDTH = 64, 16
+TAPS, WIDTH, NARROW = 64, 16, 4
+DOUBLE = ("training", "narrow", "double")  # operations in float64
 EXPONENTIALS = {"float32": 24, "float64": 48}  # about as many as l1_2 of order 0.5 needs; only estimates see it
 
 
@@ -66,6 +68,8 @@ OPERATIONS: dict[str, Callable[[], dict[str, Arm]]] = {
     "training": lambda: library("float64", gradient=True),
     "taps": taps,
     "middle": lambda: library(width=WIDTH),
+    "narrow": lambda: library("float64", width=NARROW),
+    "double": lambda: library("float64"),
 }
 
 

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from selection_arms import OPERATIONS, Arm, Call
+from selection_arms import DOUBLE, OPERATIONS, Arm, Call
 from timing import machine
 
 from hpfracc_nn.selection import CostModel, Machine, Workload
@@ -115,7 +115,7 @@ def table(operation: str, quick: bool) -> dict[str, Any]:
     arms = OPERATIONS[operation]()
     sizes = [(r, n) for r in (QUICK_ROWS if quick else ROWS) for n in (QUICK_LENGTHS if quick else LENGTHS)]
     compiling = first_uses(operation, arms, sizes)
-    guessed, calibration = estimates(arms, sizes, "float64" if operation == "training" else "float32")
+    guessed, calibration = estimates(arms, sizes, "float64" if operation in DOUBLE else "float32")
     return {
         "operation": operation,
         "machine": machine(),

@@ -227,6 +227,7 @@ def _kernel_lines(framework: str, settings: Settings) -> Iterator[str]:
 
 
 def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | None:
+    settings = settings.of(kernel.op)
     if settings.disables(kernel.backend, kernel.algorithm):
         return "disabled"
     if not settings.admits(kernel.backend, kernel.algorithm):

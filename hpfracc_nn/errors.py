@@ -22,6 +22,23 @@ def positive_step(owner: str, dt: Any) -> float:
     return step
 
 
+def real(owner: str, argument: str, value: Any, least: float, *, above: bool = False) -> float:
+    """Return `value` as a float, or raise: it must be a finite real number of at least `least`, or `above` it."""
+    if type(value) is float and least < value < math.inf:
+        return value
+    sign = ">" if above else ">="
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"{owner}({argument}={value!r}): needs a real number {sign} {least:g}; pass for example {argument}=1."
+        )
+    number = float(value)
+    if not (least < number < math.inf or (number == least and not above)):
+        raise ValueError(
+            f"{owner}({argument}={value!r}): needs a finite {argument} {sign} {least:g}; pass for example {argument}=1."
+        )
+    return number
+
+
 def axis(owner: str, dim: Any, ndim: int) -> int:
     """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise."""
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):

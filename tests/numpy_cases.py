@@ -5,16 +5,16 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy import operator  # noqa: F401  registers the kernels
 from hpfracc_nn.selection import Kernel, Workload, kernels
+from tests.definition_cases import SCHEMES
 
 EPS = np.finfo(float).eps
 DT = 0.25
 ALPHAS = (0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0)
 SIZES = (1, 2, 3, 4, 5, 8, 15, 16, 17, 63, 64, 65, 130, 200)
-REGISTERED = [(definition, scheme) for definition in DEFINITIONS.values() for scheme in definition.schemes]
 
 
 def rng() -> np.random.Generator:
@@ -38,4 +38,4 @@ def _param(kernel: Kernel) -> object:
 
 KERNELS = [_param(kernel) for kernel in kernels("toeplitz", "numpy")]
 every_kernel = pytest.mark.parametrize("kernel", KERNELS)
-every_scheme = pytest.mark.parametrize(("kind", "scheme"), REGISTERED)
+every_scheme = pytest.mark.parametrize(("kind", "scheme"), SCHEMES)

@@ -13,20 +13,34 @@ from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, Definition
 FILE = pathlib.Path(__file__).parent / "reference" / "operators.json"
 CASES = {case["id"]: case for case in json.loads(FILE.read_text("utf-8"))["cases"]}
 
+# Cases that have no beginning of time, or two ends: id -> case.
+EXTENDED = {case["id"]: case for case in json.loads(FILE.with_name("extended.json").read_text("utf-8"))["cases"]}
+
 # The reference file's name of an operator -> ours, where they differ.
-NAMES = {"rl_integral": "riemann_liouville_integral"}
+NAMES = {
+    "rl_integral": "riemann_liouville_integral",
+    "tempered_rl": "tempered_riemann_liouville",
+    "atangana_baleanu_caputo": "atangana_baleanu",
+}
+OPTIONS = {"tempered_rl_a06_l15": {"rate": 1.5}}
 
 
 def cases() -> Iterator[tuple[dict, str]]:
     """Yield (case, scheme) for every case of a registered definition and every scheme of it."""
     for case in CASES.values():
-        for scheme in definition_of(case).schemes:
+        for scheme in kind_of(case).schemes:
             assert scheme in SCHEMES
             yield case, scheme
 
 
-def definition_of(case: dict) -> type[Definition]:
+def kind_of(case: dict) -> type[Definition]:
     return DEFINITIONS[NAMES.get(case["operator"], case["operator"])]
+
+
+def definition_of(case: dict, scheme: str | None = None) -> Definition:
+    """Return the case's operator; None is its default scheme."""
+    options: dict = {**OPTIONS.get(case["id"], {}), **({} if scheme is None else {"scheme": scheme})}
+    return kind_of(case)(case["alpha"], **options)
 
 
 def samples(case: dict, n_steps: int) -> tuple[np.ndarray, float]:

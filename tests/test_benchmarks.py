@@ -346,7 +346,7 @@ def test_the_arms_that_compile_compute_the_same(load, name):
 
 def test_the_committed_tables_are_read(load):
     selection, made = load("selection"), load("selection_replay")
-    for operation in (*selection.OPERATIONS, *selection.LATER, *selection.LAST):
+    for operation in (*selection.OPERATIONS, *selection.LATER):
         for caches in selection.CACHES:
             costs = made.read(selection.RESULTS / f"selection-{operation}.json", caches)
             assert len(costs.sizes) == 15
@@ -394,3 +394,26 @@ def test_the_loops_of_the_stochastic_benchmark_are_the_same_solves(load):
         volterra = ours(alpha=sde.ALPHA, weights="average")
         torch.testing.assert_close(sde.whole_past(equation, n, 4, drawn()), volterra, rtol=1e-5, atol=1e-6)
         torch.testing.assert_close(sde.lift(equation, n, 4, drawn()), volterra, rtol=1e-4, atol=1e-5)
+
+
+def test_operators_at_any_times_are_timed_beside_equal_steps(load):
+    nonuniform = load("nonuniform")
+    table = nonuniform.empty()
+    nonuniform.fill(table, ((2, 40),), rounds=1)
+    assert {record["who"] for record in table.records} >= {"dense, learned", "chunked_scan, fixed"}
+    assert all(record["ms"] > 0 for record in table.records)
+
+
+def test_every_definition_is_timed_and_those_with_a_bound_are_compared_with_it(load, capsys):
+    definitions = load("definitions")
+    for backward in (False, True):
+        calls = definitions.calls((3, 40), torch.float32, backward)
+        assert set(calls) == {*definitions.DEFINITIONS, *definitions.MULTIPLIERS}
+        found = calls["riesz"]()
+        assert (found[0] if backward else found).shape == (3, 40)
+    table = definitions.empty((3, 40))
+    for name, ratio in {"caputo": 1.0, "caputo_fabrizio": 0.5, "tempered_caputo": 1.05}.items():
+        table.add(dtype="float32", what="forward", name=name, ms=1.0, ratio=ratio)
+    definitions.verdicts(table)
+    assert "caputo_fabrizio: 2.0 times as fast as caputo or more; at least 1.5 wanted." in table.notes
+    assert "tempered_caputo: at most 1.05 times the time of caputo; at most 1.1 wanted." in table.notes

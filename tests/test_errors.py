@@ -233,7 +233,7 @@ def test_an_operator_that_is_no_definition(definition, named):
 
 def test_an_integral_that_is_a_derivative():
     message = (
-        "integral(alpha=Caputo(alpha=0.5, scheme='l1_2', bounds=None)): needs an order or a "
+        "integral(alpha=Caputo(alpha=0.5, scheme='l1_2', bounds=None, side='left')): needs an order or a "
         "RiemannLiouvilleIntegral; "
         "pass a derivative to derivative(x, definition)."
     )

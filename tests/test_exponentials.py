@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from hpfracc_nn.fractional.definitions import (
-    DEFINITIONS,
     Caputo,
     Definition,
     GrunwaldLetnikov,
@@ -16,6 +15,7 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
 from hpfracc_nn.fractional.schemes import exponentials as fits
 from hpfracc_nn.fractional.schemes.exponentials import exponentials, nodes, tolerance
+from tests.definition_cases import CLASSICAL
 
 FIXED = (0.0, 0.02, 0.25, 0.26, 0.5, 0.9, 1.02, 1.24, 1.9, 2.0)
 # The steepest weights (m - alpha = -1/4), those that vanish, and those that do not decay, between the wider bounds.
@@ -39,7 +39,7 @@ def fixed_orders(kind: type[Definition], scheme: str) -> list[Definition]:
 
 
 def every_definition() -> Iterator[Definition]:
-    for kind in DEFINITIONS.values():
+    for kind in CLASSICAL:
         for scheme in kind.schemes:
             yield from fixed_orders(kind, scheme)
             yield from (learned(kind, scheme, bounds) for bounds in HARDEST)
@@ -93,7 +93,7 @@ def test_terms_of_the_sum_do_not_cancel(n: int, precision: str) -> None:
     found = nodes(n, fit, fit.fewest(n))
     lags = np.arange(1, min(n, 2000)) if precision == "float32" else np.arange(1, fit.first)
     terms = np.exp(-found.rates[:, None] * (lags - fit.first))
-    for kind in DEFINITIONS.values():
+    for kind in CLASSICAL:
         for scheme in kind.schemes:
             for definition in fixed_orders(kind, scheme):
                 column = definition.stencil(1, 1.0, NUMPY).column

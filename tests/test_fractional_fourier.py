@@ -167,6 +167,25 @@ def test_tensors_give_what_arrays_give(torch, n, centred):
     np.testing.assert_allclose(found.numpy(), fractional_fourier(x, orders, centred=centred), rtol=0, atol=ROUNDING)
 
 
+@pytest.mark.parametrize("centred", [False, True])
+@pytest.mark.parametrize("order", [0, 1, 2, 3, 0.4, -0.7])
+def test_the_transform_of_no_signal_is_none(torch, order, centred):
+    """Also where the library refuses it, and with gradients."""
+    for dtype, made in (("float32", "complex64"), ("complex128", "complex128")):
+        x = np.empty((0, 16), dtype)
+        signals = torch.as_tensor(x).requires_grad_()
+        learned = torch.tensor(float(order), requires_grad=True)
+        for found in (
+            fractional_fourier(x, order, centred=centred),
+            fractional_fourier(signals, order, centred=centred),
+            fractional_fourier(signals, learned, centred=centred),
+        ):
+            assert (found.shape, str(found.dtype).removeprefix("torch.")) == ((0, 16), made)
+        found.abs().sum().backward()
+        assert signals.grad.shape == (0, 16)
+        assert learned.grad.item() == 0
+
+
 def test_order_one_is_torch_fft(torch):
     x = torch.randn(4, 10, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     torch.testing.assert_close(fractional_fourier(x, 1), torch.fft.fft(x, norm="ortho"))

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import DEFINITIONS, Caputo, GrunwaldLetni
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.layers.torch import Alpha, FractionalDifference, FractionalLayer
 from hpfracc_nn.selection import BackendManager, Settings
+from tests.definition_cases import CLASSICAL
 
 DT = 0.25
 every_definition = pytest.mark.parametrize("name", DEFINITIONS)
@@ -59,7 +60,7 @@ def test_channels_lie_on_axis_one_or_on_the_last(learn: bool, shape: tuple[int, 
         torch.testing.assert_close(y.narrow(axis, channel, 1), alone, rtol=1e-11, atol=1e-11)
 
 
-@every_definition
+@pytest.mark.parametrize("name", [name for name, kind in DEFINITIONS.items() if kind in CLASSICAL])
 def test_the_limits_are_exact(name: str) -> None:
     x = data(3, 40)
     identity, whole = (FractionalLayer(alpha, name, dt=DT)(x) for alpha in (0, 1))

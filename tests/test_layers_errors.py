@@ -6,7 +6,10 @@ from typing import Any
 import pytest
 import torch
 
+from hpfracc_nn.fractional.definitions import DEFINITIONS
 from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+
+NAMES = ", ".join(map(repr, sorted(DEFINITIONS)))
 
 CONSTRUCTORS = [
     (
@@ -42,15 +45,12 @@ CONSTRUCTORS = [
     (
         lambda: FractionalLayer(0.5, "weil"),
         ValueError,
-        "FractionalLayer(definition='weil'): needs one of 'caputo', 'grunwald_letnikov', "
-        "'riemann_liouville', "
-        "'riemann_liouville_integral'; pass one of these names.",
+        f"FractionalLayer(definition='weil'): needs one of {NAMES}; pass one of these names.",
     ),
     (
         lambda: FractionalLayer(0.5, 3),  # type: ignore[arg-type]
         TypeError,
-        "FractionalLayer(definition=3): needs a name or a definition's class; pass one of 'caputo', "
-        "'grunwald_letnikov', 'riemann_liouville', 'riemann_liouville_integral'.",
+        f"FractionalLayer(definition=3): needs a name, a definition or the class of one; pass one of {NAMES}.",
     ),
     (
         lambda: FractionalLayer(torch.tensor(0.5)),  # type: ignore[arg-type]

@@ -9,11 +9,13 @@ import pytest
 
 from hpfracc_nn.fractional.definitions import (
     Caputo,
+    CaputoFabrizio,
     Definition,
     GrunwaldLetnikov,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
+from hpfracc_nn.fractional.numba import availability
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
 from hpfracc_nn.fractional.numpy.forms import MATRIX_KEPT
 from hpfracc_nn.fractional.numpy.frame import Frame
@@ -36,6 +38,7 @@ OPERATORS = [  # one for each number of differences, terms and columns
     GrunwaldLetnikov(1.4, scheme="bdf2"),
     RiemannLiouvilleIntegral(0.4),
     RiemannLiouvilleIntegral(1.6),
+    CaputoFabrizio(0.4, unit=20.0),  # one state, and no exact lag but 0
 ]
 every_operator = pytest.mark.parametrize("definition", OPERATORS, ids=repr)
 
@@ -166,11 +169,11 @@ def test_the_matrix_is_refused_where_it_is_too_large() -> None:
 
 
 def test_the_recurrence_needs_exponentials_and_numba(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: object())
+    monkeypatch.setattr(availability, "find_spec", lambda name: object())
     assert refusal(numba_kernel, n=16) is None
     assert refusal(numba_kernel, n=10**6, exponentials=30) is None
     assert refusal(numba_kernel, n=17) == "the weights are no sum of exponentials to float32 tolerance"
-    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
+    monkeypatch.setattr(availability, "find_spec", lambda name: None)
     assert refusal(numba_kernel, n=8) == "Numba is not installed; pip install 'hpfracc-nn[numba]'"
     manager = BackendManager(Settings(mode="prior", calibration="shipped"))
     assert manager.plan(Workload("toeplitz", "numpy", n=4096, exponentials=30)).kernel.name == "numpy/fft"

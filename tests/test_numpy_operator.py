@@ -19,6 +19,7 @@ from hpfracc_nn.fractional.numba import threads
 from hpfracc_nn.fractional.numpy import weights
 from hpfracc_nn.fractional.weights import forget
 from hpfracc_nn.selection import BackendManager, Machine, Settings, Workload, probe
+from tests.definition_cases import CLASSICAL
 from tests.numpy_cases import ALPHAS, DT, EPS, KERNELS, every_scheme, matrix, rng
 
 SIZES = (1, 2, 3, 4, 5, 63, 64, 65, 200)
@@ -163,7 +164,7 @@ def test_a_step_of_any_unit_scales_the_result():
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("alpha", [0.5, 1.5])
-@pytest.mark.parametrize("kind", DEFINITIONS.values())
+@pytest.mark.parametrize("kind", CLASSICAL)
 def test_a_bad_sample_spoils_its_own_row_only(kind, alpha, bad, manager):
     x = rng().standard_normal((3, 40, 2))
     spoilt = x.copy()

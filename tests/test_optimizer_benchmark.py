@@ -54,6 +54,18 @@ def test_a_run_that_diverges_scores_infinity(load):
     assert tasks.run(tasks.TASKS["Rosenbrock"], torch.optim.SGD, 1e3, 0, 100)["value"] == float("inf")
 
 
+def test_digits_are_left_out_with_a_line_where_scikit_learn_is_not_installed(load, monkeypatch, capsys):
+    module = load("optimizers")
+    monkeypatch.setattr(module.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(module, "OPTIMIZERS", {"Adam": torch.optim.Adam})
+    table = module.tasks_table(quick=True)
+    module.fill_tasks(table, quick=True)
+    assert table.notes == ["digits: left out, scikit-learn is not installed."]
+    assert table.notes[0] in capsys.readouterr().out
+    assert "digits" not in table.records[0]
+    assert table.records[0]["LSTM"]
+
+
 @pytest.mark.slow
 def test_the_tables_are_written(load, tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "argv", ["optimizers.py", "--quick", "--output", str(tmp_path)])

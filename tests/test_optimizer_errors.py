@@ -1,15 +1,19 @@
 """What the optimizers refuse, with what words, and that nothing is left behind."""
 
+import copy
 import re
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
+from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.training import FractionalAdam, FractionalSGD
 from tests.optimizer_cases import (
     BASES,
     every_class,
+    every_open_kind,
     parameters,
     parameters_of,
     quartic,
@@ -28,6 +32,10 @@ INVALID = [
     ({"memory": 2.5}, TypeError, "Invalid memory type: float: needs a whole number or 'exponentials'"),
     ({"memory": "all"}, TypeError, "Invalid memory type: str"),
     ({"kind": "riesz"}, ValueError, "Invalid kind: 'riesz': needs one of 'integral', 'difference', 'fcgd', 'caputo'"),
+    ({"memory": np.float64(10)}, TypeError, "Invalid memory type: float64"),
+    ({"memory": np.ones(2)}, TypeError, "Invalid memory type: ndarray"),
+    ({"kind": ["integral"]}, ValueError, "Invalid kind: ['integral']: needs one of 'integral', 'difference', 'fcgd'"),
+    ({"kind": None}, ValueError, "Invalid kind: None: needs one of"),
     ({"kind": "difference", "memory": "exponentials"}, ValueError, "Invalid memory value: 'exponentials' with kind"),
     ({"kind": "caputo", "memory": "exponentials"}, ValueError, "which keeps no past gradients; leave memory as it is"),
     ({"kind": "fcgd", "differentiable": True}, ValueError, "kind 'fcgd' does not support capturable or differentiable"),
@@ -52,12 +60,13 @@ def test_bad_options_are_refused_in_torchs_words(cls, options, error, message):
             optimizer.step()
 
 
-def test_memory_is_fixed_at_the_first_step():
-    optimizer = train(FractionalSGD, 2, alpha=0.5)
-    optimizer.param_groups[0]["memory"] = 5
-    with pytest.raises(
-        RuntimeError, match=r"holds 9 rows of past gradients .* ask for 4: memory is fixed at the first"
-    ):
+@pytest.mark.parametrize(("before", "after"), [(10, 5), (5, "exponentials"), ("exponentials", 5)])
+def test_memory_is_fixed_at_the_first_step(before, after):
+    """Five gradients and the exponentials take four rows each, of which one says nothing of the other."""
+    optimizer = train(FractionalSGD, 2, alpha=0.5, memory=before)
+    optimizer.param_groups[0]["memory"] = after
+    expected = f"holds what memory={before!r} remembers and .* ask for memory={after!r}: memory is fixed at the first"
+    with pytest.raises(RuntimeError, match=expected):
         optimizer.step(quartic(optimizer))
 
 
@@ -131,6 +140,79 @@ def test_gradients_that_are_still_scaled_are_refused():
     optimizer.grad_scale = torch.tensor(2.0)
     with pytest.raises(RuntimeError, match="cannot average gradients that are still scaled, each by another factor"):
         optimizer.step(quartic(optimizer))
+
+
+def sparse(p: torch.Tensor) -> torch.Tensor:
+    return torch.ones_like(p).to_sparse()
+
+
+class Other(torch.Tensor):
+    pass
+
+
+FAULTS: dict[str, Any] = {
+    "sparse": ({"alpha": 0.5}, sparse),
+    "sparse at alpha 1": ({"alpha": 1.0}, sparse),
+    "subclass": ({"alpha": 0.5}, lambda p: torch.ones_like(p).as_subclass(Other)),
+    "no kernel": ({"alpha": 0.5, "memory": 3}, lambda p: torch.ones_like(p)),
+    "another's history": ({"alpha": 0.5}, lambda p: torch.ones_like(p)),
+    "another kind": ({"alpha": 0.5, "kind": "caputo"}, lambda p: torch.ones_like(p)),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@every_open_kind
+def test_a_step_that_is_refused_changes_nothing_in_any_group(options, fault):
+    """The fault lies in the second group; the first one goes on as if the step had not been tried."""
+    other, bad = FAULTS[fault]
+    dtype = torch.bfloat16 if fault == "no kernel" else torch.float64  # only the foreach kernel takes it
+    groups = [{"params": parameters(seed=1), "alpha": 0.7, **options}, {"params": parameters([(4, 2)]), **other}]
+    manager = BackendManager(Settings(mode="prior", wisdom="off", force_backend="torch", force_algorithm="matmul"))
+    optimizer = FractionalAdam(groups, lr=0.1, manager=manager)
+    second = parameters_of(optimizer)[-1]
+    for _ in range(4):
+        quartic(optimizer)()
+        second.grad = None if fault == "no kernel" else second.grad
+        optimizer.step()
+    undisturbed = copy.deepcopy(optimizer)
+    quartic(optimizer)()
+    second.grad = None
+    second.data = second.data.to(dtype)
+    if fault == "another's history":
+        optimizer.state[second]["direction"] = torch.zeros(3, dtype=torch.float64)
+    if fault == "another kind":
+        optimizer.state[second]["previous"] = torch.zeros(3, dtype=torch.float64)
+    second.grad = bad(second.detach())
+    before = copy.deepcopy(optimizer.state_dict()["state"])
+    with pytest.raises((RuntimeError, LookupError)):
+        optimizer.step()
+    torch.testing.assert_close(optimizer.state_dict()["state"], before, rtol=0, atol=0)
+    for each in (optimizer, undisturbed):
+        quartic(each)()
+        parameters_of(each)[-1].grad = None
+        each.step()
+    first = [parameters_of(each)[:-1] for each in (optimizer, undisturbed)]
+    assert all(torch.equal(p, q) for p, q in zip(*first, strict=True))
+
+
+def test_a_first_step_that_is_refused_leaves_no_state():
+    groups = [{"params": parameters(seed=1)}, {"params": parameters([(4, 2)])}]
+    optimizer = FractionalAdam(groups, alpha=0.5)
+    quartic(optimizer)()
+    second = parameters_of(optimizer)[-1]
+    second.grad = sparse(second.detach())
+    with pytest.raises(RuntimeError, match="does not support sparse gradients"):
+        optimizer.step()
+    assert not any(optimizer.state.values())
+
+
+def test_options_that_are_refused_in_one_group_draw_no_seed_in_another():
+    optimizer = FractionalSGD([{"params": parameters()}, {"params": parameters(seed=1)}], alpha=0.5)
+    optimizer.param_groups[0]["kind"] = "fcgd"
+    optimizer.param_groups[1]["alpha"] = 2.0
+    with pytest.raises(ValueError, match="Invalid alpha value"):
+        optimizer.step()
+    assert "seed" not in optimizer.param_groups[0]
 
 
 @pytest.mark.parametrize("memory", [5, "exponentials"])

@@ -1,5 +1,7 @@
 """The operation `history_mix`: its kernels, the manager that is asked at each step, and what is kept."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -10,7 +12,7 @@ from hpfracc_nn.selection import BackendManager, Kernel, Settings, register, unr
 from hpfracc_nn.training import FractionalAdam, FractionalSGD, power_law
 from hpfracc_nn.training.torch.optimizers.kinds import KINDS
 from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Window
-from hpfracc_nn.training.torch.optimizers.mix import Mix, mixed, workload
+from hpfracc_nn.training.torch.optimizers.mix import Mix, prepared, workload
 from tests.optimizer_cases import (
     AVERAGES,
     KERNELS,
@@ -38,6 +40,7 @@ def expected(grad, rows, mix):
 
 MIXES = {
     "ring": Mix(0.5, (0.1, 0.0, 0.3, 0.1), (0.0, 0.0, 1.0, 0.0)),
+    "gaps": Mix(0.5, (0.0, 0.2, 0.0, 0.3), (1.0, 0.0, 0.0, 0.0)),
     "exponentials": Mix(0.4, (0.3, -0.2, 0.25, 0.25), (0.7, 0.2, 0.05, 0.01)),
     "nothing before": Mix(1.0, (0.0,), (1.0,)),
 }
@@ -57,13 +60,66 @@ def test_every_kernel_computes_the_operation(kernel, name, dtype):
     answers = [expected(grad, held, mix) for grad, held in zip(grads, rows, strict=True)]
     averages = [torch.full_like(grad, torch.nan) for grad in grads]
     kept = [grad.clone() for grad in grads]
-    mixed(manager_for(kernel).site("history_mix", "torch", "test"), grads, rows, averages, mix)
+    prepared(manager_for(kernel).site("history_mix", "torch", "test"), grads, rows, averages, mix)()
     eps = torch.finfo(kind).eps
     for average, held, (average_there, held_there) in zip(averages, rows, answers, strict=True):
         # Sums of five products of order 1; up to 5 standard deviations in 150000 values.
         torch.testing.assert_close(average.double(), average_there, rtol=eps, atol=10 * eps)
         torch.testing.assert_close(held.double(), held_there, rtol=2 * eps, atol=10 * eps)
     assert all(torch.equal(one, other) for one, other in zip(grads, kept, strict=True))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+@every_kernel
+def test_what_weighs_nothing_may_be_infinite(kernel, dtype):
+    """In a ring a gradient is left out at random, or lies in room that was not used yet."""
+    skip_where_refused(kernel, dtype)
+    grad, rows = torch.ones(5, dtype=getattr(torch, dtype)), torch.full((4, 5), torch.inf, dtype=getattr(torch, dtype))
+    rows[2:] = 1.0
+    for weights, total in (((0.0, 0.0, 0.25, 0.25), 1.0), ((0.0,) * 4, 0.5)):
+        average = torch.empty_like(grad)
+        site = manager_for(kernel).site("history_mix", "torch", "test")
+        prepared(site, [grad], [rows.clone()], [average], Mix(0.5, weights, (1.0, 0.0, 0.0, 0.0)))()
+        assert torch.equal(average, torch.full_like(grad, total))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("options", [{"differentiable": True}, {"capturable": True}, {}], ids=str)
+@pytest.mark.parametrize("memory", [10, "exponentials"])
+@every_kernel
+def test_autocast_rounds_no_average(kernel, memory, options, dtype):
+    skip_where_refused(kernel)
+    group = {"alpha": 0.5, "kind": "integral", "memory": memory, **options}
+    runs = []
+    for is_on in (False, True):
+        p, found = torch.zeros(50, dtype=dtype), []
+        state: dict = {}
+        site = manager_for(kernel).site("history_mix", "torch", "test")
+        for count, (grad,) in enumerate(gradients([p], 12)):
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_on):
+                (direction,) = KINDS["integral"].prepared(group, [p], [grad], [state], site)()
+            found.append(direction.clone())
+            state["step"] = torch.tensor(count + 1.0)
+        runs.append(torch.stack(found))
+    assert torch.equal(*runs)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("capturable", [False, True])
+@pytest.mark.parametrize("options", [{"kind": "integral"}, {"kind": "difference"}, AVERAGES[-1]], ids=named)
+def test_half_precision_rounds_an_average_once(options, capturable, dtype):
+    """A constant gradient is its own average; moving averages in half precision would stop short of it."""
+    group = {"alpha": 0.3, "memory": 10, "capturable": capturable, **options}
+    p, state, wide = torch.zeros(2, 3, dtype=dtype), dict[str, Any](), dict[str, Any]()
+    site = BackendManager(Settings(mode="prior", wisdom="off")).site("history_mix", "torch", "test")
+    generator = torch.Generator().manual_seed(0)
+    for count in range(300):
+        grad = torch.full_like(p, 0.7) if count < 200 else torch.randn(2, 3, generator=generator).to(dtype)
+        (direction,) = KINDS[group["kind"]].prepared(group, [p], [grad], [state], site)()
+        (exact,) = KINDS[group["kind"]].prepared(group, [p.double()], [grad.double()], [wide], site)()
+        state["step"] = wide["step"] = torch.tensor(count + 1.0)
+        # Half a unit in the last place, and what single precision makes of sums of terms of order 1.
+        torch.testing.assert_close(direction.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
 
 
 @every_average
@@ -214,7 +270,7 @@ def recorded_run(options, steps, grads, as_tensor):
     found = []
     for count in range(steps):
         group["capturable"] = as_tensor(count)
-        (direction,) = KINDS[group["kind"]].directions(group, [p], [grads[count]], [state], site)
+        (direction,) = KINDS[group["kind"]].prepared(group, [p], [grads[count]], [state], site)()
         found.append(direction.clone())
         state["step"] = torch.tensor(count + 1.0)  # by the base optimizer
     return torch.stack(found)

@@ -43,7 +43,8 @@ def test_older_states_can_be_loaded(info):
         optimizer.step(closure_of(optimizer))
         state = copy.deepcopy(optimizer.state_dict())
         for group in state["param_groups"]:
-            for flag in (*info.not_og_supported_flags, "alpha" if "smoothing" not in group else "kind", "memory"):
+            order = "fractional_alpha" if "fractional_alpha" in group else "alpha"
+            for flag in (*info.not_og_supported_flags, order, "memory"):
                 group.pop(flag, None)
         for each in state["state"].values():
             if torch.is_tensor(each.get("step")):

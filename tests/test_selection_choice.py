@@ -147,6 +147,34 @@ def test_a_force_without_any_kernel_names_those_that_there_are(add):
         fake_manager(force_backend="cuda", force_algorithm="fft").plan(WORK)
 
 
+@pytest.mark.parametrize(
+    ("force", "here", "there"),
+    [
+        ({"force_backend": "elsewhere"}, ("torch/fft", "prior"), ("elsewhere/loop", "forced")),
+        ({"force_algorithm": "loop"}, ("torch/fft", "prior"), ("elsewhere/loop", "forced")),
+        (
+            {"force_backend": "elsewhere", "force_algorithm": "fft"},
+            ("torch/fft", "forced"),
+            ("elsewhere/loop", "forced"),
+        ),
+        ({"force_backend": "torch", "force_algorithm": "loop"}, ("torch/fft", "forced"), None),
+    ],
+)
+def test_a_force_holds_for_the_operations_that_have_such_a_kernel(add, force, here, there):
+    add(fake("torch/fft"), fake("torch/dense", lambda w: 1e9))
+    add(*(replace(fake(name), op="other_op") for name in ("elsewhere/loop", "torch/dense")))
+    manager = fake_manager(**force)
+    plan = manager.plan(WORK)
+    assert (plan.kernel.name, plan.reason) == here
+    elsewhere = replace(WORK, op="other_op")
+    if there is None:
+        with pytest.raises(LookupError, match="lift the force"):
+            manager.plan(elsewhere)
+    else:
+        plan = manager.plan(elsewhere)
+        assert (plan.kernel.name, plan.reason) == there
+
+
 def test_disabling_everything_is_an_error_that_names_the_way_back(add):
     add(fake("torch/fft"))
     message = (

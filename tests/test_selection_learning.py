@@ -146,7 +146,7 @@ def test_short_calls_are_decided_on_seldom_however_odd_their_times(monkeypatch):
     def decisions(count):
         return sum(call(site, times=odd[number // 7 % 2])[1] for number in range(count))
 
-    assert decisions(5000) > 500
+    assert decisions(5000) > 2 * (5000 / learning_module.SELDOM + 30)
     monkeypatch.setattr(learning_module, "FREE", 0.0)
     monkeypatch.setattr(learning_module, "COST", 1e-9)  # no call is long enough
     assert decisions(5000) < 5000 / learning_module.SELDOM + 30
@@ -188,7 +188,8 @@ def test_code_is_bought_only_after_it_would_have_paid(add):
         else:
             spent += 2 * TIMES[plan.kernel.name]
         assert number < 10_000
-    assert price <= spent  # it can have saved no more than all time there was
+    coming = 256 * 2 * TIMES[FFT]  # calls until it is asked again count as made
+    assert price <= spent + coming  # it can have saved no more than all time there was
     assert spent <= 3 * price
     calls(site, 300)
     assert call(site)[0].kernel.name == JIT
@@ -354,7 +355,7 @@ def test_an_exception_in_a_trial_leaves_the_site_consistent():
     manager = learning()
     site = manager.site("test_op", "torch")
     raised = 0
-    for _ in range(20):
+    for _ in range(500):  # until the budget allows a trial
         try:
             call(site, times=CLOSE, fails=raised < 2)
         except KeyboardInterrupt:
@@ -363,8 +364,8 @@ def test_an_exception_in_a_trial_leaves_the_site_consistent():
     assert raised == 2
     found = calls(site, 300, times=CLOSE)
     assert found[-1][:2] == (DENSE, "measured")
-    assert manager.counters()["forward"] == 320
-    assert manager.counters()["backward"] == 318
+    assert manager.counters()["forward"] == 800
+    assert manager.counters()["backward"] == 798
 
 
 def test_an_exception_while_it_decides_leaves_the_site_consistent(monkeypatch):

@@ -69,8 +69,14 @@ def test_a_history_names_what_may_run(manager, history, algorithm):
     assert {name.split("/")[1] for name in manager.counters()["picks"]} == {algorithm}
 
 
-def test_a_history_that_may_not_run_says_so(manager):
+def test_a_history_that_is_named_runs_whatever_is_forced_of_others(manager):
     manager.configure(force_algorithm="fft")
+    solve(manager, history="full")
+    assert {name.split("/")[1] for name in manager.counters()["picks"]} == {"dense"}
+
+
+def test_a_history_that_may_not_run_says_so(manager):
+    manager.configure(disable=[name for name in NAMES if name.endswith("/dense")])
     with pytest.raises(LookupError, match=r"history\.full"):
         solve(manager, history="full")
 

@@ -14,10 +14,10 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.func import jvp
 
 from hpfracc_nn.fractional.definitions import (
-    DEFINITIONS,
     Caputo,
     Definition,
 )
+from tests.definition_cases import CLASSICAL
 from tests.torch_cases import DT, Forced, Tally, every_kernel, every_kernel_always, every_scheme, matrix, multiplied
 
 REFERENCE = json.loads((Path(__file__).parent / "reference" / "dalpha.json").read_text())
@@ -31,7 +31,7 @@ LAYOUTS: dict[str, tuple[tuple[Any, ...], int, bool]] = {
     "middle, per channel": ((2, "n", 3), 1, True),
     "first, not contiguous": (("n", 3), 0, False),
 }
-every_definition = pytest.mark.parametrize("kind", DEFINITIONS.values(), ids=lambda kind: kind.__name__)
+every_definition = pytest.mark.parametrize("kind", CLASSICAL, ids=lambda kind: kind.__name__)
 every_interval = pytest.mark.parametrize("bounds", INTERVALS, ids=str)
 
 
@@ -78,7 +78,7 @@ def test_first_and_second_gradients_meet_finite_differences(
 ) -> None:
     tally, layouts = Tally(), list(LAYOUTS)
     for position, n in enumerate((*SMALL, *LARGE)):
-        layout = layouts[(position + list(DEFINITIONS.values()).index(kind)) % len(layouts)]
+        layout = layouts[(position + CLASSICAL.index(kind)) % len(layouts)]
         with tally.each():
             checked(forced, kind, default_scheme(kind), bounds, n, layout)
     tally.check()

@@ -10,10 +10,12 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import (
     Caputo,
+    CaputoFabrizio,
     Definition,
     GrunwaldLetnikov,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
+    TemperedRiemannLiouville,
 )
 from hpfracc_nn.fractional.torch import tiles
 from tests.torch_cases import (
@@ -42,6 +44,8 @@ OPERATORS = [
     GrunwaldLetnikov(1.4, scheme="bdf2"),
     RiemannLiouvilleIntegral(0.4),
     RiemannLiouvilleIntegral(1.6),
+    CaputoFabrizio(0.4, unit=20.0),  # one state, and no exact lag but 0
+    TemperedRiemannLiouville(0.6, rate=0.1),
 ]
 every_operator = pytest.mark.parametrize("definition", OPERATORS, ids=repr)
 
@@ -174,7 +178,9 @@ def test_strides_do_not_change_the_result(forced: Forced, view: str, dim: int) -
 
 @every_kernel
 @every_operator
-@pytest.mark.parametrize(("shape", "dim"), [((700, 131), -1), ((90, 131, 7), 1)], ids=["last", "middle"])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((700, 131), -1), ((90, 131, 7), 1), ((40, 131, 17), 1)], ids=["last", "narrow", "wide"]
+)
 def test_a_batch_of_several_tiles_is_all_computed(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

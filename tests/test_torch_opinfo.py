@@ -218,7 +218,7 @@ def test_vmap_over_any_axis_of_any_input_is_a_loop(forced: Forced, size: int) ->
 def opaque_arguments(learned: bool, requires_grad: bool) -> tuple[Any, ...]:
     x = torch.rand(2, 3, 40, dtype=torch.float64, requires_grad=requires_grad)
     alpha = torch.tensor([0.2, 0.5, 0.7], dtype=torch.float64, requires_grad=requires_grad) if learned else None
-    return x, alpha, [] if learned else [0.5], [], "riemann_liouville", "bdf2", [], DT, -1, "test"
+    return x, alpha, [] if learned else [0.5], [], "riemann_liouville", "bdf2", [], [], [], DT, -1, "test"
 
 
 @pytest.fixture(params=KERNELS, ids=lambda kernel: kernel.name)

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Caputo, Definition
+from hpfracc_nn.fractional.definitions import Caputo, Definition
 from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+from tests.definition_cases import CLASSICAL
 from tests.torch_cases import DT, Forced, every_kernel, matrix, multiplied
 
 # PyTorch's own forward mode scripts its decompositions on first use.
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
 
 N = 100
-every_definition = pytest.mark.parametrize("kind", DEFINITIONS.values(), ids=lambda kind: kind.__name__)
+every_definition = pytest.mark.parametrize("kind", CLASSICAL, ids=lambda kind: kind.__name__)
 HALVES = [torch.float16, torch.bfloat16]
 _unused_orders = (0.3 + number / 4096 for number in count())
 

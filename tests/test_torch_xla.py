@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov
-from hpfracc_nn.fractional.numba import kernel as numba_kernel
+from hpfracc_nn.fractional.numba import availability
 from hpfracc_nn.fractional.torch.kernels import xla_arrays
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload
@@ -208,7 +208,7 @@ def test_the_estimate_does_not_pick_it(
     rows: int, n: int, gradient: bool, numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not numba:
-        monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
+        monkeypatch.setattr(availability, "find_spec", lambda name: None)
     manager = shipped_manager() if numba else BackendManager(Settings(mode="prior", calibration="shipped"))
     work = Workload("toeplitz", "torch", rows=rows, n=n, exponentials=30, needs_gradient=gradient)
     assert manager.plan(work).backend != "xla"

@@ -12,18 +12,18 @@ import torch
 from _pytest.outcomes import Skipped
 from torch import Tensor
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy.differences import difference
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels
+from tests.definition_cases import SCHEMES, within
 
 KERNELS = kernels("toeplitz", "torch")
 COMPILED = {"xla"}  # backends that compile every shape: a quarter of a second each
 DT = 0.5
 ALPHAS = (0, 0.1, 0.5, 0.9, 1, 1.1, 1.5, 1.9, 2)
-SCHEMES = [(kind, scheme) for kind in DEFINITIONS.values() for scheme in kind.schemes]
 
 
 @lru_cache(maxsize=32)
@@ -117,7 +117,7 @@ every_scheme = pytest.mark.parametrize(
 
 def alphas_of(kind: type[Definition]) -> tuple[float, ...]:
     """Return the orders to test a definition at: those of all, and below 0 where they are allowed."""
-    return ((-1, -0.5) if kind.lowest < 0 else ()) + ALPHAS
+    return tuple(within(kind, (-1, -0.5, *ALPHAS)))
 
 
 @lru_cache(maxsize=256)  # as many as one definition and scheme need, for all kernels in turn

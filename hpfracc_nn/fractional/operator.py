@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
     GrunwaldLetnikov,
+    Multiplier,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
@@ -26,15 +27,17 @@ Samples = Any  # an array of any framework, or what NumPy makes one of
 _ROOMS = ("numpy", "torch")
 # Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
 _rooms: dict[str, Any] = {}
+_rooms_at_times: dict[str, Any] = {}
 _frameworks: dict[type, str] = {}
 
 
 def derivative(
     x: Samples,
-    definition: Definition,
+    definition: Definition | Multiplier,
     *,
-    dt: float = 1.0,
-    dim: int = -1,
+    dt: float | Sequence[float] = 1.0,
+    t: Samples | None = None,
+    dim: int | Sequence[int] = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return the fractional derivative of `x` along `dim`.
@@ -47,17 +50,23 @@ def derivative(
         x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
             makes one of, or a torch tensor. It is never written to.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
-        dt: Spacing of the samples, in the caller's time unit; positive.
-        dim: The time axis.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        dt: Spacing of the samples, in the caller's time unit; positive. For a `FractionalLaplacian` one for all axes,
+            or one for each.
+        t: Times of the samples in place of `dt`, increasing: [n], or of a shape that broadcasts to that of `x` where
+            signals have their own. Definitions that interpolate (Caputo, RiemannLiouville and the integral, schemes
+            "l1", "l1_2" and "trapezoid") take them. They have no gradient.
+        dim: The time axis; for a `FractionalLaplacian` one to three axes.
+        manager: Who chooses the kernel; None is the process-wide BackendManager. A multiplier (`PeriodicWeyl`,
+            `PeriodicRiesz`, `FractionalLaplacian`) is the framework's own FFT, and no choice.
 
     Returns:
         Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
 
     Raises:
         TypeError: `x` is not real and floating, not dense (sparse, nested), or its framework is not supported;
-            `definition` is none.
-        ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others.
+            `definition` is none; `t` is not real.
+        ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others; `t` does
+            not increase or does not fit `x`, the definition's scheme needs equal steps, or `dt` is given besides.
         LookupError: No registered kernel accepts this dtype and device.
 
     Example:
@@ -66,7 +75,13 @@ def derivative(
         >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))
         1.5045
     """
-    return apply("derivative", x, definition, dt, dim, manager)
+    if isinstance(definition, Multiplier):
+        if t is not None:
+            raise ValueError(
+                f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."
+            )
+        return apply_multiplier("derivative", x, definition, dt, dim)
+    return apply("derivative", x, definition, dt, dim, manager, t)  # type: ignore[arg-type]  # checked there
 
 
 def integral(
@@ -74,6 +89,7 @@ def integral(
     alpha: Alpha | RiemannLiouvilleIntegral,
     *,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
@@ -85,6 +101,7 @@ def integral(
         x: As in `derivative`.
         alpha: The order, in [0, 2], or a RiemannLiouvilleIntegral.
         dt: As in `derivative`.
+        t: As in `derivative`.
         dim: As in `derivative`.
         manager: As in `derivative`.
 
@@ -102,7 +119,7 @@ def integral(
             "pass a derivative to derivative(x, definition)."
         )
     definition = alpha if isinstance(alpha, RiemannLiouvilleIntegral) else RiemannLiouvilleIntegral(alpha)
-    return apply("integral", x, definition, dt, dim, manager)
+    return apply("integral", x, definition, dt, dim, manager, t)
 
 
 def caputo(
@@ -112,11 +129,12 @@ def caputo(
     scheme: str = Caputo.scheme,
     bounds: tuple[float, float] | None = None,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return `derivative(x, Caputo(alpha, scheme, bounds))`; see there."""
-    return apply("caputo", x, Caputo(alpha, scheme, bounds), dt, dim, manager)
+    return apply("caputo", x, Caputo(alpha, scheme, bounds), dt, dim, manager, t)
 
 
 def riemann_liouville(
@@ -126,11 +144,12 @@ def riemann_liouville(
     scheme: str = RiemannLiouville.scheme,
     bounds: tuple[float, float] | None = None,
     dt: float = 1.0,
+    t: Samples | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return `derivative(x, RiemannLiouville(alpha, scheme, bounds))`; see there."""
-    return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager)
+    return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager, t)
 
 
 def grunwald_letnikov(
@@ -148,25 +167,29 @@ def grunwald_letnikov(
 
 
 def apply(
-    owner: str, x: Samples, definition: Definition, dt: float, dim: int, manager: BackendManager | None
+    owner: str,
+    x: Samples,
+    definition: Definition,
+    dt: float,
+    dim: int,
+    manager: BackendManager | None,
+    t: Samples | None = None,
 ) -> Samples:
     """Return the operator applied to `x` by the room of its framework; `owner` is named in messages."""
-    if not isinstance(definition, Definition):
-        given = repr(definition) if not isinstance(definition, type) else definition.__name__
-        raise TypeError(
-            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
-        )
-    if manager is not None and not isinstance(manager, BackendManager):
-        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
-    framework = _frameworks.get(type(x)) or framework_of(type(x))
-    if framework not in _ROOMS:
-        raise TypeError(
-            f"{owner}(x of type {type_name(x)}): needs a NumPy array or a torch tensor; "
-            "pass numpy.asarray(x) where no gradient is needed."
-        )
-    if framework == "numpy":
-        x = _as_array(owner, x)
-    return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
+    x, framework = checked(owner, "x", x, definition, manager)
+    if t is None:
+        return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
+    if dt != 1.0:
+        raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
+    if framework not in _rooms_at_times:
+        _room(framework)
+    return _rooms_at_times[framework].apply(owner, x, definition, t, dim, manager)
+
+
+def apply_multiplier(owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any) -> Samples:
+    """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
+    x, framework = _placed(owner, "x", x)
+    return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim)
 
 
 def choose(
@@ -205,33 +228,62 @@ def choose(
 
 
 def _room(framework: str) -> Any:
-    """Return the module whose `apply` takes the framework's arrays."""
+    """Return the module whose `apply` takes the framework's arrays, and find the one that takes their times too."""
     room: Any
+    at_times: Any
     if framework == "torch":
+        import hpfracc_nn.fractional.nonuniform.torch.operator as at_times
         import hpfracc_nn.fractional.torch.operator as room
     else:
+        import hpfracc_nn.fractional.nonuniform.numpy.operator as at_times
         import hpfracc_nn.fractional.numpy.operator as room
-    _rooms[framework] = room
+    _rooms[framework], _rooms_at_times[framework] = room, at_times
     _frameworks.update(dict.fromkeys(room.ARRAYS, framework))
     return room
 
 
-def _as_array(owner: str, x: Samples) -> np.ndarray:
+def checked(
+    owner: str, name: str, x: Samples, definition: Definition, manager: BackendManager | None
+) -> tuple[Samples, str]:
+    """Return the samples, as an array, and their framework."""
+    if not isinstance(definition, Definition):
+        given = repr(definition) if not isinstance(definition, type) else definition.__name__
+        raise TypeError(
+            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
+        )
+    if manager is not None and not isinstance(manager, BackendManager):
+        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
+    return _placed(owner, name, x)
+
+
+def _placed(owner: str, name: str, x: Samples) -> tuple[Samples, str]:
+    """Return the samples, as an array, and the framework that has a room for them."""
+    framework = _frameworks.get(type(x)) or framework_of(type(x))
+    if framework not in _ROOMS:
+        raise TypeError(
+            f"{owner}({name} of type {type_name(x)}): needs a NumPy array or a torch tensor; "
+            f"pass numpy.asarray({name}) where no gradient is needed."
+        )
+    return (_as_array(owner, name, x) if framework == "numpy" else x), framework
+
+
+def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:
     if isinstance(x, np.ma.MaskedArray):
         raise TypeError(
-            f"{owner}(x of type {type_name(x)}): needs a sample at every step; "
-            "pass x.filled(value) with a value for the gaps."
+            f"{owner}({name} of type {type_name(x)}): needs a sample at every step; "
+            f"pass {name}.filled(value) with a value for the gaps."
         )
     if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
         raise TypeError(
-            f"{owner}(x of type {type_name(x)}): needs samples in an array; "
+            f"{owner}({name} of type {type_name(x)}): needs samples in an array; "
             "pass a NumPy array, a list or a torch tensor."
         )
     try:
         return np.asarray(x)
     except ValueError:
         raise ValueError(
-            f"{owner}(x of type {type_name(x)}): needs rows of one length; pass an array, or a list of equal lists."
+            f"{owner}({name} of type {type_name(x)}): needs rows of one length; "
+            "pass an array, or a list of equal lists."
         ) from None
 
 

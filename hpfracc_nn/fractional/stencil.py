@@ -6,7 +6,7 @@ backward difference of u,
     y = T(left) d + start * d[start_index] + analytic @ (x[0], S),
 
 where T(w) is the lower triangular Toeplitz matrix with first column w, and S = dt x'(0) by a one-sided
-formula of third order.
+formula of third order. On the right side the same is done in reversed time; on both sides the mean of the two is taken.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
-from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.fractional.namespace import NUMPY, Array
 
 
 @dataclass(frozen=True)
@@ -34,6 +34,7 @@ class Stencil:
         start_index: The entry of d that the starting column acts on.
         analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
         terms: How many columns `analytic` has.
+        side: "left", "right" or "both"; all other attributes are those of the left side.
     """
 
     n: int
@@ -45,6 +46,7 @@ class Stencil:
     start_index: int = 1
     analytic_columns: Callable[[np.ndarray], Array] | None = None
     terms: int = 0
+    side: str = "left"
 
     @cached_property
     def left(self) -> Array:
@@ -93,7 +95,27 @@ class Stencil:
         if self.analytic is not None:
             rows = np.stack([first, slope])[: self.analytic.shape[-2]]
             matrix = matrix + np.swapaxes(np.asarray(self.analytic), -1, -2) @ rows
-        return matrix
+        if self.side == "left":
+            return matrix
+        reversed_time = matrix[..., ::-1, ::-1]
+        return reversed_time if self.side == "right" else (matrix + reversed_time) / 2
+
+    def solve(self, y: np.ndarray, first: np.ndarray | None = None, slope: np.ndarray | None = None) -> np.ndarray:
+        """Return x with M x = y for y [..., n], n > 0, in O(n log n); for NumPy stencils.
+
+        Args:
+            y: float64; *c broadcasts to its other axes.
+            first: x(0), [..., 1], where the operator subtracts it and y does not tell; None is 0.
+            slope: S = dt x'(0), the same.
+        """
+        from hpfracc_nn.fractional import inverse  # it knows the definitions: at the top this would be a cycle
+
+        column = inverse.reciprocal(self.left, NUMPY)
+
+        def multiply(z: np.ndarray) -> np.ndarray:
+            return inverse.summed(NUMPY.convolve(z, column), self.differences, NUMPY)
+
+        return inverse.solved(inverse.columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
 
 
 def slope_row(n: int) -> np.ndarray:

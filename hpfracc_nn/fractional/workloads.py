@@ -33,7 +33,8 @@ def workload(
 
     Args:
         shape: Of the data, [..., n, ...].
-        definition: The operator; None is Caputo(0.5). What most operators ask differs by little.
+        definition: The operator; None is Caputo(0.5). What most operators ask differs by little. One with a time scale
+            is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows.
         framework: "numpy" or "torch".
         dim: The time axis.
         dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows.

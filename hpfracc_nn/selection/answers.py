@@ -45,7 +45,9 @@ class Answers(ABC):
             expected = self._expected(workload, fitting)  # also of those that are left alone until a moment later
             trial = self.learner.trial(workload)
             roofline = self._roofline(verdicts, workload)
-            return table(verdicts, workload, self.settings, self.history(), plan, expected, roofline, trial)
+            return table(
+                verdicts, workload, self.settings.of(workload.op), self.history(), plan, expected, roofline, trial
+            )
 
     def recommend(self) -> list[str]:
         """Return what would make the calls so far faster, with its figures, the most seconds first.

@@ -28,9 +28,13 @@ class Budget:
         self.allowance = allowance
         self.total = self.explored = self.compiled = 0.0
 
-    def allows(self, extra: float) -> bool:
-        """Return whether a trial may cost `extra` seconds more than the incumbent: half of what is left.
+    def allows(self, expected: float, most: float) -> bool:
+        """Return whether there is enough left for a trial.
 
-        The other half is for what nobody expected: a trial that takes longer than was feared.
+        Args:
+            expected: Seconds that it is expected to take longer than the incumbent; a quarter of what is left is enough
+                for that, since it may take longer than expected.
+            most: Seconds that it may take longer; all that is left must be enough for that.
         """
-        return 2 * extra <= self.fraction * self.total + self.allowance - self.explored
+        left = self.fraction * self.total + self.allowance - self.explored
+        return 4 * expected <= left and most <= left

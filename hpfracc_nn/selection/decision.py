@@ -10,6 +10,8 @@ from hpfracc_nn.selection.workload import Direction
 
 Reason = Literal["prior", "wisdom", "measured", "explore"]
 
+_CERTAIN = 1e-6  # of the logarithm: below this deviation a time counts as known
+
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
@@ -80,6 +82,28 @@ class Prediction:
     high: float
     samples: int
 
+    def expected_gain(self, now: float) -> float:
+        """Return the expectation of max(0, now - time), what a call gains that takes `now` seconds without this kernel.
+
+        The time is taken as lognormal, with its median at `seconds` and two standard deviations to
+        either bound. So a kernel that is believed to be slower is worth something too, as long as
+        little is known of it.
+
+        Source: Mockus (1975), expected improvement; the formula is that of Black & Scholes (1973).
+        """
+        deviation = math.log(self.high / self.seconds) / 2
+        if deviation < _CERTAIN:
+            return max(0.0, now - self.seconds)
+        d = math.log(now / self.seconds) / deviation
+        mean = self.seconds * math.exp(deviation**2 / 2)
+        return max(0.0, now * _normal(d) - mean * _normal(d - deviation))
+
+    def expected_loss(self, now: float) -> float:
+        """Return the expectation of max(0, time - now), what a trial costs, the time taken as in `expected_gain`."""
+        deviation = math.log(self.high / self.seconds) / 2
+        mean = self.seconds if deviation < _CERTAIN else self.seconds * math.exp(deviation**2 / 2)
+        return max(0.0, mean - now + self.expected_gain(now))
+
 
 @dataclass(frozen=True, slots=True)
 class Change:
@@ -89,3 +113,7 @@ class Change:
     name: str
     direction: Direction
     factor: float
+
+
+def _normal(d: float) -> float:
+    return 0.5 * math.erfc(-d / math.sqrt(2))

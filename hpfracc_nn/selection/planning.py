@@ -65,11 +65,12 @@ class Planning(Recovery):
         with self.lock:
             if self.has_changed(workload.framework) or not self.learner.is_learning(workload.framework):
                 return self.plan(workload).twin()
+            settings = self.settings.of(workload.op)
             verdicts, reduced = self._standing(workload)
             name, reason = self.learner.standing(workload)
             if name not in {each.kernel.name for each in accepted(verdicts)}:
-                name, reason = ranked(verdicts, self.settings)[0].kernel.name, "prior"
-            return plan_of(name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced)
+                name, reason = ranked(verdicts, settings)[0].kernel.name, "prior"
+            return plan_of(name, reason, verdicts, workload, settings, learns=True, provisional=reduced)
 
     def has_changed(self, framework: str) -> bool:
         """Return whether a framework lets plans change where it did not before, or no more; all ask again then."""
@@ -105,9 +106,8 @@ class Planning(Recovery):
         """Return a plan that runs the kernel of that name, for a site that was told to by `decide`."""
         verdicts, reduced = self._standing(workload)
         _, believed = self.learner.believed(workload, verdicts)
-        return plan_of(
-            name, reason, verdicts, workload, self.settings, learns=True, provisional=reduced, believed=believed
-        )
+        settings = self.settings.of(workload.op)
+        return plan_of(name, reason, verdicts, workload, settings, learns=True, provisional=reduced, believed=believed)
 
     def refit(self, plan: Plan) -> None:
         """Let a plan compute as many rows at a time as the memory now allows."""
@@ -120,7 +120,7 @@ class Planning(Recovery):
         self.epoch = next(self._epochs)
 
     def _planned(self, workload: Workload) -> Plan:
-        settings = self.settings
+        settings = self.settings.of(workload.op)
         verdicts, reduced = self._standing(workload)
         if settings.mode == "off":
             first = next(each for each in verdicts if each.refusal is None)
@@ -138,16 +138,17 @@ class Planning(Recovery):
 
     def _fitted(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say, those that take too much memory with a refusal or in parts."""
+        settings = self.settings.of(workload.op)
         epoch, found = self._verdicts.get(workload, (-1, []))
-        if epoch != self.epoch or not still_refuse(found, workload, self.settings):
+        if epoch != self.epoch or not still_refuse(found, workload, settings):
             if len(self._verdicts) >= MOST_PLANS:
                 self._verdicts.clear()
             self.learner.know()  # the rates that an earlier process measured, before this one measures them again
             model = self._model(workload.framework)
             epoch = self.epoch  # before the kernels are asked: one may come or go meanwhile, in another thread
-            found = judge(kernels(workload.op, workload.framework), workload, self.settings, model)
+            found = judge(kernels(workload.op, workload.framework), workload, settings, model)
             self._verdicts[workload] = epoch, found
-        return self._room.fit(found, workload, self.settings, self._model)
+        return self._room.fit(found, workload, settings, self._model)
 
     def _verdicts_now(self, workload: Workload) -> list[Verdict]:
         try:

@@ -18,7 +18,7 @@ from hpfracc_nn.selection.bucket import Key
 from hpfracc_nn.selection.budget import Budget
 from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction, Reason
 from hpfracc_nn.selection.knowledge import Knowledge, Record, State
-from hpfracc_nn.selection.rental import Rental, expected_gain
+from hpfracc_nn.selection.rental import Rental
 from hpfracc_nn.selection.sampling import LONGEST_PERIOD
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
 
@@ -26,6 +26,7 @@ Trust = Literal["own", "prior"]
 
 WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
 AFTER_CHANGE = 4  # the longest period while little is known
+APART = 0.01  # seconds of calls between decisions, so that one of some 100 us adds 1 %; not fewer calls than above
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 
 
@@ -55,7 +56,7 @@ class Policy:
     def __init__(
         self,
         explore_fraction: float = 0.02,
-        allowance: float = 1e-3,
+        allowance: float = 0.25e-3,
         switch_margin: float = 0.1,
         learn: bool = True,
     ):
@@ -103,7 +104,7 @@ class Policy:
         record.reason = _reason(record, found)
         if record.trial:
             return Decision(name, "explore", True, 1, record.incumbent)
-        record.period = self._period(record, found[name].samples, changed)
+        record.period = self._period(record, found[name], changed)
         return Decision(name, record.reason, False, record.period, name)
 
     def observe(
@@ -238,8 +239,9 @@ class Policy:
         bar = (1 - self.switch_margin) * now.seconds
         hopeful = [name for name in ready if name != record.incumbent and found[name].low < bar]
         for name in sorted(hopeful, key=lambda name: found[name].low):
-            is_open = _is_open(record, name, found[name].samples)
-            if is_open and self.budget.allows(max(0.0, found[name].high - now.seconds)):
+            arm = found[name]
+            is_open = _is_open(record, name, arm.samples)
+            if is_open and self.budget.allows(arm.expected_loss(now.seconds), arm.high - now.seconds):
                 return name
         return None
 
@@ -249,8 +251,9 @@ class Policy:
         best, most = None, 1.0
         for each in record.candidates.values():
             if each.compile_seconds and each.name != record.incumbent:
-                gain = expected_gain(now, found[each.name])
-                worth = self._rental.add(_code(key, each), key, gain, calls, record.calls) / each.compile_seconds
+                gain = found[each.name].expected_gain(now)
+                saved = self._rental.add(_code(key, each), key, gain, calls, record.calls, record.period)
+                worth = saved / each.compile_seconds
                 if worth >= most and found[each.name].low < now:
                     best, most = each, worth
         if best is None:
@@ -258,8 +261,11 @@ class Policy:
         self._rental.bought(_code(key, best))
         return best.name
 
-    def _period(self, record: Record, samples: int, changed: bool) -> int:
-        """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample."""
+    def _period(self, record: Record, found: Prediction, changed: bool) -> int:
+        """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample.
+
+        The longer the calls, the fewer at most: a change must not go unseen for long.
+        """
         if not self.learn:
             return LONGEST_PERIOD
         record.asked = 0 if changed else record.asked + 1
@@ -268,7 +274,8 @@ class Policy:
         is_odd = record.incumbent in record.arms and record.arms[record.incumbent].is_odd
         if is_odd and record.period > AFTER_CHANGE:
             return 1
-        return min(2 * record.period, LONGEST_PERIOD if samples >= MEASURED else AFTER_CHANGE)
+        longest = min(LONGEST_PERIOD, max(AFTER_CHANGE, int(APART / found.seconds)))
+        return min(2 * record.period, longest if found.samples >= MEASURED else AFTER_CHANGE)
 
     def _spend(self, record: Record, name: str, seconds: float, direction: Direction) -> None:
         if record.compiling:  # whatever it takes beyond a plain call is the price of the code

@@ -132,7 +132,8 @@ class Recovery(ABC):
 
             name = min(left, key=rank).kernel.name
             learns = self.learner.is_learning(workload.framework)
-            return plan_of(name, "fallback", verdicts, workload, self.settings, learns=learns, believed=believed)
+            settings = self.settings.of(workload.op)
+            return plan_of(name, "fallback", verdicts, workload, settings, learns=learns, believed=believed)
 
     def _verdicts_on(self, workload: Workload) -> list[Verdict]:
         """Return what all kernels say with the memory that there is now; at least one accepts."""
@@ -142,7 +143,7 @@ class Recovery(ABC):
         """Return the same, and whether kernels that would accept are left alone for a while."""
         fitting = self._fitted(workload)
         if not accepted(fitting):
-            raise LookupError(no_kernel(fitting, workload, self.settings))
+            raise LookupError(no_kernel(fitting, workload, self.settings.of(workload.op)))
         found = self._reduced(fitting, workload)
         return found, found is not fitting
 

@@ -184,6 +184,21 @@ def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
     return frameworks[framework]
 
 
+def is_elsewhere(op: str, **names: str) -> bool:
+    """Return whether only other operations have a kernel of that name, on any framework.
+
+    Args:
+        op: The operation.
+        names: `backend` or `algorithm`.
+
+    Example:
+        >>> is_elsewhere("my_sum", backend="no such backend")
+        False
+    """
+    bearers = {kernel.op for kernel in _all() if all(getattr(kernel, of) == name for of, name in names.items())}
+    return bool(bearers) and op not in bearers
+
+
 def backends() -> tuple[str, ...]:
     """Return the names of backends that may be forced or disabled."""
     return _known(BACKENDS, (kernel.backend for kernel in _all()))

@@ -4,7 +4,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from numbers import Real
 from typing import Any, Literal, cast, get_args
@@ -12,7 +12,7 @@ from typing import Any, Literal, cast, get_args
 from hpfracc_nn.selection import energy
 from hpfracc_nn.selection.machine import Calibration
 from hpfracc_nn.selection.probe import has_probe, probe
-from hpfracc_nn.selection.registry import algorithms, backends
+from hpfracc_nn.selection.registry import algorithms, backends, is_elsewhere
 
 Mode = Literal["off", "prior", "frozen", "learn"]
 Objective = Literal["latency", "memory", "energy"]
@@ -51,8 +51,8 @@ class Settings:
     """What the user said about the choice.
 
     Args:
-        force_backend: Only kernels of this backend may run.
-        force_algorithm: Only kernels of this algorithm may run.
+        force_backend: Only kernels of this backend may run, in each operation that has one.
+        force_algorithm: Only kernels of this algorithm may run, in each operation that has one.
         disabled: Backends, or "backend/algorithm", that may not run.
         calibration: "measured" times this machine once; "shipped" uses constants, so that the
             plans are the same everywhere.
@@ -115,6 +115,15 @@ class Settings:
         """The force in words, "" where there is none."""
         forces = {"force_backend": self.force_backend, "force_algorithm": self.force_algorithm}
         return " and ".join(f"{name}={value!r}" for name, value in forces.items() if value is not None)
+
+    def of(self, op: str) -> "Settings":
+        """Return what holds for one operation, on which a name that only kernels of others bear is not forced."""
+        settings = self
+        if self.force_backend is not None and is_elsewhere(op, backend=self.force_backend):
+            settings = replace(settings, force_backend=None)
+        if self.force_algorithm is not None and is_elsewhere(op, algorithm=self.force_algorithm):
+            settings = replace(settings, force_algorithm=None)
+        return settings
 
     @property
     def weights(self) -> dict[Objective, float]:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cache, lru_cache
-from numbers import Real
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from inspect import get_annotations
 from typing import Any, ClassVar
 
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions.reading import flat, read_fixed
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.stencil import Stencil
@@ -19,10 +19,13 @@ from hpfracc_nn.selection import BackendManager
 
 Alpha = Any  # a float, a nested sequence or NumPy array of floats, or a tensor of a framework
 
+SIDES = ("left", "right", "both")
+
+_COMMON = ("alpha", "scheme", "bounds", "side")
 WIDEST = 1.25  # m minus the lowest order, up to which float32 keeps its digits
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Definition:
     """A fractional operator as a value: its order, its scheme, and nothing about how it runs.
 
@@ -34,33 +37,62 @@ class Definition:
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
             bound is the limit from above. A tensor alpha outside them is not
             checked where it learns; its weights are then wrong, or NaN.
+        side: From where memory reaches to a sample: "left", from the first sample on; "right", from the last one
+            back, as in reversed time; "both", the mean of the two.
     """
 
     alpha: Alpha
     scheme: str = ""  # each definition has its own default
     bounds: tuple[float, float] | None = None
+    side: str = field(default="left", kw_only=True)
 
     lowest: ClassVar[float] = 0.0
     highest: ClassVar[float] = 2.0
     schemes: ClassVar[tuple[str, ...]] = ()
     subtracts: ClassVar[bool] = True
     beyond: ClassVar[str] = ""  # the way out when alpha is too large
+    dt_power: ClassVar[float] = -1.0  # the result's unit of time is this times alpha
+    own_fields: ClassVar[tuple[str, ...]] = ()  # names of the options that a class adds to the fields of all
+    is_tabulated: ClassVar[bool] = True  # whether weights are analytic in alpha a little beyond any bounds
+
+    def __init_subclass__(cls) -> None:
+        declared = get_annotations(cls).items()
+        added = [name for name, kind in declared if "ClassVar" not in str(kind) and name not in _COMMON]
+        cls.own_fields = (*cls.own_fields, *[name for name in added if name not in cls.own_fields])
 
     def __hash__(self) -> int:
         """Return the hash of what makes definitions equal, kept: every call looks for its plan by its definition."""
         found = self.__dict__.get("_hash")
         if found is None:
-            found = hash((type(self), self.alpha, self.scheme, self.bounds))
+            found = hash((type(self), self._values))
             object.__setattr__(self, "_hash", found)
         return found
 
+    def __eq__(self, other: object) -> bool:
+        return self is other or (type(self) is type(other) and self._values == other._values)  # type: ignore[attr-defined]
+
+    @property
+    def _values(self) -> tuple:
+        """All fields: what makes definitions of a class equal, kept."""
+        found = self.__dict__.get("_kept_values")
+        if found is None:
+            found = (self.alpha, self.scheme, self.bounds, self.side, *self.options)
+            object.__setattr__(self, "_kept_values", found)
+        return found
+
+    @property
+    def options(self) -> tuple[Any, ...]:
+        """What the class adds to the fields of all: numbers and words, in the order of its fields."""
+        return tuple([getattr(self, name) for name in self.own_fields])
+
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but the hash, which is another one in another process."""
-        return {name: value for name, value in self.__dict__.items() if name != "_hash"}
+        """Return all but what is kept: the hash is another one in another process."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_hash", "_kept_values")}
 
     def __post_init__(self) -> None:
         errors.one_of(self._name, "scheme", self.scheme, self.schemes)
-        fixed = _read_fixed(self._name, self.alpha)
+        errors.one_of(self._name, "side", self.side, SIDES)
+        fixed = read_fixed(self._name, self.alpha)
         if fixed is not None:
             object.__setattr__(self, "alpha", fixed)
             for value in self.orders:
@@ -86,7 +118,7 @@ class Definition:
     @property
     def orders(self) -> tuple[float, ...]:
         """The numbers of a fixed alpha, one after the other."""
-        return _flat(self.alpha)
+        return flat(self.alpha)
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -119,18 +151,30 @@ class Definition:
         """
         return self.differences - self.interval[0] > WIDEST
 
+    @property
+    def approximated(self) -> Definition | None:
+        """What sums of exponentials have to come close to, to stand for the weights; None where they never may."""
+        return self
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the order, the scheme and the bounds are all there is: formulas may know no other option."""
+        return self == type(self)(self.alpha, self.scheme, self.bounds)
+
     def at(self, alpha: float) -> Definition:
         """The same operator with the number `alpha` in place of its order, the same bounds kept."""
         low, high = self.interval
         return replace(self, alpha=alpha, bounds=self.bounds or ((low, high) if low < high else None))
 
-    def __call__(self, x: Any, *, dt: float = 1.0, dim: int = -1, manager: BackendManager | None = None) -> Any:
+    def __call__(
+        self, x: Any, *, dt: float = 1.0, t: Any = None, dim: int = -1, manager: BackendManager | None = None
+    ) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
         from hpfracc_nn.fractional import (
             operator,  # it knows the definitions: at the top this would be a cycle
         )
 
-        return operator.apply(self._name, x, self, dt, dim, manager)
+        return operator.apply(self._name, x, self, dt, dim, manager, t)
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the operator on `n` samples at spacing `dt`, in float64 arrays of `xp`.
@@ -150,34 +194,82 @@ class Definition:
         evaluated before it is asked for. Other arguments as in `stencil`.
         """
         m = self.differences if differences is None else differences
-        scheme: Scheme = SCHEMES[self.scheme]
-        taylor, start, terms = self.taylor, scheme.start if self.subtracts and n else None, self._terms if n else 0
+        taylor, terms, own = self.taylor, self.terms if n else 0, self.in_steps(dt)
 
         def scale() -> Array:
             return xp.exp(self.dt_power * alpha * math.log(dt))[..., None]
 
         return Stencil(
             n=n,
-            column=lambda lags: scheme.left(alpha, taylor, m, lags, xp) * scale(),
+            side=self.side,
+            column=lambda lags: own._left(alpha, m, lags, xp) * scale(),
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
-            start_column=None if start is None else lambda rows: start(alpha, taylor, m, rows, xp) * scale(),
-            start_index=scheme.start_index(taylor),
-            analytic_columns=(lambda rows: self._analytic(alpha, rows, scale(), xp)) if terms else None,
+            start_column=(lambda rows: own._start(alpha, m, rows, xp) * scale()) if n and self._starts else None,
+            start_index=self._scheme.start_index(taylor),
+            analytic_columns=(lambda rows: own._analytic(alpha, rows, xp) * scale()[..., None]) if terms else None,
             terms=terms,
         )
 
-    dt_power: ClassVar[float] = -1.0  # the result's unit of time is this times alpha
+    @property
+    def to_the_left(self) -> Definition:
+        """The same operator with side "left", which all others are made of."""
+        return self if self.side == "left" else replace(self, side="left")
+
+    def in_steps(self, dt: float) -> Definition:
+        """Return the operator with the step as the unit of time.
+
+        Its weights for dt = 1, times dt**(dt_power alpha), are those of this one for `dt`. An operator without a time
+        scale of its own is the same in every unit.
+        """
+        return self
 
     @property
-    def _terms(self) -> int:
+    def fading(self) -> float:
+        """How fast a power-law memory fades besides, per step."""
+        return 0.0
+
+    @property
+    def fades(self) -> bool:
+        """Whether weights may fall exponentially, so that their tail counts for nothing."""
+        return self.fading > 0
+
+    @property
+    def own_rates(self) -> tuple[float, ...]:
+        """How fast weights fall, per step, where for dt = 1 those of each order are one exponential; else nothing."""
+        return ()
+
+    def accuracy(self, alpha: float) -> float:
+        """Return the order of convergence on smooth data."""
+        return self._scheme.rate(alpha)
+
+    @property
+    def _scheme(self) -> Scheme:
+        return SCHEMES[self.scheme]
+
+    @property
+    def _starts(self) -> bool:
+        """Whether there is a starting column."""
+        return self.subtracts and self._scheme.start is not None
+
+    @property
+    def terms(self) -> int:
         """How many of x(0) and dt x'(0) have a column of their own."""
         return 0
 
-    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
-        """The columns [*c, terms, k] on x(0) and dt x'(0), at the given rows."""
-        return taylor_columns(alpha, self._terms, rows, xp) * scale[..., None, :]
+    # The columns for dt = 1, [*c, k] at the given lags or rows.
+
+    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        return self._scheme.left(alpha, self.taylor, m, lags, xp)
+
+    def _start(self, alpha: Array, m: int, rows: np.ndarray, xp: Namespace) -> Array:
+        assert self._scheme.start is not None, "only a scheme with a starting column is asked for it"
+        return self._scheme.start(alpha, self.taylor, m, rows, xp)
+
+    def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
+        """Those on x(0) and dt x'(0), [*c, terms, k]."""
+        return taylor_columns(alpha, self.terms, rows, xp)
 
     def _taylor(self, alpha: float) -> int:
         return max(1, math.ceil(alpha))
@@ -231,76 +323,13 @@ class Definition:
 def family(definition: Definition) -> Definition:
     """Return what the weights of a tensor alpha depend on besides its values: the same operator at its upper bound."""
     kind = type(definition)
-    own = tuple(getattr(definition, name) for name in _own_fields(kind))  # type: ignore[arg-type]
-    return _family(kind, definition.scheme, definition.interval, own)  # type: ignore[arg-type]
+    return _family(kind, definition.scheme, definition.interval, definition.options)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=1024)
 def _family(kind: type[Definition], scheme: str, interval: tuple[float, float], own: tuple) -> Definition:
-    options: dict[str, Any] = dict(zip(_own_fields(kind), own, strict=True))  # type: ignore[arg-type]
+    options: dict[str, Any] = dict(zip(kind.own_fields, own, strict=True))
     return kind(interval[1], scheme, interval, **options)
-
-
-@cache
-def _own_fields(kind: type[Definition]) -> tuple[str, ...]:
-    """Return what a class of definitions has besides the order, its scheme and its bounds."""
-    return tuple(field.name for field in fields(kind) if field.init and field.name not in ("alpha", "scheme", "bounds"))
-
-
-def _read_fixed(owner: str, alpha: Any) -> float | tuple | None:
-    """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
-    is_other_scalar = isinstance(alpha, np.generic) and not isinstance(alpha, Real)
-    if isinstance(alpha, bool | str | bytes | complex) or is_other_scalar or alpha is None:
-        raise TypeError(
-            f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; "
-            "pass for example alpha=0.5."
-        )
-    if isinstance(alpha, Real):
-        return float(alpha)
-    if isinstance(alpha, Sequence | np.ndarray):
-        plain = _plain(alpha)
-        if plain is not None:
-            return plain
-        try:
-            values = np.asarray(alpha)
-        except ValueError:  # lists of different lengths
-            values = np.empty(0)
-        if values.dtype.kind not in "fiu" or values.size == 0:
-            raise TypeError(
-                f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
-            )
-        return _nested(values.astype(np.float64).tolist())
-    if hasattr(alpha, "shape") and hasattr(alpha, "dtype"):
-        return None
-    raise TypeError(
-        f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
-    )
-
-
-def _plain(values: Any) -> Any:
-    """Return evenly nested lists of numbers as tuples of floats, else None; a compiler follows, as it cannot NumPy."""
-    if type(values) in (float, int):
-        return float(values)
-    if type(values) not in (list, tuple) or not values:
-        return None
-    parts = tuple([_plain(value) for value in values])
-    if any(part is None or _shape(part) != _shape(parts[0]) for part in parts):
-        return None
-    return parts
-
-
-def _shape(values: Any) -> tuple[int, ...]:
-    return (len(values), *_shape(values[0])) if isinstance(values, tuple) else ()
-
-
-def _flat(values: Any) -> tuple[float, ...]:
-    if not isinstance(values, tuple):
-        return (values,)
-    return tuple([number for value in values for number in _flat(value)])
-
-
-def _nested(values: Any) -> Any:
-    return tuple(_nested(v) for v in values) if isinstance(values, list) else values
 
 
 def taylor_columns(alpha: Array, terms: int, rows: np.ndarray, xp: Namespace) -> Array:

@@ -31,7 +31,7 @@ class RiemannLiouville(Definition):
     beyond: ClassVar[str] = "take alpha={rest} first, then differentiate the result once with alpha=1."
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return self.taylor
 
 
@@ -76,15 +76,14 @@ class RiemannLiouvilleIntegral(Definition):
         return replace(found, analytic_columns=with_identity)
 
     @property
-    def _terms(self) -> int:
+    def terms(self) -> int:
         return 1
 
-    def _analytic(self, alpha: Array, rows: np.ndarray, scale: Array, xp: Namespace) -> Array:
+    def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
         # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less
         # the column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32
         # two digits.
-        column = power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))
-        return xp.stack([column * scale])
+        return xp.stack([power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))])
 
     def _below(self, alpha: float) -> str:
         return f"for a derivative of order {-alpha:g} use RiemannLiouville({-alpha:g})."

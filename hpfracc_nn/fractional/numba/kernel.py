@@ -6,7 +6,6 @@ would be compiled once more. Numba is imported when a kernel is first considered
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
@@ -14,9 +13,8 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hpfracc_nn.fractional.numba.availability import is_kept, unusable
+from hpfracc_nn.fractional.numba.availability import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Workload
-from hpfracc_nn.selection.installed import find_spec
 
 CHUNK = 16
 _PANEL = 8  # chunks
@@ -24,9 +22,7 @@ _WHOLE = 64  # samples: what is shorter takes as long
 _NARROW, _VECTOR = 24, 64  # bytes of one time step
 _FILLED = 8  # states are a whole number of half vectors
 _GRAIN = 65536  # samples for a thread: a hand-over costs as long as some 20000
-_DTYPES = ("float32", "float64")
-# Seconds, on a core of 2.5 GHz.
-_ONE_COMPILED, _ONE_LOADED, _NUMBA_LOADED = 3.0, 0.1, 0.5
+_ONE_COMPILED, _ONE_LOADED = 3.0, 0.1  # seconds, on a core of 2.5 GHz
 
 _ready: set[tuple[str, bool, int]] = set()  # functions that have run: direction, layout, bytes of a sample
 
@@ -126,15 +122,9 @@ def cost(workload: Workload) -> Cost:
 
 def refuses(workload: Workload) -> str | None:
     """Return why the workload cannot be taken, or None."""
-    if workload.device != "cpu":
-        return f"it computes on the CPU and the data lie on {workload.device}"
-    if find_spec("numba") is None:
-        return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
-    if workload.dtype not in _DTYPES:
-        return f"{workload.dtype} is not computed in; it takes float32 and float64"
-    if workload.exponentials == 0 and workload.n > CHUNK:
-        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return unusable()
+    is_long = workload.exponentials == 0 and workload.n > CHUNK
+    weights = f"the weights are no sum of exponentials to {workload.dtype} tolerance" if is_long else None
+    return refusal(workload, weights)
 
 
 def compiles(workload: Workload) -> Compilation | None:
@@ -144,9 +134,8 @@ def compiles(workload: Workload) -> Compilation | None:
     missing = [name for name in names if (name, is_last, workload.itemsize) not in _ready]
     if not missing:
         return None
-    seconds = _ONE_LOADED if is_kept() else _ONE_COMPILED
-    loads_numba = "numba.core" not in sys.modules
-    return Compilation(len(missing) * seconds + _NUMBA_LOADED * loads_numba, ("numba", is_last, workload.dtype, *names))
+    key = ("numba", is_last, workload.dtype, *names)
+    return compilation(key, compiled=len(missing) * _ONE_COMPILED, loaded=len(missing) * _ONE_LOADED)
 
 
 def saves(workload: Workload) -> float:

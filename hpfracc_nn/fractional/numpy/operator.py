@@ -13,7 +13,7 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import Layout, layout_of
-from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
+from hpfracc_nn.fractional.numpy import kernels, probe, spectral  # noqa: F401  kernels: registered on import
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Work, Workload, carried_out, default_manager
@@ -32,11 +32,9 @@ def apply(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
 ) -> np.ndarray:
     """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
-    dtype = _COMPUTED_IN.get(x.dtype)
-    if dtype is None or not definition.is_fixed:
-        raise _wrong_type(owner, x, definition)
-    if definition.is_wide:
-        dtype = np.dtype(np.float64)
+    if definition.side != "left":
+        return _on_other_sides(owner, x, definition, dt, dim, manager)
+    dtype = computed_in(owner, x, definition)
     dt = errors.positive_step(owner, dt)
     if type(dim) is not int:  # a key must not take True for 1
         dim = errors.axis(owner, dim, x.ndim)
@@ -62,6 +60,29 @@ def apply(
         return y
     inverse = ready.layout.inverse
     return np.ascontiguousarray(y if inverse is None else y.transpose(inverse), dtype=x.dtype)
+
+
+def computed_in(owner: str, x: np.ndarray, definition: Definition) -> np.dtype:
+    """Return the dtype that an operator on `x` is computed in, or raise."""
+    dtype = _COMPUTED_IN.get(x.dtype)
+    if dtype is None or not definition.is_fixed:
+        raise _wrong_type(owner, x, definition)
+    return np.dtype(np.float64) if definition.is_wide else dtype
+
+
+def _on_other_sides(
+    owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
+) -> np.ndarray:
+    """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
+    axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
+    backwards = np.flip(x, axis)
+    if definition.side == "right":
+        return np.ascontiguousarray(np.flip(apply(owner, backwards, left, dt, axis, manager), axis))
+    both = np.stack([x, backwards])
+    if definition.is_wide and x.dtype in _COMPUTED_IN:
+        both = both.astype(np.float64)  # until they are added up, where large parts may cancel
+    from_left, from_right = apply(owner, both, left, dt, axis + 1, manager)
+    return ((from_left + np.flip(from_right, axis)) / 2).astype(x.dtype, copy=False)
 
 
 @dataclass(eq=False, slots=True, weakref_slot=True)

@@ -35,7 +35,8 @@ class Weights:
     def __init__(self, definition: Definition, n: int, dt: float, dtype: np.dtype, charge: Charge = free):
         self.n, self.dtype, self._charge = n, dtype, charge
         self.stencil = fixed_stencil(definition, n, dt)
-        self.nodes: Nodes | None = exponentials(definition, n, dtype.name) if n > SHORTEST else None
+        short = n <= SHORTEST
+        self.nodes: Nodes | None = None if short else exponentials(definition.in_steps(dt), n, dtype.name)
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
         self._chunks: dict[int, ChunkForm] = {}
 

@@ -1,11 +1,14 @@
-"""The schemes: each is one file with `left`, `start`, `start_index` and the declared `rate`."""
+"""The schemes: each is one file with `left`, `start`, `start_index` and the declared `rate`.
+
+Those that interpolate have `pieces` and `power` besides, for samples at any times.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpfracc_nn.fractional.schemes import bdf2, grunwald, l1, l1_2, trapezoid
+from hpfracc_nn.fractional.schemes import bdf2, centred, grunwald, l1, l1_2, trapezoid
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,9 @@ class Scheme:
             is none.
         start_index: (taylor) -> the entry of d that the starting column acts on.
         rate: (alpha) -> the order of convergence on smooth data.
+        pieces: (samples [..., n], steps [..., n - 1], xp) -> what stands on each cell of any times, [..., n - 1]: its
+            mean and, where it is no constant, half its increase over the cell; None where the scheme needs equal steps.
+        power: (alpha, taylor) -> the order of the integral that is taken of these pieces.
     """
 
     name: str
@@ -26,10 +32,13 @@ class Scheme:
     start: Callable | None
     start_index: Callable[[int], int]
     rate: Callable[[float], float]
+    pieces: Callable | None = None
+    power: Callable | None = None
 
 
 def _scheme(name: str, module) -> Scheme:  # type: ignore[no-untyped-def]
-    return Scheme(name, module.left, module.start, module.start_index, module.rate)
+    at_any_times = getattr(module, "pieces", None), getattr(module, "power", None)
+    return Scheme(name, module.left, module.start, module.start_index, module.rate, *at_any_times)
 
 
 SCHEMES = {
@@ -38,4 +47,5 @@ SCHEMES = {
     "grunwald": _scheme("grunwald", grunwald),
     "bdf2": _scheme("bdf2", bdf2),
     "trapezoid": _scheme("trapezoid", trapezoid),
+    "centred": _scheme("centred", centred),
 }

@@ -114,15 +114,25 @@ class Nodes:
             -np.outer(self.rates, self.certified_lags - self.first)
         )
         # What rounding leaves of weights that vanish, as at a whole alpha, is not counted.
-        noise = 3e-16 * np.abs(np.atleast_2d(stencil.column(np.arange(1))))
-        wrong = np.maximum(np.abs(fitted - exact) - noise, 0)
-        return float(np.max(wrong / np.maximum(np.abs(exact), 1e-300)))
+        first = np.abs(np.atleast_2d(stencil.column(np.arange(1))))
+        wrong = np.maximum(np.abs(fitted - exact) - 3e-16 * first, 0)
+        size = np.maximum(np.abs(exact), 1e-300)
+        if definition.fades:  # steeper than every power law here, and summable
+            size = np.maximum(size, first / (1.0 + self.certified_lags) ** 1.5)
+        return float(np.max(wrong / size))
 
 
 @lru_cache(maxsize=64)
-def nodes(n: int, fit: Fit, states: int) -> Nodes:
-    """Return the node set of so many states for up to `n` samples, n a power of two."""
-    rates = _rates(states - fit.first + 1, _SLOWEST / n, min(fit.fastest, states / 7.5))
+def nodes(n: int, fit: Fit, states: int, fading: float = 0.0) -> Nodes:
+    """Return the node set of so many states for up to `n` samples, n a power of two.
+
+    A memory that fades by exp(-fading) a step has its exponentials faster by as much, but the one that stays.
+    The fastest one stays as it is, and so does how far the terms of the sum cancel at the exact lags.
+    """
+    fastest = min(fit.fastest, states / 7.5)
+    shift = min(fading, fastest / 16)
+    rates = _rates(states - fit.first + 1, _SLOWEST / n, fastest - shift)
+    rates[1:] += shift
     lags = _lags(fit.first, n, 128, 500)
     scale = lags[:, None] ** 0.75
     decays = np.exp(-np.outer(lags - fit.first, rates))
@@ -143,10 +153,18 @@ def node_length(n: int) -> int:
 def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None:
     """Return the node set for a definition on `n` samples, or None where its error is above the dtype's tolerance.
 
-    The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha.
+    The error is measured for the definition's own orders, or on a grid over the bounds of a tensor alpha. A definition
+    with a time scale is told in steps (`Definition.in_steps`).
     """
-    is_fixed = definition.is_fixed
-    return _accepted(definition if is_fixed else family(definition), is_fixed, node_length(n), precision)
+    wanted = definition.approximated
+    if wanted is None:
+        return None
+    is_fixed, length = wanted.is_fixed, node_length(n)
+    if 0 < len(wanted.own_rates) <= LANES:
+        found = _exact(wanted.own_rates, length)
+        if len(wanted.own_rates) == 1 or found.error(wanted) <= tolerance(length, precision):
+            return found
+    return _accepted(wanted if is_fixed else family(wanted), is_fixed, length, precision)
 
 
 def tolerance(n: int, precision: str) -> float:
@@ -154,12 +172,22 @@ def tolerance(n: int, precision: str) -> float:
     return TOLERANCES[precision] * max(1.0, n / 65536)
 
 
+@lru_cache(maxsize=256)
+def _exact(rates: tuple[float, ...], n: int) -> Nodes:
+    """Return the node set of weights that are one of these exponentials each: no lag but 0 is apart."""
+    first, certified = 1, _lags(1, n, 400, 1500)
+    lags = certified[:1] if len(rates) == 1 else _lags(1, n, 64, 64)
+    u, s, vt = np.linalg.svd(np.exp(-np.outer(lags - first, rates)), full_matrices=False)
+    keep = s > 1e-14 * s[0]  # rates next to each other stand for each other
+    return Nodes(first, np.array(rates), lags, certified, u[:, keep] / s[keep], vt[keep])
+
+
 @lru_cache(maxsize=1024)
 def _accepted(definition: Definition, fixed: bool, n: int, precision: str) -> Nodes | None:
     fit, largest = FITS[precision], tolerance(n, precision)
     fewest = fit.fewest(n)
     for states in range(fewest, fewest + _TRIES * LANES, LANES):
-        found = nodes(n, fit, states)
+        found = nodes(n, fit, states, definition.fading)
         if all(found.error(each) <= largest for each in _certified(definition, fixed)):
             return found
     return None

@@ -14,7 +14,7 @@ import numpy as np
 
 from hpfracc_nn.fractional.namespace import Array, Namespace
 
-_HEAD = 64
+HEAD = 64
 _TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
 
 start = None  # no column
@@ -38,21 +38,27 @@ def rate(alpha: float) -> float:
 def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
     """Return the coefficients of (1-z)**beta, -3 <= beta <= 3: shape [*c, k]."""
     beta = beta[..., None]
-    j = np.arange(1.0, _HEAD + 1)
+    j = np.arange(1.0, HEAD + 1)
     table = xp.concat([0 * beta + 1, xp.cumprod((xp.constant(j - 1, beta) - beta) / xp.constant(j, beta))])
-    near, far = lags[lags < _HEAD], lags[lags >= _HEAD].astype(np.float64)
+    near, far = lags[lags < HEAD], lags[lags >= HEAD].astype(np.float64)
     parts = [xp.take(table, near)] if near.size else []
     if far.size:
-        inverse, bernoulli = _gamma_ratio()
-        steps = far ** -inverse[:, None] - _HEAD ** -inverse[:, None]
-        # log Gamma(k - beta) - log Gamma(k + 1), less its value at 64
-        powers = [0 * beta + 1]
-        for _ in range(_TERMS + 1):
-            powers.append(powers[-1] * -beta)
-        series = xp.matmul(xp.concat(powers), xp.constant(bernoulli @ steps, beta))
-        ratio = xp.exp(series - (beta + 1) * xp.constant(np.log(far / _HEAD), beta))
-        parts.append(xp.take(table, np.array([_HEAD])) * ratio)
+        ratio = xp.exp(fall(-beta, far, xp) - (beta + 1) * xp.constant(np.log(far / HEAD), beta))
+        parts.append(xp.take(table, np.array([HEAD])) * ratio)
     return xp.concat(parts)
+
+
+def fall(a: Array, far: np.ndarray, xp: Namespace) -> Array:
+    """Return log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k at `far` lags k, less its value at lag 64.
+
+    Shapes: a [*c, 1], |a| <= 3; far [k]; result [*c, k].
+    """
+    inverse, bernoulli = _gamma_ratio()
+    steps = far ** -inverse[:, None] - HEAD ** -inverse[:, None]
+    powers = [0 * a + 1]
+    for _ in range(_TERMS + 1):
+        powers.append(powers[-1] * a)
+    return xp.matmul(xp.concat(powers), xp.constant(bernoulli @ steps, a))
 
 
 @lru_cache(maxsize=1)

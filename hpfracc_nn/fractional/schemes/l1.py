@@ -40,6 +40,16 @@ def cells(taylor: int, order: int) -> Polynomial:
     return multiply(differences(taylor + 1 - order), slope)
 
 
+def pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
+    """Return the slope on each cell of any times: samples [..., n], steps [..., n - 1], result [..., n - 1]."""
+    return [(samples[..., 1:] - samples[..., :-1]) / steps]
+
+
+def power(alpha: Array, taylor: int) -> Array:
+    """Return the order of the integral that is taken of the slopes."""
+    return taylor - alpha
+
+
 def start_index(taylor: int) -> int:
     """Unused: there is no column."""
     return 1

@@ -33,6 +33,19 @@ def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace
     return xp.concat(parts)
 
 
+def pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
+    """Return the mean slope on each cell of any times and half its increase, 0 on the first; shapes as in `l1.pieces`.
+
+    The increase is that of the quadratic through the cell's samples and the one before.
+    """
+    (slope,) = l1.pieces(samples, steps, xp)
+    bend = (slope[..., 1:] - slope[..., :-1]) * (steps[..., 1:] / (steps[..., 1:] + steps[..., :-1]))
+    return [slope, xp.concat([0 * slope[..., :1], bend])]
+
+
+power = l1.power
+
+
 def start_index(taylor: int) -> int:
     """The column acts on d[1]."""
     return 1

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.definitions import Definition, Multiplier
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
@@ -88,7 +88,7 @@ def check_dense(owner: str, name: str, given: Tensor) -> None:
         raise TypeError(f"{owner}({name} of layout {given.layout}): needs a dense tensor; pass {name}.to_dense().")
 
 
-def alpha_shape(definition: Definition) -> tuple[int, ...]:
+def alpha_shape(definition: Definition | Multiplier) -> tuple[int, ...]:
     """Return the shape of a definition's alpha."""
     alpha = definition.alpha
     if isinstance(alpha, float):

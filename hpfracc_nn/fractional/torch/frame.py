@@ -89,13 +89,25 @@ class Frame:
 Steps = tuple[Callable[..., None], Callable[..., None]]
 
 
-def by_tiles(run: Callable[..., None], adjoint: Callable[..., None]) -> Steps:
-    """Return a kernel's run and adjoint, made of functions (form, pairs) that write into the second of each pair."""
+def by_tiles(run: Callable[..., None], adjoint: Callable[..., None], *, turns_narrow: bool = False) -> Steps:
+    """Return a kernel's run and adjoint, made of functions (form, pairs) that write into the second of each pair.
+
+    Args:
+        run: The product.
+        adjoint: Its transpose.
+        turns_narrow: Whether data with time in the middle and few signals side by side are turned round first.
+    """
+
+    def arrays(shape: Shape, x: Tensor, y: Tensor) -> Pairs:
+        both = x.view(shape), y.view(shape)
+        return tiles.with_time_last(*both) if turns_narrow and tiles.is_narrow(x.numel(), shape[3]) else (both,)
 
     def run_all(form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
-        run(form, frame.forward(x.view(shape), y.view(shape), form.multiple))
+        for data, result in arrays(shape, x, y):
+            run(form, frame.forward(data, result, form.multiple))
 
     def adjoint_all(form: Form, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
-        adjoint(form, frame.backward(g.view(shape), gx.view(shape), form.multiple))
+        for data, result in arrays(shape, g, gx):
+            adjoint(form, frame.backward(data, result, form.multiple))
 
     return run_all, adjoint_all

@@ -26,8 +26,6 @@ class TorchNamespace:
     abs = staticmethod(torch.abs)
     angle = staticmethod(torch.angle)
     polygamma = staticmethod(torch.polygamma)
-    fft = staticmethod(torch.fft.fft)
-    ifft = staticmethod(torch.fft.ifft)
 
     def asarray(self, value: Any) -> Tensor:
         if isinstance(value, Tensor):
@@ -41,8 +39,17 @@ class TorchNamespace:
     def where(self, condition: Tensor, x: Any, y: Any) -> Tensor:
         return torch.where(condition, x, y)
 
+    def fft(self, x: Tensor, *, norm: str | None = None) -> Tensor:
+        return torch.fft.fft(x, norm=norm) if x.numel() else x + 0j  # MKL refuses to transform no signal
+
+    def ifft(self, x: Tensor, *, norm: str | None = None) -> Tensor:
+        return torch.fft.ifft(x, norm=norm) if x.numel() else x + 0j
+
     def cumprod(self, x: Tensor) -> Tensor:
         return torch.cumprod(x, dim=-1)
+
+    def cumsum(self, x: Tensor) -> Tensor:
+        return torch.cumsum(x, dim=-1)
 
     def convolve(self, a: Tensor, b: Tensor) -> Tensor:
         n = a.shape[-1]
@@ -52,9 +59,8 @@ class TorchNamespace:
         return torch.sum(x, dim=-1)
 
     def take(self, x: Tensor, index: np.ndarray) -> Tensor:
-        first, last = int(index.flat[0]), int(index.flat[-1])
-        if index.ndim == 1 and last - first + 1 == index.size:
-            return x.narrow(-1, first, index.size)
+        if index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size:
+            return x.narrow(-1, int(index[0]), index.size)
         return x[..., torch.as_tensor(index, device=x.device)]
 
     def concat(self, arrays: list[Tensor]) -> Tensor:

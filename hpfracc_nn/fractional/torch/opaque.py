@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,10 @@ from hpfracc_nn.selection import BackendManager, Site, default_manager, is_proce
 
 _NAMES = {kind: name for name, kind in DEFINITIONS.items()}
 
-_OPERATOR = "float[] orders, int[] shape, str definition, str scheme, float[] bounds, float dt, int dim, str owner"
+_OPERATOR = (
+    "float[] orders, int[] shape, str definition, str scheme, float[] bounds, float[] numbers, str[] words, float dt, "
+    "int dim, str owner"
+)
 _NEEDS = "bool needs_x=False, bool needs_alpha=False"
 _TAGS = (torch.Tag.pt2_compliant_tag,)
 _LIBRARY = torch.library.Library("hpfracc_nn", "DEF")
@@ -48,22 +52,29 @@ APPLY, BACKWARD = torch.ops.hpfracc_nn.apply.default, torch.ops.hpfracc_nn.backw
 
 
 class Operator(NamedTuple):
-    """What an operation is told besides its tensors: alpha is a tensor argument, else `orders` in `shape`."""
+    """What an operation is told besides its tensors: alpha is a tensor argument, else `orders` in `shape`.
+
+    `numbers` and `words` are the definition's own options, in the order of its fields.
+    """
 
     orders: Sequence[float]
     shape: Sequence[int]
     definition: str
     scheme: str
     bounds: Sequence[float]
+    numbers: Sequence[float]
+    words: Sequence[str]
     dt: float
     dim: int
     owner: str
 
     def at(self, alpha: Tensor | None) -> Definition:
         """Return the definition with its alpha."""
+        options: tuple[float | str, ...] = (*self.numbers, *self.words)
+        given = self.scheme, tuple(self.bounds), options
         if alpha is None:
-            return _fixed(self.definition, self.scheme, tuple(self.bounds), tuple(self.orders), tuple(self.shape))
-        return DEFINITIONS[self.definition](alpha, self.scheme, tuple(self.bounds) or None)  # type: ignore[arg-type]
+            return _fixed(self.definition, *given, tuple(self.orders), tuple(self.shape))
+        return _defined(self.definition, alpha, *given)
 
     def eagerly(self, x: Tensor, alpha: Tensor | None) -> Tensor:
         """Return what a plain call returns: autograd and every transform of torch.func follow it."""
@@ -93,11 +104,13 @@ def compiled(
             )
         return _outside(owner, x, definition, dt, dim, where)
     bounds = [] if definition.bounds is None else list(definition.bounds)
+    numbers = [option for option in definition.options if isinstance(option, float)]
+    words = [option for option in definition.options if isinstance(option, str)]
     alpha = definition.alpha
     if isinstance(alpha, Tensor):
-        return APPLY(x, alpha, [], [], name, definition.scheme, bounds, dt, dim, owner)
+        return APPLY(x, alpha, [], [], name, definition.scheme, bounds, numbers, words, dt, dim, owner)
     orders, shape = list(definition.orders), list(alpha_shape(definition))
-    return APPLY(x, None, orders, shape, name, definition.scheme, bounds, dt, dim, owner)
+    return APPLY(x, None, orders, shape, name, definition.scheme, bounds, numbers, words, dt, dim, owner)
 
 
 def _outside(
@@ -117,9 +130,25 @@ def _site() -> Site:
 
 @functools.lru_cache(maxsize=256)
 def _fixed(
-    definition: str, scheme: str, bounds: tuple[float, ...], orders: tuple[float, ...], shape: tuple[int, ...]
+    definition: str,
+    scheme: str,
+    bounds: tuple[float, ...],
+    options: tuple[float | str, ...],
+    orders: tuple[float, ...],
+    shape: tuple[int, ...],
 ) -> Definition:
-    return DEFINITIONS[definition](np.reshape(orders, shape).tolist(), scheme, bounds or None)  # type: ignore[arg-type]
+    return _defined(definition, np.reshape(orders, shape).tolist(), scheme, bounds, options)
+
+
+def _defined(
+    definition: str, alpha: Any, scheme: str, bounds: tuple[float, ...], options: tuple[float | str, ...]
+) -> Definition:
+    """Return a definition from what `compiled` told of it; options of one type keep their order."""
+    kind = DEFINITIONS[definition]
+    found = kind(alpha, scheme, bounds or None)  # type: ignore[arg-type]
+    names = sorted(kind.own_fields, key=lambda name: isinstance(getattr(found, name), str))
+    chosen: dict[str, Any] = dict(zip(names, options, strict=True))
+    return replace(found, **chosen) if chosen else found
 
 
 # Forward

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.torch.eager import check_alpha, computed
+from hpfracc_nn.fractional.torch import spectral  # noqa: F401  part of this room
+from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed
 from hpfracc_nn.fractional.torch.opaque import compiled
 from hpfracc_nn.selection import BackendManager, Site, default_manager
 
@@ -17,6 +20,10 @@ ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
 def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Tensor:
     """Return the operator applied to `x` along `dim`; same shape, dtype and device. See `fractional.derivative`."""
     dt = errors.positive_step(owner, dt)
+    if definition.side != "left":
+        return _on_other_sides(
+            owner, x, definition, dim, lambda x, left, axis: apply(owner, x, left, dt, axis, manager)
+        )
     if torch.compiler.is_compiling():
         return compiled(owner, x, definition, dt, dim, manager)
     if not definition.is_fixed:
@@ -27,6 +34,28 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
 
 def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
     """Return the same for arguments that were checked before, with the plans of `site`."""
+    if definition.side != "left":
+        return _on_other_sides(
+            owner, x, definition, dim, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
+        )
     if torch.compiler.is_compiling():
         return compiled(owner, x, definition, dt, dim, site.manager)
     return computed(owner, x, definition, errors.positive_step(owner, dt), dim, site)
+
+
+def _on_other_sides(
+    owner: str, x: Tensor, definition: Definition, dim: int, on_left: Callable[[Tensor, Definition, int], Tensor]
+) -> Tensor:
+    """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    check_dense(owner, "x", x)
+    axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
+    backwards = x.flip(axis)
+    if definition.side == "right":
+        return on_left(backwards, left, axis).flip(axis)
+    both = torch.stack([x, backwards])
+    if definition.is_wide and x.is_floating_point():
+        both = both.to(torch.float64)  # until they are added up, where large parts may cancel
+    from_left, from_right = on_left(both, left, axis + 1)
+    return ((from_left + from_right.flip(axis)) / 2).to(x.dtype)

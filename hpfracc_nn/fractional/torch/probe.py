@@ -126,6 +126,9 @@ class TorchProbe:
         signal = torch.ones(64, 2048, **place)
         large, result = torch.ones(1 << 20, **place), torch.empty(1 << 20, **place)
         small, smaller = torch.ones(64, 64, **place), torch.empty(64, 64, **place)
+        # Freed at once: the C library keeps pages up to this size from now on, as in a process that ran for a while.
+        # Without it a transform's result is mapped anew at each call in some processes: a third of the rate.
+        torch.empty(2 * large.numel(), **place)
         with torch.no_grad():
             product = _seconds(lambda: torch.mm(a, b, out=out), device, repeats=3)
             transform = _seconds(lambda: torch.fft.rfft(signal), device)

@@ -207,17 +207,23 @@ def initial_state(
     if not definition.is_fixed:
         check_alpha(owner, definition)
     kind, (low, high) = type(definition).__name__, definition.interval
+    if definition.side != "left":
+        raise ValueError(
+            f"{owner}({kind}, side={definition.side!r}): needs side='left' one sample at a time, because the "
+            "others begin at the last sample; use the whole series."
+        )
     if definition.subtracts and definition.taylor == 2:
         raise ValueError(
             f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs alpha <= 1 one sample at a time, because above "
             "it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series."
         )
     layout_of(owner, (*shape, 1), len(shape), alpha_shape(definition))  # raises where alpha does not fit
-    nodes = exponentials(definition, horizon, "stream")
+    nodes = exponentials(definition.in_steps(dt), horizon, "stream")
     if nodes is None:
         raise ValueError(
             f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs weights that are a sum of decaying "
-            "exponentials; keep the orders of one stream, or their bounds, between neighbouring whole numbers."
+            "exponentials, the same for every alpha; keep the orders of one stream, or their bounds, between "
+            "neighbouring whole numbers, or, where memory has a time scale, pass a fixed alpha or a shorter horizon."
         )
     alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
     definition = definition if alpha is None else definition.at(high)

@@ -22,6 +22,7 @@ from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
+from hpfracc_nn.fractional.torch.slopes import slopes
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 
 _NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
@@ -198,10 +199,11 @@ class Weights(Columns):
         tabulated: bool = True,
         charge: Charge = free,
     ):
-        nodes = None
+        nodes, shared, in_steps = None, None, definition.in_steps(dt)
         if n > SHORTEST:
-            nodes = exponentials(definition, n, "float64" if dtype == torch.float64 else "float32")
-        shared = family(definition) if tabulated and not definition.is_fixed else None
+            nodes = exponentials(in_steps, n, "float64" if dtype == torch.float64 else "float32")
+        if tabulated and definition.is_tabulated and not definition.is_fixed:
+            shared = family(in_steps)
         super().__init__(definition, n, dt, dtype, device, nodes, shared, charge)
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
 
@@ -240,29 +242,21 @@ class Slopes(Columns):
 
 def _derived(definition: Definition, n: int, dt: float) -> Stencil:
     """Return the stencil whose columns are derivatives in alpha of a definition's, by its formulas' autograd."""
-    alpha, records = TORCH.asarray(definition.alpha), torch.is_grad_enabled()
-    if not (records and alpha.requires_grad):
-        alpha = alpha.detach().requires_grad_()
+    alpha = TORCH.asarray(definition.alpha)
     of = definition.stencil_at(alpha, n, dt, TORCH)
 
-    def slopes(columns: Callable[[np.ndarray], Tensor]) -> Callable[[np.ndarray], Tensor]:
+    def derived(name: str) -> Callable[[np.ndarray], Tensor]:
         def evaluated(at: np.ndarray) -> Tensor:
-            # A channel's weights depend on its own alpha: the factor of what is pulled back is the derivative.
-            with torch.enable_grad():
-                values = columns(at)
-                seeds = torch.zeros_like(values, requires_grad=True)
-                (pulled,) = torch.autograd.grad(values, alpha, seeds, create_graph=True)
-                (found,) = torch.autograd.grad(pulled, seeds, torch.ones_like(pulled), create_graph=records)
+            (found,) = slopes(lambda alpha: [getattr(definition.stencil_at(alpha, n, dt, TORCH), name)(at)], alpha)
             return found
 
         return evaluated
 
-    start, analytic = of.start_column, of.analytic_columns
     return replace(
         of,
-        column=slopes(of.column),
-        start_column=None if start is None else slopes(start),
-        analytic_columns=None if analytic is None else slopes(analytic),
+        column=derived("column"),
+        start_column=None if of.start_column is None else derived("start_column"),
+        analytic_columns=None if of.analytic_columns is None else derived("analytic_columns"),
     )
 
 

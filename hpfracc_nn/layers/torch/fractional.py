@@ -27,7 +27,8 @@ class FractionalLayer(nn.Module):
 
     Args:
         alpha: The order, or one per channel.
-        definition: "caputo", "riemann_liouville", "grunwald_letnikov" or "riemann_liouville_integral", or the class.
+        definition: A name, such as "caputo" or "riemann_liouville_integral", a definition's class, or a definition: its
+            options are taken, and its order and bounds are not.
         scheme: The discretisation; None is the definition's default.
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
         learn_alpha: Whether alpha is a parameter.
@@ -55,7 +56,7 @@ class FractionalLayer(nn.Module):
     def __init__(
         self,
         alpha: float | Sequence[float] = 0.5,
-        definition: str | type[Definition] = "caputo",
+        definition: str | type[Definition] | Definition = "caputo",
         *,
         scheme: str | None = None,
         channels: int | None = None,
@@ -68,9 +69,9 @@ class FractionalLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        kind = _kind(definition)
-        options = {} if scheme is None else {"scheme": scheme}
-        start = kind(alpha, bounds=bounds, **options)
+        given = definition if isinstance(definition, Definition) else _kind(definition)(0.5)
+        given = given if scheme is None else replace(given, scheme=scheme)
+        start = replace(given, alpha=alpha, bounds=bounds)
         if not start.is_fixed:
             raise TypeError(
                 f"FractionalLayer(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
@@ -84,7 +85,7 @@ class FractionalLayer(nn.Module):
         if self.learn_alpha:
             bounds = start.bounds or unit_interval(start.interval)
             self.order = Alpha(start.alpha, bounds, shape, owner="FractionalLayer", device=device, dtype=dtype)
-            start = kind(bounds[1], bounds=bounds, **options)
+            start = replace(given, alpha=bounds[1], bounds=bounds)
         self.definition = start
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
@@ -177,7 +178,10 @@ class FractionalLayer(nn.Module):
         name = next(name for name, kind in DEFINITIONS.items() if type(definition) is kind)
         alpha = f"alpha={definition.alpha}" if not self.learn_alpha else "learn_alpha=True"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, definition={name!r}, scheme={definition.scheme!r}{channels}, dt={self.dt:g}, dim={self.dim}"
+        own = "".join(f", {option}={getattr(definition, option)!r}" for option in definition.own_fields)
+        side = "" if definition.side == "left" else f", side={definition.side!r}"
+        operator = f"definition={name!r}, scheme={definition.scheme!r}{own}{side}"
+        return f"{alpha}, {operator}{channels}, dt={self.dt:g}, dim={self.dim}"
 
     def _shape(self, alpha: float | tuple) -> tuple[int, ...]:
         if isinstance(alpha, float):
@@ -231,7 +235,7 @@ def _kind(definition: str | type[Definition]) -> type[Definition]:
         return definition
     if not isinstance(definition, str):
         raise TypeError(
-            f"FractionalLayer(definition={definition!r}): needs a name or a definition's class; pass one of "
+            f"FractionalLayer(definition={definition!r}): needs a name, a definition or the class of one; pass one of "
             f"{', '.join(map(repr, sorted(DEFINITIONS)))}."
         )
     return DEFINITIONS[errors.one_of("FractionalLayer", "definition", definition, DEFINITIONS)]

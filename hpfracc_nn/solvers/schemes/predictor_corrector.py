@@ -9,7 +9,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Array, Namespace
-from hpfracc_nn.solvers.schemes.cells import constant_block, linear_block
+from hpfracc_nn.fractional.schemes.cells import constant_block, linear_block
 from hpfracc_nn.solvers.schemes.rectangle import predictor
 from hpfracc_nn.solvers.schemes.scheme import Weights
 from hpfracc_nn.solvers.schemes.trapezoid import corrector

@@ -8,9 +8,9 @@ from typing import ClassVar
 import numpy as np
 
 from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.schemes.cells import linear_block
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 from hpfracc_nn.solvers.roots import Newton, Roots
-from hpfracc_nn.solvers.schemes.cells import linear_block
 from hpfracc_nn.solvers.schemes.scheme import Weights, lags, scaled
 
 

@@ -74,7 +74,7 @@ register(
         "torch",
         "torch",
         "chunked_scan",
-        *by_tiles(run, adjoint),
+        *by_tiles(run, adjoint, turns_narrow=True),
         chunks.prepare,
         cost,
         chunks.refuses,

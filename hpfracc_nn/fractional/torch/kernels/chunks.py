@@ -17,7 +17,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.scratch import scratch
-from hpfracc_nn.fractional.torch.tiles import tile_bytes
+from hpfracc_nn.fractional.torch.tiles import is_narrow, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 
@@ -31,7 +31,7 @@ def chunk_length(workload: Workload) -> int:
     Measured on a CPU from 16 to 256: 128 is the fastest, or as fast, from 256 x 256 to 1 x 65536 samples in both
     precisions, 2 to 4 times as fast as 32; with time in the middle, where a chunk is multiplied from the left, 64.
     """
-    return 128 if workload.width == 1 else 64
+    return 128 if workload.width == 1 or is_narrow(workload.samples, workload.width) else 64
 
 
 def prepare(weights: Weights, workload: Workload) -> ChunkForm:
@@ -190,12 +190,12 @@ def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
     samples = rows * workload.width * chunks * length
     passes = 1 + workload.needs_gradient + workload.learns_weights
     scans = passes * samples / length * k
-    size = workload.itemsize
+    size, turned = workload.itemsize, is_narrow(workload.samples, workload.width)
     return Cost(
         flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": scans},
-        bytes=passes * samples * size * (3.0 + 2.0 * k / length),
+        bytes=passes * samples * size * (3.0 + 8.0 * turned + 2.0 * k / length),
         launches=passes * (3 if chunks > 1 else 8),  # with the passes around the product
-        workspace=tile_bytes(workload) * (1 + 2 * (workload.channels > 1) + _COPIES * k / length),
+        workspace=tile_bytes(workload) * (1 + 2 * (workload.channels > 1) + 2 * turned + _COPIES * k / length),
     )
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
 from hpfracc_nn.fractional.torch.frame import by_tiles
-from hpfracc_nn.fractional.torch.tiles import tile_bytes
+from hpfracc_nn.fractional.torch.tiles import is_narrow, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -34,10 +34,13 @@ def cost(workload: Workload) -> Cost:
     n, samples, size = workload.n, workload.samples, workload.itemsize
     passes = 1 + workload.needs_gradient + workload.learns_weights
     matrix = workload.channels * n * n * size
-    tiles = 1 + workload.needs_gradient + (workload.channels > 1)  # differences, adjoint, the order of the channels
+    turned = is_narrow(workload.samples, workload.width)
+    # Of differences, of the adjoint, for the order of the channels, turned round and back.
+    tiles = 1 + workload.needs_gradient + (workload.channels > 1) + 2 * turned
     return Cost(
         flops={"matmul": 2.0 * samples * n * passes},
-        bytes=passes * (2.0 * samples * size + 3.0 * matrix),  # read once, at a third of the speed of a copy
+        bytes=passes
+        * ((2.0 + 8.0 * turned) * samples * size + 3.0 * matrix),  # read once, at a third of the speed of a copy
         launches=4 + 5 * workload.needs_gradient + 10 * workload.learns_weights,  # with the passes around the product
         workspace=(1 + workload.learns_weights) * matrix + tiles * tile_bytes(workload),
     )
@@ -66,4 +69,8 @@ def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
         )
 
 
-register(Kernel("toeplitz", "torch", "torch", "dense", *by_tiles(run, adjoint), prepare, cost, refuses, saves))
+register(
+    Kernel(
+        "toeplitz", "torch", "torch", "dense", *by_tiles(run, adjoint, turns_narrow=True), prepare, cost, refuses, saves
+    )
+)

@@ -18,7 +18,7 @@ from hpfracc_nn.selection import Cost, Kernel, Workload, register
 # one signal, measured from 1 x 1024 to 1 x 65536 on one core.
 _PLANNING = 4
 _PLANNING_POINT = 160
-_STRIDED = 3  # times as long, where time is in the middle
+_STRIDED = 2  # times as long, where time is in the middle
 
 
 def prepare(weights: Weights, workload: Workload) -> ColumnForm:

@@ -132,7 +132,7 @@ register(
         "torch",
         "xla",
         "chunked_scan",
-        *by_tiles(run, adjoint),
+        *by_tiles(run, adjoint, turns_narrow=True),
         chunks.prepare,
         cost,
         refuses,

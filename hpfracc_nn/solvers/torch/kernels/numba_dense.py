@@ -6,22 +6,18 @@ order.
 
 from __future__ import annotations
 
-import sys
 from importlib import import_module
 
 import numpy as np
 from torch import Tensor
 
-from hpfracc_nn.fractional.numba.availability import is_kept, unusable
+from hpfracc_nn.fractional.numba.availability import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.selection.installed import find_spec
 from hpfracc_nn.solvers.torch.forms import Blocks
 from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
 from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
 
-_DTYPES = ("float32", "float64")
-# Seconds, on a core of 2.5 GHz.
-_COMPILED, _LOADED, _NUMBA_LOADED = 1.0, 0.1, 0.5
+_COMPILED, _LOADED = 1.0, 0.1  # seconds, on a core of 2.5 GHz
 
 _ready: set[str] = set()  # dtypes whose function has run
 
@@ -68,21 +64,14 @@ def cost(workload: Workload) -> Cost:
 
 def refuses(workload: Workload) -> str | None:
     """Return why the workload cannot be taken, or None."""
-    if workload.device != "cpu":
-        return f"it computes on the CPU and the data lie on {workload.device}"
-    if find_spec("numba") is None:
-        return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
-    if workload.dtype not in _DTYPES:
-        return f"{workload.dtype} is not computed in; it takes float32 and float64"
-    return unusable()
+    return refusal(workload)
 
 
 def compiles(workload: Workload) -> Compilation | None:
     """Return what the next call loads or compiles: the function for this dtype."""
     if workload.dtype in _ready:
         return None
-    seconds = (_LOADED if is_kept() else _COMPILED) + _NUMBA_LOADED * ("numba.core" not in sys.modules)
-    return Compilation(seconds, ("numba history", workload.dtype))
+    return compilation(("numba history", workload.dtype), compiled=_COMPILED, loaded=_LOADED)
 
 
 for op in (OPS["auto"], OPS["full"], OPS["window"]):

@@ -3,7 +3,9 @@
 Of each parameter are kept `history`, the memory's rows [R, values], and `direction`, where the average is written, of
 the gradient's shape and strides; the rows hold their values in the same order as `direction`. How many gradients were
 stored stands in `history_step`. In capturable groups, whose steps a CUDA graph may replay without Python, it is the
-difference between the base optimizer's `step`, a tensor, and `history_start`.
+difference between the base optimizer's `step`, a tensor, and `history_start`. `history_memory` says what kind of rows
+these are. They are gradients or averages of them, whatever the weights: another alpha, or another kind of weights, go
+on with them.
 """
 
 from __future__ import annotations
@@ -17,10 +19,10 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Site
 from hpfracc_nn.training.torch.optimizers import kernels  # noqa: F401  registered on import
-from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Group, State
+from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Directions, Group, State
 from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Memory, WeightsByLag, Window
-from hpfracc_nn.training.torch.optimizers.mix import mixed
-from hpfracc_nn.training.torch.optimizers.tensors import in_order, room_like, shaped
+from hpfracc_nn.training.torch.optimizers.mix import prepared
+from hpfracc_nn.training.torch.optimizers.tensors import check_belongs, in_order, room_like, shaped
 
 
 @dataclass(frozen=True)
@@ -39,7 +41,7 @@ class Average:
     drops: bool = False
     fades: bool = False
     needs_closure = False
-    keeps = ("history", "direction", "history_step", "history_start")
+    keeps = ("history", "direction", "history_step", "history_start", "history_memory")
 
     def fault(self, group: Group) -> str | None:
         if group["memory"] == EXPONENTIALS and not self.fades:
@@ -57,30 +59,32 @@ class Average:
     def is_identity(self, group: Group) -> bool:
         return group["alpha"] == 1 or group["memory"] == 1
 
-    def directions(
+    def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
-    ) -> list[Tensor]:
+    ) -> Directions:
         memory = self.memory(group)
-        for grad, state in zip(grads, states, strict=True):
-            _prepare(state, memory, grad)
+        kept = [_kept(state, memory, grad) for grad, state in zip(grads, states, strict=True)]
         if group.get("capturable") or group.get("differentiable"):
-            return [_recorded(group, memory, grad, state) for grad, state in zip(grads, states, strict=True)]
-        alike: dict[tuple, list[tuple[Tensor, State]]] = defaultdict(list)
-        for grad, state in zip(grads, states, strict=True):
-            alike[grad.device, grad.dtype, _stored(state)].append((grad, state))
+            return lambda: [_recorded(group, memory, *each) for each in zip(grads, states, kept, strict=True)]
+        alike: dict[tuple, list[tuple[Tensor, State, State]]] = defaultdict(list)
+        for grad, state, held in zip(grads, states, kept, strict=True):
+            alike[grad.device, grad.dtype, _stored(held)].append((grad, state, held))
+        mixes = []
         for (device, _, stored), found in alike.items():
             _check_capture(device)
-            averages = [in_order(state["direction"], state["direction"]) for _, state in found]
-            mixed(
-                site,
-                [in_order(grad, state["direction"]) for grad, state in found],
-                [state["history"] for _, state in found],
-                averages,
-                memory.mix(group["alpha"], stored, group.get("seed")),
-            )
-            for _, state in found:
-                state["history_step"] = stored + 1
-        return [state["direction"] for state in states]
+            lines = [in_order(grad, held["direction"]) for grad, _, held in found]
+            averages = [in_order(held["direction"], held["direction"]) for _, _, held in found]
+            mix = memory.mix(group["alpha"], stored, group["seed"] if self.drops else None)
+            mixes.append(prepared(site, lines, [held["history"] for _, _, held in found], averages, mix))
+
+        def directions() -> list[Tensor]:
+            for mixed, ((_, _, stored), found) in zip(mixes, alike.items(), strict=True):
+                mixed()
+                for _, state, held in found:
+                    _keep(state, held, stored + 1)
+            return [held["direction"] for held in kept]
+
+        return directions
 
     def memory(self, group: Group) -> Memory:
         """Return the memory that the group's options name."""
@@ -89,58 +93,70 @@ class Average:
         return Window(group["memory"], self.weights, self.is_normalised)
 
 
-def _prepare(state: State, memory: Memory, grad: Tensor) -> None:
-    """Make room for what is kept, before the first gradient."""
+def _kept(state: State, memory: Memory, grad: Tensor) -> State:
+    """Return the state, if it is good for such a gradient, or what is to be written into it when the step is taken."""
     if "history" not in state:
-        state["direction"] = room_like(grad)
-        line = in_order(state["direction"], state["direction"])
-        state["history"] = line.new_zeros(memory.rows, line.numel())
-        state["history_step"] = 0
-    elif state["history"].shape[0] != memory.rows:
+        direction = room_like(grad)
+        line = in_order(direction, direction)
+        rows = line.new_zeros(memory.rows, line.numel(), dtype=memory.dtype(line.dtype))
+        return {"history": rows, "direction": direction, "history_step": 0, "history_memory": memory.length}
+    if state.get("history_memory") != memory.length:
         raise RuntimeError(
-            f"the state holds {state['history'].shape[0]} rows of past gradients for each parameter and the options of "
-            f"its group ask for {memory.rows}: memory is fixed at the first step; make a new optimizer for another one."
+            f"the state holds what memory={_named(state.get('history_memory'))} remembers and the options of its group "
+            f"ask for memory={_named(memory.length)}: memory is fixed at the first step; drop what is remembered with "
+            "optimizer.state.pop(parameter), or make a new optimizer."
         )
-    else:
-        _check_fit(state["direction"], state["history"], grad)
-
-
-def _check_fit(kept: Tensor, rows: Tensor, grad: Tensor) -> None:
-    """Raise unless what is kept is that of such a gradient: kernels go by addresses."""
-    values = kept.numel() * (2 if kept.is_complex() else 1)
-    is_whole = (rows.dtype, rows.device, rows.shape[1]) == (kept.dtype.to_real(), kept.device, values)
-    if is_whole and (kept.shape, kept.dtype, kept.device) == (grad.shape, grad.dtype, grad.device):
-        return
-    raise RuntimeError(
-        f"the state holds past gradients of shape {tuple(kept.shape)}, {kept.dtype} on {kept.device}, in rows of "
-        f"{rows.dtype}, and the gradient has shape {tuple(grad.shape)}, {grad.dtype} on {grad.device}: a history "
-        "belongs to one parameter as it is; drop it with optimizer.state.pop(parameter), or make a new optimizer."
-    )
-
-
-def _recorded(group: Group, memory: Memory, grad: Tensor, state: State) -> Tensor:
-    """Return the average of one parameter where a CUDA graph is to replay the step, or autograd to follow it."""
     direction, rows = state["direction"], state["history"]
-    if group.get("differentiable"):
-        rows = state["history"] = rows.clone()  # what former steps made is part of their graph
-        stored = torch.tensor(float(_stored(state)), device=grad.device)
-        state["history_step"] += 1
-        return shaped(memory.recorded(group["alpha"], stored, in_order(grad, direction), rows), direction)
-    stored = _stored_on_device(state, grad.device)
-    average = memory.recorded(group["alpha"], stored, in_order(grad, direction), rows)
-    in_order(direction, direction).copy_(average)
-    return direction
+    check_belongs("past gradients", direction, grad)
+    is_complex = direction.is_complex()
+    if rows.shape != (memory.rows, direction.numel() * (2 if is_complex else 1)) or rows.device != direction.device:
+        raise RuntimeError(
+            f"the state holds rows of shape {tuple(rows.shape)} on {rows.device} beside past gradients of shape "
+            f"{tuple(direction.shape)} on {direction.device}: they need {memory.rows} rows of as many values there; "
+            "drop them with optimizer.state.pop(parameter), or make a new optimizer."
+        )
+    dtype = memory.dtype(direction.dtype.to_real() if is_complex else direction.dtype)
+    # Whoever loads a state may have given all of it the parameter's dtype.
+    return state if rows.dtype == dtype else {**state, "history": rows.to(dtype)}
+
+
+def _named(length: float | None) -> str:
+    return repr(EXPONENTIALS) if length == Exponentials().length else str(length)
+
+
+def _keep(state: State, held: State, stored: int) -> None:
+    """Write what is kept into the state, with the number of gradients that were stored."""
+    if held is not state:
+        state.update(held)
+    state["history_step"] = stored
+    state.pop("history_start", None)
 
 
 def _stored(state: State) -> int:
     """Return how many gradients were stored."""
-    if "history_step" not in state:  # the group was capturable before
-        state["history_step"] = int(state["step"]) - state.pop("history_start")
-    return state["history_step"]
+    if "history_step" in state:
+        return state["history_step"]
+    return int(state["step"]) - state["history_start"]  # the group was capturable before
 
 
-def _stored_on_device(state: State, device: torch.device) -> Tensor:
-    """Return the same as a tensor that the base optimizer counts up."""
+def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: State) -> Tensor:
+    """Return the average of one parameter where a CUDA graph is to replay the step, or autograd to follow it."""
+    direction, alpha = held["direction"], group["alpha"]
+    line = in_order(grad, direction)
+    if group.get("differentiable"):
+        stored, rows = _stored(held), held["history"].clone()  # what former steps made is part of their graph
+        average = memory.recorded(alpha, torch.tensor(float(stored), device=grad.device), line, rows)
+        _keep(state, {**held, "history": rows}, stored + 1)
+        return shaped(average.to(line.dtype), direction)
+    average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, held["history"])
+    in_order(direction, direction).copy_(average)
+    return direction
+
+
+def _stored_on_device(state: State, held: State, device: torch.device) -> Tensor:
+    """Return how many gradients were stored as a tensor, made of what the base optimizer counts up from now on."""
+    if held is not state:
+        state.update(held)
     if "history_start" not in state:
         state["history_start"] = int(state.get("step", 0)) - state.pop("history_step")
     return state["step"] - state["history_start"] if "step" in state else torch.zeros((), device=device)

@@ -29,8 +29,8 @@ from scipy.special import roots_jacobi
 from torch import Tensor
 
 from hpfracc_nn.selection import Site
-from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Group, State
-from hpfracc_nn.training.torch.optimizers.tensors import as_real
+from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Directions, Group, State
+from hpfracc_nn.training.torch.optimizers.tensors import as_real, check_belongs
 
 NODES = 8  # exact for gradients that are polynomials of degree 15 along the line
 
@@ -48,15 +48,22 @@ class ClosedForm:
     def is_identity(self, group: Group) -> bool:
         return group["alpha"] == 1
 
-    def directions(
+    def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
-    ) -> list[Tensor]:
+    ) -> Directions:
         taken = []
         for p, grad, state in zip(params, grads, states, strict=True):
             previous = state.get("previous")
+            if previous is not None:
+                check_belongs("the previous point", previous, grad)
             taken.append(grad if previous is None else _modulated(grad, p - previous, group["alpha"]))
-            state["previous"] = p.clone() if previous is None else previous.copy_(p)
-        return taken
+
+        def directions() -> list[Tensor]:
+            for p, state in zip(params, states, strict=True):
+                state["previous"] = state["previous"].copy_(p) if "previous" in state else p.clone()
+            return taken
+
+        return directions
 
 
 @dataclass(frozen=True)
@@ -72,10 +79,11 @@ class FixedTerminal:
     def is_identity(self, group: Group) -> bool:
         return group["alpha"] == 1
 
-    def directions(
+    def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
-    ) -> list[Tensor]:
-        return [_modulated(grad, p, group["alpha"]) for p, grad in zip(params, grads, strict=True)]
+    ) -> Directions:
+        taken = [_modulated(grad, p, group["alpha"]) for p, grad in zip(params, grads, strict=True)]
+        return lambda: taken
 
 
 def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[Tensor, Tensor]:

@@ -6,7 +6,11 @@ implementations, and whoever reads `grad` before or after the step, hooks includ
 Weight decay, where the base optimizer adds it to the gradient, is added to the direction: it is not averaged.
 
 Where alpha is 1 nothing is replaced and nothing kept: state, state_dict and results are the base optimizer's. When
-alpha becomes 1 in the course of a run the history is dropped, and begins anew should alpha become less again.
+alpha becomes 1 in the course of a run the history is dropped, and begins anew should alpha become less again. So is
+what another kind kept, where the kind that a group has now does not keep it too.
+
+All that can be refused is refused before anything is changed, in whatever group. Where a kernel or the base optimizer
+fails after that, as where memory runs out, gradients that were averaged stay remembered, as its own moments do.
 
 Under torch.compile the step is an eager function around the base optimizer's step, which is compiled: the directions
 are made at run time, by the kernel that is best then.
@@ -23,10 +27,11 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.probe import around_compiled, uncompiled
 from hpfracc_nn.selection import BackendManager, default_manager
 from hpfracc_nn.training.torch.optimizers.caputo import mean_gradients
-from hpfracc_nn.training.torch.optimizers.kind import Group, State
+from hpfracc_nn.training.torch.optimizers.kind import Directions, Group, State
 from hpfracc_nn.training.torch.optimizers.kinds import KINDS, check_options, is_identity, kind_of
 
 _KEPT = frozenset(key for kind in KINDS.values() for key in kind.keeps)
+_DROPPED = {name: _KEPT - frozenset(kind.keeps) for name, kind in KINDS.items()}  # what a kind does not go on with
 
 if TYPE_CHECKING:
     _Base = torch.optim.Optimizer
@@ -43,11 +48,14 @@ class Fractional(_Base):
         alpha: Order, in (0, 1]; 1 is the base optimizer. Each group may have its own, also one that changes.
         kind: What takes the gradient's place; a key of `KINDS`.
         memory: How many gradients are averaged, that of the step included, or "exponentials".
-        generator: Where the random numbers of kind "fcgd" begin; None is torch's own. It is used when a group is
-            added; then on they follow from the group's seed and the number of steps, both in `state_dict`.
+        generator: Where the random numbers of kind "fcgd" begin. It is used when a group is added; then on they follow
+            from the group's seed and the number of steps, both in `state_dict`. None is the place of the group as its
+            seed: the same numbers in every run, and in every process, without which replicas would differ.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
         named: Options of the base optimizer by name.
     """
+
+    _takes_sparse = False  # where alpha is 1
 
     def __init__(
         self,
@@ -77,7 +85,7 @@ class Fractional(_Base):
         if isinstance(param_group, dict):
             check_options({**self.defaults, **param_group})
         super().add_param_group(param_group)
-        self._settle(self.param_groups[-1])
+        self._settle()
 
     @around_compiled
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -88,8 +96,8 @@ class Fractional(_Base):
                 clear the gradients itself; it is called at other points first.
 
         Raises:
-            RuntimeError: A gradient cannot be averaged: it is sparse, a tensor's subclass, or still scaled; or there is
-                no closure where one is needed.
+            RuntimeError: A gradient cannot be averaged: it is sparse, a tensor's subclass, or still scaled; the state
+                is that of another memory or parameter; or there is no closure where one is needed.
             LookupError: No kernel accepts the gradients.
         """
         means, loss = self._prepared(closure), None
@@ -118,7 +126,7 @@ class Fractional(_Base):
         """Check the options as they are now; return the gradients' means along the way, for kinds that want them."""
         for group in self.param_groups:
             check_options(group)
-            self._settle(group)
+        self._settle()
         groups = [group for group in self.param_groups if kind_of(group).needs_closure and not is_identity(group)]
         if not groups:
             return {}
@@ -133,19 +141,29 @@ class Fractional(_Base):
     def _exchange(self, means: dict[Tensor, Tensor]) -> _Exchange:
         """Return the directions, to be put where the gradients are."""
         exchange = _Exchange()
+        identities = [group for group in self.param_groups if is_identity(group)]
+        others = [group for group in self.param_groups if not is_identity(group)]
+        if others:
+            self._check_dense(identities)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            for group in self.param_groups:
-                params = [p for p in group["params"] if p.grad is not None]
-                if is_identity(group):
-                    self._forget(params)
-                    continue
-                for p in params:
-                    self._check_gradient(p.grad)
-                states = [self.state[p] if self.state.get(p) else exchange.fresh(p) for p in params]
-                grads = [means.get(p, p.grad) for p in params]
-                directions = kind_of(group).directions(group, params, grads, states, self._site)
-                exchange.prepare(params, directions)
+            found = [self._prepared_group(group, means, exchange) for group in others]
+            for group, (params, states, directions) in zip(others, found, strict=True):
+                _forget(states, _DROPPED[group["kind"]])
+                exchange.prepare(params, directions())
+        for group in identities:
+            _forget([self.state[p] for p in group["params"] if p in self.state], _KEPT)
         return exchange
+
+    def _prepared_group(
+        self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange
+    ) -> tuple[list[Tensor], list[State], Directions]:
+        """Return the parameters whose gradients make room, their states, and what makes the directions."""
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            self._check_gradient(p.grad)
+        states = [self.state[p] if self.state.get(p) else exchange.fresh(p) for p in params]
+        grads = [means.get(p, p.grad) for p in params]
+        return params, states, kind_of(group).prepared(group, params, grads, states, self._site)
 
     @uncompiled
     def _keep(self, exchange: _Exchange) -> None:
@@ -153,12 +171,14 @@ class Fractional(_Base):
         for p, state in exchange.states.items():
             self.state[p].update(state)
 
-    def _forget(self, params: list[Tensor]) -> None:
-        for p in params:
-            state = self.state.get(p)
-            if state and not _KEPT.isdisjoint(state):
-                for key in _KEPT:
-                    state.pop(key, None)
+    def _check_dense(self, groups: list[Group]) -> None:
+        """Raise what the base optimizer would where alpha is 1, but before other groups are changed."""
+        grads = [] if self._takes_sparse else [p.grad for group in groups for p in group["params"]]
+        if any(grad is not None and grad.is_sparse for grad in grads):
+            raise RuntimeError(
+                f"{type(self).__name__} does not support sparse gradients, as its base optimizer; make them dense, or "
+                "give these parameters an optimizer that takes them, such as torch.optim.SparseAdam."
+            )
 
     def _check_gradient(self, grad: Tensor) -> None:
         name = type(self).__name__
@@ -191,29 +211,64 @@ class Fractional(_Base):
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Load a state, as of the base optimizer; where that one saved it, each group's alpha, kind and memory stay."""
-        saved, present = state_dict["param_groups"], self.param_groups
-        if len(saved) == len(present):  # or else it is the base optimizer that says so
-            own = (*self._own_defaults, "seed")
-            kept = [{name: group[name] for name in own if name in group} for group in present]
-            groups = [{**mine, **group} for mine, group in zip(kept, saved, strict=True)]
-            state_dict = {**state_dict, "param_groups": groups}
-        super().load_state_dict(state_dict)
+        loaded: dict[str, Any] = {}
 
-    def _settle(self, group: Group) -> None:
-        """Give a group what it needs, also where its options were changed: a plain number, and the seed of its kind."""
-        group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
-        if group["kind"] == "fcgd" and "seed" not in group:
-            group["seed"] = int(torch.randint(2**62, (), generator=self.__dict__.get("_generator")))
+        def adopt(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
+            loaded.update(self._adopted(given))
+            return loaded
+
+        def restore(_: torch.optim.Optimizer) -> None:
+            self._restore_rows(loaded)
+
+        handles = [  # after the hooks of others, and before them
+            self.register_load_state_dict_pre_hook(adopt),
+            self.register_load_state_dict_post_hook(restore, prepend=True),
+        ]
+        try:
+            super().load_state_dict(state_dict)
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _adopted(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Return a saved state with groups as they are here."""
+        saved, present = state_dict["param_groups"], self.param_groups
+        if len(saved) != len(present):  # the base optimizer says so
+            return state_dict
+        groups = [self._adopted_group(*each) for each in zip(saved, present, strict=True)]
+        return {**state_dict, "param_groups": groups}
+
+    def _adopted_group(self, saved: Group, present: Group) -> Group:
+        """Return a saved group with what the base optimizer would not have saved."""
+        own = (*self._own_defaults, "seed")
+        return {**{name: present[name] for name in own if name in present}, **saved}
+
+    def _restore_rows(self, loaded: dict[str, Any]) -> None:
+        """Give rows their precision again: the base optimizer has given every tensor the parameter's dtype."""
+        for saved, group in zip(loaded["param_groups"], self.param_groups, strict=True):
+            for index, p in zip(saved["params"], group["params"], strict=True):
+                rows = (loaded["state"].get(index) or {}).get("history")
+                if rows is not None and self.state[p]["history"].dtype != rows.dtype:
+                    self.state[p]["history"] = rows.to(p.device)
+
+    def _settle(self) -> None:
+        """Give groups what they need, also where options were changed: plain numbers, and the seeds of their kind."""
+        for place, group in enumerate(self.param_groups):
+            group["alpha"] = float(group["alpha"])  # what is saved is read without knowing NumPy
+            if not isinstance(group["memory"], str):
+                group["memory"] = int(group["memory"])
+            if group["kind"] == "fcgd" and "seed" not in group:
+                generator = self.__dict__.get("_generator")
+                group["seed"] = place if generator is None else int(torch.randint(2**62, (), generator=generator))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_own_defaults": self._own_defaults, "_site": self._site}
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        for group in self.param_groups:  # one that was saved by the base optimizer lacks them
-            for name, value in self._own_defaults.items():
-                group.setdefault(name, value)
-            self._settle(group)
+
+def _forget(states: list[State], keys: frozenset[str]) -> None:
+    for state in states:
+        for key in keys:
+            state.pop(key, None)
 
 
 class _Exchange:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from torch import Tensor
@@ -11,6 +11,7 @@ from hpfracc_nn.selection import Site
 
 Group = dict[str, Any]  # a parameter group: the options of the base optimizer, alpha, kind, memory
 State = dict[str, Any]  # of one parameter: the base optimizer's, and what the kind keeps
+Directions = Callable[[], list[Tensor]]  # makes them, and changes the states
 
 EXPONENTIALS = "exponentials"
 
@@ -32,7 +33,10 @@ class Kind(Protocol):
     def is_identity(self, group: Group) -> bool:
         """Whether the gradient stays what it is, and nothing has to be kept."""
 
-    def directions(
+    def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
-    ) -> list[Tensor]:
-        """Return what takes the gradients' place, and keep in the states what the next step needs."""
+    ) -> Directions:
+        """Return what makes the directions and keeps in the states what the next step needs.
+
+        Whatever can be refused is refused here, and nothing is changed: another group may still be refused.
+        """

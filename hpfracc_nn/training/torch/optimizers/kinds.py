@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numbers import Real
+from numbers import Integral, Real
 
 from hpfracc_nn.training import power_law
 from hpfracc_nn.training.torch.optimizers.averages import Average
@@ -40,10 +40,10 @@ def check_options(group: Group) -> None:
         raise TypeError(f"Invalid alpha type: {type(alpha).__name__}: needs a number; pass a float such as alpha=0.9")
     if not 0 < float(alpha) <= 1:
         raise ValueError(f"Invalid alpha value: {alpha}: needs 0 < alpha <= 1; pass alpha=1 for the base optimizer")
-    if kind not in KINDS:
+    if not (isinstance(kind, str) and kind in KINDS):
         raise ValueError(f"Invalid kind: {kind!r}: needs one of {', '.join(map(repr, KINDS))}; pass one of these names")
-    if memory != EXPONENTIALS:
-        if isinstance(memory, bool) or not isinstance(memory, int):
+    if not (isinstance(memory, str) and memory == EXPONENTIALS):
+        if isinstance(memory, bool) or not isinstance(memory, Integral):
             raise TypeError(
                 f"Invalid memory type: {type(memory).__name__}: needs a whole number or {EXPONENTIALS!r}; "
                 "pass the number of gradients to average, such as memory=10"

@@ -7,6 +7,7 @@ graph can replay, in `recorded`. At each step the weights are those of as many g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -26,14 +27,24 @@ class Memory(Protocol):
     """What an average remembers of one parameter."""
 
     @property
+    def length(self) -> float:
+        """How many gradients are remembered, that of the step included; infinity where they fade."""
+
+    @property
     def rows(self) -> int:
         """How many rows of the parameter's size are kept."""
+
+    def dtype(self, values: torch.dtype) -> torch.dtype:
+        """Return the dtype of the rows for gradients of such values."""
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
         """Return what a step does after `stored` others."""
 
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
-        """Return the average and change the rows, in operations that autograd and CUDA graphs can follow."""
+        """Return the average and change the rows, in operations that autograd and CUDA graphs can follow.
+
+        Sums are formed in single precision or better, whatever autocast is around; so is what is returned.
+        """
 
 
 @dataclass(frozen=True)
@@ -51,8 +62,15 @@ class Window:
     is_normalised: bool
 
     @property
+    def length(self) -> float:
+        return self.memory
+
+    @property
     def rows(self) -> int:
         return self.memory - 1
+
+    def dtype(self, values: torch.dtype) -> torch.dtype:
+        return values  # the gradients as they are: nothing is rounded
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
         turn = stored if stored < self.rows else self.rows + stored % self.rows  # what the ring looks like
@@ -64,7 +82,7 @@ class Window:
         by_lag = _weights_on(self, alpha, rows.device)
         weights = by_lag[lags] * (lags <= stored)
         total = by_lag[0] + weights.sum() if self.is_normalised else by_lag[0]
-        average = (by_lag[0] / total).to(grad) * grad + (weights / total).to(grad) @ rows
+        average = _summed(by_lag[0] / total, weights / total, grad, rows)
         rows.index_copy_(0, slot.reshape(1), grad[None])
         return average
 
@@ -107,8 +125,15 @@ class Exponentials:
     """Four moving averages that fade at different rates; their sum follows the tempered weights of the integral."""
 
     @property
+    def length(self) -> float:
+        return math.inf
+
+    @property
     def rows(self) -> int:
         return len(power_law.RATES)
+
+    def dtype(self, values: torch.dtype) -> torch.dtype:
+        return torch.float32 if values.itemsize == 2 else values  # in half precision the slow ones would stop short
 
     def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
         parts, total = _exponential_parts(alpha, np.float64(stored))
@@ -118,9 +143,21 @@ class Exponentials:
     def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
         decays, parts = _fading_on(alpha, rows.device)
         total = 1 + (parts * (1 - decays**stored)).sum()
-        average = (1 / total).to(grad) * grad + (parts / total).to(grad) @ rows
-        rows.lerp_(grad[None], (1 - decays).to(grad)[:, None])
+        average = _summed(1 / total, parts / total, grad, rows)
+        rows.lerp_(grad[None].to(rows.dtype), (1 - decays).to(rows.dtype)[:, None])
         return average
+
+
+def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+    """Return first * grad + weights . rows, in single precision or better."""
+    exact = torch.promote_types(grad.dtype, torch.float32)
+    average, weights = first.to(exact) * grad.to(exact), weights.to(exact)
+    if rows.dtype == exact:
+        with torch.autocast(rows.device.type, enabled=False):  # it would round both to half precision
+            return average + weights @ rows
+    for row, weight in zip(rows, weights, strict=True):  # one by one: all at once would take room for all in `exact`
+        average = average + weight * row.to(exact)
+    return average
 
 
 def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np.float64]:

@@ -9,13 +9,16 @@ lines for all parameters of a device and dtype, and reads and writes as little a
 float32 values, 360 MB are read at each step whatever is done.
 
 A kernel is called with lists of 1-d tensors of one dtype and device, and rows [R, n]; complex ones come as real ones of
-twice the length. It writes into the averages and, at last, into the rows. What can fail, such as an allocation, comes
-before: another kernel may have to begin anew.
+twice the length. Rows that fade are float32 where the gradients are half as wide. A row that weighs nothing is not
+read: what is not finite there must not come into the average. It writes into the averages and, at last, into the rows.
+What can fail, such as an allocation, comes before: another kernel may have to begin anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -38,12 +41,14 @@ class Mix:
         return sum(gain != 0 for gain in self.gains)
 
 
-def mixed(site: Site, grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
-    """Run the kernel that the site picks."""
+def prepared(
+    site: Site, grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix
+) -> Callable[[], None]:
+    """Return what runs the kernel that the site picks, or raise LookupError if there is none."""
     grad, count, values = grads[0], len(grads), sum(each.numel() for each in grads)
     key = (grad.device, grad.dtype, count, values, len(mix.weights), mix.written, torch.get_num_threads())
     plan = site.pick(key, lambda: workload(grads, mix))
-    carried_out(_MIX, site, plan, grads, rows, averages, mix)
+    return partial(carried_out, _MIX, site, plan, grads, rows, averages, mix)
 
 
 def workload(grads: list[Tensor], mix: Mix) -> Workload:

@@ -7,8 +7,11 @@ from typing import Any
 import torch
 
 from hpfracc_nn.fractional.torch.probe import around_compiled
-from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.training.torch.optimizers.fractional import Fractional
+from hpfracc_nn.training.torch.optimizers.kind import Group
+
+# RMSprop's order in a state_dict. A group has the key too, and None: flattened checkpoints are read by a group's keys.
+_SAVED_ORDER = "fractional_alpha"
 
 
 class FractionalSGD(Fractional, torch.optim.SGD):
@@ -29,7 +32,8 @@ class FractionalSGD(Fractional, torch.optim.SGD):
         memory: How many gradients are averaged, that of the step included: as many copies of the parameters are kept.
             "exponentials" keeps 5 copies, and weighs like the power law times exp(-lag / 50). The kinds "caputo" (1
             copy) and "caputo_terminal" (none) leave it unused.
-        generator: Where the random numbers of "fcgd" begin; None is torch's own.
+        generator: Where the random numbers of "fcgd" begin; it must be alike in all processes that train one model.
+            None is the same numbers in every run.
         manager: Who chooses the kernel that averages, anew at each step; None is the process-wide BackendManager.
 
     Raises:
@@ -45,6 +49,8 @@ class FractionalSGD(Fractional, torch.optim.SGD):
         >>> optimizer.step()
     """
 
+    _takes_sparse = True
+
 
 class FractionalAdam(Fractional, torch.optim.Adam):
     """`torch.optim.Adam` along a power-law average of the last gradients; with alpha = 1 it is that optimizer.
@@ -56,15 +62,7 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.Adam`: lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable,
             differentiable, fused.
-        alpha: As of `FractionalSGD`.
-        kind: As of `FractionalSGD`.
-        memory: As of `FractionalSGD`.
-        generator: As of `FractionalSGD`.
-        manager: As of `FractionalSGD`.
-
-    Raises:
-        ValueError: As of `FractionalSGD`.
-        TypeError: As of `FractionalSGD`.
+        alpha, kind, memory, generator, manager: As of `FractionalSGD`, and so are the errors.
 
     Example:
         >>> optimizer = FractionalAdam(net.parameters(), lr=1e-3, alpha=0.9, memory=10)
@@ -83,15 +81,7 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.AdamW`: lr, betas, eps, weight_decay, amsgrad, maximize, foreach, capturable,
             differentiable, fused.
-        alpha: As of `FractionalSGD`.
-        kind: As of `FractionalSGD`.
-        memory: As of `FractionalSGD`.
-        generator: As of `FractionalSGD`.
-        manager: As of `FractionalSGD`.
-
-    Raises:
-        ValueError: As of `FractionalSGD`.
-        TypeError: As of `FractionalSGD`.
+        alpha, kind, memory, generator, manager: As of `FractionalSGD`, and so are the errors.
 
     Example:
         >>> optimizer = FractionalAdamW(net.parameters(), lr=1e-3, alpha=0.9, memory="exponentials")
@@ -104,7 +94,9 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
     """`torch.optim.RMSprop` along a power-law average of the last gradients; with alpha = 1 it is that optimizer.
 
     Takes the options of `torch.optim.RMSprop`, in its order and by name, and those below by name. Torch's own `alpha`,
-    the smoothing constant, is `smoothing` here: `alpha` is the order, as everywhere in this package.
+    the smoothing constant, is `smoothing` here: `alpha` is the order, as everywhere in this package. Only in
+    `state_dict`, which either of the two optimizers can load, `alpha` is torch's and the order `fractional_alpha`; in a
+    group that is None.
 
     Args:
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
@@ -112,15 +104,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         smoothing: What torch calls `alpha`.
         options: As of `torch.optim.RMSprop`: eps, weight_decay, momentum, centered, capturable, foreach, maximize,
             differentiable.
-        alpha: As of `FractionalSGD`.
-        kind: As of `FractionalSGD`.
-        memory: As of `FractionalSGD`.
-        generator: As of `FractionalSGD`.
-        manager: As of `FractionalSGD`.
-
-    Raises:
-        ValueError: As of `FractionalSGD`.
-        TypeError: As of `FractionalSGD`.
+        alpha, kind, memory, generator, manager: As of `FractionalSGD`, and so are the errors.
 
     Example:
         >>> optimizer = FractionalRMSprop(net.parameters(), lr=1e-2, smoothing=0.9, alpha=0.9)
@@ -128,21 +112,8 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         >>> optimizer.step()
     """
 
-    def __init__(
-        self,
-        params: Any,
-        lr: Any = 1e-2,
-        smoothing: float = 0.99,
-        *options: Any,
-        alpha: float = 1.0,
-        kind: str = "integral",
-        memory: int | str = 10,
-        generator: torch.Generator | None = None,
-        manager: BackendManager | None = None,
-        **named: Any,
-    ):
-        own: dict[str, Any] = {"alpha": alpha, "kind": kind, "memory": memory, "generator": generator}
-        super().__init__(params, lr, smoothing, *options, manager=manager, **own, **named)
+    def __init__(self, params: Any, lr: Any = 1e-2, smoothing: float = 0.99, *options: Any, **named: Any):
+        super().__init__(params, lr, smoothing, *options, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; alpha, kind and memory that it does not bring are the defaults.
@@ -152,7 +123,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             ValueError: One of these is out of range or unknown.
         """
         if "smoothing" not in self.defaults:
-            _rename(self.defaults)
+            self.defaults.update({"smoothing": self.defaults.pop("alpha"), _SAVED_ORDER: None})
         super().add_param_group(param_group)
 
     @around_compiled
@@ -166,21 +137,29 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
             for group, alpha in zip(self.param_groups, alphas, strict=True):
                 group["alpha"] = alpha
 
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, as of the base optimizer; where that one saved it, its `alpha` is `smoothing`."""
-        groups = [dict(group) for group in state_dict["param_groups"]]
-        for group in groups:
-            if "smoothing" not in group:
-                _rename(group)
-        super().load_state_dict({**state_dict, "param_groups": groups})
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state as the base optimizer saves it, which can load it: `alpha` is the smoothing constant.
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        for group in state["param_groups"]:
-            if "smoothing" not in group:  # saved by torch's own
-                _rename(group)
-        super().__setstate__(state)
+        The order is the group's `fractional_alpha`.
+        """
+        handle = self.register_state_dict_post_hook(_with_torchs_alpha, prepend=True)
+        try:
+            return super().state_dict()
+        finally:
+            handle.remove()
+
+    def _adopted_group(self, saved: Group, present: Group) -> Group:
+        order = saved.get(_SAVED_ORDER)
+        if order is not None or "smoothing" not in saved:  # or else it is a group as it is here
+            smoothing = saved.get("alpha", present["smoothing"])
+            order = present["alpha"] if order is None else order
+            saved = {**saved, "alpha": order, "smoothing": smoothing, _SAVED_ORDER: None}
+        return super()._adopted_group(saved, present)
 
 
-def _rename(options: dict[str, Any]) -> None:
-    """Give torch's name of the smoothing constant free for the order."""
-    options["smoothing"] = options.pop("alpha")
+def _with_torchs_alpha(_: torch.optim.Optimizer, state_dict: dict[str, Any]) -> dict[str, Any]:
+    """Return a state with torch's name for the smoothing constant."""
+    groups = [
+        {**group, "alpha": group["smoothing"], _SAVED_ORDER: group["alpha"]} for group in state_dict["param_groups"]
+    ]
+    return {**state_dict, "param_groups": groups}

@@ -9,6 +9,8 @@ import torch
 
 from hpfracc_nn.training.torch.optimizers.kinds import check_options
 
+Alpha = Callable[[int], float]  # of how many steps
+
 
 class AlphaSchedule:
     """Set the alpha of an optimizer's groups, as torch's LambdaLR sets their learning rate.
@@ -18,11 +20,13 @@ class AlphaSchedule:
 
     Args:
         optimizer: A fractional one.
-        alpha: Returns alpha, in (0, 1], for how often `step` was called; or one such function for each group.
+        alpha: Returns alpha, in (0, 1], for how often `step` was called: for all groups, also those that are added
+            later. Or a list with such a function for each group, or None for one that is to keep its alpha; groups that
+            are added later keep theirs.
 
     Raises:
-        TypeError: The optimizer has no alpha.
-        ValueError: There is another number of functions than of groups, or an alpha is out of range.
+        TypeError: The optimizer has no fractional alpha.
+        ValueError: There is another number of functions than of groups, or an alpha is out of range; then none is set.
 
     Example:
         >>> schedule = AlphaSchedule(optimizer, lambda epoch: min(1.0, 0.5 + 0.05 * epoch))
@@ -31,28 +35,26 @@ class AlphaSchedule:
         ...     schedule.step()
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, alpha: Callable[[int], float] | list[Callable[[int], float]]):
+    def __init__(self, optimizer: torch.optim.Optimizer, alpha: Alpha | list[Alpha | None]):
         groups = optimizer.param_groups
-        if any("alpha" not in group for group in groups):
+        if not all({"alpha", "kind", "memory"} <= group.keys() for group in groups):  # RMSprop's alpha is no order
             raise TypeError(
-                f"AlphaSchedule(optimizer: {type(optimizer).__name__}): needs an optimizer with alpha, such as "
-                "FractionalAdam."
+                f"AlphaSchedule(optimizer: {type(optimizer).__name__}): needs an optimizer with a fractional alpha, "
+                "such as FractionalAdam."
             )
-        functions = alpha if isinstance(alpha, list) else [alpha] * len(groups)
-        if len(functions) != len(groups):
+        if isinstance(alpha, list) and len(alpha) != len(groups):
             raise ValueError(
-                f"AlphaSchedule(alpha: {len(functions)} functions): needs one for each of the {len(groups)} groups, "
-                "or a single one for all."
+                f"AlphaSchedule(alpha: {len(alpha)} functions): needs one for each of the {len(groups)} groups, None "
+                "for one that is to keep its alpha, or a single one for all."
             )
         self.optimizer = optimizer
         self.last_epoch = 0
-        self._functions = functions
-        self._set()
+        self._alpha = alpha
+        self._set(0)
 
     def step(self) -> None:
         """Go on to the next alpha."""
-        self.last_epoch += 1
-        self._set()
+        self._set(self.last_epoch + 1)
 
     def get_last_alpha(self) -> list[float]:
         """Return the alpha of each group."""
@@ -64,11 +66,16 @@ class AlphaSchedule:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Go on where another schedule was."""
-        self.last_epoch = state_dict["last_epoch"]
-        self._set()
+        self._set(state_dict["last_epoch"])
 
-    def _set(self) -> None:
-        for group, function in zip(self.optimizer.param_groups, self._functions, strict=True):
-            alpha = function(self.last_epoch)
+    def _set(self, epoch: int) -> None:
+        groups = self.optimizer.param_groups
+        functions = self._alpha if isinstance(self._alpha, list) else [self._alpha] * len(groups)
+        scheduled = [
+            (group, function(epoch)) for group, function in zip(groups, functions, strict=False) if function is not None
+        ]
+        for group, alpha in scheduled:
             check_options({**group, "alpha": alpha})
+        for group, alpha in scheduled:
             group["alpha"] = float(alpha)
+        self.last_epoch = epoch

@@ -31,6 +31,16 @@ def shaped(line: Tensor, like: Tensor) -> Tensor:
     return line.as_strided(like.shape, like.stride())
 
 
+def check_belongs(what: str, kept: Tensor, grad: Tensor) -> None:
+    """Raise unless what is kept is that of a parameter with such a gradient: kernels go by addresses."""
+    if (kept.shape, kept.dtype, kept.device) != (grad.shape, grad.dtype, grad.device):
+        raise RuntimeError(
+            f"the state holds {what} of shape {tuple(kept.shape)}, {kept.dtype} on {kept.device}, and the gradient has "
+            f"shape {tuple(grad.shape)}, {grad.dtype} on {grad.device}: what is remembered belongs to one parameter as "
+            "it is; drop it with optimizer.state.pop(parameter), or make a new optimizer."
+        )
+
+
 def as_real(tensors: Sequence[Tensor]) -> list[Tensor]:
     """Return complex tensors as real ones with one more axis, and all others as they are."""
     return [torch.view_as_real(each) if each.is_complex() else each for each in tensors]

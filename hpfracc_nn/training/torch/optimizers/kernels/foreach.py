@@ -1,6 +1,7 @@
 """The average by torch's lists of tensors: one pass for each row, on every device and in every dtype.
 
-On an accelerator a pass over all tensors is one launch. Half precision is added up in float32, and rounded once.
+On an accelerator a pass over all tensors is one launch. Half precision is added up in float32, and rounded once; rows
+that are float32 beside it move in float32.
 """
 
 from __future__ import annotations
@@ -24,6 +25,9 @@ def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mi
             torch._foreach_add_(sums, [each[row] for each in rows], alpha=weight)
     if sums is not averages:
         torch._foreach_copy_(averages, sums)
+    if rows[0].dtype != grads[0].dtype:
+        torch._foreach_copy_(sums, grads)
+        grads = sums
     # From here on nothing is allocated, which could fail: the rows are changed last, all of them or none.
     for row, gain in enumerate(mix.gains):
         if gain:
@@ -42,9 +46,10 @@ def cost(workload: Workload) -> Cost:
     read, written = passes_of(workload)
     passes = 4 + 3 * read + 3 * written
     calls = 2 + read + written
+    itemsize = max(workload.itemsize, 4)  # of the sums, in which half precision is added up
     return Cost(
         flops={"elementwise": float(calls * workload.rows * workload.n)},
-        bytes=float(passes * workload.rows * workload.n * workload.itemsize),
+        bytes=float(passes * workload.rows * workload.n * itemsize),
         launches=calls * (workload.rows if workload.device == "cpu" else 1),
         workspace=4.0 * workload.rows * workload.n if workload.itemsize == 2 else 0.0,
     )

@@ -19,15 +19,29 @@ _BLOCK = 1 << 17  # values
 
 def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
     weights = torch.tensor(mix.weights, dtype=grads[0].dtype)
+    weighing = [(begin, end, weights[begin:end]) for begin, end in _runs(mix.weights)]
     replaced = [row for row, gain in enumerate(mix.gains) if gain == 1]
     gains = None if replaced else torch.tensor(mix.gains, dtype=grads[0].dtype)[:, None]
     for each in zip(grads, rows, averages, strict=True):
         for grad, held, average in _blocks(*each):
-            torch.addmv(grad, held.t(), weights, beta=mix.first, out=average)
+            added, factor = grad, mix.first
+            for begin, end, part in weighing:
+                taken = held if part.numel() == weights.numel() else held[begin:end]
+                torch.addmv(added, taken.t(), part, beta=factor, out=average)
+                added, factor = average, 1.0
+            if not weighing:
+                torch.mul(grad, mix.first, out=average)
             if gains is not None:
                 held.lerp_(grad, gains)
             for row in replaced:
                 held[row].copy_(grad)
+
+
+def _runs(weights: tuple[float, ...]) -> list[tuple[int, int]]:
+    """Return from where to where weights are not 0: a product with 0 would let infinity in as NaN."""
+    edges = [False, *(weight != 0 for weight in weights), False]
+    changes = [row for row in range(len(weights) + 1) if edges[row] != edges[row + 1]]
+    return list(zip(changes[::2], changes[1::2], strict=True))
 
 
 def _blocks(grad: Tensor, held: Tensor, average: Tensor) -> Iterable[tuple[Tensor, Tensor, Tensor]]:

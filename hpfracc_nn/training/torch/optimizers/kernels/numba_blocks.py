@@ -5,7 +5,6 @@ The blocks of all parameters are spread over as many threads as torch may use; s
 
 from __future__ import annotations
 
-import sys
 from functools import cache
 from importlib import import_module
 from typing import Any
@@ -14,15 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.numba.availability import is_kept, unusable
+from hpfracc_nn.fractional.numba.availability import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
-from hpfracc_nn.selection.installed import find_spec
 from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
 
 BLOCK = 8192  # values: a few rows of it stay in the caches nearest to the core
 _GRAIN = 1 << 16  # values for a thread: a hand-over costs as long as some 20000
 _DTYPES = {"float32": np.float32, "float64": np.float64}
-_COMPILED, _LOADED, _NUMBA_LOADED = 2.0, 0.1, 0.5  # seconds, on a core of 2.5 GHz
+_COMPILED, _LOADED = 2.0, 0.1  # seconds, on a core of 2.5 GHz
 
 _ready: set[str] = set()  # dtypes that have run
 
@@ -58,22 +56,10 @@ def cost(workload: Workload) -> Cost:
     )
 
 
-def refuses(workload: Workload) -> str | None:
-    if workload.device != "cpu":
-        return f"it computes on the CPU and the data lie on {workload.device}"
-    if find_spec("numba") is None:
-        return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
-    if workload.dtype not in _DTYPES:
-        return f"{workload.dtype} is not computed in; it takes float32 and float64"
-    return unusable()
-
-
 def compiles(workload: Workload) -> Compilation | None:
     if workload.dtype in _ready:
         return None
-    loads_numba = "numba.core" not in sys.modules
-    seconds = (_LOADED if is_kept(__file__) else _COMPILED) + _NUMBA_LOADED * loads_numba
-    return Compilation(seconds, ("history_mix", workload.dtype))
+    return compilation(("history_mix", workload.dtype), compiled=_COMPILED, loaded=_LOADED, beside=__file__)
 
 
 def _addresses(tensors: list[Tensor]) -> np.ndarray:
@@ -90,4 +76,4 @@ def _threads() -> Any:
     return import_module("hpfracc_nn.fractional.numba.threads")
 
 
-register(Kernel("history_mix", "torch", "numba", "blocks", run, cost=cost, refuses=refuses, compiles=compiles))
+register(Kernel("history_mix", "torch", "numba", "blocks", run, cost=cost, refuses=refusal, compiles=compiles))

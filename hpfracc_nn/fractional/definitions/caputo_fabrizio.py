@@ -1,0 +1,88 @@
+"""The Caputo-Fabrizio derivative: exponential memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions.definition import Definition
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+_LEAST = 2.0**-52  # stands for 1 - alpha = 0, where the memory is shorter than anything
+_FASTEST = 700.0  # per step; exp(-700) = 1e-304
+
+
+@dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
+class CaputoFabrizio(Definition):
+    """D x(t) = 1 / (1 - alpha) int_0^t x'(s) exp(-r (t - s)) ds, r = alpha / (1 - alpha) / unit, alpha in [0, 1].
+
+    An exponential in place of a power law: the memory is one number, and the derivative is a high-pass filter of
+    first order, y' + r y = x' / (1 - alpha). It has a time scale, so that it depends on the unit of time: here that
+    unit is an argument. alpha = 0 gives x - x(0), alpha = 1 the backward difference, times `unit`. The normalisation
+    M(alpha) of the literature is 1: multiply by yours.
+
+    The only scheme, `l1`, interpolates x linearly on each cell and integrates the exponential exactly: order 2 on
+    smooth data for alpha < 1, once the steps are shorter than the memory 1 / r. Up to eight different fixed orders
+    are as many states. A learned alpha, whose rate changes, takes those of any memory, where they reach the tolerance,
+    else the matrix or the FFT.
+
+    Attributes:
+        unit: The length, in the caller's time unit, that the definition takes as 1; positive.
+
+    Source: Caputo & Fabrizio, Progr. Fract. Differ. Appl. 1 (2015) 73, equation 2.2.
+
+    Example:
+        >>> import numpy as np
+        >>> t = np.linspace(0, 1, 101)
+        >>> float(CaputoFabrizio(0.5)(t, dt=0.01)[-1].round(4))  # 2 (1 - exp(-1))
+        1.2642
+    """
+
+    scheme: str = "l1"
+    unit: float = field(default=1.0, kw_only=True)
+
+    highest: ClassVar[float] = 1.0
+    schemes: ClassVar[tuple[str, ...]] = ("l1",)
+    beyond: ClassVar[str] = "differentiate once with alpha=1, then use alpha={rest} on the result."
+    dt_power: ClassVar[float] = 0.0
+    is_tabulated: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "unit", errors.real(self._name, "unit", self.unit, 0.0, above=True))
+        super().__post_init__()
+
+    def in_steps(self, dt: float) -> Definition:
+        return self if dt == 1.0 else replace(self, unit=self.unit / dt)
+
+    @property
+    def differences(self) -> int:
+        """1: the memory acts on x'."""
+        return 1
+
+    @property
+    def fades(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def own_rates(self) -> tuple[float, ...]:
+        """One for each order, unless alpha is a tensor."""
+        return tuple(sorted({self._decay(alpha) for alpha in self.orders})) if self.is_fixed else ()
+
+    def accuracy(self, alpha: float) -> float:
+        return 2.0
+
+    def _decay(self, alpha: float) -> float:
+        """Return r, in steps where `unit` is."""
+        return min(alpha / max(1 - alpha, _LEAST) / self.unit, _FASTEST)
+
+    def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
+        """The mean of exp(-r s) / (1 - alpha) over each cell: (1 - exp(-r)) unit / alpha exp(-r k)."""
+        alpha = alpha[..., None]
+        r = (alpha / ((1 - alpha).clip(_LEAST) * self.unit)).clip(0.0, _FASTEST)
+        is_zero = alpha == 0
+        first = xp.where(is_zero, 1.0, -xp.expm1(-r) * self.unit / xp.where(is_zero, 1.0, alpha))
+        return first * xp.exp(-r * xp.constant(lags.astype(np.float64), alpha))

@@ -1,0 +1,78 @@
+"""What operators on periodic signals share: each is a factor for every frequency."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpfracc_nn.fractional.definitions.definition import Alpha
+from hpfracc_nn.fractional.definitions.reading import flat, read_fixed
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+
+@dataclass(frozen=True)
+class Multiplier:
+    """An operator on a periodic signal, as a value: y^(omega) = symbol(omega) x^(omega).
+
+    The samples are one period: the one after the last would be the first again. A signal that is not periodic has a
+    jump there, which the operator sees. Band-limited signals are exact to rounding; others to what of their spectrum
+    lies beyond the Nyquist frequency. At that frequency only the symbol's real part counts. An alpha below 0
+    integrates: the mean, which has no integral, is taken out.
+
+    Attributes:
+        alpha: The order, any finite real. A float, one per channel (then it broadcasts over the data's axes other than
+            those transformed), or a framework's tensor, which may learn.
+    """
+
+    alpha: Alpha
+
+    most_axes: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        fixed = read_fixed(self._name, self.alpha)
+        if fixed is not None:
+            object.__setattr__(self, "alpha", fixed)
+            for value in flat(fixed):
+                self._check(value)
+
+    @property
+    def _name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether alpha is a number or numbers, and not a framework's tensor."""
+        return isinstance(self.alpha, float | tuple)
+
+    def __call__(self, x: Any, *, dt: float | Sequence[float] = 1.0, dim: int | Sequence[int] = -1) -> Any:
+        """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
+        from hpfracc_nn.fractional import operator  # it knows the definitions: at the top this would be a cycle
+
+        return operator.apply_multiplier(self._name, x, self, dt, dim)
+
+    def symbol(self, alpha: Array, omega: Sequence[Array], xp: Namespace) -> tuple[Array, Array | None]:
+        """Return the real and imaginary parts of the symbol; None where it is real.
+
+        Args:
+            alpha: float64, shape [*c, 1, ...] with one 1 for each axis.
+            omega: Angular frequencies of each axis, shaped to broadcast; those of the last are not negative.
+            xp: Their namespace.
+        """
+        raise NotImplementedError
+
+    def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
+        """Return columns [*c, n] that, times the sum and the first moment of x, take periodic images out; or None."""
+        return None
+
+    def _check(self, alpha: float) -> None:
+        if not math.isfinite(alpha):
+            raise ValueError(f"{self._name}(alpha={alpha}): needs a finite alpha; pass for example alpha=0.5.")
+
+
+def power(size: Array, alpha: Array, xp: Namespace) -> Array:
+    """Return size**alpha, 1 for alpha = 0 and else 0 where size = 0, differentiable in alpha."""
+    is_zero = size == 0
+    grown = xp.exp(alpha * xp.log(xp.where(is_zero, 1.0, size)))
+    return xp.where(is_zero, xp.where(alpha == 0, 1.0, 0.0), grown)

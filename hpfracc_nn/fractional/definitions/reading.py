@@ -1,0 +1,66 @@
+"""How an order is given: a number, nested sequences of numbers, or a framework's tensor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+
+def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
+    """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
+    is_other_scalar = isinstance(alpha, np.generic) and not isinstance(alpha, Real)
+    if isinstance(alpha, bool | str | bytes | complex) or is_other_scalar or alpha is None:
+        raise TypeError(
+            f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; "
+            "pass for example alpha=0.5."
+        )
+    if isinstance(alpha, Real):
+        return float(alpha)
+    if isinstance(alpha, Sequence | np.ndarray):
+        plain = _plain(alpha)
+        if plain is not None:
+            return plain
+        try:
+            values = np.asarray(alpha)
+        except ValueError:  # lists of different lengths
+            values = np.empty(0)
+        if values.dtype.kind not in "fiu" or values.size == 0:
+            raise TypeError(
+                f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
+            )
+        return _nested(values.astype(np.float64).tolist())
+    if hasattr(alpha, "shape") and hasattr(alpha, "dtype"):
+        return None
+    raise TypeError(
+        f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
+    )
+
+
+def _plain(values: Any) -> Any:
+    """Return evenly nested lists of numbers as tuples of floats, else None; a compiler follows, as it cannot NumPy."""
+    if type(values) in (float, int):
+        return float(values)
+    if type(values) not in (list, tuple) or not values:
+        return None
+    parts = tuple([_plain(value) for value in values])
+    if any(part is None or _shape(part) != _shape(parts[0]) for part in parts):
+        return None
+    return parts
+
+
+def _shape(values: Any) -> tuple[int, ...]:
+    return (len(values), *_shape(values[0])) if isinstance(values, tuple) else ()
+
+
+def flat(values: Any) -> tuple[float, ...]:
+    """Return the numbers of nested tuples, one after the other."""
+    if not isinstance(values, tuple):
+        return (values,)
+    return tuple([number for value in values for number in flat(value)])
+
+
+def _nested(values: Any) -> Any:
+    return tuple(_nested(v) for v in values) if isinstance(values, list) else values

@@ -1,0 +1,1 @@
+"""The operators at times that are not equally spaced."""

@@ -1,0 +1,68 @@
+"""Multipliers on NumPy arrays; `torch/spectral.py` is the twin."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy.fft import fftfreq, irfftn, rfftfreq, rfftn
+
+from hpfracc_nn.fractional.axes import transformed_axes
+from hpfracc_nn.fractional.definitions import Multiplier
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.shelf import Charge
+from hpfracc_nn.fractional.weights import SHELF
+
+_COMPUTED_IN: dict[str, np.dtype] = {
+    "float16": np.dtype(np.float32),
+    "float32": np.dtype(np.float32),
+    "float64": np.dtype(np.float64),
+}
+
+Factors = tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # the symbol, and columns of images
+
+
+def apply(owner: str, x: np.ndarray, definition: Multiplier, dt: Any, dim: Any) -> np.ndarray:
+    """Return the operator applied to `x`; same shape and dtype. See `fractional.derivative`."""
+    dtype = _COMPUTED_IN.get(x.dtype.name)
+    if dtype is None:
+        raise TypeError(
+            f"{owner}(x of dtype {x.dtype}): needs float16, float32 or float64; "
+            + ("pass x.real and x.imag apart." if x.dtype.kind == "c" else "pass x.astype(numpy.float64).")
+        )
+    if not definition.is_fixed:
+        raise TypeError(
+            f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats "
+            "for a NumPy x; pass x as a tensor of the same framework as alpha."
+        )
+    axes, steps = transformed_axes(owner, x.shape, definition.most_axes, dt, dim, np.shape(definition.alpha))
+    if not x.size:
+        return np.zeros_like(x)
+    last = tuple(range(-len(axes), 0))
+    data = np.moveaxis(x, axes, last).astype(dtype, copy=False)
+    sizes = data.shape[-len(axes) :]
+    key = "numpy", definition, sizes, steps, dtype
+    symbol, images = SHELF.get(key, lambda charge: _factors(definition, sizes, steps, dtype, charge))
+    y = irfftn(rfftn(data, axes=last) * symbol, sizes, axes=last)
+    if images is not None:
+        away = np.arange(sizes[-1], dtype=dtype) * dtype.type(steps[-1]) - dtype.type(steps[-1] * (sizes[-1] // 2))
+        y += images[0] * data.sum(-1, keepdims=True) + images[1] * (data * away).sum(-1, keepdims=True)
+    return np.ascontiguousarray(np.moveaxis(y, last, axes), dtype=x.dtype)
+
+
+def _factors(
+    definition: Multiplier, sizes: Sequence[int], steps: Sequence[float], dtype: np.dtype, charge: Charge
+) -> Factors:
+    alpha = NUMPY.asarray(definition.alpha)
+    alpha = alpha.reshape(*alpha.shape, *(1,) * len(sizes))
+    omega = []
+    for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
+        is_last = axis == len(sizes) - 1
+        found = 2 * math.pi * (rfftfreq if is_last else fftfreq)(n, step)
+        omega.append(found.reshape(-1, *(1,) * (len(sizes) - 1 - axis)))
+    real, imaginary = definition.symbol(alpha, omega, NUMPY)
+    symbol = real.astype(dtype) if imaginary is None else (real + 1j * imaginary).astype(np.result_type(dtype, 1j))
+    images = definition.images(alpha, sizes[-1], steps[-1], NUMPY)
+    return charge(symbol), None if images is None else charge(tuple(column.astype(dtype) for column in images))
