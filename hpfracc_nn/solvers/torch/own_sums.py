@@ -68,7 +68,6 @@ class BufferedSums:
         up, sums = each.flip(1), range(count - 1)
         self._past = [[(self._sides(values[k, : i + 1]), up[k, count - 2 - i : -1]) for k in range(sets)] for i in sums]
         self._later = [[(self._sides(cotangents[i + 1 :]), each[k, 1 : count - i]) for k in range(sets)] for i in sums]
-        self._nothing = torch.zeros_like(self._flat(rows)[0])
         self.begin(rows)
 
     def begin(self, rows: Tensor) -> None:
@@ -93,13 +92,16 @@ class BufferedSums:
         """Return x_(i+1) for the row of that step."""
         self._slots[i].copy_(value)
         for values, weights in self._past[i]:
-            row = self._added(row, values, weights)
+            row = torch.addmv(row, values, weights) if self._is_one else row + (weights * values).sum(0)
         return row.view(self._shape)
 
     def pulled(self, i: int, g: Tensor) -> Tensor:
         """Return the sums' cotangent of Z_i, where x_(i+1) has cotangent g and those after it have been here."""
         self._their_slots[i + 1].copy_(g)
-        found = [self._added(self._nothing, *pair).view(self._shape) for pair in self._later[i]]
+        if self._is_one:
+            found = [torch.mv(values, weights).view(self._shape) for values, weights in self._later[i]]
+        else:
+            found = [(weights * values).sum(0) for values, weights in self._later[i]]
         return found[0] if len(found) == 1 else torch.stack(found)
 
     def _flat(self, rows: Tensor) -> Tensor:
@@ -107,9 +109,6 @@ class BufferedSums:
 
     def _sides(self, x: Tensor) -> Tensor:
         return x.view(x.shape[0], -1).T if self._is_one else x
-
-    def _added(self, start: Tensor, values: Tensor, weights: Tensor) -> Tensor:
-        return torch.addmv(start, values, weights) if self._is_one else start + (weights * values).sum(0)
 
 
 class _Following(torch.autograd.Function):
