@@ -43,8 +43,8 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.demo
-	@set -e; for script in product estimate dispatch threads weights special optimizers solvers noise \
-			selection_hot_path selection_live selection; do \
+	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special optimizers \
+			solvers noise selection_hot_path selection_live selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
 

@@ -302,6 +302,7 @@ class Allocator:
         self.peak = 10 * rows
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fitting", [1, 2, 3, 5, 64])
 @pytest.mark.parametrize("by", ["capacity", "limit"])
 def test_on_a_gpu_the_largest_batch_is_found_by_trying(monkeypatch, fitting, by):

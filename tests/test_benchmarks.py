@@ -62,6 +62,7 @@ def test_the_package_for_fractional_brownian_motion_is_written_out_rightly(load)
     np.testing.assert_allclose(paths.T @ paths / 4000, expected, rtol=0, atol=4 * math.sqrt(2 / 4000))
 
 
+@pytest.mark.slow
 def test_the_benchmark_of_noise_fills_its_tables(load, monkeypatch):
     noise = load("noise")
     first, second = noise.empty()
@@ -138,6 +139,7 @@ def test_a_cell_has_both_definitions(load, shape, dim):
     assert all(0 < record["call_ratio"] < math.inf and "/" in record["kernel"] for record in records)
 
 
+@pytest.mark.slow
 def test_every_kind_of_floor_is_measured(load):
     floors = load("floors")
     table = floors.empty(quick=True)
@@ -194,6 +196,7 @@ def test_dispatch_names_its_targets(load):
     assert sum("pass" in text or "FAIL" in text for text in verdicts) == 2
 
 
+@pytest.mark.slow
 def test_threads_are_compared(load):
     threads = load("threads")
     table = threads.empty(2, 64)
@@ -365,6 +368,7 @@ def test_costs_are_measured_and_first_uses_exceed_a_call(load):
     assert len(tables.first_use("convolution", "torch/fft", [(1, 16)])) == 1
 
 
+@pytest.mark.slow
 def test_the_special_functions_are_timed_and_compared(load):
     special = load("special")
     values, transforms = special.empty()

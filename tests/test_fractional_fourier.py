@@ -211,6 +211,7 @@ def test_the_adjoint_is_the_transform_back(torch):
     torch.testing.assert_close(found, fractional_fourier(gradient, -0.6))
 
 
+@pytest.mark.slow
 def test_transforms_and_compilation(torch):
     x = torch.tensor(noise(3, 8))
     orders = torch.tensor([0.2, 1.1, -0.7], dtype=torch.float64)

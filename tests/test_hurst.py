@@ -74,6 +74,7 @@ def test_units_change_the_scale_alone():
     assert one.noise == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("hurst", "noise"), [(0.3, 1.0), (0.7, 0.5)])
 def test_noise_upon_the_samples_is_told_from_roughness(hurst, noise):
     rng = np.random.default_rng(1)

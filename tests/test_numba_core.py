@@ -47,6 +47,7 @@ def test_blocks_of_a_signal_fit_together(n: int, dtype: torch.dtype) -> None:
         assert_is_the_operator(case, (1, 1, n, 1), dtype)
 
 
+@pytest.mark.slow
 @every_precision
 @pytest.mark.parametrize("width", WIDTHS)
 def test_lanes_that_lack_are_not_missed(width: int, dtype: torch.dtype) -> None:

@@ -50,6 +50,7 @@ def test_it_goes_in_the_right_direction(info, contiguous):
         assert last > first if options.get("maximize") else last < first, options
 
 
+@pytest.mark.slow
 @every_info
 def test_it_goes_in_the_right_direction_with_schedulers(info):
     for options, makers in itertools.product(info.optim_inputs_func(device="cpu"), info.scheduler_inputs):

@@ -571,8 +571,11 @@ class Storm:
             register(self.absent.pop(0))
 
 
-@pytest.mark.parametrize("mode", [pytest.param("prior", marks=pytest.mark.slow), "learn"])
-def test_ten_thousand_calls_through_failing_kernels_are_right_and_every_failure_is_recorded(mode, clock):
+@pytest.mark.parametrize(
+    ("mode", "calls"),
+    [("learn", 2000), *(pytest.param(mode, 10_000, marks=pytest.mark.slow) for mode in ("prior", "learn"))],
+)
+def test_calls_through_failing_kernels_are_right_and_every_failure_is_recorded(mode, calls, clock):
     storm, manager = Storm(clock), made(clock, mode=mode)
     for cost, name in enumerate(("torch/fft", "torch/dense", "numba/dense"), 1):
         kernel = fake(name, lambda w, cost=cost: cost * w.samples, op="storm_op")
@@ -581,7 +584,7 @@ def test_ten_thousand_calls_through_failing_kernels_are_right_and_every_failure_
     register_operation("storm_op", lambda x: WORKS[x % len(WORKS)])
     explained = []
     try:
-        for x in range(10_000):
+        for x in range(calls):
             storm.step()
             failed = storm.count.total()
             try:
@@ -596,12 +599,12 @@ def test_ten_thousand_calls_through_failing_kernels_are_right_and_every_failure_
                 unregister(kernel)
     counted = {(name, error): n for name, errors in manager.failures().items() for error, n in errors.items()}
     assert counted == dict(storm.count)
-    assert storm.count.total() > 200
+    assert storm.count.total() > calls / 50
     assert len(explained) < 20
     assert all(explained)
     counters = manager.counters()
-    assert counters["forward"] == 10_000
-    assert sum(counters["picks"].values()) == 10_000
+    assert counters["forward"] == calls
+    assert sum(counters["picks"].values()) == calls
 
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="needs POSIX timers")

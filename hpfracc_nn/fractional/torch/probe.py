@@ -120,9 +120,9 @@ class TorchProbe:
         """Time a matrix product, a transform, two element-wise passes and a small call; about 20 ms on a CPU."""
         place = {"device": device, "dtype": getattr(torch, dtype)}
         size = 256
-        a = torch.ones(4 * size, size, **place)
+        a = torch.ones(2 * size, size, **place)
         b = torch.ones(size, size, **place)
-        out = torch.empty(4 * size, size, **place)
+        out = torch.empty(2 * size, size, **place)
         signal = torch.ones(64, 2048, **place)
         large, result = torch.ones(1 << 20, **place), torch.empty(1 << 20, **place)
         small, smaller = torch.ones(64, 64, **place), torch.empty(64, 64, **place)
