@@ -44,7 +44,7 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.demo
 	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special optimizers \
-			solvers noise selection_hot_path selection_live selection; do \
+			solvers noise sde selection_hot_path selection_live selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
 
