@@ -50,12 +50,12 @@ class Stationary:
     """States that are stationary from the start; Mandelbrot and Van Ness' fractional Brownian motion."""
 
     def gram(self, rates: np.ndarray, duration: float) -> np.ndarray:
-        """Return int_0^T E [Y_i(t) - Y_i(0)] [Y_j(t) - Y_j(0)] dt, [k, k]."""
+        """Return int_0^T E (Y_i(t) - Y_i(0)) (Y_j(t) - Y_j(0)) dt, [k, k]."""
         own = _relaxed(rates * duration)
         return duration * (own[:, None] + own) / (rates[:, None] + rates)
 
     def cross(self, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:
-        """Return int_0^T E B(t) [Y_i(t) - Y_i(0)] dt for B with the kernel t**(a - 1) / Gamma(a), a = H + 1/2, [k]."""
+        """Return int_0^T E B(t) (Y_i(t) - Y_i(0)) dt for B with the kernel t**(a - 1) / Gamma(a), a = H + 1/2, [k]."""
         a, x = hurst + 0.5, rates * duration
         return rates**-a * duration * _crossed(a, x)
 

@@ -62,7 +62,7 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.Adam`: lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable,
             differentiable, fused.
-        alpha, kind, memory, generator, manager: As of `FractionalSGD`, and so are the errors.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
 
     Example:
         >>> optimizer = FractionalAdam(net.parameters(), lr=1e-3, alpha=0.9, memory=10)
@@ -81,7 +81,7 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.AdamW`: lr, betas, eps, weight_decay, amsgrad, maximize, foreach, capturable,
             differentiable, fused.
-        alpha, kind, memory, generator, manager: As of `FractionalSGD`, and so are the errors.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
 
     Example:
         >>> optimizer = FractionalAdamW(net.parameters(), lr=1e-3, alpha=0.9, memory="exponentials")
@@ -104,7 +104,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         smoothing: What torch calls `alpha`.
         options: As of `torch.optim.RMSprop`: eps, weight_decay, momentum, centered, capturable, foreach, maximize,
             differentiable.
-        alpha, kind, memory, generator, manager: As of `FractionalSGD`, and so are the errors.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
 
     Example:
         >>> optimizer = FractionalRMSprop(net.parameters(), lr=1e-2, smoothing=0.9, alpha=0.9)
