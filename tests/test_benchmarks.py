@@ -168,6 +168,7 @@ def test_every_kind_of_floor_is_measured(load):
     assert all(record["verdict"] in {"pass", "FAIL"} and record["copies"] > 0 for record in table.records)
 
 
+@pytest.mark.slow
 def test_peers_that_are_installed_are_timed(load):
     peers = load("peers")
     x = np.random.default_rng(0).standard_normal(64)
@@ -178,6 +179,7 @@ def test_peers_that_are_installed_are_timed(load):
     assert list(peers.peer_calls(x.astype(np.float32))) == ["scipy.signal.fftconvolve"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", "forward and backward"])
 def test_the_plan_is_compared_with_every_kernel_that_accepts(load, direction):
     estimate = load("estimate")

@@ -73,11 +73,12 @@ def checked(
 @every_kernel
 @every_definition
 @every_interval
+@pytest.mark.parametrize("sizes", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
 def test_first_and_second_gradients_meet_finite_differences(
-    forced: Forced, kind: type[Definition], bounds: tuple[float, float]
+    forced: Forced, kind: type[Definition], bounds: tuple[float, float], sizes: tuple[int, ...]
 ) -> None:
     tally, layouts = Tally(), list(LAYOUTS)
-    for position, n in enumerate((*SMALL, *LARGE)):
+    for position, n in enumerate(sizes):
         layout = layouts[(position + CLASSICAL.index(kind)) % len(layouts)]
         with tally.each():
             checked(forced, kind, default_scheme(kind), bounds, n, layout)

@@ -150,6 +150,7 @@ def every_sample(
             yield info, sample
 
 
+@pytest.mark.slow
 @every_kernel
 @some_learning
 def test_noncontiguous_samples_give_the_same(forced: Forced, learned: bool) -> None:

@@ -118,7 +118,7 @@ def tensors(of: Columns) -> list[Tensor]:
 
 @every_case
 @pytest.mark.parametrize("tabulated", [True, False])
-@pytest.mark.parametrize("n", [1, 16, 77, 1000])
+@pytest.mark.parametrize("n", [1, 16, 77, pytest.param(1000, marks=pytest.mark.slow)])
 def test_slopes_are_the_weights_tangent_in_alpha(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int, tabulated: bool
 ) -> None:
