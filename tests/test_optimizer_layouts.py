@@ -55,7 +55,10 @@ def test_distributed_checkpoints_are_read_into_another_layout(tmp_path, options,
     saved = {"net": get_model_state_dict(one), "optimizer": get_optimizer_state_dict(one, first, options=how)}
     dcp.save(saved, checkpoint_id=tmp_path, no_dist=True)  # type: ignore[attr-defined]
     second = FractionalAdam(other.parameters(), lr=0.3, alpha=0.6, **options)
-    found: dict[str, Any] = {"net": get_model_state_dict(other), "optimizer": get_optimizer_state_dict(other, second, options=how)}
+    found: dict[str, Any] = {
+        "net": get_model_state_dict(other),
+        "optimizer": get_optimizer_state_dict(other, second, options=how),
+    }
     dcp.load(found, checkpoint_id=tmp_path, no_dist=True)  # type: ignore[attr-defined]
     set_model_state_dict(other, found["net"])
     set_optimizer_state_dict(other, second, found["optimizer"], options=how)

@@ -29,6 +29,7 @@ from hpfracc_nn.training.torch.optimizers.tensors import (
     check_belongs,
     dense_strides,
     in_order,
+    line_of,
     lines_of,
     room_like,
     rows_like,
@@ -84,7 +85,7 @@ class Average:
         for (device, _, stored), found in alike.items():
             _check_capture(device)
             lines = [in_order(grad, held["direction"]) for grad, _, held in found]
-            averages = [in_order(held["direction"], held["direction"]) for _, _, held in found]
+            averages = [line_of(held["direction"]) for _, _, held in found]
             mix = memory.mix(group["alpha"], stored, group["seed"] if self.drops else None)
             rows = [lines_of(held["history"]) for _, _, held in found]
             mixes.append(prepared(site, lines, rows, averages, mix))
@@ -137,8 +138,8 @@ def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
         )
     direction, rows = state["direction"], state["history"]
     check_belongs("past gradients", direction, grad)
-    found = (rows.shape, rows.device, rows.is_complex())
-    if found != ((memory.rows, *direction.shape), direction.device, direction.is_complex()):
+    shape, is_complex = (memory.rows, *direction.shape), direction.is_complex()
+    if rows.shape != shape or rows.device != direction.device or rows.is_complex() != is_complex:
         raise RuntimeError(
             f"the state holds rows of shape {tuple(rows.shape)}, {rows.dtype} on {rows.device} beside past gradients "
             f"of shape {tuple(direction.shape)}, {direction.dtype} on {direction.device}: they need {memory.rows} rows "
@@ -154,8 +155,9 @@ def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
     """
     direction, rows = state["direction"], state["history"]
     dtype = _dtype(memory, direction)
-    is_in_order = direction.stride() == p.stride() or direction.stride() == dense_strides(p)
-    if is_in_order and rows.dtype == dtype and rows.stride() == (direction.numel(), *direction.stride()):
+    strides = direction.stride()
+    is_in_order = strides == p.stride() or strides == dense_strides(p)
+    if is_in_order and rows.dtype == dtype and rows.stride() == (direction.numel(), *strides):
         return state
     laid = direction if is_in_order else room_like(direction, dense_strides(p)).copy_(direction)
     return {**state, "direction": laid, "history": rows_like(laid, memory.rows, dtype).copy_(rows)}
@@ -196,7 +198,7 @@ def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: St
         _keep(state, {**held, "history": shaped(rows, direction)}, stored + 1)
         return shaped(average.to(line.dtype), direction)
     average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, lines_of(held["history"]))
-    in_order(direction, direction).copy_(average)
+    line_of(direction).copy_(average)
     return direction
 
 

@@ -176,8 +176,7 @@ class Fractional(_Base):
     def _forget(self, group: Group, keys: frozenset[str]) -> None:
         """Drop what the group does not go on with, also of parameters that have no gradient."""
         for p in group["params"]:
-            if p in self.state:
-                _drop(self.state[p], keys)
+            _drop(self.state.get(p) or {}, keys)
 
     def _prepared_group(
         self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange

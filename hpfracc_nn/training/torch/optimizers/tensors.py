@@ -33,22 +33,28 @@ def in_order(values: Tensor, like: Tensor) -> Tensor:
     """
     if values.stride() != like.stride() or values.is_conj() or values.is_neg():
         values = room_like(like, like.stride()).copy_(values)
+    return line_of(values)
+
+
+def line_of(values: Tensor) -> Tensor:
+    """Return values that are dense as a line, real, in the order in which they lie: a view."""
     line = values.as_strided((values.numel(),), (1,))
     return torch.view_as_real(line).reshape(-1) if line.is_complex() else line
 
 
 def lines_of(rows: Tensor) -> Tensor:
-    """Return rows laid out as by `rows_like` as lines, real, in the order of `in_order`: a view.
+    """Return rows laid out as by `rows_like` as lines, real, in the order of `line_of`: a view.
 
     Shapes: rows [R, ...], result [R, n], or [R, 2 n] where they are complex.
     """
-    count = rows.shape[0]
-    lines = rows.as_strided((count, rows.numel() // count), (rows.numel() // count, 1))
+    count = len(rows)
+    values = rows.numel() // count
+    lines = rows.as_strided((count, values), (values, 1))
     return torch.view_as_real(lines).flatten(1) if lines.is_complex() else lines
 
 
 def shaped(lines: Tensor, like: Tensor) -> Tensor:
-    """Return what a line made by `in_order`, or lines made by `lines_of`, stand for, in `like`'s shape and strides."""
+    """Return what a line made by `line_of`, or lines made by `lines_of`, stand for, in `like`'s shape and strides."""
     rows = lines.shape[:-1]
     if like.is_complex():
         lines = torch.view_as_complex(lines.reshape(*rows, -1, 2))
