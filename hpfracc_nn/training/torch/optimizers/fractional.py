@@ -185,7 +185,7 @@ class Fractional(_Base):
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
             self._check_gradient(p.grad)
-        states = [self.state[p] if self.state.get(p) else exchange.fresh(p) for p in params]
+        states = [self.state.get(p) or exchange.fresh(p) for p in params]
         grads = [means.get(p, p.grad) for p in params]
         return params, kind_of(group).prepared(group, params, grads, states, self._site)
 

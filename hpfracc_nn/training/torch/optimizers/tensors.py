@@ -37,19 +37,21 @@ def in_order(values: Tensor, like: Tensor) -> Tensor:
 
 
 def line_of(values: Tensor) -> Tensor:
-    """Return values that are dense as a line, real, in the order in which they lie: a view."""
-    line = values.as_strided((values.numel(),), (1,))
+    """Return values that are dense as a line, real, in the order in which they lie: a view, or themselves."""
+    line = values if values.dim() == 1 else values.as_strided((values.numel(),), (1,))
     return torch.view_as_real(line).reshape(-1) if line.is_complex() else line
 
 
 def lines_of(rows: Tensor) -> Tensor:
-    """Return rows laid out as by `rows_like` as lines, real, in the order of `line_of`: a view.
+    """Return rows laid out as by `rows_like` as lines, real, in the order of `line_of`: a view, or themselves.
 
     Shapes: rows [R, ...], result [R, n], or [R, 2 n] where they are complex.
     """
-    count = len(rows)
-    values = rows.numel() // count
-    lines = rows.as_strided((count, values), (values, 1))
+    lines = rows
+    if rows.dim() != 2:
+        count = rows.shape[0]
+        values = rows.numel() // count
+        lines = rows.as_strided((count, values), (values, 1))
     return torch.view_as_real(lines).flatten(1) if lines.is_complex() else lines
 
 
@@ -63,7 +65,7 @@ def shaped(lines: Tensor, like: Tensor) -> Tensor:
 
 def check_belongs(what: str, kept: Tensor, grad: Tensor) -> None:
     """Raise unless what is kept is that of a parameter with such a gradient: kernels go by addresses."""
-    if (kept.shape, kept.dtype, kept.device) != (grad.shape, grad.dtype, grad.device):
+    if kept.shape != grad.shape or kept.dtype != grad.dtype or kept.device != grad.device:
         raise RuntimeError(
             f"the state holds {what} of shape {tuple(kept.shape)}, {kept.dtype} on {kept.device}, and the gradient has "
             f"shape {tuple(grad.shape)}, {grad.dtype} on {grad.device}: what is remembered belongs to one parameter as "
