@@ -12,6 +12,9 @@ what another kind kept, where the kind that a group has now does not keep it too
 All that can be refused is refused before anything is changed, in whatever group. Where a kernel or the base optimizer
 fails after that, as where memory runs out, gradients that were averaged stay remembered, as its own moments do.
 
+A first step without rate and gradient is torch's distributed checkpoints asking for a state to fill: it makes the state
+and leaves no trace in it. A history that was loaded beside a count of steps that it does not fit begins anew.
+
 Under torch.compile the step is an eager function around the base optimizer's step, which is compiled: the directions
 are made at run time, by the kernel that is best then.
 """
