@@ -37,7 +37,7 @@ INVALID = [
     ({"kind": ["integral"]}, ValueError, "Invalid kind: ['integral']: needs one of 'integral', 'difference', 'fcgd'"),
     ({"kind": None}, ValueError, "Invalid kind: None: needs one of"),
     ({"kind": "difference", "memory": "exponentials"}, ValueError, "Invalid memory value: 'exponentials' with kind"),
-    ({"kind": "caputo", "memory": "exponentials"}, ValueError, "which keeps no past gradients; leave memory as it is"),
+    ({"kind": "caputo", "memory": "exponentials"}, ValueError, "which keeps no past gradients; pass a number"),
     ({"kind": "fcgd", "differentiable": True}, ValueError, "kind 'fcgd' does not support capturable or differentiable"),
     ({"kind": "caputo", "differentiable": True}, ValueError, "kind 'caputo' does not support differentiable"),
     ({"lr": -1.0}, ValueError, "Invalid learning rate: -1.0"),

@@ -1,11 +1,14 @@
 """Kinds that replace the gradient with an average of the last ones.
 
-Of each parameter are kept `history`, the memory's rows [R, values], and `direction`, where the average is written, of
-the gradient's shape and strides; the rows hold their values in the same order as `direction`. How many gradients were
-stored stands in `history_step`. In capturable groups, whose steps a CUDA graph may replay without Python, it is the
-difference between the base optimizer's `step`, a tensor, and `history_start`. `history_memory` says what kind of rows
-these are. They are gradients or averages of them, whatever the weights: another alpha, or another kind of weights, go
-on with them.
+Of each parameter are kept `history`, the memory's rows [R, ...], and `direction`, where the average is written. Both
+have the parameter's shape, and its strides where these are dense: fused steps pair values by their addresses, kernels
+see the rows as [R, n], and whoever copies a state between layouts, as distributed checkpoints do, copies what it means.
+A parameter that was laid out anew takes both with it at the next step.
+
+How many gradients were stored stands in `history_step`, and in `history_start` what the base optimizer's `step` was
+when the history began. In capturable groups, whose steps a CUDA graph may replay without Python, the first is left out:
+it is the difference of the other two. `history_memory` says what kind of rows these are. They are gradients or averages
+of them, whatever the weights: another alpha, or another kind of weights, go on with them.
 """
 
 from __future__ import annotations
@@ -22,7 +25,16 @@ from hpfracc_nn.training.torch.optimizers import kernels  # noqa: F401  register
 from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Directions, Group, State
 from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Memory, WeightsByLag, Window
 from hpfracc_nn.training.torch.optimizers.mix import prepared
-from hpfracc_nn.training.torch.optimizers.tensors import check_belongs, in_order, room_like, shaped
+from hpfracc_nn.training.torch.optimizers.tensors import (
+    check_belongs,
+    dense_strides,
+    in_order,
+    line_of,
+    lines_of,
+    room_like,
+    rows_like,
+    shaped,
+)
 
 
 @dataclass(frozen=True)
@@ -63,7 +75,7 @@ class Average:
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
     ) -> Directions:
         memory = self.memory(group)
-        kept = [_kept(state, memory, grad) for grad, state in zip(grads, states, strict=True)]
+        kept = [_kept(state, memory, p, grad) for p, grad, state in zip(params, grads, states, strict=True)]
         if group.get("capturable") or group.get("differentiable"):
             return lambda: [_recorded(group, memory, *each) for each in zip(grads, states, kept, strict=True)]
         alike: dict[tuple, list[tuple[Tensor, State, State]]] = defaultdict(list)
@@ -73,9 +85,10 @@ class Average:
         for (device, _, stored), found in alike.items():
             _check_capture(device)
             lines = [in_order(grad, held["direction"]) for grad, _, held in found]
-            averages = [in_order(held["direction"], held["direction"]) for _, _, held in found]
+            averages = [line_of(held["direction"]) for _, _, held in found]
             mix = memory.mix(group["alpha"], stored, group["seed"] if self.drops else None)
-            mixes.append(prepared(site, lines, [held["history"] for _, _, held in found], averages, mix))
+            rows = [lines_of(held["history"]) for _, _, held in found]
+            mixes.append(prepared(site, lines, rows, averages, mix))
 
         def directions() -> list[Tensor]:
             for mixed, ((_, _, stored), found) in zip(mixes, alike.items(), strict=True):
@@ -86,6 +99,12 @@ class Average:
 
         return directions
 
+    def rewind(self, state: State) -> None:
+        if "history_step" in state:
+            state["history_step"] = 0
+        if "history" in state:
+            state["history_start"] = int(state.get("step", 0))
+
     def memory(self, group: Group) -> Memory:
         """Return the memory that the group's options name."""
         if group["memory"] == EXPONENTIALS:
@@ -93,13 +112,24 @@ class Average:
         return Window(group["memory"], self.weights, self.is_normalised)
 
 
-def _kept(state: State, memory: Memory, grad: Tensor) -> State:
+def is_behind(state: State) -> bool:
+    """Whether the base optimizer has taken steps since that were not remembered, as torch's own with such a state."""
+    if not {"step", "history_step", "history_start"} <= state.keys():
+        return False
+    return int(state["step"]) != state["history_start"] + state["history_step"]
+
+
+def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
     """Return the state, if it is good for such a gradient, or what is to be written into it when the step is taken."""
     if "history" not in state:
-        direction = room_like(grad)
-        line = in_order(direction, direction)
-        rows = line.new_zeros(memory.rows, line.numel(), dtype=memory.dtype(line.dtype))
-        return {"history": rows, "direction": direction, "history_step": 0, "history_memory": memory.length}
+        direction = room_like(grad, dense_strides(p))
+        return {
+            "history": rows_like(direction, memory.rows, _dtype(memory, grad)),
+            "direction": direction,
+            "history_step": 0,
+            "history_start": int(state.get("step", 0)),
+            "history_memory": memory.length,
+        }
     if state.get("history_memory") != memory.length:
         raise RuntimeError(
             f"the state holds what memory={_named(state.get('history_memory'))} remembers and the options of its group "
@@ -108,16 +138,36 @@ def _kept(state: State, memory: Memory, grad: Tensor) -> State:
         )
     direction, rows = state["direction"], state["history"]
     check_belongs("past gradients", direction, grad)
-    is_complex = direction.is_complex()
-    if rows.shape != (memory.rows, direction.numel() * (2 if is_complex else 1)) or rows.device != direction.device:
+    shape, is_complex = (memory.rows, *direction.shape), direction.is_complex()
+    if rows.shape != shape or rows.device != direction.device or rows.is_complex() != is_complex:
         raise RuntimeError(
-            f"the state holds rows of shape {tuple(rows.shape)} on {rows.device} beside past gradients of shape "
-            f"{tuple(direction.shape)} on {direction.device}: they need {memory.rows} rows of as many values there; "
-            "drop them with optimizer.state.pop(parameter), or make a new optimizer."
+            f"the state holds rows of shape {tuple(rows.shape)}, {rows.dtype} on {rows.device} beside past gradients "
+            f"of shape {tuple(direction.shape)}, {direction.dtype} on {direction.device}: they need {memory.rows} rows "
+            "of that shape there; drop them with optimizer.state.pop(parameter), or make a new optimizer."
         )
-    dtype = memory.dtype(direction.dtype.to_real() if is_complex else direction.dtype)
-    # Whoever loads a state may have given all of it the parameter's dtype.
-    return state if rows.dtype == dtype else {**state, "history": rows.to(dtype)}
+    return _laid_out(state, memory, p)
+
+
+def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
+    """Return the state, if its order and dtype are those needed, or what is to be written into it.
+
+    The parameter may have been laid out anew; whoever loads a state may have given all of it the parameter's dtype.
+    """
+    direction, rows = state["direction"], state["history"]
+    dtype = _dtype(memory, direction)
+    strides = direction.stride()
+    is_in_order = strides == p.stride() or strides == dense_strides(p)
+    if is_in_order and rows.dtype == dtype and rows.stride() == (direction.numel(), *strides):
+        return state
+    laid = direction if is_in_order else room_like(direction, dense_strides(p)).copy_(direction)
+    return {**state, "direction": laid, "history": rows_like(laid, memory.rows, dtype).copy_(rows)}
+
+
+def _dtype(memory: Memory, values: Tensor) -> torch.dtype:
+    """Return the dtype of the rows for such values."""
+    if values.is_complex():
+        return memory.dtype(values.dtype.to_real()).to_complex()
+    return memory.dtype(values.dtype)
 
 
 def _named(length: float | None) -> str:
@@ -129,7 +179,6 @@ def _keep(state: State, held: State, stored: int) -> None:
     if held is not state:
         state.update(held)
     state["history_step"] = stored
-    state.pop("history_start", None)
 
 
 def _stored(state: State) -> int:
@@ -144,12 +193,12 @@ def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: St
     direction, alpha = held["direction"], group["alpha"]
     line = in_order(grad, direction)
     if group.get("differentiable"):
-        stored, rows = _stored(held), held["history"].clone()  # what former steps made is part of their graph
+        stored, rows = _stored(held), lines_of(held["history"]).clone()  # what former steps made is in their graph
         average = memory.recorded(alpha, torch.tensor(float(stored), device=grad.device), line, rows)
-        _keep(state, {**held, "history": rows}, stored + 1)
+        _keep(state, {**held, "history": shaped(rows, direction)}, stored + 1)
         return shaped(average.to(line.dtype), direction)
-    average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, held["history"])
-    in_order(direction, direction).copy_(average)
+    average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, lines_of(held["history"]))
+    line_of(direction).copy_(average)
     return direction
 
 
@@ -157,7 +206,7 @@ def _stored_on_device(state: State, held: State, device: torch.device) -> Tensor
     """Return how many gradients were stored as a tensor, made of what the base optimizer counts up from now on."""
     if held is not state:
         state.update(held)
-    if "history_start" not in state:
+    if "history_step" in state:
         state["history_start"] = int(state.get("step", 0)) - state.pop("history_step")
     return state["step"] - state["history_start"] if "step" in state else torch.zeros((), device=device)
 

@@ -5,7 +5,8 @@
     direction_t = gradient_t * abs(theta_t - theta_(t-1))**(1 - alpha) / Gamma(2 - alpha)
 
 Its only limits are points where the gradient is zero, but near them the steps shrink with the distance that the last
-one went, and it stalls. Source: Wei, Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
+one went, and it stalls. A tensor that did not move at all, as under a learning rate of 0, takes the gradient as it is,
+as at the first step, or it would stay for good. Source: Wei, Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
 
 `caputo_terminal` is Caputo's derivative from the fixed terminal 0, along the straight line from there to theta:
 
@@ -48,6 +49,9 @@ class ClosedForm:
     def is_identity(self, group: Group) -> bool:
         return group["alpha"] == 1
 
+    def rewind(self, state: State) -> None:
+        """Nothing: a previous point that is the present one says no more than none."""
+
     def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
     ) -> Directions:
@@ -56,7 +60,8 @@ class ClosedForm:
             previous = state.get("previous")
             if previous is not None:
                 check_belongs("the previous point", previous, grad)
-            taken.append(grad if previous is None else _modulated(grad, p - previous, group["alpha"]))
+            # A copy: the base optimizer may change in place what it is given.
+            taken.append(grad.clone() if previous is None else _along(grad, p - previous, group["alpha"]))
 
         def directions() -> list[Tensor]:
             for p, state in zip(params, states, strict=True):
@@ -78,6 +83,9 @@ class FixedTerminal:
 
     def is_identity(self, group: Group) -> bool:
         return group["alpha"] == 1
+
+    def rewind(self, state: State) -> None:
+        """Nothing: it keeps nothing."""
 
     def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
@@ -121,6 +129,11 @@ def _quadrature(alpha: float) -> tuple[list[float], list[float]]:
     return ((1 + nodes) / 2).tolist(), (weights / np.sum(weights)).tolist()
 
 
+def _along(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
+    """Return the modulated gradient, or the gradient where the way is 0 everywhere; nothing waits for a device."""
+    return torch.where(way.any(), _modulated(grad, way, alpha), grad)
+
+
 def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
     """Return grad * abs(way)**(1 - alpha) / Gamma(2 - alpha), for the parts of complex numbers apart."""
     real_grad, real_way = as_real([grad, way])
@@ -131,8 +144,8 @@ def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
 def _fault(group: Group) -> str | None:
     if group["memory"] == EXPONENTIALS:
         return (
-            f"Invalid memory value: {EXPONENTIALS!r} with kind {group['kind']!r}, which keeps no past gradients; "
-            "leave memory as it is"
+            f"Invalid memory value: {EXPONENTIALS!r} with kind {group['kind']!r}, which keeps no past gradients; pass "
+            "a number for this group, such as memory=10, which it leaves unused"
         )
     if group.get("differentiable"):
         return (

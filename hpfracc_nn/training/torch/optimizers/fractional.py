@@ -12,6 +12,9 @@ what another kind kept, where the kind that a group has now does not keep it too
 All that can be refused is refused before anything is changed, in whatever group. Where a kernel or the base optimizer
 fails after that, as where memory runs out, gradients that were averaged stay remembered, as its own moments do.
 
+A first step without rate and gradient is torch's distributed checkpoints asking for a state to fill: it makes the state
+and leaves no trace in it. A history that was loaded beside a count of steps that it does not fit begins anew.
+
 Under torch.compile the step is an eager function around the base optimizer's step, which is compiled: the directions
 are made at run time, by the kernel that is best then.
 """
@@ -26,6 +29,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import around_compiled, uncompiled
 from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.training.torch.optimizers.averages import is_behind
 from hpfracc_nn.training.torch.optimizers.caputo import mean_gradients
 from hpfracc_nn.training.torch.optimizers.kind import Directions, Group, State
 from hpfracc_nn.training.torch.optimizers.kinds import KINDS, check_options, is_identity, kind_of
@@ -100,7 +104,8 @@ class Fractional(_Base):
                 is that of another memory or parameter; or there is no closure where one is needed.
             LookupError: No kernel accepts the gradients.
         """
-        means, loss = self._prepared(closure), None
+        makes_states = closure is None and self._only_makes_states()
+        means, loss = self._prepared(closure, makes_states), None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
@@ -111,6 +116,8 @@ class Fractional(_Base):
         finally:
             exchange.undo()
         self._keep(exchange)
+        if makes_states:
+            self._rewind()
         return loss
 
     @around_compiled
@@ -122,13 +129,28 @@ class Fractional(_Base):
         step()
 
     @uncompiled
-    def _prepared(self, closure: Callable[[], Any] | None) -> dict[Tensor, Tensor]:
+    def _only_makes_states(self) -> bool:
+        """Whether this is the step by which torch's distributed checkpoints make states: no rate, and no gradient."""
+        if self.state or not all(_is_zero(group["lr"]) for group in self.param_groups):
+            return False
+        grads = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
+        return all(grad.layout is torch.strided and not grad.any() for grad in grads)
+
+    @uncompiled
+    def _rewind(self) -> None:
+        """Leave states behind as if no step had been taken."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                kind_of(group).rewind(self.state.get(p) or {})
+
+    @uncompiled
+    def _prepared(self, closure: Callable[[], Any] | None, makes_states: bool) -> dict[Tensor, Tensor]:
         """Check the options as they are now; return the gradients' means along the way, for kinds that want them."""
         for group in self.param_groups:
             check_options(group)
         self._settle()
         groups = [group for group in self.param_groups if kind_of(group).needs_closure and not is_identity(group)]
-        if not groups:
+        if makes_states or not groups:
             return {}
         if closure is None:
             raise RuntimeError(
@@ -147,23 +169,28 @@ class Fractional(_Base):
             self._check_dense(identities)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
             found = [self._prepared_group(group, means, exchange) for group in others]
-            for group, (params, states, directions) in zip(others, found, strict=True):
-                _forget(states, _DROPPED[group["kind"]])
+            for group, (params, directions) in zip(others, found, strict=True):
+                self._forget(group, _DROPPED[group["kind"]])
                 exchange.prepare(params, directions())
         for group in identities:
-            _forget([self.state[p] for p in group["params"] if p in self.state], _KEPT)
+            self._forget(group, _KEPT)
         return exchange
+
+    def _forget(self, group: Group, keys: frozenset[str]) -> None:
+        """Drop what the group does not go on with, also of parameters that have no gradient."""
+        for p in group["params"]:
+            _drop(self.state.get(p) or {}, keys)
 
     def _prepared_group(
         self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange
-    ) -> tuple[list[Tensor], list[State], Directions]:
-        """Return the parameters whose gradients make room, their states, and what makes the directions."""
+    ) -> tuple[list[Tensor], Directions]:
+        """Return the parameters whose gradients make room, and what makes the directions."""
         params = [p for p in group["params"] if p.grad is not None]
         for p in params:
             self._check_gradient(p.grad)
-        states = [self.state[p] if self.state.get(p) else exchange.fresh(p) for p in params]
+        states = [self.state.get(p) or exchange.fresh(p) for p in params]
         grads = [means.get(p, p.grad) for p in params]
-        return params, states, kind_of(group).prepared(group, params, grads, states, self._site)
+        return params, kind_of(group).prepared(group, params, grads, states, self._site)
 
     @uncompiled
     def _keep(self, exchange: _Exchange) -> None:
@@ -209,8 +236,23 @@ class Fractional(_Base):
     def _step_supports_amp_scaling(self, supports: bool) -> None:
         self._base_supports_amp_scaling = supports
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state, as of the base optimizer, with options that were changed as a step would take them.
+
+        Raises:
+            TypeError: One that was changed has no usable type.
+            ValueError: One that was changed is out of range or unknown.
+        """
+        for group in self.param_groups:
+            check_options(group)
+        self._settle()
+        return super().state_dict()
+
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Load a state, as of the base optimizer; where that one saved it, each group's alpha, kind and memory stay."""
+        """Load a state, as of the base optimizer; where that one saved it, each group's alpha, kind and memory stay.
+
+        A history begins anew where the base optimizer has counted steps that are not remembered in it.
+        """
         loaded: dict[str, Any] = {}
 
         def adopt(_: torch.optim.Optimizer, given: dict[str, Any]) -> dict[str, Any]:
@@ -250,6 +292,8 @@ class Fractional(_Base):
                 rows = (loaded["state"].get(index) or {}).get("history")
                 if rows is not None and self.state[p]["history"].dtype != rows.dtype:
                     self.state[p]["history"] = rows.to(p.device)
+                if is_behind(self.state.get(p) or {}):
+                    _drop(self.state[p], _KEPT)
 
     def _settle(self) -> None:
         """Give groups what they need, also where options were changed: plain numbers, and the seeds of their kind."""
@@ -262,13 +306,20 @@ class Fractional(_Base):
                 group["seed"] = place if generator is None else int(torch.randint(2**62, (), generator=generator))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_own_defaults": self._own_defaults, "_site": self._site}
+        own = {name: self.__dict__.get(name) for name in ("_own_defaults", "_generator", "_site")}
+        return {**super().__getstate__(), **own}
 
 
-def _forget(states: list[State], keys: frozenset[str]) -> None:
-    for state in states:
-        for key in keys:
-            state.pop(key, None)
+def _drop(state: State, keys: frozenset[str]) -> None:
+    for key in keys:
+        state.pop(key, None)
+
+
+def _is_zero(rate: Any) -> bool:
+    """Whether a learning rate is 0, as far as one can tell without waiting for a device."""
+    if isinstance(rate, Tensor):
+        return rate.device.type == "cpu" and rate.item() == 0
+    return rate == 0
 
 
 class _Exchange:

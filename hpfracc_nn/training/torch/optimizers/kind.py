@@ -33,6 +33,9 @@ class Kind(Protocol):
     def is_identity(self, group: Group) -> bool:
         """Whether the gradient stays what it is, and nothing has to be kept."""
 
+    def rewind(self, state: State) -> None:
+        """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
+
     def prepared(
         self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
     ) -> Directions:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 
+from hpfracc_nn.training.torch.optimizers.fractional import Fractional
 from hpfracc_nn.training.torch.optimizers.kinds import check_options
 
 Alpha = Callable[[int], float]  # of how many steps
@@ -19,10 +20,10 @@ class AlphaSchedule:
     weighs what was remembered anew, at once.
 
     Args:
-        optimizer: A fractional one.
+        optimizer: A fractional one, or one around it, such as ZeroRedundancyOptimizer.
         alpha: Returns alpha, in (0, 1], for how often `step` was called: for all groups, also those that are added
-            later. Or a list with such a function for each group, or None for one that is to keep its alpha; groups that
-            are added later keep theirs.
+            later. Or a list or tuple with such a function for each group, or None for one that is to keep its alpha;
+            groups that are added later keep theirs.
 
     Raises:
         TypeError: The optimizer has no fractional alpha.
@@ -35,14 +36,14 @@ class AlphaSchedule:
         ...     schedule.step()
     """
 
-    def __init__(self, optimizer: torch.optim.Optimizer, alpha: Alpha | list[Alpha | None]):
+    def __init__(self, optimizer: torch.optim.Optimizer, alpha: Alpha | Sequence[Alpha | None]):
         groups = optimizer.param_groups
-        if not all({"alpha", "kind", "memory"} <= group.keys() for group in groups):  # RMSprop's alpha is no order
+        if not isinstance(_inner(optimizer), Fractional):  # RMSprop's alpha is no order
             raise TypeError(
                 f"AlphaSchedule(optimizer: {type(optimizer).__name__}): needs an optimizer with a fractional alpha, "
                 "such as FractionalAdam."
             )
-        if isinstance(alpha, list) and len(alpha) != len(groups):
+        if isinstance(alpha, Sequence) and len(alpha) != len(groups):
             raise ValueError(
                 f"AlphaSchedule(alpha: {len(alpha)} functions): needs one for each of the {len(groups)} groups, None "
                 "for one that is to keep its alpha, or a single one for all."
@@ -70,7 +71,7 @@ class AlphaSchedule:
 
     def _set(self, epoch: int) -> None:
         groups = self.optimizer.param_groups
-        functions = self._alpha if isinstance(self._alpha, list) else [self._alpha] * len(groups)
+        functions = self._alpha if isinstance(self._alpha, Sequence) else [self._alpha] * len(groups)
         scheduled = [
             (group, function(epoch)) for group, function in zip(groups, functions, strict=False) if function is not None
         ]
@@ -79,3 +80,13 @@ class AlphaSchedule:
         for group, alpha in scheduled:
             group["alpha"] = float(alpha)
         self.last_epoch = epoch
+
+
+def _inner(optimizer: Any) -> Any:
+    """Return the optimizer that another one steps: torch's wrappers call it `optim`, Accelerate's `optimizer`."""
+    while not isinstance(optimizer, Fractional):
+        inside = getattr(optimizer, "optim", None) or getattr(optimizer, "optimizer", None)
+        if inside is None:
+            break
+        optimizer = inside
+    return optimizer
