@@ -37,6 +37,20 @@ def test_with_little_noise_the_order_is_found(alpha):
     assert fit.estimates["rate"] == pytest.approx(1.0, abs=6e-3)
 
 
+@pytest.mark.parametrize("scheme", ["trapezoid", "predictor_corrector"])
+def test_a_state_may_have_no_axes(scheme):
+    observed = data.relaxation(TIMES, 0.6, noise=0.02, rng=np.random.default_rng(0))
+
+    def estimates(shape):
+        fit = fit_fde(
+            decay, TIMES, observed, lambda p: p["start"].view(shape), {"rate": 0.7, "start": 1.0}, n_steps=40, scheme=scheme
+        )
+        return fit.values, fit.covariance
+
+    for one, other in zip(estimates(()), estimates((1,)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def fit():
     return fitted(0.6, np.random.default_rng(1))
