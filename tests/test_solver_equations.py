@@ -1,4 +1,4 @@
-"""The equations of implicit steps: what is returned solves them, however stiffness changes from one step to the next."""
+"""The equations of implicit steps: what is returned solves them, however stiffness changes between steps."""
 
 import pytest
 
@@ -40,7 +40,9 @@ def test_nor_does_it_for_gradients(dtype, tolerance):
         ys = fdeint(stiff_late, y0, ts, 0.9, scheme=Trapezoid(Newton(tolerance=tolerance)))
         return [each.item() for each in torch.autograd.grad(ys.sum(), [theta, y0])]
 
-    assert gradients(torch.float64, 1e-13) == pytest.approx([567.1, 433.9], abs=0.1)  # in all 1001: y follows a shift of both
+    assert gradients(torch.float64, 1e-13) == pytest.approx(
+        [567.1, 433.9], abs=0.1
+    )  # in all 1001: y follows a shift of both
     assert gradients(dtype, tolerance) == pytest.approx([567.1, 433.9], rel=2e-3)
 
 
