@@ -142,3 +142,11 @@ def test_a_network_that_is_used_late_has_gradients(f):
     for one, other in zip(found, expected, strict=True):
         assert other.abs().sum() > 0
         torch.testing.assert_close(one, other, rtol=1e-11, atol=0)
+
+
+def test_what_is_never_used_has_no_gradient():
+    used, spare = (torch.nn.Linear(1, 1).double() for _ in range(2))
+    held = torch.nn.ModuleList([used, spare])
+    solved(lambda t, y: held[0](y) + held[0].bias).backward()
+    assert used.weight.grad is not None
+    assert spare.weight.grad is None

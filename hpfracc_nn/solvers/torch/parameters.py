@@ -29,7 +29,7 @@ class ParameterGradient:
 
     def __init__(self, field: Field, parameters: Sequence[Tensor]):
         self.field, self.parameters = field, list(parameters)
-        self.totals = [torch.zeros_like(each) for each in parameters]
+        self.totals: list[Tensor | None] = [None] * len(self.parameters)  # None of those that f does not use
         self._at: list[int] = []
         self._states: list[Tensor] = []
         self._g: list[Tensor] = []
@@ -58,9 +58,10 @@ class ParameterGradient:
 
         with torch.enable_grad(), _retained(self.parameters):
             found = self._together((self.field.times[self._at], torch.stack(self._states)), gradients)
-        for total, part in zip(self.totals, found, strict=True):
+        for k, part in enumerate(found):
             if part is not None:
-                total += part
+                before = self.totals[k]
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
         self._at, self._states, self._g = [], [], []
 
     def evaluate(self, states: Tensor) -> Tensor:
