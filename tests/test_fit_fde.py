@@ -37,6 +37,26 @@ def test_with_little_noise_the_order_is_found(alpha):
     assert fit.estimates["rate"] == pytest.approx(1.0, abs=6e-3)
 
 
+@pytest.mark.parametrize("scheme", ["trapezoid", "predictor_corrector"])
+def test_a_state_may_have_no_axes(scheme):
+    observed = data.relaxation(TIMES, 0.6, noise=0.02, rng=np.random.default_rng(0))
+
+    def estimates(shape):
+        fit = fit_fde(
+            decay,
+            TIMES,
+            observed,
+            lambda p: p["start"].view(shape),
+            {"rate": 0.7, "start": 1.0},
+            n_steps=40,
+            scheme=scheme,
+        )
+        return fit.values, fit.covariance
+
+    for one, other in zip(estimates(()), estimates((1,)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-9)
+
+
 @pytest.fixture(scope="module")
 def fit():
     return fitted(0.6, np.random.default_rng(1))
@@ -218,6 +238,35 @@ def test_a_network_is_no_measurement():
 def test_a_fit_refuses_with_the_rule(options, text):
     with pytest.raises(ValueError, match=text):
         fitted(0.5, None, noise=0.0, **options)
+
+
+def test_one_time_of_many_numbers_is_enough():
+    starts, noise = torch.linspace(0.5, 2, 12).double(), 1e-3 * np.random.default_rng(0).standard_normal(12)
+    rates = torch.linspace(0.2, 3, 12).double()
+    observed = [float(data.relaxation(np.array([0.8]), 0.6, rate=rate)[0]) for rate in rates.tolist()]
+
+    def f(t, y, p):
+        return -p["factor"] * rates * y
+
+    fit = fit_fde(f, [0.8], (starts.numpy() * observed + noise)[None], starts, {"factor": 0.5}, n_steps=40)
+    for name, true in (("alpha", 0.6), ("factor", 1.0)):
+        assert abs(fit.estimates[name] - true) < 4 * fit.standard_errors[name] < 0.1
+    with pytest.raises(ValueError, match="two times or more"):
+        fit_fde(f, [0.0], np.ones((1, 12)), starts, {"factor": 0.5})
+
+
+@pytest.mark.parametrize(
+    ("f", "text"),
+    [
+        (lambda t, y, p: -p["rate"].item() * y, r"differentiable in params\['rate'\].*float\(\)"),
+        (lambda t, y, p: -p["rate"].detach() * y, r"differentiable in params\['rate'\]"),
+        (lambda t, y, p: -p["rate"] * y + torch.rand_like(y), r"the same value.*at t=0 .*random numbers"),
+    ],
+)
+def test_a_right_hand_side_without_derivatives_is_refused(f, text):
+    observed = data.relaxation(TIMES, 0.5)[:, None]
+    with pytest.raises(ValueError, match=text):
+        fit_fde(f, TIMES, observed, torch.ones(1).double(), {"rate": 0.7}, n_steps=10)
 
 
 def test_shapes_and_counts_are_checked():

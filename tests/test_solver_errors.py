@@ -143,6 +143,15 @@ def test_a_right_hand_side_that_changes_is_refused_at_its_step(bad, error, text,
         call(f=lambda t, y: bad(y) if t > 0.35 else -y, y0=y0, adjoint=adjoint)
 
 
+@pytest.mark.parametrize("guard", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_right_hand_side_that_writes_to_the_state_is_refused(guard, scheme):
+    with guard(), pytest.raises(ValueError, match=r"leaves y as it is; at step 0, t=0, f wrote to it.*y\.clone\(\)"):
+        call(f=lambda t, y: y.neg_(), y0=tensor(1.0), scheme=scheme)
+    with guard(), pytest.raises(ValueError, match="leaves y as it is"):
+        call(f=lambda t, y: (y[0].neg_(), y[1] + 1), y0=(tensor(1.0), tensor(1.0, 2.0)), scheme=scheme)
+
+
 def test_the_parts_of_a_tuple_are_checked_one_by_one():
     y0 = (tensor(1.0), tensor(1.0, 2.0))
     with pytest.raises(TypeError, match=r"needs a tuple of 2 tensors.*step 0, t=0, f returned Tensor"):

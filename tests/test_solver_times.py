@@ -63,3 +63,39 @@ def test_times_that_want_a_gradient_are_refused():
         torch.func.grad(lambda ts: fdeint(lambda t, y: -y, tensor(1.0), ts, 0.5)[-1, 0])(TS)
     with pytest.raises(ValueError, match=r"ts\.detach\(\)"), forward_ad.dual_level():
         fdeint(lambda t, y: -y, tensor(1.0), forward_ad.make_dual(TS, torch.ones_like(TS)), 0.5)
+
+
+def test_outputs_at_late_times_are_not_moved():
+    """At 20000 the numbers of float32 are 1/512 apart, and so are times that lie a few of them apart."""
+    ts = 20000 + torch.tensor([0, 4, 8, 20]) / 512
+    with pytest.raises(ValueError, match=r"equal steps or a number of steps"):
+        fdeint(lambda t, y: -y, torch.ones(1), ts, 0.5)
+    found = fdeint(lambda t, y: -y, torch.ones(1), ts, 0.5, n_steps=5)
+    expected = fdeint(lambda t, y: -y, torch.ones(1), ts - 20000, 0.5, n_steps=5)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("t0", [1.0, 1e3, 1e5])
+@pytest.mark.parametrize(
+    "make", [torch.linspace, lambda first, last, n: first + torch.arange(n) * ((last - first) / (n - 1))]
+)
+def test_equal_steps_of_float32_are_equal_steps(t0, make):
+    found = fdeint(lambda t, y: -y, torch.ones(1), make(t0, t0 + 10, 41), 0.5)
+    torch.testing.assert_close(found, fdeint(lambda t, y: -y, torch.ones(1), torch.linspace(0, 10, 41), 0.5))
+
+
+def test_two_outputs_are_not_made_one_by_the_rounding_of_times():
+    ts = torch.tensor([0, 32, 33, 64]) / 512 + 20000
+    with pytest.raises(ValueError, match=r"ts\[1\] and ts\[2\] lie .* one point of the uniform mesh.*float64"):
+        fdeint(lambda t, y: -y, torch.ones(1), ts, 0.5, n_steps=2)
+
+
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("alpha", [1.05, 1.5, 1.9])
+def test_a_line_is_interpolated_exactly_on_a_graded_mesh(alpha, adjoint):
+    slope = tensor(0.7, -2.0).requires_grad_()
+    options = {"dy0": slope, "mesh": "graded", "n_steps": 40, "adjoint": adjoint}
+    found = fdeint(lambda t, y: 0 * y, tensor(0.1, 0.2), 5 + TS, alpha, **options)
+    torch.testing.assert_close(found, tensor(0.1, 0.2) + TS[:, None] * slope, rtol=1e-13, atol=1e-13)
+    (gradient,) = torch.autograd.grad(found.sum(), slope)
+    torch.testing.assert_close(gradient, TS.sum().expand(2), rtol=1e-12, atol=0)

@@ -79,7 +79,9 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
     nearest = np.clip(np.round(index), 0, n_steps)
     is_point = np.abs(index - nearest) <= (ON_MESH if isinstance(mesh, Uniform) else _SAME)
     if isinstance(mesh, Uniform):
-        is_point |= np.abs(outputs - times[nearest.astype(np.int64)]) <= rounding
+        is_rounded = ~is_point & (np.abs(outputs - times[nearest.astype(np.int64)]) <= rounding)
+        _check_apart(outputs, nearest, is_rounded)
+        is_point |= is_rounded
     if isinstance(mesh, Uniform) and not is_point.all():
         i = int(np.argmin(is_point))
         raise ValueError(
@@ -88,6 +90,18 @@ def places(mesh: Mesh, times: np.ndarray, outputs: np.ndarray, alpha: float, rou
             "interpolates."
         )
     return np.where(is_point, nearest, index)
+
+
+def _check_apart(outputs: np.ndarray, nearest: np.ndarray, is_rounded: np.ndarray) -> None:
+    """Raise where one of two outputs at the same point of the mesh is there only by the rounding of times."""
+    same = np.flatnonzero((np.diff(nearest) == 0) & (is_rounded[1:] | is_rounded[:-1]))
+    if same.size:
+        i = int(same[0]) + 1
+        raise ValueError(
+            f"ts[{i - 1}] and ts[{i}] lie {outputs[i - 1]:g} and {outputs[i]:g} from the start, which with the "
+            "rounding of so late times is one point of the uniform mesh; pass times in float64 that begin at 0, or "
+            "more steps."
+        )
 
 
 def interpolation(index: np.ndarray, n_steps: int) -> tuple[np.ndarray, np.ndarray]:

@@ -106,7 +106,7 @@ class Call:
         checks.orders("fdeint", self.orders, dy0 is not None, self.alpha is not None)
         self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
         outputs = checks.increasing("fdeint", times_of("fdeint", ts))
-        self.first = float(outputs[0])
+        self.first, self.outputs = float(outputs[0]), outputs - outputs[0]
         self.elapsed, self.index = _mesh(method.mesh, outputs, resolution(ts), n_steps, float(self.orders.min()))
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
@@ -123,7 +123,7 @@ class Call:
             states = plain.solve(problem, z0, dz0, given, is_seen)
         else:
             states = self._recorded(problem, z0, dz0, alpha, params)
-        return self.packing.parted(self.at_outputs(states))
+        return self.packing.parted(self.at_outputs(states, dz0))
 
     def problem(self, site: Site, progress: Progress | None = None) -> Problem:
         """Return what is solved, beside the tensors that gradients are wanted of."""
@@ -153,8 +153,13 @@ class Call:
         slope = self.packing.joined(dy0)
         return slope * self.packing.spread(torch.as_tensor(self.orders > 1)).to(slope)
 
-    def at_outputs(self, states: Tensor) -> Tensor:
-        """Return the states at the output times, [times, *shape]."""
+    def at_outputs(self, states: Tensor, dz0: Tensor | None = None) -> Tensor:
+        """Return the states at the output times, [times, *shape].
+
+        Args:
+            states: At all steps, [n_steps + 1, *shape].
+            dz0: The derivative at the start: a line is no smooth function of j, and is not interpolated.
+        """
         whole = np.round(self.index).astype(np.int64)
         if (whole == self.index).all():
             if np.array_equal(whole, np.arange(states.shape[0])):
@@ -163,7 +168,11 @@ class Call:
         at, weights = interpolation(self.index, states.shape[0] - 1)
         placed = torch.as_tensor(weights).to(states)
         points = states[torch.as_tensor(at, device=states.device)]
-        return torch.einsum("ti,ti...->t...", placed, points)
+        found = torch.einsum("ti,ti...->t...", placed, points)
+        if dz0 is None:
+            return found
+        missed = self.outputs - (weights * self.elapsed[at]).sum(-1)
+        return found + torch.as_tensor(missed).to(states).view(-1, *[1] * dz0.ndim) * dz0
 
 
 def _like(y0: State, dy0: State) -> State:
@@ -180,10 +189,10 @@ def _mesh(
     mesh: Mesh, outputs: np.ndarray, resolution: float, n_steps: int | None, alpha: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the mesh, as time since the first output, and where the outputs lie on it."""
-    rounding = 8 * resolution * float(np.abs(outputs).max())
+    rounding = 2 * resolution * float(np.abs(outputs).max())  # of a difference of two times
     if n_steps is None:
         spacing = np.diff(outputs)
-        if isinstance(mesh, Uniform) and np.ptp(spacing) > rounding + ON_MESH * spacing.mean():
+        if isinstance(mesh, Uniform) and np.ptp(spacing) > 2 * rounding + ON_MESH * spacing.mean():
             i = int(np.argmax(np.abs(spacing - spacing.mean())))
             raise ValueError(
                 f"fdeint(ts=...): a uniform mesh needs equal steps or a number of steps; ts[{i + 1}] - ts[{i}]="

@@ -56,7 +56,10 @@ class Field:
         """Return the right-hand side at step n, of the shape of z."""
         part = n // _TIMES
         if part != self._part:
-            self._part, self._each = part, self.times[part * _TIMES : (part + 1) * _TIMES].unbind()
+            is_first, self._part = self._part < 0, part
+            self._each = self.times[part * _TIMES : (part + 1) * _TIMES].unbind()
+            if is_first:
+                return self._first(n, z)
         t = self._each[n % _TIMES]
         if self._is_tuple:
             return self._of_tuple(n, t, z)
@@ -64,6 +67,17 @@ class Field:
         if not isinstance(found, Tensor) or found.shape != self._shape or found.dtype != self.dtype:
             raise self._wrong(n, "", found, self._shape)
         return found
+
+    def _first(self, n: int, z: Tensor) -> Tensor:
+        """Return what a call returns, and see that it leaves z as it is."""
+        before = z.clone() if z.is_inference() else z._version
+        found = self(n, z)
+        if torch.equal(z, before) if isinstance(before, Tensor) else z._version == before:
+            return found
+        raise ValueError(
+            f"fdeint(f): needs a function that leaves y as it is; at step {n}, t={float(self.times[n]):g}, f wrote to "
+            "it; return a new tensor, such as -y for y.neg_(), or work on y.clone()."
+        )
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""

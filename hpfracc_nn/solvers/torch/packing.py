@@ -72,13 +72,13 @@ class Packing:
 
     def viewed(self, x: Tensor) -> Tensor:
         """Return a view of x, [a, *time, r], as [*time, *shape]."""
-        time = x.shape[1:-1]
+        time = x.shape[1:-1]  # it and shape may both be empty, and view() takes no arguments but a tuple of none
         if self.orders == 1:
-            return x.view(*time, *self.shape)
+            return x.view((*time, *self.shape))
         moved = x.movedim(0, -2)
         if self._order is None:
-            return moved.view(*time, *self.shape)
-        split = moved.view(*time, *(self.shape[axis] for axis in self._order))
+            return moved.view((*time, *self.shape))
+        split = moved.view((*time, *(self.shape[axis] for axis in self._order)))
         return split.permute(*range(len(time)), *(axis + len(time) for axis in self._back))
 
     def spread(self, values: Tensor) -> Tensor:

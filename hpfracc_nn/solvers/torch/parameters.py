@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from hpfracc_nn.solvers.torch.field import Field
-from hpfracc_nn.solvers.torch.purity import evaluated_twice, modules_of
+from hpfracc_nn.solvers.torch.held import modules_of, tensors_of
+from hpfracc_nn.solvers.torch.purity import evaluated_twice
+from hpfracc_nn.solvers.torch.sources import sources
 from hpfracc_nn.solvers.torch.together import Together
 
 _AT_ONCE = 64  # evaluations of f
@@ -26,7 +29,7 @@ class ParameterGradient:
 
     def __init__(self, field: Field, parameters: Sequence[Tensor]):
         self.field, self.parameters = field, list(parameters)
-        self.totals = [torch.zeros_like(each) for each in parameters]
+        self.totals: list[Tensor | None] = [None] * len(self.parameters)  # None of those that f does not use
         self._at: list[int] = []
         self._states: list[Tensor] = []
         self._g: list[Tensor] = []
@@ -53,11 +56,12 @@ class ParameterGradient:
                 return [None] * len(self.parameters)
             return torch.autograd.grad(out, self.parameters, g, retain_graph=True, allow_unused=True)
 
-        with torch.enable_grad():
+        with torch.enable_grad(), _retained(self.parameters):
             found = self._together((self.field.times[self._at], torch.stack(self._states)), gradients)
-        for total, part in zip(self.totals, found, strict=True):
+        for k, part in enumerate(found):
             if part is not None:
-                total += part
+                before = self.totals[k]
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
         self._at, self._states, self._g = [], [], []
 
     def evaluate(self, states: Tensor) -> Tensor:
@@ -68,43 +72,38 @@ class ParameterGradient:
 
 
 def discovered(field: Field, z0: Tensor, given: Iterable[Tensor] | None) -> tuple[Tensor, ...]:
-    """Return the leaves that the gradient of f at the first step reaches, with all parameters of its module.
+    """Return the tensors that the gradient of f is wanted of.
 
-    The module is f, or whose method f is.
+    These are all parameters of the modules that f holds, those that are given, and what the first step's graph reaches:
+    tensors that f holds, and the leaves that it reaches otherwise.
 
     Raises:
-        ValueError: f may not be evaluated again, or one of the leaves has hooks.
+        ValueError: f may not be evaluated again, or one of the tensors has hooks.
     """
     z, value = evaluated_twice(field, z0)
-    leaves: dict[int, Tensor] = {}
-    module = getattr(field.f, "__self__", field.f)
-    own = [each for each in module.parameters() if each.requires_grad] if isinstance(module, nn.Module) else []
-    passed = tuple(given or ())
-    for each in (*own, *passed, *_leaves(value, passed)):
-        if each is not z:
-            leaves[id(each)] = each
-    for each in leaves.values():
+    parameters = (each for module in modules_of(field.f) for each in module.parameters())
+    wanted = [each for each in (*parameters, *(given or ())) if each.requires_grad]
+    held = [each for each in tensors_of(field.f) if each.requires_grad]
+    found = tuple(each for each in sources(value, wanted, held) if each is not z)
+    for each in found:
         if each._backward_hooks:
+            what = "parameter" if each.is_leaf else "tensor"
             raise ValueError(
-                f"{field.label}: a parameter of shape {tuple(each.shape)} has a hook on its gradient, which the "
-                "adjoint would call twice; remove it, use register_post_accumulate_grad_hook, or pass adjoint=False."
+                f"{field.label}: a {what} of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint would "
+                "call twice; remove it, use register_post_accumulate_grad_hook, which leaves have, or pass adjoint=False."
             )
-    return tuple(leaves.values())
+    return found
 
 
-def _leaves(value: Tensor, passed: Iterable[Tensor]) -> Iterable[Tensor]:
-    """Yield the leaves of a graph, but not those behind tensors that were passed: their gradients go on from there."""
-    if value.is_leaf and value.requires_grad:
-        yield value
-    seen, waiting = {each.grad_fn for each in passed}, [value.grad_fn]
-    while waiting:
-        node = waiting.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        if hasattr(node, "variable"):
-            yield node.variable
-        waiting.extend(following for following, _ in node.next_functions)
+@contextmanager
+def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
+    """Leave the gradients of tensors with retain_grad() as they are: what comes later brings them all of it at once."""
+    before = [(each, each.grad) for each in tensors if each.retains_grad]
+    try:
+        yield
+    finally:
+        for each, grad in before:
+            each.grad = grad
 
 
 def _has_hooks(f: object) -> bool:

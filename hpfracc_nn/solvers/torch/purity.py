@@ -7,21 +7,17 @@ is not seen, nor what it changes outside of tensors.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterable, Iterator
-from functools import partial
-from types import CellType
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from hpfracc_nn.solvers.torch.field import Field
+from hpfracc_nn.solvers.torch.held import modules_of
 from hpfracc_nn.solvers.torch.solving import evaluated, size
-
-_EMPTY = CellType()
 
 
 def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor]:
@@ -55,24 +51,6 @@ def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor]:
             "does so; let f depend on its arguments and on what stays as it is, or pass adjoint=False."
         )
     return z, value
-
-
-def modules_of(f: Any) -> Iterator[nn.Module]:
-    """Yield the modules that f is, is bound to, or names: those of its closure, arguments and globals."""
-    if isinstance(f, nn.Module):
-        yield f
-    elif isinstance(f, partial):
-        for each in (f.func, *f.args, *f.keywords.values()):
-            yield from modules_of(each)
-    elif inspect.ismethod(f):
-        yield from modules_of(f.__self__)
-        yield from modules_of(f.__func__)
-    elif inspect.isfunction(f):
-        cells = [cell.cell_contents for cell in f.__closure__ or () if cell != _EMPTY]
-        named = [f.__globals__[name] for name in f.__code__.co_names if name in f.__globals__]
-        yield from (each for each in (*cells, *named, *(f.__defaults__ or ())) if isinstance(each, nn.Module))
-    elif hasattr(f, "__dict__"):
-        yield from (each for each in vars(f).values() if isinstance(each, nn.Module))
 
 
 # Write statistics into their arguments without giving them a new version.

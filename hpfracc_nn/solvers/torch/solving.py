@@ -18,7 +18,8 @@ from hpfracc_nn.solvers.torch.field import Field, forward_product, product
 from hpfracc_nn.solvers.torch.gmres import gmres
 
 TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-13}
-_ROUNDING = 1e3  # times the tolerance
+_ROUNDING = 1e3  # times the dtype's own tolerance: what cancels in a stiff f leaves changes up to it
+_STALLED = 16  # times the dtype's eps: what rounding leaves of a change where nothing cancels
 _SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
 _CHEAP = 32  # numbers of a state: up to so many factors are made for every w
 _NEAR = 0.05  # of w: factors of larger states serve for one that differs by less
@@ -56,26 +57,52 @@ def equation_of(roots: Roots, field: Field) -> Equation:
 class Convergence:
     """When an iteration has converged.
 
+    A small change by an inverse that is out of date says nothing of the error: it is as small where the inverse is too
+    small. What says something then is how fast changes shrink: with theta the ratio of the last two, those that would
+    follow add up to theta / (1 - theta) times the last.
+
     Args:
-        tolerance: Of the last change, relative to the size of the solution.
+        tolerance: Of the error, relative to the size of the solution.
         like: What says that size before there is a solution.
+        slowest: theta up to which that sum is believed.
+
+    Source: Hairer & Wanner, Solving Ordinary Differential Equations II (1996), section IV.8.
     """
 
-    def __init__(self, tolerance: float, *like: Tensor):
-        self.tolerance, self.change = tolerance, torch.inf
-        self._allowed = tolerance * max(torch.finfo(like[0].dtype).tiny, *map(size, like))
+    def __init__(self, tolerance: float, *like: Tensor, slowest: float = 1.0):
+        dtype = like[0].dtype
+        self.tolerance, self.change, self._slowest = tolerance, torch.inf, slowest
+        self._size = max(torch.finfo(dtype).tiny, *map(size, like))
+        self._rounding = _ROUNDING * TOLERANCES[dtype]
+        self._stalled = _STALLED * torch.finfo(dtype).eps
 
-    def is_reached(self, change: float, x: Tensor) -> bool:
-        """Whether the last change was small, or as small as rounding lets it get in a stiff equation."""
+    def is_reached(self, change: float, x: Tensor, is_exact: bool) -> bool:
+        """Whether x is the solution to the tolerance, or as nearly as rounding lets it come.
+
+        Args:
+            change: The last.
+            x: What it led to.
+            is_exact: Whether it was made by the inverse at the point where it began.
+        """
         last, self.change = self.change, change
-        self._allowed = max(self._allowed, self.tolerance * size(x))  # from rest a guess says nothing of the size
-        return change <= self._allowed or (change <= _ROUNDING * self._allowed and change > last / 2)
+        self._size = max(self._size, size(x))  # from rest a guess says nothing of the size
+        allowed = self.tolerance * self._size
+        if is_exact:
+            return change <= allowed or (change <= self._rounding * self._size and change > last / 2)
+        if not last < torch.inf:
+            return False
+        theta = change / last if last else 0.0
+        if theta < 1:
+            return theta <= self._slowest and change * max(1.0, theta / (1 - theta)) <= allowed
+        # Of an inverse that can be made anew it is asked instead.
+        return self._slowest >= 1 and change <= self._stalled * self._size
 
 
 class _Iteration:
     """What the kinds share: the iteration, and what is raised where it does not converge."""
 
     _way_out = "take more steps, or raise the tolerance or the iterations of Newton(...)"
+    _slowest = _SLOW  # as `Convergence` has it: what is slower is renewed
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
         self.field, self.tolerance, self.iterations = field, tolerance, iterations
@@ -86,14 +113,15 @@ class _Iteration:
         def residual(y: Tensor) -> Tensor:
             return m + w * self.field(n, y) - y
 
-        y, convergence = guess, Convergence(self.tolerance, guess, m)
+        y, convergence = guess, Convergence(self.tolerance, guess, m, slowest=self._slowest)
         for _ in range(self.iterations):
+            is_exact = self._is_exact()
             delta = self._correction(n, w, y, residual(y))
             last, change = convergence.change, size(delta)
             if not change < torch.inf:
                 raise self._lost(n, y, change)
             y = y + delta
-            if convergence.is_reached(change, y):
+            if convergence.is_reached(change, y, is_exact):
                 return y
             if change > _SLOW * last:
                 self._renew()
@@ -101,13 +129,15 @@ class _Iteration:
 
     def transposed(self, n: int, z: Tensor, value: Tensor, w: float | Tensor, g: Tensor) -> Tensor:
         """See `Equation`."""
-        convergence, residual, mu = Convergence(self.tolerance, g), g, torch.zeros_like(g)
         if not size(g) < torch.inf:
             return torch.full_like(g, torch.nan)  # as in any other backward pass
+        convergence = Convergence(self.tolerance, g, slowest=self._slowest)
+        residual, mu = g, torch.zeros_like(g)
         for _ in range(self.iterations):
+            is_exact = self._is_exact()
             delta = self._transposed_correction(z, value, w, residual)
             last, change, mu = convergence.change, size(delta), mu + delta
-            if convergence.is_reached(change, mu):
+            if convergence.is_reached(change, mu, is_exact):
                 return mu
             if change > _SLOW * last:
                 self._renew()
@@ -121,6 +151,10 @@ class _Iteration:
     def _transposed_correction(self, z: Tensor, value: Tensor, w: float | Tensor, residual: Tensor) -> Tensor:
         """Return c of a residual of the transpose."""
         return residual
+
+    def _is_exact(self) -> bool:
+        """Whether c of the next correction is the inverse where it begins."""
+        return False
 
     def _renew(self) -> None:
         """Let c come nearer to the inverse, if it can."""
@@ -142,6 +176,7 @@ class Iterated(_Iteration):
     """Fixed-point iteration, also for the transpose: c is 1."""
 
     _way_out = "take more steps, or pass roots=Newton() to the scheme"
+    _slowest = 1.0
 
 
 class Factorised(_Iteration):
@@ -166,6 +201,9 @@ class Factorised(_Iteration):
         if self._jacobian is None:
             self._jacobian, self._factors = rows(z, value), None
         return torch.linalg.lu_solve(*self._ready(w, z), residual.reshape(-1, 1), adjoint=True).view_as(residual)
+
+    def _is_exact(self) -> bool:
+        return self._jacobian is None
 
     def _renew(self) -> None:
         self._jacobian = None
@@ -218,6 +256,9 @@ class Krylov(_Iteration):
             if found is not None:
                 return found
         return self._instead(n).transposed(n, z, value, w, g)
+
+    def _is_exact(self) -> bool:
+        return not self._is_dense or self._instead(0)._is_exact()
 
     def _renew(self) -> None:
         if self._dense is not None:

@@ -41,7 +41,7 @@ def tangents(problem: Problem, states: Tensor, f: Parametric, numbers: Tensor, s
         start: Derivatives of the state at the start, [1 + k, *shape]; those by alpha are 0.
     """
     with torch.no_grad():
-        found = _Sweep(problem, states, f, numbers).run(start.flatten(1).T)
+        found = _Sweep(problem, states, f, numbers).run(start.reshape(start.shape[0], -1).T)
     return found.transpose(1, 2).reshape(states.shape[0], start.shape[0], *states.shape[1:])
 
 
@@ -57,7 +57,7 @@ class _Sweep:
         """Return the derivatives at all steps, [n_steps + 1, d, 1 + k]."""
         problem, last = self.problem, self.problem.n_steps
         step, values = step_of(problem.scheme, problem.field), self._values(self.states)
-        of_weights, own = order_tangent(problem, values.flatten(1))
+        of_weights, own = order_tangent(problem, values.reshape(last + 1, -1))
         guesses = self._guesses(step.needs_memories, values)
         past, weights = self._past(), problem.own_weights
         found = self.states.new_empty(last + 1, self.size, self.count)
@@ -124,7 +124,7 @@ class _Sweep:
 def _gradients(out: Tensor, z: Tensor, numbers: Tensor) -> tuple[Tensor, Tensor]:
     """Return the gradients of one entry of f, [steps, d] and [steps, k]; 0 where it does not depend on one."""
     if not out.requires_grad:
-        return torch.zeros_like(z).flatten(1), torch.zeros_like(numbers)
+        return torch.zeros_like(z).reshape(z.shape[0], -1), torch.zeros_like(numbers)
     found = torch.autograd.grad(out, [z, numbers], retain_graph=True, allow_unused=True)
     by_state, by_number = (torch.zeros_like(x) if g is None else g for g, x in zip(found, (z, numbers), strict=True))
-    return by_state.flatten(1), by_number
+    return by_state.reshape(z.shape[0], -1), by_number

@@ -45,7 +45,7 @@ def root_in_graph(field: Field, roots: Roots, n: int, memories: Tensor, w: Tenso
         if not change < torch.inf and is_undefined(field, n, y):
             raise undefined(field, n, y, ", an iterate of the step's equation")
         y = y + delta
-        if convergence.is_reached(change, bare(y)):
+        if convergence.is_reached(change, bare(y), is_exact=True):
             return y
         if not change < torch.inf:
             break

@@ -11,12 +11,14 @@ from torch import Tensor
 
 from hpfracc_nn.selection import default_manager
 from hpfracc_nn.solvers.torch.call import Call, Method
-from hpfracc_nn.solvers.torch.field import forward_product
+from hpfracc_nn.solvers.torch.field import Field, forward_product
 from hpfracc_nn.solvers.torch.solving import NotSolved
 from hpfracc_nn.solvers.torch.tangents import tangents
 from hpfracc_nn.training.fit import names_of
 
 Parameters = Mapping[str, Tensor]
+_MOVED = 1e-3  # of a number, to see whether f depends on it
+
 RightHandSide = Callable[[Tensor, Tensor, Parameters], Tensor]
 
 
@@ -79,13 +81,44 @@ class FitModel:
         start, slopes = self._start(numbers)
         call = Call(partial(self._right, numbers=numbers), start, self.ts, alpha, self.method, self.n_steps)
         problem = call.problem(self.site)
+        if not self._has_solved:
+            self._check_same(problem.field, start)
         states = problem.solve(problem.pick(False), start, None)
+        if not self._has_solved:
+            self._check_differentiable(problem.field.times[-1], states[-1], numbers)
         moved = tangents(problem, states, self._right, numbers, slopes)
         first = 0 if self.is_first else 1
         return self._observed(call.at_outputs(states)[first:], call.at_outputs(moved)[first:])
 
     def _right(self, t: Tensor, y: Tensor, numbers: Tensor) -> Tensor:
         return self.f(t, y, self._named(numbers))
+
+    def _check_same(self, field: Field, start: Tensor) -> None:
+        """Raise where f returns something else when it is evaluated again."""
+        if _differ(field(0, start), field(0, start)):
+            raise ValueError(
+                f"fit_fde(f): needs the same value for the same t, y and params; at t={float(field.times[0]):g} it "
+                "returns something else when it is evaluated again; draw random numbers before the fit, and call "
+                "eval() on a module."
+            )
+
+    def _check_differentiable(self, t: Tensor, y: Tensor, numbers: Tensor) -> None:
+        """Raise where f depends on a number and has no derivative by it."""
+        with torch.enable_grad():
+            leaves = [number.detach().requires_grad_() for number in numbers.unbind()]
+            value = self.f(t, y, dict(zip(self.names, leaves, strict=True)))
+        reached: Sequence[Tensor | None] = [None] * len(leaves)
+        if value.requires_grad:
+            reached = torch.autograd.grad(value.sum(), leaves, allow_unused=True)
+        for k in (k for k, gradient in enumerate(reached) if gradient is None):
+            moved = numbers.clone()
+            moved[k] += _MOVED * max(1.0, abs(float(moved[k])))
+            if _differ(value.detach(), self._right(t, y, moved)):
+                raise ValueError(
+                    f"fit_fde(f): needs to be differentiable in params[{self.names[k]!r}]; its value depends on it and "
+                    "has no derivative by it; compute with the tensor itself, by functions of torch, and not with a "
+                    "number that is read out of it, as by float()."
+                )
 
     def _named(self, numbers: Tensor) -> Parameters:
         return dict(zip(self.names, numbers.unbind(), strict=True))
@@ -121,6 +154,11 @@ class FitModel:
             )
         columns = [along(each).reshape(-1) for each in moved.unbind(1)]
         return seen.detach().reshape(-1).numpy(), torch.stack(columns, -1).detach().numpy()
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Whether values differ by more than rounding may; not where one is not finite."""
+    return bool((one - other).abs().max() > torch.finfo(one.dtype).eps ** 0.5 * one.abs().max())
 
 
 def _squeezed(shape: Sequence[int]) -> list[int]:

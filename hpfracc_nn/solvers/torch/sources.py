@@ -1,0 +1,60 @@
+"""The tensors of a graph at which a gradient may stop: together they cut every way to the leaves, and none twice."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from typing import Any
+
+from torch import Tensor
+from torch.autograd.graph import get_gradient_edge
+
+Edge = tuple[Any, int]  # a node, and which of its results
+
+
+def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> list[Tensor]:
+    """Return the tensors whose gradients, passed on, are all of the gradient of `value`.
+
+    A tensor that is wanted or held is one, and the way stops there: its own hooks and what else is asked of it go on
+    from there. But where something else that is returned lies behind it, as the leaf that it was made of where f reads
+    both, it would count twice; the way then goes through it.
+
+    Args:
+        value: Has a graph, or is a leaf.
+        wanted: Are reached, whether the graph of `value` reaches them or not.
+        held: Are looked for.
+    """
+    if not value.requires_grad:
+        return list({id(each): each for each in wanted}.values())
+    stops = {_edge(each): each for each in (*held, *wanted)}
+    begins = [_edge(value), *map(_edge, wanted)]
+    while True:
+        reached = _reached(begins, stops)
+        inner = {each for each in reached if any(other in reached for other in _reached(_following(each), reached))}
+        if not inner:
+            return [stops[each] if each in stops else each[0].variable for each in reached]
+        stops = {edge: each for edge, each in stops.items() if edge not in inner}
+
+
+def _reached(begins: Iterable[Edge], stops: Container[Edge]) -> dict[Edge, None]:
+    """Return the stops and leaves that are reached, in order, without those behind a stop."""
+    found: dict[Edge, None] = {}
+    seen: set[Any] = set()
+    waiting = list(begins)[::-1]
+    while waiting:
+        edge = waiting.pop()
+        node = edge[0]
+        if edge in stops or hasattr(node, "variable"):
+            found[edge] = None
+        elif node is not None and node not in seen:
+            seen.add(node)
+            waiting += _following(edge)
+    return found
+
+
+def _following(edge: Edge) -> list[Edge]:
+    return list(edge[0].next_functions)
+
+
+def _edge(x: Tensor) -> Edge:
+    edge = get_gradient_edge(x)
+    return edge.node, edge.output_nr
