@@ -89,8 +89,9 @@ def discovered(field: Field, z0: Tensor, given: Iterable[Tensor] | None) -> tupl
         if each._backward_hooks:
             what = "parameter" if each.is_leaf else "tensor"
             raise ValueError(
-                f"{field.label}: a {what} of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint would "
-                "call twice; remove it, use register_post_accumulate_grad_hook, which leaves have, or pass adjoint=False."
+                f"{field.label}: a {what} of shape {tuple(each.shape)} has a hook on its gradient, which the adjoint "
+                "would call twice; remove it, use register_post_accumulate_grad_hook, which leaves have, or pass "
+                "adjoint=False."
             )
     return found
 
