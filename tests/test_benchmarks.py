@@ -129,7 +129,7 @@ def test_a_budget_ends_the_rounds_after_three(load):
     assert load("timing").interleaved({"a": lambda: None}, 10, seconds=0, budget=0).rounds == 3
 
 
-@pytest.mark.parametrize(("shape", "dim"), [((2, 40), -1), ((2, 40, 3), 1)])
+@pytest.mark.parametrize(("shape", "dim"), [((2, 40), -1), pytest.param((2, 40, 3), 1, marks=pytest.mark.slow)])
 def test_a_cell_has_both_definitions(load, shape, dim):
     cells, calls = load("cells"), load("calls")
     records = cells.forward_cell(calls.signals(*shape), 1, dim, budget=0)

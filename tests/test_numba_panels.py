@@ -110,6 +110,7 @@ def test_a_panel_is_two_products_and_an_added_one_is_one_more(dtype: type, rows:
         make.assert_rows(c, before, before[:rows, : make.lanes] + one)
 
 
+@pytest.mark.slow
 @every_precision
 @pytest.mark.parametrize(("rows", "parts"), [*USED, (8, 2), (4, 2)])
 def test_an_advance_is_a_scan_that_carries_its_state_in_double_precision(dtype: type, rows: int, parts: int) -> None:

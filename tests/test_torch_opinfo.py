@@ -116,7 +116,7 @@ every_learning = pytest.mark.parametrize("learned", [False, True], ids=["number"
 
 
 @every_kernel
-@every_check
+@pytest.mark.parametrize("check", [pytest.param(name, marks=[slow] if at else []) for at, name in enumerate(CHECKS)])
 def test_gradients_pass_the_judge_of_pytorchs_operators(forced: Forced, check: str) -> None:
     few = {name: SMALL[name] for name in ("one sample of two axes", "empty batch")}
     judged(forced, check, operator(forced, RiemannLiouville, few, learned=True))

@@ -165,7 +165,7 @@ def response(form: ChunkForm, n: int, at: int) -> Tensor:
 
 
 @every_case
-@pytest.mark.parametrize("n", [10, *LENGTHS])
+@pytest.mark.parametrize("n", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 1000, 20000))])
 def test_chunk_forms_and_their_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
