@@ -121,6 +121,10 @@ def test_columns_are_kept_by_value():
     assert kept.start is not None
 
 
+def two_orders(kind, side):
+    return fnn.DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0), kind=kind, side=side)
+
+
 X = np.zeros(5)
 REFUSED = [
     (
@@ -141,6 +145,15 @@ REFUSED = [
         lambda: fnn.solve(X, Caputo(0.5), dx0=1.0),
         "solve(Caputo(alpha=0.5), dx0=...): needs no derivative at the start, which only Caputo's above order 1 takes "
         "away; leave dx0 out.",
+    ),
+    *(
+        (
+            lambda kind=kind, side=side: fnn.solve(X, two_orders(kind, side)),
+            f"solve(side={side!r}): needs side='left', the only one whose inverse is causal; of 'right' solve the "
+            "reversed samples, y.flip(dim) or numpy.flip(y, dim), with side='left', and reverse the result.",
+        )
+        for kind in SOLVABLE
+        for side in ("right", "both")
     ),
 ]
 

@@ -108,6 +108,11 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
     if kind not in SOLVABLE:
         names = ", ".join(each.__name__ for each in SOLVABLE)
         raise ValueError(f"{owner}({kind.__name__}): needs one of {names}, whose inverse is causal; pass one of these.")
+    if definition.side != "left":
+        raise ValueError(
+            f"{owner}(side={definition.side!r}): needs side='left', the only one whose inverse is causal; of 'right' "
+            "solve the reversed samples, y.flip(dim) or numpy.flip(y, dim), with side='left', and reverse the result."
+        )
     if kind is type(definition) and not definition.is_plain:
         raise ValueError(f"{owner}({definition}): needs no option but alpha, scheme and bounds; leave the others out.")
     if kind is RiemannLiouvilleIntegral and not _is_inside(definition):
