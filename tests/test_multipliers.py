@@ -201,7 +201,7 @@ def test_the_line_has_gradients_and_no_jumps_at_its_ends() -> None:
         np.testing.assert_allclose(at, beside, rtol=0, atol=1e-6)
 
 
-def on_the_line(alpha: torch.Tensor) -> torch.Tensor:
+def on_the_line(alpha: float | torch.Tensor) -> torch.Tensor:
     """Return (-Laplacian)**(alpha/2) of exp(-x**2) at 0; exactly 2**alpha Gamma((1 + alpha) / 2) / sqrt(pi)."""
     x = torch.arange(-256, 256, dtype=torch.float64) / 8
     return FractionalLaplacian(alpha, space="line")(torch.exp(-(x**2)), dt=1 / 8)[256]

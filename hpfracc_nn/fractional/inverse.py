@@ -129,6 +129,21 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
     return Inverse(definition.alpha, definition.scheme, definition.bounds, of)
 
 
+def check_given(owner: str, name: str, shape: tuple[int, ...], signals: tuple[int, ...]) -> None:
+    """Raise unless what is given at the start is one value for each signal; `signals` is y's shape without `dim`.
+
+    Raises:
+        ValueError: It does not broadcast to that shape.
+    """
+    # Axes are compared from the last, and those that are not there are 1.
+    fits = all(size in (1, many) for size, many in zip(shape[::-1], signals[::-1], strict=False))
+    if len(shape) > len(signals) or not fits:
+        raise ValueError(
+            f"{owner}({name} of shape {shape}): needs a number, or a shape that broadcasts to that of y without dim, "
+            f"{signals}; pass one value for each signal."
+        )
+
+
 def _is_inside(definition: Definition) -> bool:
     low, high = definition.interval
     return low > 0 and high < 1 if definition.is_fixed else high <= 1
