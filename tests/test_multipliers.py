@@ -98,6 +98,18 @@ def test_orders_add_but_for_the_mean(kind: type[Multiplier]) -> None:
         np.testing.assert_allclose(kind(a)(kind(b)(x)), sign * kind(a + b)(x), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_weyls_orders_add_on_one_side_below_the_nyquist_frequency(side: str) -> None:
+    x = np.random.default_rng(1).standard_normal(32)
+    smooth = x - x.mean() - np.mean(x * (-1.0) ** np.arange(32)) * (-1.0) ** np.arange(32)
+    for signal, adds in ((smooth, side != "both"), (x - x.mean(), False)):
+        twice, once = (
+            PeriodicWeyl(0.3, side=side)(PeriodicWeyl(0.9, side=side)(signal)),
+            PeriodicWeyl(1.2, side=side)(signal),
+        )
+        assert (np.abs(twice - once).max() < 1e-12) == adds
+
+
 @every_multiplier
 def test_gradients_of_every_order_and_transforms(kind: type[Multiplier]) -> None:
     x = torch.randn(2, 3, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
