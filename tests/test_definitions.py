@@ -375,7 +375,9 @@ def test_the_first_atangana_baleanu_sample_needs_no_memory(alpha: float) -> None
 
 @pytest.mark.parametrize("kind", [TemperedCaputo, TemperedRiemannLiouville])
 @pytest.mark.parametrize("scheme", TemperedCaputo.schemes)
-def test_memory_that_is_shorter_than_a_step_may_be_as_short_as_it_likes(kind: type[Definition], scheme: str) -> None:
+def test_memory_that_is_shorter_than_a_step_may_be_as_short_as_it_likes(
+    kind: type[TemperedCaputo], scheme: str
+) -> None:
     gone, shorter = (kind(0.4, scheme, rate=rate / DT)(X, dt=DT) for rate in (700.0, 1e4))
     np.testing.assert_allclose(shorter, gone, rtol=1e-13)
 

@@ -177,5 +177,5 @@ def test_what_is_given_at_the_start_is_one_value_for_each_signal(convert, name):
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(np.ones(shape))})
     whole = fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(np.ones((4, 3)))})
-    for shape in ((), (3,), (1, 3), (4, 1)):
-        np.testing.assert_array_equal(fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(np.ones(shape))}), whole)
+    for given in (1.0, np.ones(3), np.ones((1, 3)), np.ones((4, 1))):
+        np.testing.assert_array_equal(fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(given)}), whole)
