@@ -5,6 +5,7 @@ import re
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import gamma
 
 import hpfracc_nn as fnn
@@ -150,3 +151,13 @@ def test_the_exponentials_are_right_whatever_the_step(dt):
     x = np.random.default_rng(0).standard_normal(2000)
     wanted = sum(Caputo(node, bounds=(0, 1))(x, dt=dt) for node in definition.nodes)
     np.testing.assert_allclose(definition(x, dt=dt), wanted, rtol=0, atol=1e-10 * np.abs(wanted).max())
+
+
+def test_learned_nodes_are_channels_of_one_definition_added_up():
+    x = torch.as_tensor(np.random.default_rng(0).standard_normal((2, 4, 64)))
+    alpha, weights = (torch.tensor(each, dtype=torch.float64, requires_grad=True) for each in (NODES, WEIGHTS))
+    channels = x[..., None, :].expand(*x.shape[:-1], len(alpha), x.shape[-1])
+    y = (weights[:, None] * Caputo(alpha)(channels, dt=0.1)).sum(-2)
+    wanted = DistributedOrder(nodes=NODES, weights=WEIGHTS)(x, dt=0.1)
+    np.testing.assert_allclose(y.detach(), wanted, rtol=0, atol=1e-11 * wanted.abs().max())
+    assert all(slope.abs().min() > 0 for slope in torch.autograd.grad(y.square().sum(), (alpha, weights)))

@@ -5,6 +5,7 @@ import re
 import mpmath
 import numpy as np
 import pytest
+import torch
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, GrunwaldLetnikov, RiemannLiouville, RiemannLiouvilleIntegral, exact
@@ -121,6 +122,10 @@ def test_columns_are_kept_by_value():
     assert kept.start is not None
 
 
+def two_orders(kind, side):
+    return fnn.DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0), kind=kind, side=side)
+
+
 X = np.zeros(5)
 REFUSED = [
     (
@@ -142,6 +147,15 @@ REFUSED = [
         "solve(Caputo(alpha=0.5), dx0=...): needs no derivative at the start, which only Caputo's above order 1 takes "
         "away; leave dx0 out.",
     ),
+    *(
+        (
+            lambda kind=kind, side=side: fnn.solve(X, two_orders(kind, side)),
+            f"solve(side={side!r}): needs side='left', the only one whose inverse is causal; of 'right' solve the "
+            "reversed samples, y.flip(dim) or numpy.flip(y, dim), with side='left', and reverse the result.",
+        )
+        for kind in SOLVABLE
+        for side in ("right", "both")
+    ),
 ]
 
 
@@ -149,3 +163,19 @@ REFUSED = [
 def test_what_has_no_inverse_is_refused(call, message):
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         call()
+
+
+@pytest.mark.parametrize("name", ["x0", "dx0"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])
+def test_what_is_given_at_the_start_is_one_value_for_each_signal(convert, name):
+    y = convert(np.random.default_rng(0).standard_normal((4, 5, 3)))
+    for shape in ((5,), (4, 4), (4, 5, 3), (1, 4, 3)):
+        message = (
+            f"solve({name} of shape {shape}): needs a number, or a shape that broadcasts to that of y without dim, "
+            "(4, 3); pass one value for each signal."
+        )
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(np.ones(shape))})
+    whole = fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(np.ones((4, 3)))})
+    for given in (1.0, np.ones(3), np.ones((1, 3)), np.ones((4, 1))):
+        np.testing.assert_array_equal(fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(given)}), whole)

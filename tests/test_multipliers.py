@@ -98,6 +98,18 @@ def test_orders_add_but_for_the_mean(kind: type[Multiplier]) -> None:
         np.testing.assert_allclose(kind(a)(kind(b)(x)), sign * kind(a + b)(x), rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("side", ["left", "right", "both"])
+def test_weyls_orders_add_on_one_side_below_the_nyquist_frequency(side: str) -> None:
+    x = np.random.default_rng(1).standard_normal(32)
+    smooth = x - x.mean() - np.mean(x * (-1.0) ** np.arange(32)) * (-1.0) ** np.arange(32)
+    for signal, adds in ((smooth, side != "both"), (x - x.mean(), False)):
+        twice, once = (
+            PeriodicWeyl(0.3, side=side)(PeriodicWeyl(0.9, side=side)(signal)),
+            PeriodicWeyl(1.2, side=side)(signal),
+        )
+        assert (np.abs(twice - once).max() < 1e-12) == adds
+
+
 @every_multiplier
 def test_gradients_of_every_order_and_transforms(kind: type[Multiplier]) -> None:
     x = torch.randn(2, 3, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
@@ -201,12 +213,35 @@ def test_the_line_has_gradients_and_no_jumps_at_its_ends() -> None:
         np.testing.assert_allclose(at, beside, rtol=0, atol=1e-6)
 
 
+def on_the_line(alpha: float | torch.Tensor) -> torch.Tensor:
+    """Return (-Laplacian)**(alpha/2) of exp(-x**2) at 0; exactly 2**alpha Gamma((1 + alpha) / 2) / sqrt(pi)."""
+    x = torch.arange(-256, 256, dtype=torch.float64) / 8
+    return FractionalLaplacian(alpha, space="line")(torch.exp(-(x**2)), dt=1 / 8)[256]
+
+
+@pytest.mark.parametrize(("end", "compiled"), [(0.0, False), (0.7, False), (0.7, True), (2.0, False)])
+def test_a_learned_order_on_the_line_has_the_value_and_the_slope_of_the_closed_form(end: float, compiled: bool) -> None:
+    torch.compiler.reset()
+    call = torch.compile(on_the_line, backend="aot_eager", fullgraph=True) if compiled else on_the_line
+    alpha = torch.tensor(end, dtype=torch.float64, requires_grad=True)
+    y = call(alpha)
+    (slope,) = torch.autograd.grad(y, alpha)
+    value = 2**end * math.gamma((1 + end) / 2) / math.sqrt(math.pi)
+    digamma = float(torch.special.digamma(torch.tensor((1 + end) / 2, dtype=torch.float64)))
+    # The images' rest falls like L**-(3 + alpha); L = 64, times constants of order 1, and log(L) in the slope.
+    assert y.item() == pytest.approx(value, abs=1e-5)
+    assert slope.item() == pytest.approx(value * (math.log(2) + digamma / 2), abs=5e-5)
+    assert call(alpha.detach()).item() == y.item()
+    assert on_the_line(end).item() == pytest.approx(y.item(), abs=1e-14)
+
+
 def test_hurwitz_zeta_meets_scipy() -> None:
     from scipy.special import zeta
 
+    q = np.array([0.5, 1.0, 1.5])
     for s in (1.1, 1.8, 3.0, 4.5):
-        q = np.array([0.5, 1.0, 1.5])
-        np.testing.assert_allclose(_hurwitz(np.array([s]), q, NUMPY), zeta(s, q), rtol=1e-13)
+        np.testing.assert_allclose(_hurwitz(np.array([s - 1]), q, NUMPY), (s - 1) * zeta(s, q), rtol=1e-13)
+    np.testing.assert_allclose(_hurwitz(np.zeros(1), q, NUMPY), 1, rtol=1e-15)
 
 
 def test_nothing_in_gives_nothing_out() -> None:
@@ -219,6 +254,15 @@ def test_nothing_in_gives_nothing_out() -> None:
         assert gradient == 0
 
 
+@every_multiplier
+def test_tensors_without_data_keep_their_shape(kind: type[Multiplier]) -> None:
+    x, alpha = torch.ones(2, 8, device="meta"), torch.tensor(0.5, requires_grad=True)
+    for order in (0.5, alpha):
+        y = kind(order)(x)
+        assert y.shape == x.shape
+        assert y.device.type == "meta"
+
+
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
@@ -228,6 +272,19 @@ def test_nothing_in_gives_nothing_out() -> None:
             lambda: FractionalLaplacian(2.5, space="line"),
             ValueError,
             r"needs 0 <= alpha <= 2; pass space='periodic'\.$",
+        ),
+        *(
+            (
+                lambda alpha=alpha: FractionalLaplacian(torch.tensor([0.5, alpha]), space="line")(torch.ones(2, 8)),
+                ValueError,
+                r"space='line'\): needs 0 <= alpha <= 2; pass space='periodic'\.$",
+            )
+            for alpha in (-0.5, 2.5)
+        ),
+        (
+            lambda: PeriodicWeyl(torch.tensor(math.nan))(torch.ones(4)),
+            ValueError,
+            r"^PeriodicWeyl\(alpha=nan\): needs a finite alpha; ",
         ),
         (lambda: FractionalLaplacian(0.5, space="ball"), ValueError, r"needs one of 'line', 'periodic'"),
         (

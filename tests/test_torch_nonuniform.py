@@ -6,6 +6,8 @@ import re
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, RiemannLiouville, RiemannLiouvilleIntegral
@@ -200,3 +202,27 @@ def test_times_with_a_gradient_are_refused():
 def test_a_trace_is_refused():
     with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot follow it"):
         torch.jit.trace(lambda x: Caputo(0.5)(x, t=np.arange(5)), torch.zeros(5))
+
+
+def called_on_fakes(call, shape):
+    with FakeTensorMode():
+        assert call(torch.empty(shape, dtype=torch.float64)).shape == shape
+
+
+@pytest.mark.parametrize("orders", ["fixed", "varying"])
+@every_kernel
+def test_real_and_fake_calls_may_follow_each_other(kernel, orders):
+    shape = (2, 3 * LENGTH + 2)
+    manager, x, t = manager_for(kernel), randn(*shape), random_times(shape[-1] - 1)
+
+    def call(x):
+        if orders == "fixed":
+            return Caputo(0.37)(x, t=t, manager=manager)
+        return fnn.variable_order(x, np.linspace(0.1, 0.9, shape[-1]), t=t, manager=manager)
+
+    called_on_fakes(call, shape)
+    wanted = call(x)
+    assert type(wanted) is torch.Tensor
+    called_on_fakes(call, shape)
+    torch.testing.assert_close(make_fx(call, tracing_mode="fake")(x)(x), wanted)
+    torch.testing.assert_close(call(x), wanted)

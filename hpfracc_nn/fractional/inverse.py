@@ -108,6 +108,11 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
     if kind not in SOLVABLE:
         names = ", ".join(each.__name__ for each in SOLVABLE)
         raise ValueError(f"{owner}({kind.__name__}): needs one of {names}, whose inverse is causal; pass one of these.")
+    if definition.side != "left":
+        raise ValueError(
+            f"{owner}(side={definition.side!r}): needs side='left', the only one whose inverse is causal; of 'right' "
+            "solve the reversed samples, y.flip(dim) or numpy.flip(y, dim), with side='left', and reverse the result."
+        )
     if kind is type(definition) and not definition.is_plain:
         raise ValueError(f"{owner}({definition}): needs no option but alpha, scheme and bounds; leave the others out.")
     if kind is RiemannLiouvilleIntegral and not _is_inside(definition):
@@ -122,6 +127,21 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
         )
     of = definition if definition.is_fixed else family(definition)
     return Inverse(definition.alpha, definition.scheme, definition.bounds, of)
+
+
+def check_given(owner: str, name: str, shape: tuple[int, ...], signals: tuple[int, ...]) -> None:
+    """Raise unless what is given at the start is one value for each signal; `signals` is y's shape without `dim`.
+
+    Raises:
+        ValueError: It does not broadcast to that shape.
+    """
+    # Axes are compared from the last, and those that are not there are 1.
+    fits = all(size in (1, many) for size, many in zip(shape[::-1], signals[::-1], strict=False))
+    if len(shape) > len(signals) or not fits:
+        raise ValueError(
+            f"{owner}({name} of shape {shape}): needs a number, or a shape that broadcasts to that of y without dim, "
+            f"{signals}; pass one value for each signal."
+        )
 
 
 def _is_inside(definition: Definition) -> bool:

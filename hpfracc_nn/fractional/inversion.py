@@ -29,7 +29,7 @@ def solve(
     Args:
         y: Values of the operator at 0, dt, 2 dt, ...; as `x` in `derivative`.
         definition: Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral of an order below 1, or a
-            DistributedOrder of these.
+            DistributedOrder of these; side="left".
         x0: The first sample, a number or of the shape of `y` without `dim`, where y does not tell it: for Caputo and
             the integral; None is 0.
         dx0: The derivative x'(0) in the same way, for Caputo above order 1.
@@ -42,8 +42,8 @@ def solve(
 
     Raises:
         TypeError: As in `derivative`.
-        ValueError: As in `derivative`; the definition has no such inverse; or x0 or dx0 is given where y tells it, or
-            where no derivative is subtracted.
+        ValueError: As in `derivative`; the definition has no such inverse; x0 or dx0 is given where y tells it, or
+            where no derivative is subtracted; or does not broadcast to the shape of y without `dim`.
         LookupError: As in `derivative`.
 
     Example:

@@ -93,9 +93,11 @@ class AtanganaBaleanu(Definition):
         """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha) at times in steps: [*c, k]."""
         order = alpha[..., None]
         rest = (1 - order).clip(_LEAST)
+        is_later = times > 0  # at t = 0 the power is 0 for any order, also where t**alpha falls too slowly to tell
+        log = np.log(np.where(is_later, times, 1.0) / self.unit)
+        power = xp.exp(order * xp.constant(log, order)) * xp.constant(is_later.astype(np.float64), order)
+        z = -(order / rest) * power
         with np.errstate(all="ignore"):  # what a mask drops may be anything
-            log = np.maximum(np.log(times / self.unit), -1e4)  # the power is 0 at t = 0, but for alpha < 0.004
-            z = -(order / rest) * xp.exp(order * xp.constant(log, order))
             return _mittag_leffler(z, order, beta, xp) / rest
 
 

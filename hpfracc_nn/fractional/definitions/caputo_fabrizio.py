@@ -13,6 +13,7 @@ from hpfracc_nn.fractional.namespace import Array, Namespace
 
 _LEAST = 2.0**-52  # stands for 1 - alpha = 0, where the memory is shorter than anything
 _FASTEST = 700.0  # per step; exp(-700) = 1e-304
+_SLOW = 0.25  # per step; below it the mean over a cell is a short series
 
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
@@ -82,7 +83,17 @@ class CaputoFabrizio(Definition):
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
         """The mean of exp(-r s) / (1 - alpha) over each cell: (1 - exp(-r)) unit / alpha exp(-r k)."""
         alpha = alpha[..., None]
-        r = (alpha / ((1 - alpha).clip(_LEAST) * self.unit)).clip(0.0, _FASTEST)
-        is_zero = alpha == 0
-        first = xp.where(is_zero, 1.0, -xp.expm1(-r) * self.unit / xp.where(is_zero, 1.0, alpha))
-        return first * xp.exp(-r * xp.constant(lags.astype(np.float64), alpha))
+        rest = (1 - alpha).clip(_LEAST)
+        r = (alpha / (rest * self.unit)).clip(0.0, _FASTEST)
+        is_slow = r < _SLOW
+        slow = _mean(xp.where(is_slow, r, 0.0)) / rest
+        fast = -xp.expm1(-r) * self.unit / xp.where(is_slow, 1.0, alpha)
+        return xp.where(is_slow, slow, fast) * xp.exp(-r * xp.constant(lags.astype(np.float64), alpha))
+
+
+def _mean(r: Array) -> Array:
+    """Return (1 - exp(-r)) / r for r < 1/4, by its series: its derivatives in r have no cancellation either."""
+    total = 1.0
+    for k in range(13, 1, -1):  # the next term is below 4**-13 / 14! = 2e-19
+        total = 1 - r / k * total
+    return total

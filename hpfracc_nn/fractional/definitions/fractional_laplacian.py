@@ -16,7 +16,8 @@ from hpfracc_nn.fractional.definitions.multiplier import Multiplier, power
 from hpfracc_nn.fractional.namespace import Array, Namespace
 
 _SPACES = ("periodic", "line")
-_SUMMED, _CORRECTIONS = 10, 7  # (2 pi 10.5)**-14 = 4e-26
+_SUMMED = 10  # terms; with seven corrections (2 pi 10.5)**-14 = 4e-26 is left
+_CORRECTIONS = tuple(float(bernoulli(14)[2 * m]) / math.factorial(2 * m) for m in range(1, 8))
 
 
 @dataclass(frozen=True)
@@ -62,40 +63,47 @@ class FractionalLaplacian(Multiplier):
                 "in closed form there; pass space='periodic' and a larger box."
             )
         squared = reduce(lambda a, b: a + b, [each * each for each in omega])
-        return power(squared, alpha / 2, xp), None
+        found = power(squared, alpha / 2, xp)
+        if self.space == "line":  # at alpha = 0 too: the images give the mean back, as they do beside it
+            found = xp.where(squared == 0, 0.0, found)
+        return found, None
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
         """(-Laplacian)**(alpha/2) of a unit mass is -c / |t|**(1 + alpha) at a distance: see there."""
         if self.space == "periodic":
             return None
-        length, p = n * dt, 1 + alpha
-        gammas = xp.lgamma((1 + alpha) / 2) - xp.lgamma((2 - alpha).clip(1e-300) / 2)
-        c = 2**alpha * xp.exp(gammas) * alpha / (2 * math.sqrt(math.pi))
+        length = n * dt
+        # c / alpha, with 1 / Gamma((2 - alpha) / 2) written so that it is 0 at alpha = 2.
+        gammas = xp.exp(xp.lgamma((1 + alpha) / 2) - xp.lgamma((4 - alpha) / 2))
+        c = 2**alpha * gammas * (2 - alpha) / (4 * math.sqrt(math.pi))
         offset = xp.constant((np.arange(n) - n // 2) / n, alpha)
-        ahead, behind = (_hurwitz(p, 1 + way * offset, xp) for way in (1, -1))
-        ahead_next, behind_next = (_hurwitz(p + 1, 1 + way * offset, xp) for way in (1, -1))
-        mass = c * dt * length**-p * (ahead + behind)
-        moment = c * dt * p * length ** (-p - 1) * (ahead_next - behind_next)
+        ahead, behind = (_hurwitz(alpha, 1 + way * offset, xp) for way in (1, -1))
+        ahead_next, behind_next = (_hurwitz(1 + alpha, 1 + way * offset, xp) for way in (1, -1))
+        mass = c * dt * length ** (-1 - alpha) * (ahead + behind)
+        moment = c * alpha * dt * length ** (-2 - alpha) * (ahead_next - behind_next)
         return mass, moment
 
-    def _check(self, alpha: float) -> None:
-        super()._check(alpha)
+    def check(self, alpha: float) -> None:
+        super().check(alpha)
         if self.space == "line" and not 0 <= alpha <= 2:
             raise ValueError(
                 f"{self._name}(alpha={alpha:g}, space='line'): needs 0 <= alpha <= 2; pass space='periodic'."
             )
 
 
-def _hurwitz(s: Array, q: Array, xp: Namespace) -> Array:
-    """Return the sum of (k + q)**-s over k >= 0, s > 1 and q > 0, by Euler and Maclaurin (DLMF 25.11.5)."""
+def _hurwitz(p: Array, q: Array, xp: Namespace) -> Array:
+    """Return p times the sum of (k + q)**(-1 - p) over k >= 0, q > 0, by Euler and Maclaurin (DLMF 25.11.5).
+
+    It has no pole at p = 0, where it is 1.
+    """
     total = 0.0
     for k in range(_SUMMED):
-        total = total + xp.exp(-s * xp.log(q + k))
+        total = total + xp.exp((-1 - p) * xp.log(q + k))
     log = xp.log(q + _SUMMED)
-    rest = xp.exp(-s * log)
-    total = total + rest / 2 + rest * xp.exp(log) / (s - 1).clip(1e-300)
-    numbers, rising = bernoulli(2 * _CORRECTIONS), s
-    for m in range(1, _CORRECTIONS + 1):
-        total = total + float(numbers[2 * m]) / math.factorial(2 * m) * rising * rest * xp.exp((1 - 2 * m) * log)
-        rising = rising * (s + 2 * m - 1) * (s + 2 * m)
-    return total
+    pole = xp.exp(-p * log)
+    rest, rising = pole * xp.exp(-log), 1 + p
+    total = total + rest / 2
+    for m, coefficient in enumerate(_CORRECTIONS, 1):
+        total = total + coefficient * rising * rest * xp.exp((1 - 2 * m) * log)
+        rising = rising * (p + 2 * m) * (p + 2 * m + 1)
+    return p * total + pole

@@ -35,7 +35,7 @@ class Multiplier:
         if fixed is not None:
             object.__setattr__(self, "alpha", fixed)
             for value in flat(fixed):
-                self._check(value)
+                self.check(value)
 
     @property
     def _name(self) -> str:
@@ -66,7 +66,8 @@ class Multiplier:
         """Return columns [*c, n] that, times the sum and the first moment of x, take periodic images out; or None."""
         return None
 
-    def _check(self, alpha: float) -> None:
+    def check(self, alpha: float) -> None:
+        """Raise unless a number is an order of this operator."""
         if not math.isfinite(alpha):
             raise ValueError(f"{self._name}(alpha={alpha}): needs a finite alpha; pass for example alpha=0.5.")
 

@@ -17,8 +17,9 @@ class PeriodicWeyl(Multiplier):
     """Weyl's derivative of a PERIODIC signal: the multiplier (i omega)**alpha.
 
     It is Marchaud's derivative of the signal repeated for ever into the past. alpha = 1 is the derivative of the
-    trigonometric interpolant, alpha = -1 its integral of mean zero; orders add exactly, but for the mean. For signals
-    that are not periodic use `Marchaud`, `Caputo` or `RiemannLiouville`.
+    trigonometric interpolant, alpha = -1 its integral of mean zero. Orders add to rounding, but for the mean and for
+    what lies at the Nyquist frequency of an even number of samples; with side="both" they do not add. For signals that
+    are not periodic use `Marchaud`, `Caputo` or `RiemannLiouville`.
 
     Attributes:
         side: "left" for (i omega)**alpha; "right" for reversed time, (-i omega)**alpha; "both" for their mean,

@@ -69,7 +69,8 @@ class TemperedCaputo(Definition):
         return weights + self._missed(alpha, lags, xp) if m else weights
 
     def _start(self, alpha: Array, m: int, rows: np.ndarray, xp: Namespace) -> Array:
-        return super()._start(alpha, m, rows, xp) * xp.constant(self._fading(rows - 1), alpha)
+        # Row 0 has no start, and exp(rate) may overflow.
+        return super()._start(alpha, m, rows, xp) * xp.constant(self._fading(np.maximum(rows - 1, 0)), alpha)
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
         column = self._missed(alpha, rows, xp)

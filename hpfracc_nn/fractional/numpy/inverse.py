@@ -8,7 +8,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.inverse import Columns, columns, inverse_of, solved
+from hpfracc_nn.fractional.inverse import Columns, check_given, columns, inverse_of, solved
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy import operator
@@ -33,7 +33,7 @@ def solve(
     if not y.size:
         return np.zeros_like(y)
     data = np.moveaxis(y, axis, -1).astype(np.float64)
-    first, slope = (None if given is None else np.asarray(given, np.float64)[..., None] for given in start)
+    first, slope = (_given(owner, name, value, data) for name, value in zip(("x0", "dx0"), start, strict=True))
     found = columns_of(definition, y.shape[axis], dt)
     x = solved(
         found,
@@ -44,6 +44,14 @@ def solve(
         NUMPY,
     )
     return np.ascontiguousarray(np.moveaxis(x, -1, axis), dtype=y.dtype)
+
+
+def _given(owner: str, name: str, value: Any, data: np.ndarray) -> np.ndarray | None:
+    if value is None:
+        return None
+    found = np.asarray(value, np.float64)
+    check_given(owner, name, found.shape, data.shape[:-1])
+    return found[..., None]
 
 
 def columns_of(definition: Definition, n: int, dt: float) -> Columns:

@@ -112,14 +112,18 @@ def floating_alpha(owner: str, alpha: Any) -> None:
     check_dense(owner, "alpha", alpha)
 
 
-def check_alpha(owner: str, definition: Definition) -> None:
-    """Raise unless a tensor alpha is a real floating tensor within its bounds.
+def may_be_read(alpha: Tensor) -> bool:
+    """Whether a look at the values breaks nothing: on the CPU, outside tracing, where no gradient is wanted."""
+    if torch.compiler.is_compiling():
+        return False
+    return not (alpha.requires_grad or alpha.device.type != "cpu" or is_traced(alpha, ()))
 
-    Its values are read only where that breaks nothing: on the CPU, outside tracing, where no gradient is wanted.
-    """
+
+def check_alpha(owner: str, definition: Definition) -> None:
+    """Raise unless a tensor alpha is a real floating tensor within its bounds, as far as it may be read."""
     alpha = definition.alpha
     floating_alpha(owner, alpha)
-    if alpha.requires_grad or alpha.device.type != "cpu" or is_traced(alpha, ()):
+    if not may_be_read(alpha):
         return
     low, high = definition.interval
     if not bool(((alpha >= low) & (alpha <= high)).all()):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.inverse import Columns, columns, inverse_of, solved
+from hpfracc_nn.fractional.inverse import Columns, check_given, columns, inverse_of, solved
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.numpy.inverse import columns_of
 from hpfracc_nn.fractional.torch import operator
@@ -40,7 +40,7 @@ def solve(
         return y.clone() if definition.is_fixed else y + 0 * definition.alpha.sum().to(y)
     with torch.autocast(y.device.type, enabled=False):
         data = y.movedim(axis, -1).to(torch.float64)
-        first, slope = (None if given is None else _given(given, data) for given in start)
+        first, slope = (_given(owner, name, value, data) for name, value in zip(("x0", "dx0"), start, strict=True))
         x = solved(
             _columns(definition, y.shape[axis], dt, data),
             data,
@@ -55,8 +55,12 @@ def solve(
 uncompiled(solve, "the inverse's columns are kept where the call is made; it runs outside the graph")
 
 
-def _given(value: Any, like: Tensor) -> Tensor:
-    return torch.as_tensor(value, device=like.device).to(torch.float64)[..., None]
+def _given(owner: str, name: str, value: Any, data: Tensor) -> Tensor | None:
+    if value is None:
+        return None
+    found = torch.as_tensor(value, device=data.device).to(torch.float64)
+    check_given(owner, name, tuple(found.shape), tuple(data.shape[:-1]))
+    return found[..., None]
 
 
 def _columns(definition: Definition, n: int, dt: float, like: Tensor) -> Columns:

@@ -12,7 +12,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.shelf import Charge, free
-from hpfracc_nn.fractional.torch.eager import alpha_shape, check_dense, computed_in, floating_alpha
+from hpfracc_nn.fractional.torch.eager import alpha_shape, check_dense, computed_in, floating_alpha, may_be_read
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.weights import SHELF
@@ -26,8 +26,11 @@ def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any) -> T
     check_dense(owner, "x", x)
     if not definition.is_fixed:
         floating_alpha(owner, definition.alpha)
+        if may_be_read(definition.alpha):
+            for value in definition.alpha.reshape(-1).tolist():
+                definition.check(value)
     axes, steps = transformed_axes(owner, x.shape, definition.most_axes, dt, dim, alpha_shape(definition))
-    if 0 in x.shape:
+    if 0 in x.shape or x.device.type == "meta":
         return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
     with torch.autocast(x.device.type, enabled=False):
         last = tuple(range(-len(axes), 0))

@@ -92,7 +92,7 @@ def _integrated(
         largest = max(formulas.power(bound) for bound in formulas.definition.interval)
     else:
         largest = float(power.max())
-    weights = weights_of(power, grid_of(place.times, formulas.inputs, dtype, x.device), largest)
+    weights = weights_of(power, grid_of(place.times, formulas.inputs, x, dtype), x, largest)
     z = torch.stack(formulas.pieces(x, place.times, TORCH), dim=2).to(dtype)
     return F.pad(multiplied(weights, z, site).to(torch.float64), (1, 0))
 

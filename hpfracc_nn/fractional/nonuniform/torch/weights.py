@@ -147,15 +147,17 @@ def _chunks(grid: Grid) -> list[Formula]:
     return [partial(grid.chunks.near, chunks=chunks) for chunks in blocks]
 
 
-def grid_of(times: Times, inputs: int, dtype: torch.dtype, device: torch.device) -> Grid:
+def grid_of(times: Times, inputs: int, x: Tensor, dtype: torch.dtype) -> Grid:
     """Return what is kept of given times, or a new one."""
-    key = "nonuniform grid", times, inputs, dtype, device
-    return SHELF.get(key, lambda charge: Grid(times, inputs, dtype, device, charge))
+    if is_traced(x, ()):
+        return Grid(times, inputs, dtype, x.device, free)  # what a tracer sees is not kept
+    key = "nonuniform grid", times, inputs, dtype, x.device
+    return SHELF.get(key, lambda charge: Grid(times, inputs, dtype, x.device, charge))
 
 
-def weights_of(power: np.ndarray | Tensor, grid: Grid, largest: float) -> CellWeights:
-    """Return the weights at given times: those that are kept where the orders are fixed, else new ones."""
-    if isinstance(power, Tensor):
+def weights_of(power: np.ndarray | Tensor, grid: Grid, x: Tensor, largest: float) -> CellWeights:
+    """Return the weights at given times: those that are kept where the orders are fixed and nobody traces, else new."""
+    if isinstance(power, Tensor) or is_traced(x, ()):
         return CellWeights(power, grid, largest)
     key = "nonuniform", power.shape, power.tobytes(), grid.times, grid.inputs, grid.dtype, grid.device
     return SHELF.get(key, lambda charge: CellWeights(power, grid, largest, charge))
