@@ -16,6 +16,7 @@ import torch
 
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.solvers import (
+    NOISES,
     SDE,
     FractionalBrownian,
     LatentFSDE,
@@ -333,3 +334,14 @@ def test_a_posterior_that_is_the_prior_has_no_divergence():
     latent.posterior.forward = lambda t, y, context: drift(t, y)
     _, kl = latent(torch.zeros(3, 2), TS)
     assert kl.abs().max() == 0
+
+
+@pytest.mark.parametrize(
+    "noise", [each.examples()[0] for each in NOISES.values() if not each.examples()[0].is_brownian]
+)
+def test_a_divergence_is_refused_for_noise_that_is_not_brownian(noise):
+    sde = PathDivergence(lambda t, y: -2 * y, lambda t, y: -y, lambda t, y: torch.ones_like(y))
+    with pytest.raises(ValueError, match=r"fsdeint\(noise='.*'\): needs Brownian motion: .*Girsanov"):
+        fsdeint(sde, sde.state(torch.zeros(3, 2)), TS, noise=noise, interpretation="stratonovich", scheme="heun")
+    with pytest.raises(ValueError, match=r"LatentFSDE\(noise='.*'\): needs Brownian motion: .*Girsanov"):
+        LatentFSDE(Network(), Told(), Spread(), noise=noise)

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
+from hpfracc_nn.solvers.noise import Noise
 from hpfracc_nn.solvers.rules import NOISE_TYPES
 from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.torch.field import Field
@@ -92,6 +93,17 @@ def noise_type_of(sde: Any) -> str:
             f"{', '.join(map(repr, NOISE_TYPES))}."
         )
     return errors.one_of(OWNER, "sde.noise_type", sde.noise_type, NOISE_TYPES)
+
+
+def check_noise(owner: str, sde: Any, noise: Noise) -> None:
+    """Raise unless an equation goes with a noise: one that has `needs_brownian`, the reason, stands on Brownian motion.
+
+    Raises:
+        ValueError: The noise is another.
+    """
+    reason = getattr(sde, "needs_brownian", "")
+    if reason and not noise.is_brownian:
+        raise ValueError(f"{owner}(noise={noise.name!r}): needs Brownian motion: {reason}; pass noise=Brownian().")
 
 
 def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dtype | None) -> torch.Size:

@@ -18,7 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn.solvers.noise import Noise
 from hpfracc_nn.solvers.sde import SDE
+from hpfracc_nn.solvers.torch.coefficients import check_noise
 from hpfracc_nn.solvers.torch.fsde import fsdeint
 
 Function = Callable[[Tensor, Tensor], Tensor]
@@ -28,7 +30,7 @@ class PathDivergence:
     """The posterior's equation for a state with one more entry at its end, the integral of |u|**2 / 2 so far.
 
     Args:
-        posterior: f_q(t, y), whose paths are solved for.
+        posterior: f_q(t, y), whose paths are solved for; `fsdeint` refuses other noise than Brownian motion.
         prior: f_p(t, y).
         diffusion: g(t, y) of y's shape, nowhere 0: one motion for each entry.
 
@@ -39,6 +41,7 @@ class PathDivergence:
     """
 
     noise_type = "diagonal"
+    needs_brownian = "the divergence is Girsanov's for Brownian motion, and that of another noise is not |u|**2 / 2"
 
     def __init__(self, posterior: Function, prior: Function, diffusion: Function):
         self.posterior, self.prior, self.given = posterior, prior, diffusion
@@ -88,6 +91,9 @@ class LatentFSDE(nn.Module):
         alpha: In (1/2, 1], a float or a tensor of one number.
         options: Of `fsdeint`, such as dt, scheme and interpretation.
 
+    Raises:
+        ValueError: The options have a noise that is not Brownian motion, against which the divergence is another.
+
     Example:
         >>> states, divergence = model(y0, ts, context=encoder(data))
         >>> loss = -likelihood(states) + divergence.mean()
@@ -105,6 +111,9 @@ class LatentFSDE(nn.Module):
         super().__init__()
         self.prior, self.posterior, self.diffusion = prior, posterior, diffusion
         self.alpha, self.options = alpha, options
+        noise = options.get("noise")
+        if isinstance(noise, Noise):
+            check_noise(type(self).__name__, PathDivergence, noise)
 
     def forward(
         self,

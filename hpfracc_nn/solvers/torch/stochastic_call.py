@@ -26,7 +26,14 @@ from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
 from hpfracc_nn.solvers.torch.blocks import NoiseRows, Solve, Tensors
-from hpfracc_nn.solvers.torch.coefficients import OWNER, Coefficients, check_structure, diffusion_shape, noise_type_of
+from hpfracc_nn.solvers.torch.coefficients import (
+    OWNER,
+    Coefficients,
+    check_noise,
+    check_structure,
+    diffusion_shape,
+    noise_type_of,
+)
 from hpfracc_nn.solvers.torch.noise import NoisePath, learned
 from hpfracc_nn.solvers.torch.one_step import one_step_of
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
@@ -109,6 +116,7 @@ class StochasticCall:
         low: torch.dtype | None,
     ):
         noise_type = noise_type_of(sde)
+        check_noise(OWNER, sde, method.noise)
         self.method, self.sde = method, sde
         self.y0 = checked_state(OWNER, "y0", y0)
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
