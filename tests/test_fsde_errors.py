@@ -148,6 +148,26 @@ def cases():
                             yield Case(driver, interpretation, alpha, noise_type, scheme, hurst)
 
 
+LEARNED = torch.tensor(0.6, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bounds", [None, (0.0, 1.0), (0.0, 0.7)])
+def test_additive_noise_takes_a_learned_index_whose_bounds_begin_at_zero(bounds):
+    for scheme in ("euler", "heun"):
+        call(sde=SDE(drift, constant, "additive"), noise=FractionalBrownian(LEARNED, bounds=bounds), scheme=scheme)
+        call(sde=SDE(drift, constant, "additive"), noise=FractionalBrownian(0.6, bounds=bounds), scheme=scheme)
+
+
+def test_a_lower_bound_of_a_learned_index_is_not_reached():
+    along = {"interpretation": "stratonovich"}
+    call(noise=FractionalBrownian(LEARNED, bounds=(1 / 2, 0.9)), **along)
+    call(noise=FractionalBrownian(LEARNED, bounds=(1 / 3, 0.9)), scheme="heun", **along)
+    with pytest.raises(ValueError, match=r"of H=0.49.*diverge like"):
+        call(noise=FractionalBrownian(LEARNED, bounds=(0.49, 0.9)), **along)
+    with pytest.raises(ValueError, match=r"of H=0.5.*diverge like"):
+        call(noise=FractionalBrownian(0.5), **along)
+
+
 def test_every_combination_is_in_one_row_of_the_table_or_refused_with_a_reason():
     said = set()
     for case in cases():

@@ -70,8 +70,13 @@ class Rule:
             and case.noise_type in self.noise_types
             and self.scheme == case.scheme
             and self.has_memory == (case.alpha < 1)
-            and (self.driver != "fractional" or case.hurst > self.above)
+            and (self.driver != "fractional" or self._takes_index(case))
         )
+
+    def _takes_index(self, case: Case) -> bool:
+        if self.above == 0 or case.hurst > self.above:
+            return True
+        return case.hurst == self.above and case.is_open
 
 
 @dataclass(frozen=True)
@@ -85,6 +90,7 @@ class Case:
         noise_type: Of the equation.
         scheme: By name.
         hurst: Of a fractional driver, the least.
+        is_open: Whether `hurst` is an end that is not reached, as the bound of a learned index.
     """
 
     driver: str
@@ -93,6 +99,7 @@ class Case:
     noise_type: str
     scheme: str
     hurst: float = 0.5
+    is_open: bool = False
 
 
 def _order(a: float, b: float = 0, c: float = 0) -> Order:

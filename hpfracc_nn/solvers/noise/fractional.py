@@ -61,6 +61,11 @@ class HurstNoise(Noise):
         return self.interval[0]
 
     @property
+    def is_open(self) -> bool:
+        """See `Noise.is_open`; numbers may lie on their bounds."""
+        return is_tensor(self.hurst)
+
+    @property
     def interval(self) -> tuple[float, float]:
         """Where the Hurst index lies: its bounds, or its own least and largest value; (0, 1) for a tensor."""
         if self.bounds is not None:

@@ -50,6 +50,11 @@ class Noise:
         return 0.5
 
     @property
+    def is_open(self) -> bool:
+        """Whether `regularity` is an end that is not reached: the lower bound of a parameter that is a tensor."""
+        return False
+
+    @property
     def trailing(self) -> Shape:
         """The last axes of a shape that parameters with a value per channel ask for."""
         return ()

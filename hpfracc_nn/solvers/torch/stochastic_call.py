@@ -93,7 +93,8 @@ class StochasticMethod:
             ValueError: There is none.
         """
         driver = driver_of(self.noise)
-        case = Case(driver, self.interpretation, alpha, noise_type, self.scheme.name, self.noise.regularity)
+        least, is_open = self.noise.regularity, self.noise.is_open
+        case = Case(driver, self.interpretation, alpha, noise_type, self.scheme.name, least, is_open)
         return rule_of(OWNER, case)
 
 
