@@ -330,6 +330,8 @@ REFUSALS = [
     (lambda: FractionalBrownian(0.3, (0.5, 1)), "needs hurst within its bounds; widen them."),
     (lambda: FractionalBrownian(0.3, (0.5, 0.4)), "needs 0 <= low < high <= 1; pass for example (0.5, 1)."),
     (lambda: MarkovFractionalBrownian((0.3, 0.4)), "needs one number; drive each channel by a noise of its own."),
+    (lambda: MarkovFractionalBrownian(torch.tensor(0.3), (0.0, 1.0)), "within (0.05, 0.95), because at 0 and 1"),
+    (lambda: MarkovRiemannLiouvilleBrownian(torch.tensor(0.3), (0.1, 0.99)), "needs bounds of a tensor within"),
     (lambda: MarkovFractionalBrownian(0.3, n_states=1), "MarkovFractionalBrownian(n_states=1): needs n_states >= 2"),
     (lambda: Coloured(0.0), "Coloured(correlation_time=0): needs a finite correlation_time > 0"),
     (lambda: Coloured((0.1, 0.2)), "Coloured(correlation_time of shape (2,)): needs one number"),

@@ -32,13 +32,15 @@ class HurstNoise(Noise):
 
     Attributes:
         hurst: In (0, 1); a number, one for each channel, or a framework's tensor.
-        bounds: Where a tensor lies; None is (0, 1).
+        bounds: Where a tensor lies; None is `widest`.
+        widest: The widest bounds of a tensor.
     """
 
     hurst: Parameter
     bounds: tuple[float, float] | None = None
 
     is_whole: ClassVar[bool] = True
+    widest: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         value = parameter(type(self).__name__, "hurst", self.hurst, UNIT, "0.3")
@@ -67,10 +69,10 @@ class HurstNoise(Noise):
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where the Hurst index lies: its bounds, or its own least and largest value; (0, 1) for a tensor."""
+        """Where the Hurst index lies: its bounds, or its own least and largest value; `widest` for a tensor."""
         if self.bounds is not None:
             return self.bounds
-        return (0.0, 1.0) if is_tensor(self.hurst) else (float(np.min(self.hurst)), float(np.max(self.hurst)))
+        return self.widest if is_tensor(self.hurst) else (float(np.min(self.hurst)), float(np.max(self.hurst)))
 
     @property
     def trailing(self) -> Shape:

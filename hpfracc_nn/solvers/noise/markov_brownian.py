@@ -18,7 +18,6 @@ from hpfracc_nn.solvers.noise.linear import Linear, advance, covariance
 from hpfracc_nn.solvers.noise.noise import Shape, State, is_tensor
 from hpfracc_nn.solvers.noise.source import Source
 
-_LEAST, _MOST = 0.05, 0.95  # of a tensor without bounds: at 0 and 1 no number of states is enough
 _DEGREE = 32
 _ROOM = 1.02  # by which a table reaches beyond its bounds, where the derivative of acos is infinite
 _FEWEST = 2
@@ -30,13 +29,14 @@ class MarkovNoise(HurstNoise):
 
     Attributes:
         hurst: In (0, 1); one number, or a framework's tensor of no axes.
-        bounds: Where a tensor lies; the narrower, the better the approximation. None is (0.05, 0.95).
+        bounds: Where a tensor lies, within (0.05, 0.95); the narrower, the better the approximation. None is these.
         n_states: How many states.
     """
 
     n_states: int = 16
 
     is_whole: ClassVar[bool] = False
+    widest: ClassVar[tuple[float, float]] = (0.05, 0.95)  # at 0 and 1 no number of states is enough
     form: ClassVar[markov.Form]
 
     def __post_init__(self) -> None:
@@ -46,18 +46,17 @@ class MarkovNoise(HurstNoise):
             raise ValueError(
                 f"{owner}(hurst of shape {self.trailing}): needs one number; drive each channel by a noise of its own."
             )
+        if is_tensor(self.hurst) and not self.widest[0] <= self.interval[0] < self.interval[1] <= self.widest[1]:
+            raise ValueError(
+                f"{owner}(bounds={self.bounds}): needs bounds of a tensor within {self.widest}, because at 0 and 1 no "
+                "number of states is enough; pass bounds=None, or use the exact process."
+            )
         object.__setattr__(self, "n_states", errors.count(owner, "n_states", self.n_states, _FEWEST))
 
     @property
     def is_semimartingale(self) -> bool:
         """The states are, and so is their sum."""
         return True
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The Hurst indices that the rates are chosen for."""
-        low, high = super().interval
-        return (max(low, _LEAST), min(high, _MOST)) if is_tensor(self.hurst) else (low, high)
 
     def rates(self, n_steps: int, dt: float) -> np.ndarray:
         """Return the rates at which the states decay, [n_states], on a mesh of so many steps."""
@@ -136,12 +135,13 @@ class MarkovFractionalBrownian(MarkovNoise):
 
     Args:
         hurst: In (0, 1); one number, or a framework's tensor of no axes, which may be learned and is not checked.
-        bounds: Where a tensor lies; the narrower, the better the approximation. None is (0.05, 0.95).
+        bounds: Where a tensor lies, within (0.05, 0.95); the narrower, the better the approximation. None is these.
         n_states: How many states, at least 2.
 
     Raises:
         TypeError: `hurst` is neither a number nor a tensor, or `n_states` no whole number.
-        ValueError: One of them is out of range, or `hurst` is not within its bounds or several numbers.
+        ValueError: One of them is out of range, or `hurst` is not within its bounds or several numbers, or a tensor's
+            bounds are wider than (0.05, 0.95).
 
     Source: Daems et al., Variational Inference for SDEs Driven by Fractional Noise, ICLR 2024, with other rates.
     """

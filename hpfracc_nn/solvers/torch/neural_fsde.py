@@ -40,7 +40,7 @@ class NeuralFSDE(nn.Module):
         bounds: Where a learned alpha stays.
         noise: What drives the equation; see `fsdeint`.
         learn_hurst: Whether the Hurst index of `noise` is a parameter, whose first value is the noise's.
-        hurst_bounds: Where a learned Hurst index stays.
+        hurst_bounds: Where a learned Hurst index stays; None is where the noise says, by its bounds or its kind.
         scheme: As in `fsdeint`.
         weights: As in `fsdeint`.
         interpretation: As in `fsdeint`.
@@ -81,7 +81,7 @@ class NeuralFSDE(nn.Module):
         bounds: tuple[float, float] = (0.5, 1.0),
         noise: Noise = Brownian(),  # noqa: B008  a frozen value
         learn_hurst: bool = False,
-        hurst_bounds: tuple[float, float] = (0.0, 1.0),
+        hurst_bounds: tuple[float, float] | None = None,
         scheme: str | StochasticScheme = "euler",
         weights: str | VolterraWeights = "hybrid",
         interpretation: str = "ito",
@@ -111,8 +111,8 @@ class NeuralFSDE(nn.Module):
             self.order = Alpha(values.tolist(), bounds, values.shape, **made)
         self.index: Alpha | None = None
         if self.learn_hurst:
-            first, self._hurst_bounds = _hurst_of(owner, noise, hurst_bounds), hurst_bounds
-            self.index = Alpha(first.tolist(), hurst_bounds, first.shape, **made)
+            first, self._hurst_bounds = _hurst_of(owner, noise, hurst_bounds)
+            self.index = Alpha(first.tolist(), self._hurst_bounds, first.shape, **made)
         self._present().rule(self.noise_type, 0.75 if self.learn_alpha else float(values.min()))
         self.site = (manager or default_manager()).site(self.method.history.op, "torch")
 
@@ -182,7 +182,8 @@ class NeuralFSDE(nn.Module):
         )
 
 
-def _hurst_of(owner: str, noise: Noise, bounds: tuple[float, float]) -> np.ndarray:
+def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tuple[np.ndarray, tuple[float, float]]:
+    """Return the first value of a Hurst index, and its bounds."""
     value = getattr(noise, "hurst", None)
     if value is None:
         raise ValueError(
@@ -194,6 +195,7 @@ def _hurst_of(owner: str, noise: Noise, bounds: tuple[float, float]) -> np.ndarr
             f"{owner}(learn_hurst=True): needs a noise whose Hurst index is a number, the first value; pass for "
             "example noise=FractionalBrownian(0.3)."
         )
+    bounds = given or getattr(noise, "bounds", None) or getattr(noise, "widest", (0.0, 1.0))
     if not 0 <= bounds[0] < bounds[1] <= 1:
         raise ValueError(f"{owner}(hurst_bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.05, 0.5).")
     first = np.asarray(value, dtype=np.float64)
@@ -202,4 +204,4 @@ def _hurst_of(owner: str, noise: Noise, bounds: tuple[float, float]) -> np.ndarr
             f"{owner}(hurst_bounds={bounds}): needs bounds around the noise's Hurst index {value}; pass others, or "
             "begin inside."
         )
-    return first
+    return first, bounds
