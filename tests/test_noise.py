@@ -11,7 +11,19 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from hpfracc_nn.fractional.torch.namespace import TORCH  # noqa: E402
-from hpfracc_nn.solvers import NOISES, Noise, NoisePath, increments, paths  # noqa: E402
+from hpfracc_nn.solvers import (  # noqa: E402
+    NOISES,
+    AlphaStable,
+    Coloured,
+    CompoundPoisson,
+    FractionalBrownian,
+    MarkovFractionalBrownian,
+    Noise,
+    NoisePath,
+    NormalJumps,
+    increments,
+    paths,
+)
 from hpfracc_nn.solvers.noise import increments as numpy_increments  # noqa: E402
 from hpfracc_nn.solvers.noise import linear  # noqa: E402
 
@@ -225,3 +237,27 @@ def test_on_a_gpu_a_learned_index_has_its_gradient(noise):
     loss = increments(noise(hurst), 70, (3,), dt=0.02, device="cuda").square().sum()
     (gradient,) = torch.autograd.grad(loss, hurst)
     assert gradient.isfinite()
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        lambda value: CompoundPoisson(2.0, NormalJumps(value)),
+        lambda value: AlphaStable(value + 1),
+        Coloured,
+        lambda value: MarkovFractionalBrownian(value, (0.2, 0.6)),
+        FractionalBrownian,
+    ],
+)
+def test_a_noise_draws_the_same_numbers_where_it_learns(noise):
+    def draw(learns):
+        value = torch.tensor(0.3, dtype=torch.float64, requires_grad=learns)
+        path = NoisePath(noise(value), 30_000, (4,), dt=0.01, generator=generator(), dtype=torch.float64)
+        return path.whole(), path
+
+    (found, path), (expected, other) = draw(True), draw(False)
+    assert found.requires_grad
+    assert path.n_blocks == other.n_blocks
+    assert path.n_blocks > 1 or path.noise.is_whole
+    assert torch.equal(found, expected)
+    assert all(torch.equal(path.block(i), other.block(i)) for i in reversed(range(path.n_blocks)))

@@ -146,9 +146,9 @@ class NoisePath:
         self.source = _source(generator, self.dtype, device)
         width = max(1, math.prod(self.shape))
         learns = any(each.requires_grad for each in learned(noise))
-        is_one = noise.is_whole or learns
-        self.block_steps = self.n_steps if is_one else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
-        self._keeps = is_one
+        # The same blocks whether it learns or not, so that the same generator gives the same numbers.
+        self.block_steps = self.n_steps if noise.is_whole else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
+        self._keeps = noise.is_whole or learns
         self._made: list[Tensor] = []
         self._begun: list[tuple[Tensor, State]] = []  # of each block: the generator's state, the noise's
         self._state: State | None = None
