@@ -11,7 +11,7 @@ import torch
 
 from hpfracc_nn.solvers import SDE, FractionalBrownian, fsdeint
 from hpfracc_nn.training import StochasticFit, fit_fsde
-from hpfracc_nn.training.torch.fit_fsde import default_moments
+from hpfracc_nn.training.torch.fit_fsde import _place, _within, default_moments
 
 WHERE = {"rate": (0.05, 10.0), "sigma": (0.05, 5.0)}
 HURST = (0.02, 0.98)
@@ -117,3 +117,33 @@ def test_a_wrong_argument_is_refused(changes, text):
     ts = np.linspace(0, 1, 11)
     with pytest.raises(ValueError, match=text):
         fitted(ts, changes.pop("observed", np.zeros((11, 2))), **changes)
+
+
+BOUNDS = [(-2.0, 3.0), (-2.0, np.inf), (-np.inf, 3.0), (-np.inf, np.inf)]
+
+
+def test_places_between_bounds_are_the_inverse_and_stay_inside():
+    for low, high in BOUNDS:
+        for value in (-1.9, 0.0, 2.5):
+            place = torch.tensor(_place(value, low, high), dtype=torch.float64)
+            assert _within(place, low, high).item() == pytest.approx(value, abs=1e-14)
+        far = _within(torch.linspace(-30, 30, 7, dtype=torch.float64), low, high)
+        assert torch.isfinite(far).all()
+        assert (far >= low).all()
+        assert (far <= high).all()
+
+
+@pytest.mark.parametrize("bound", [(0.0, np.inf), (-np.inf, 3.0), (-np.inf, np.inf)])
+def test_a_bound_may_be_infinite(bound):
+    given = paths(8, n=20, end=2.0)
+    expected = fitted(*given, paths=32, tolerance=1e-10)
+    found = fitted(*given, paths=32, tolerance=1e-10, bounds={"rate": bound, "sigma": (0.0, np.inf)})
+    np.testing.assert_allclose(found.values, expected.values, rtol=1e-2)
+    np.testing.assert_allclose(found.covariance, expected.covariance, rtol=0.1)
+
+
+def test_an_upper_bound_without_a_lower_one_holds():
+    fit = fitted(
+        *paths(8, n=20, end=2.0), paths=32, params={"rate": 0.2, "sigma": 0.3}, bounds={"sigma": (-np.inf, 0.5)}
+    )
+    assert fit.estimates["sigma"] < 0.5

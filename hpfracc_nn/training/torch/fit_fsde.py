@@ -57,7 +57,7 @@ def fit_fsde(
         observed: Paths at these times, [times, paths, *state]: several, or a single long one.
         y0: The state at the start, [*state].
         params: First values by name.
-        bounds: Where parameters stay, by name; the others go anywhere.
+        bounds: Where parameters stay, by name, low and high, either of which may be infinite; the others go anywhere.
         noise: What drives the equation, or a function that makes it of the parameters.
         alpha: The order, or a function that returns it.
         moments: Makes of paths [times, paths, *state] numbers for each path, [paths, moments], of which the means are
@@ -131,7 +131,9 @@ def default_moments(paths: Tensor) -> Tensor:
 
 
 class _Simulated:
-    """Paths as a function of a point: bounded parameters as logits of their places, the others as they are."""
+    """Paths as a function of a point: parameters within two bounds as logits of their places, those with one bound as
+    logarithms of their distance from it, the others as they are.
+    """
 
     options: Mapping[str, Any]
 
@@ -151,24 +153,15 @@ class _Simulated:
         self.sde, self.times, self.names, self.noise, self.alpha, self.seed = sde, times, names, noise, alpha, seed
         self.start = y0.expand(count, *y0.shape)
         self.dt = float(times[-1] - times[0]) / ((times.size - 1) * substeps)
-        each = [bounds.get(name, (-math.inf, math.inf)) for name in names]
-        self.low, self.high = torch.tensor(each, dtype=torch.float64).unbind(1)
-        self.is_bounded = self.low > -math.inf
+        self.bounds = [bounds.get(name, (-math.inf, math.inf)) for name in names]
 
     def natural(self, point: Tensor) -> Tensor:
         """Return a point in real units."""
-        low = torch.where(self.is_bounded, self.low, 0.0)
-        width = torch.where(self.is_bounded, self.high - self.low, 1.0)
-        return torch.where(self.is_bounded, low + width * torch.sigmoid(point), point)
+        return torch.stack([_within(x, *each) for x, each in zip(point.unbind(), self.bounds, strict=True)])
 
     def point(self, values: np.ndarray) -> np.ndarray:
         """Return the point of values in real units."""
-        low, high = self.low.numpy(), self.high.numpy()
-        found = values.copy()
-        some = self.is_bounded.numpy()
-        part = (values[some] - low[some]) / (high[some] - low[some])
-        found[some] = np.log(part / (1 - part))
-        return found
+        return np.array([_place(value, *each) for value, each in zip(values, self.bounds, strict=True)])
 
     def paths(self, point: Tensor) -> Tensor:
         """Return paths at the times, [times, paths, *state]; always of the same random numbers."""
@@ -188,6 +181,24 @@ class _Simulated:
             **self.options,
         )
         return found
+
+
+def _within(x: Tensor, low: float, high: float) -> Tensor:
+    """Return the number between two bounds, either of which may be infinite, that has the place x."""
+    if math.isfinite(low) and math.isfinite(high):
+        return low + (high - low) * torch.sigmoid(x)
+    if math.isfinite(low):
+        return low + x.exp()
+    return high - x.exp() if math.isfinite(high) else x
+
+
+def _place(value: float, low: float, high: float) -> float:
+    """Return the place of a number between two bounds: the inverse of `_within`."""
+    if math.isfinite(low) and math.isfinite(high):
+        return math.log((value - low) / (high - value))
+    if math.isfinite(low):
+        return math.log(value - low)
+    return math.log(high - value) if math.isfinite(high) else value
 
 
 def _relative(wanted: Tensor) -> Tensor:
