@@ -147,3 +147,14 @@ def test_an_upper_bound_without_a_lower_one_holds():
         *paths(8, n=20, end=2.0), paths=32, params={"rate": 0.2, "sigma": 0.3}, bounds={"sigma": (-np.inf, 0.5)}
     )
     assert fit.estimates["sigma"] < 0.5
+
+
+def test_an_optimisation_that_stops_early_is_said():
+    given = paths(8, n=20, end=2.0)
+    with pytest.warns(UserWarning, match="stopped before it converged .*raise iterations=1"):
+        fit = fitted(*given, paths=32, iterations=1)
+    assert not fit.converged
+    assert "has not converged" in fit.summary()
+    fit = fitted(*given, paths=32)
+    assert fit.converged
+    assert "converged" not in fit.summary()

@@ -22,6 +22,7 @@ class StochasticFit:
         simulated: How many were simulated.
         evaluations: Of the objective and its gradient.
         level: Of the confidence intervals.
+        converged: Whether the optimisation did, in its last round; where not, neither estimates nor errors hold.
     """
 
     names: tuple[str, ...]
@@ -33,6 +34,7 @@ class StochasticFit:
     simulated: int
     evaluations: int
     level: float
+    converged: bool
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -66,5 +68,7 @@ class StochasticFit:
             low, high = self.intervals[name]
             lines.append(f"{name:{width}}  {value:12.6g}  {self.standard_errors[name]:12.3g}  [{low:.6g}, {high:.6g}]")
         lines.append(f"{self.observed} paths observed, {self.simulated} simulated, {self.evaluations} evaluations")
+        if not self.converged:
+            lines.append("the optimisation has not converged: neither the estimates nor their errors hold")
         lines.append(f"moments left over: {self.statistic:.3g} for {self.freedom} spare ones, p = {self.p_value:.2g}")
         return "\n".join(lines)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -67,7 +68,7 @@ def fit_fsde(
         seed: Of the random numbers.
         level: Of the confidence intervals.
         tolerance: Of the optimisation, as L-BFGS-B takes it.
-        iterations: At most, for each of three rounds.
+        iterations: At most, for each of three rounds; a last round that does not converge warns.
         options: Of `fsdeint`, such as scheme and interpretation.
 
     Raises:
@@ -113,10 +114,18 @@ def fit_fsde(
             objective, point, jac=True, method="L-BFGS-B", options={"maxiter": iterations, "ftol": tolerance}
         )
         point, evaluations = ended.x, evaluations + ended.nfev
+    if not ended.success:
+        warnings.warn(
+            f"fit_fsde: the optimisation stopped before it converged ({ended.message}), so that the estimates and "
+            f"their errors may be off; raise iterations={iterations}, begin nearer, or change tolerance={tolerance:g}.",
+            UserWarning,
+            stacklevel=2,
+        )
     values = simulated.natural(torch.from_numpy(point)).numpy()
     covariance = np.linalg.inv(_information(simulated, found, point, weight))
+    freedom, converged = len(target) - len(params), bool(ended.success)
     return StochasticFit(
-        tuple(params), values, covariance, float(ended.fun), len(target) - len(params), count, paths, evaluations, level
+        tuple(params), values, covariance, float(ended.fun), freedom, count, paths, evaluations, level, converged
     )
 
 
