@@ -16,7 +16,7 @@ from torch import Tensor
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.field import product
 from hpfracc_nn.solvers.torch.orders import order_gradient
-from hpfracc_nn.solvers.torch.parameters import ParameterGradient
+from hpfracc_nn.solvers.torch.parameters import ParameterGradient, direct_parts
 from hpfracc_nn.solvers.torch.problem import Problem
 from hpfracc_nn.solvers.torch.solving import evaluated
 from hpfracc_nn.solvers.torch.steps import step_of
@@ -67,7 +67,7 @@ class _Solve(torch.autograd.Function):
         sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
         with torch.autocast(g.device.type, enabled=False):
             z0_gradient, dz0_gradient = sweep.run()
-        found = iter(sweep.gradient.totals)
+        found = iter(direct_parts(wanted, sweep.gradient.totals))
         return (
             None,
             None,

@@ -107,6 +107,46 @@ def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
             each.grad = grad
 
 
+def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor]) -> list[Tensor]:
+    """Return of gradients what reaches each tensor other than through another of them.
+
+    What a tensor is made of has, in `totals`, the part that comes through it; backpropagation goes on behind each
+    tensor and brings that part once more.
+
+    Args:
+        tensors: Whose gradients they are.
+        totals: All of each gradient, [*shape of the tensor].
+    """
+    found, behind = list(totals), [_behind(each) for each in tensors]
+    # What another is made of has less behind it, so that its own part is known later.
+    for k in sorted(range(len(found)), key=lambda k: len(behind[k]), reverse=True):
+        made_of = [
+            i for i, each in enumerate(tensors) if torch.autograd.graph.get_gradient_edge(each).node in behind[k]
+        ]
+        if not made_of:
+            continue
+        parts = torch.autograd.grad(
+            tensors[k], [tensors[i] for i in made_of], found[k], retain_graph=True, allow_unused=True
+        )
+        for i, part in zip(made_of, parts, strict=True):
+            if part is not None:
+                found[i] = found[i] - part
+    return found
+
+
+def _behind(tensor: Tensor) -> set[object]:
+    """Return the nodes of a tensor's graph, but not its own."""
+    own = tensor.grad_fn
+    found: set[object] = set()
+    waiting = [] if own is None else [node for node, _ in own.next_functions]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in found:
+            found.add(node)
+            waiting.extend(following for following, _ in node.next_functions)
+    return found
+
+
 def _has_hooks(f: object) -> bool:
     kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
     return any(getattr(each, kind) for module in modules_of(f) for each in module.modules() for kind in kinds)

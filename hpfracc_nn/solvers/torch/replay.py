@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.blocks import Advance, Forgetful, NoiseRows, Solve, Tensors
+from hpfracc_nn.solvers.torch.parameters import direct_parts
 from hpfracc_nn.solvers.torch.volterra import Anticipation, Recollection, Weighting
 
 
@@ -88,7 +89,7 @@ class _Solve(torch.autograd.Function):
         replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
         with torch.autocast(grads[0].device.type, enabled=False):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
-        totals = iter(replay.totals)
+        totals = iter(direct_parts(wanted, replay.totals))
         return (
             None,
             None,

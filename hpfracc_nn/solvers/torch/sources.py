@@ -1,4 +1,4 @@
-"""The tensors of a graph at which a gradient may stop: together they cut every way to the leaves, and none twice."""
+"""The tensors of a graph at which a gradient may stop: together they cut every way to the leaves."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> 
     """Return the tensors whose gradients, passed on, are all of the gradient of `value`.
 
     A tensor that is wanted or held is one, and the way stops there: its own hooks and what else is asked of it go on
-    from there. But where something else that is returned lies behind it, as the leaf that it was made of where f reads
-    both, it would count twice; the way then goes through it.
+    from there. Where one lies behind another, what reaches it through that one is to be taken off, see
+    `parameters.direct_parts`.
 
     Args:
         value: Has a graph, or is a leaf.
@@ -26,13 +26,8 @@ def sources(value: Tensor, wanted: Sequence[Tensor], held: Sequence[Tensor]) -> 
     if not value.requires_grad:
         return list({id(each): each for each in wanted}.values())
     stops = {_edge(each): each for each in (*held, *wanted)}
-    begins = [_edge(value), *map(_edge, wanted)]
-    while True:
-        reached = _reached(begins, stops)
-        inner = {each for each in reached if any(other in reached for other in _reached(_following(each), reached))}
-        if not inner:
-            return [stops[each] if each in stops else each[0].variable for each in reached]
-        stops = {edge: each for edge, each in stops.items() if edge not in inner}
+    reached = _reached([_edge(value), *map(_edge, wanted)], stops)
+    return [stops[each] if each in stops else each[0].variable for each in reached]
 
 
 def _reached(begins: Iterable[Edge], stops: Container[Edge]) -> dict[Edge, None]:
