@@ -17,18 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn.fractional import (
-    DEFINITIONS,
-    AtanganaBaleanu,
-    Caputo,
-    CaputoFabrizio,
-    Definition,
-    Riesz,
-    TemperedCaputo,
-    TemperedRiemannLiouville,
-    derivative,
-    exact,
-)
+from hpfracc_nn.fractional import DEFINITIONS, Caputo, Definition, Riesz, derivative, exact
 from hpfracc_nn.fractional.exact import power
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import exponentials, tolerance
@@ -351,35 +340,6 @@ def test_operators_are_continuous_towards_whole_orders(
     for distance in (1e-4, 1e-6):
         gaps.append(np.abs(matrix(kind(limit + side * distance, **options))[1:] - at).max())
     assert gaps[1] < 2e-2 * gaps[0] + 1e-11
-
-
-@pytest.mark.parametrize("unit", [0.3, 1.0, 30.0])
-def test_a_caputo_fabrizio_order_leaves_zero_with_the_slope_of_the_closed_form(unit: float) -> None:
-    # Of t it is unit / alpha (1 - exp(-r t)) = t + alpha (t - t**2 / (2 unit)) + ..., on every grid.
-    alpha = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    t = torch.arange(11, dtype=torch.float64) * DT
-    y = CaputoFabrizio(alpha, unit=unit)(t, dt=DT)
-    slopes = [torch.autograd.grad(value, alpha, retain_graph=True)[0].item() for value in y]
-    np.testing.assert_allclose(slopes, t - t**2 / (2 * unit), rtol=0, atol=1e-14 * (1 + 1 / unit))
-
-
-@pytest.mark.parametrize("alpha", [0.0, 1e-5, 2e-4, 1e-3, 0.3])
-def test_the_first_atangana_baleanu_sample_needs_no_memory(alpha: float) -> None:
-    order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-    for given in (alpha, order):
-        first = AtanganaBaleanu(given, sense="riemann_liouville")(torch.ones(3, dtype=torch.float64))[0]
-        assert first.item() == pytest.approx(1 / (1 - alpha), rel=1e-14)
-    (slope,) = torch.autograd.grad(first, order)
-    assert slope.item() == pytest.approx(1 / (1 - alpha) ** 2, rel=1e-12)
-
-
-@pytest.mark.parametrize("kind", [TemperedCaputo, TemperedRiemannLiouville])
-@pytest.mark.parametrize("scheme", TemperedCaputo.schemes)
-def test_memory_that_is_shorter_than_a_step_may_be_as_short_as_it_likes(
-    kind: type[TemperedCaputo], scheme: str
-) -> None:
-    gone, shorter = (kind(0.4, scheme, rate=rate / DT)(X, dt=DT) for rate in (700.0, 1e4))
-    np.testing.assert_allclose(shorter, gone, rtol=1e-13)
 
 
 @every_new_case
