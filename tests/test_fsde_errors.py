@@ -227,3 +227,11 @@ def test_without_a_generator_the_default_one_is_used():
     torch.manual_seed(0)
     assert torch.equal(first, call())
     assert not torch.equal(first, call())
+
+
+@pytest.mark.parametrize("wrong", [0, "cpu"])
+def test_a_generator_is_no_seed(wrong):
+    with pytest.raises(
+        TypeError, match=r"generator=.*needs a torch\.Generator or None; pass torch\.Generator\(\)\.manual"
+    ):
+        call(generator=wrong)

@@ -140,3 +140,20 @@ def test_bad_input_is_refused_with_the_way_out(call, message):
 def test_a_line_has_increments_that_do_not_vary():
     with pytest.raises(ValueError, match=re.escape("whittle(x): needs increments that vary")):
         whittle(np.arange(50.0))
+
+
+@pytest.mark.parametrize("n", [32, 1000, 100_000])
+@pytest.mark.parametrize(("start", "slope"), [(0.0, 0.1), (5.0, -0.3), (1e6, 1e-3), (0.1, 1e-12)])
+def test_a_straight_line_is_refused_however_it_is_rounded(n, start, slope):
+    lines = (
+        start + slope * np.arange(n),
+        np.linspace(start, start + slope * n, n),
+    )
+    for line in lines:
+        with pytest.raises(ValueError, match="those of a straight line have no Hurst index"):
+            whittle(line)
+
+
+def test_small_increments_upon_a_large_level_are_no_straight_line():
+    path = np.cumsum(np.random.default_rng(0).standard_normal(4000))
+    assert whittle(1e6 + 1e-6 * path).hurst == pytest.approx(whittle(path).hurst, abs=1e-2)

@@ -20,6 +20,7 @@ from hpfracc_nn.solvers.noise.covariance import fgn_autocovariance
 _FEWEST = 32  # samples: below, the intervals have little to do with the estimates
 _LOW, _HIGH = 0.002, 0.998  # of the Hurst index
 _SHARES = (-14.0, 14.0)  # of the logarithm of the noise's variance over that of an increment
+_ROUNDING = 4.0  # times eps: a line's samples are off by one eps each, their differences by two, the range by four
 _STEP = 1e-4  # of central differences of the logarithm of the spectrum, which is smooth
 
 
@@ -81,8 +82,8 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
         The estimate; its standard error is that of this estimator, exact to first order in it.
 
     Raises:
-        ValueError: There are fewer than 32 samples, one of them is not finite, all are the same, or a number is out of
-            range.
+        ValueError: There are fewer than 32 samples, one of them is not finite, all lie on a straight line, or a number
+            is out of range.
 
     Source: Whittle (1953); Sykulski et al., Biometrika 106 (2019) 251, equation (9); Fukasawa, Takabatake & Westphal,
     Math. Finance 32 (2022) 1086, for the noise.
@@ -97,7 +98,7 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
     if not 0 < level < 1:
         raise ValueError(f"whittle(level={level}): needs 0 < level < 1; pass for example 0.95.")
     path = _path("whittle", x)
-    if np.ptp(np.diff(path)) == 0:
+    if np.ptp(np.diff(path)) <= _ROUNDING * np.finfo(np.float64).eps * np.abs(path).max():
         raise ValueError("whittle(x): needs increments that vary; those of a straight line have no Hurst index.")
     spectrum = _Spectrum(np.diff(path))
     hurst, ratio = spectrum.best(has_noise)

@@ -122,6 +122,7 @@ class NoisePath:
 
     Raises:
         ValueError: The generator is another device's, the dtype is not floating, or a number is out of range.
+        TypeError: The generator is none.
     """
 
     def __init__(
@@ -271,6 +272,11 @@ def paths(
 
 
 def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
+    if generator is not None and not isinstance(generator, torch.Generator):
+        raise TypeError(
+            f"NoisePath(generator={generator!r}): needs a torch.Generator or None; pass "
+            "torch.Generator().manual_seed(0) for a seed of 0."
+        )
     wanted = None if device is None else torch.empty(0, device=device).device  # "cuda" is one device, by its index
     if generator is None:
         wanted = wanted or torch.device("cpu")
