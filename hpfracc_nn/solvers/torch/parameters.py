@@ -107,7 +107,7 @@ def _retained(tensors: Iterable[Tensor]) -> Iterator[None]:
             each.grad = grad
 
 
-def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor]) -> list[Tensor]:
+def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return of gradients what reaches each tensor other than through another of them.
 
     What a tensor is made of has, in `totals`, the part that comes through it; backpropagation goes on behind each
@@ -115,7 +115,7 @@ def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor]) -> list[Te
 
     Args:
         tensors: Whose gradients they are.
-        totals: All of each gradient, [*shape of the tensor].
+        totals: All of each gradient, [*shape of the tensor]; None where nothing reaches it.
     """
     found, behind = list(totals), [_behind(each) for each in tensors]
     # What another is made of has less behind it, so that its own part is known later.
@@ -123,14 +123,16 @@ def direct_parts(tensors: Sequence[Tensor], totals: Sequence[Tensor]) -> list[Te
         made_of = [
             i for i, each in enumerate(tensors) if torch.autograd.graph.get_gradient_edge(each).node in behind[k]
         ]
-        if not made_of:
+        own = found[k]
+        if not made_of or own is None:
             continue
         parts = torch.autograd.grad(
-            tensors[k], [tensors[i] for i in made_of], found[k], retain_graph=True, allow_unused=True
+            tensors[k], [tensors[i] for i in made_of], own, retain_graph=True, allow_unused=True
         )
         for i, part in zip(made_of, parts, strict=True):
-            if part is not None:
-                found[i] = found[i] - part
+            total = found[i]
+            if part is not None and total is not None:
+                found[i] = total - part
     return found
 
 
