@@ -195,7 +195,9 @@ def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tu
             f"{owner}(learn_hurst=True): needs a noise whose Hurst index is a number, the first value; pass for "
             "example noise=FractionalBrownian(0.3)."
         )
-    bounds = given or getattr(noise, "bounds", None) or getattr(noise, "widest", (0.0, 1.0))
+    widest: tuple[float, float] = getattr(noise, "widest", (0.0, 1.0))
+    own: tuple[float, float] | None = getattr(noise, "bounds", None)
+    bounds = given or own or widest
     if not 0 <= bounds[0] < bounds[1] <= 1:
         raise ValueError(f"{owner}(hurst_bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.05, 0.5).")
     first = np.asarray(value, dtype=np.float64)
