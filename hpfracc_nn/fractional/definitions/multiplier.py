@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,7 +14,7 @@ from hpfracc_nn.fractional.namespace import Array, Namespace
 
 
 @dataclass(frozen=True)
-class Multiplier:
+class Multiplier(ABC):
     """An operator on a periodic signal, as a value: y^(omega) = symbol(omega) x^(omega).
 
     The samples are one period: the one after the last would be the first again. A signal that is not periodic has a
@@ -52,6 +53,7 @@ class Multiplier:
 
         return operator.apply_multiplier(self._name, x, self, dt, dim)
 
+    @abstractmethod
     def symbol(self, alpha: Array, omega: Sequence[Array], xp: Namespace) -> tuple[Array, Array | None]:
         """Return the real and imaginary parts of the symbol; None where it is real.
 
@@ -60,7 +62,6 @@ class Multiplier:
             omega: Angular frequencies of each axis, shaped to broadcast; those of the last are not negative.
             xp: Their namespace.
         """
-        raise NotImplementedError
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
         """Return columns [*c, n] that, times the sum and the first moment of x, take periodic images out; or None."""

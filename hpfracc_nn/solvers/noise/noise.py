@@ -8,6 +8,7 @@ serves every framework.
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ Parameter = Any  # a number, or a framework's tensor where it is learned
 
 
 @dataclass(frozen=True, eq=False)
-class Noise:
+class Noise(ABC):
     """A noise.
 
     Attributes:
@@ -61,27 +62,44 @@ class Noise:
 
     @classmethod
     def examples(cls) -> tuple[Noise, ...]:
-        """Return noises of this kind, with numbers for parameters; the tests of all noises draw from them."""
-        raise NotImplementedError
+        """Return noises of this kind, with numbers for parameters; the tests of all noises draw from them.
+
+        Raises:
+            NotImplementedError: The noise has none.
+        """
+        raise NotImplementedError(f"{cls.__name__}.examples: it has none; define the method to have the noise tested.")
 
     def covariance(self, n_steps: int, dt: float) -> np.ndarray | None:
         """Return the covariance of the increments over some steps in closed form, [n_steps, n_steps].
 
         None where it is infinite. Parameters must be numbers, one for all channels.
+
+        Raises:
+            NotImplementedError: The noise states no closed form.
         """
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}.covariance: it states none; define the method, or estimate it from increments."
+        )
 
     def characteristic(self, k: np.ndarray, dt: float) -> np.ndarray:
-        """Return E exp(i k x), x the increment over the first step, in closed form; that of a Gaussian by default."""
+        """Return E exp(i k x), x the increment over the first step, in closed form; that of a Gaussian by default.
+
+        Raises:
+            NotImplementedError: The noise states no closed form.
+        """
         variance = self.covariance(1, dt)
         if variance is None:
-            raise NotImplementedError
+            raise NotImplementedError(
+                f"{type(self).__name__}.characteristic: its variance is infinite, so that it is not Gaussian; define "
+                "the method."
+            )
         return np.exp(-np.square(k) * variance[0, 0] / 2)
 
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
         """Return the state before the first of `n_steps` steps in all; draws from `source` where it is random."""
         return ()
 
+    @abstractmethod
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """Return the increments over the next steps, [n_steps, *shape], and the state after them.
 
@@ -92,7 +110,6 @@ class Noise:
             source: Where random numbers come from; the result has its dtype and device.
             state: After the steps before; as `start` or this method returned it.
         """
-        raise NotImplementedError
 
 
 def fits(owner: str, noise: Noise, shape: Shape) -> None:
