@@ -3,5 +3,6 @@
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
+from hpfracc_nn.layers.torch.spectral import SpectralFractional
 
-__all__ = ["Alpha", "FractionalDifference", "FractionalLayer"]
+__all__ = ["Alpha", "FractionalDifference", "FractionalLayer", "SpectralFractional"]
