@@ -34,7 +34,7 @@ def inputs_of(case: LayerCase) -> Any:
 
         def reference(layer: nn.Module, parameters: list[Tensor], *inputs: Any) -> Any:
             with torch.no_grad():
-            return mapped(torch.as_tensor, case.reference(layer, *arrays(inputs)))
+                return mapped(torch.as_tensor, case.reference(layer, *arrays(inputs)))
 
         return [ModuleInput(made, FunctionInput(*drawn), desc=case.name, reference_fn=reference)]
 
@@ -164,7 +164,7 @@ def test_training_and_evaluation_differ_only_where_the_description_says(info: Mo
 @every_info
 def test_moves_keep_the_parameters_and_their_gradients(info: ModuleInfo) -> None:
     module, forward, _ = made(info)
-    sum(out.sum() for out in tensors(run(module, forward)) if out.requires_grad).backward()
+    torch.stack([out.sum() for out in tensors(run(module, forward)) if out.requires_grad]).sum().backward()
     kept = {name: (p.data_ptr(), p.grad) for name, p in module.named_parameters()}
     module.to("cpu")
     assert {name: p.data_ptr() for name, p in module.named_parameters()} == {n: where for n, (where, _) in kept.items()}

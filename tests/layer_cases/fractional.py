@@ -48,7 +48,12 @@ CASES = [
         time=-1,
         refusals=(
             ("alpha", lambda: FractionalLayer(2.5), ValueError, "alpha=2.5"),
-            ("outside", lambda: FractionalLayer(0.5, learn_alpha=True, bounds=(0.6, 1)), ValueError, "within its bounds"),
+            (
+                "outside",
+                lambda: FractionalLayer(0.5, learn_alpha=True, bounds=(0.6, 1)),
+                ValueError,
+                "within its bounds",
+            ),
         ),
     ),
     LayerCase(
