@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.kernels.multiplier_fft import transforms
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
@@ -46,17 +47,18 @@ def _lags(sizes: tuple[int, ...], device: torch.device) -> Tensor:
 
 def cost(workload: Workload) -> Cost:
     n, samples = workload.n, workload.samples
-    passes = 1 + workload.needs_gradient + workload.learns_weights
+    passes = 1 + workload.needs_gradient
     matrices = workload.channels * n * n * workload.itemsize
-    # A learned order makes its matrix anew at each call: a transform and a gather of 8-byte indices.
-    made = workload.learns_weights * (3.0 * matrices + 8.0 * n * n)
     # Each channel has its own product, of one row at a time.
     reads = matrices * (samples / n if workload.channels > 1 else 1)
+    slope = transforms(workload, int(workload.learns_weights))
+    # A learned order makes its matrix anew at each call: a transform and a gather by 8-byte indices.
+    made = workload.learns_weights * (3.0 * matrices + 8.0 * n * n)
     return Cost(
-        flops={"matmul": 2.0 * samples * n * passes},
-        bytes=passes * (2.0 * workload.bytes + reads) + made,
-        launches=2 * passes + 6 * workload.learns_weights,
-        workspace=matrices,
+        flops={"matmul": 2.0 * samples * n * passes, **slope.flops},
+        bytes=passes * (2.0 * workload.bytes + reads) + made + slope.bytes,
+        launches=2 * passes + 6 * workload.learns_weights + slope.launches,
+        workspace=matrices + slope.workspace,
     )
 
 

@@ -25,7 +25,11 @@ def adjoint(values: Tensor, g: Tensor, sizes: tuple[int, ...]) -> Tensor:
 
 
 def cost(workload: Workload) -> Cost:
-    passes = 1 + workload.needs_gradient + 2 * workload.learns_weights
+    return transforms(workload, 1 + workload.needs_gradient + workload.learns_weights)
+
+
+def transforms(workload: Workload, passes: int) -> Cost:
+    """Return the cost of as many pairs of transforms: a product, its adjoint, or the gradient in the factors."""
     samples = workload.samples
     return Cost(
         flops={"fft": 5.0 * passes * samples * math.log2(max(2, workload.n)), "elementwise": float(passes * samples)},
