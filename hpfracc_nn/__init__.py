@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer, SpectralFractional
+    from hpfracc_nn.layers.torch import FractionalAttention, FractionalDifference, FractionalLayer, SpectralFractional
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -64,6 +64,7 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FractionalAttention",
     "FractionalDifference",
     "FractionalLaplacian",
     "FractionalLayer",
@@ -109,7 +110,7 @@ __all__ = [
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalLayer", "SpectralFractional"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(("FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional"), "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

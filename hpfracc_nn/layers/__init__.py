@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FractionalDifference", "FractionalLayer", "SpectralFractional")
+_TORCH = ("Alpha", "FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional")
 
-__all__ = ["Alpha", "FractionalDifference", "FractionalLayer", "SpectralFractional"]
+__all__ = ["Alpha", "FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional"]
 
 
 def __getattr__(name: str) -> Any:

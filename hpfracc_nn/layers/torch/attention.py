@@ -1,0 +1,406 @@
+"""Power-law attention: weights that fall like a power of the distance, with a fixed or a learned order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended
+from hpfracc_nn.layers.torch.attention_inputs import AttentionState, merged_bias, with_batch
+from hpfracc_nn.selection import BackendManager, default_manager
+
+_OWNER = "FractionalAttention"
+
+
+class FractionalAttention(nn.Module):
+    """`nn.MultiheadAttention` whose weights fall like a power of the distance between query and key.
+
+    The weights of query i are those of a step of a Levy flight of index alpha in `dimension` = D dimensions,
+
+        A_ij = phi(d_ij) exp(b_ij) / sum_m phi(d_im) exp(b_im),
+        phi(d) = (1 + d / sqrt(bandwidth))**-(D + alpha)   for 0 < alpha < 2,
+        phi(d) = exp(-d**2 / bandwidth)                    for alpha = 2, Brownian motion,
+
+    with b the mask. d is the Euclidean distance of query and key after all keys were lifted to one sphere,
+
+        d_ij**2 = |q_i|**2 + R_i**2 - 2 q_i . k_j,   R_i the greatest |k_j| that query i sees:
+
+    a key gets one more coordinate, sqrt(R_i**2 - |k_j|**2), and a query a zero. At alpha = 2 the terms that do not
+    depend on j cancel, and with the default bandwidth 2 sqrt(head_dim) the layer is `nn.MultiheadAttention` with the
+    same weights, to rounding. Without the lift, as in the paper, that holds for keys of equal norm only; for such keys
+    the two distances are the same. As in the paper the family jumps at alpha = 2: the power law has the exponent D + 2
+    there. A learned alpha stays below.
+
+    Memory is proportional to the number of queries and keys, not to their product, where the manager chooses the
+    kernel "blocks"; asking for the weights, or dropout in training, takes the product, of one byte each for dropout.
+
+    Args:
+        embed_dim: Features of queries and of the result.
+        num_heads: They share the features.
+        dropout: The part of the weights that is dropped in training.
+        bias: Whether the projections have one.
+        add_bias_kv: Whether a learned key and value are added to those of each sequence.
+        add_zero_attn: Whether a key and value of zeros are.
+        kdim: Features of keys; None is embed_dim.
+        vdim: Features of values; None is embed_dim.
+        batch_first: Whether data are [batch, time, features] and not [time, batch, features].
+        device: Of the parameters.
+        dtype: Of the parameters; alpha is float64 whatever it is.
+        alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none.
+        learn_alpha: Whether alpha is a parameter, within (0, 2).
+        bounds: Where a learned alpha stays.
+        dimension: D; None is head_dim. The smaller it is, the more alpha counts.
+        bandwidth: The square of the distance where the power law sets in; None is 2 sqrt(head_dim).
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+
+    Shape:
+        As `nn.MultiheadAttention`: time is the axis that is neither the batch's nor the features'.
+
+    Raises:
+        ValueError: An argument is out of range or of the wrong shape.
+        TypeError: An argument has the wrong type.
+
+    Source: Qu, Ly & Gong, Fractional neural attention for efficient multiscale sequence processing, arXiv 2511.10208
+        (2025): the formula follows the paper's description and its authors' published code, with the intrinsic
+        dimension and the bandwidth as parameters; its text was not at hand, so that no equation is cited by number.
+        The lift is that of Bachrach et al., RecSys (2014) 257.
+
+    Example:
+        >>> layer = FractionalAttention(32, 4, batch_first=True, alpha=1.2, learn_alpha=True)
+        >>> x = torch.randn(8, 50, 32)
+        >>> layer(x, x, x, need_weights=False, is_causal=True)[0].shape
+        torch.Size([8, 50, 32])
+    """
+
+    # nn.TransformerEncoderLayer hands the weights of attention of one size to a routine that computes torch's own;
+    # this name, which it reads, keeps it from doing so.
+    _qkv_same_embed_dim = False
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        alpha: float | Sequence[float] = 1.5,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] = (0.0, 2.0),
+        dimension: float | None = None,
+        bandwidth: float | None = None,
+        manager: BackendManager | None = None,
+    ):
+        super().__init__()
+        self.embed_dim = errors.count(_OWNER, "embed_dim", embed_dim)
+        self.num_heads = errors.count(_OWNER, "num_heads", num_heads)
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"{_OWNER}(embed_dim={embed_dim}, num_heads={num_heads}): needs heads of equal size; "
+                "pass an embed_dim that num_heads divides."
+            )
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"{_OWNER}(dropout={dropout}): needs 0 <= dropout <= 1; pass a part such as 0.1.")
+        self.dropout, self.add_zero_attn, self.batch_first = float(dropout), bool(add_zero_attn), bool(batch_first)
+        self.head_dim = self.embed_dim // self.num_heads
+        self.kdim = self.embed_dim if kdim is None else errors.count(_OWNER, "kdim", kdim)
+        self.vdim = self.embed_dim if vdim is None else errors.count(_OWNER, "vdim", vdim)
+        self.dimension = errors.real(_OWNER, "dimension", self.head_dim if dimension is None else dimension, 0.0)
+        ordinary = 2 * math.sqrt(self.head_dim)
+        self.bandwidth = errors.real(_OWNER, "bandwidth", ordinary if bandwidth is None else bandwidth, 0.0, above=True)
+        self._make_weights(bias, add_bias_kv, {"device": device, "dtype": dtype})
+        self._make_order(alpha, bounds, learn_alpha, device, dtype)
+        self.site = (manager or default_manager()).site(OP, "torch")
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, *, alpha: float | Sequence[float] = 1.5, **options: Any) -> Any:
+        """Return this layer with a copy of the weights of torch's, on its device and in its dtype.
+
+        Args:
+            module: What is copied; its own options are taken.
+            alpha: The order.
+            options: The other keyword-only arguments of the constructor.
+
+        Raises:
+            TypeError: `module` is something else.
+        """
+        if not isinstance(module, nn.MultiheadAttention):
+            raise TypeError(
+                f"{_OWNER}.from_torch(module of type {type(module).__name__}): needs an nn.MultiheadAttention; "
+                "construct the layer itself for other weights."
+            )
+        like = module.out_proj.weight
+        made = cls(
+            module.embed_dim,
+            module.num_heads,
+            module.dropout,
+            module.in_proj_bias is not None,
+            module.bias_k is not None,
+            module.add_zero_attn,
+            module.kdim,
+            module.vdim,
+            module.batch_first,
+            like.device,
+            like.dtype,
+            alpha=alpha,
+            **options,
+        )
+        made.load_state_dict(module.state_dict(), strict=False)  # torch's has no order
+        return made.train(module.training)
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units; a float64 tensor that autograd follows where it is learned."""
+        return self.order() if self.learn_alpha else self._fixed
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the result and, unless need_weights is False, the weights; see `nn.MultiheadAttention`.
+
+        Args:
+            query: [batch, queries, embed_dim], or with the first two axes exchanged, or without the batch's.
+            key: [batch, keys, kdim].
+            value: [batch, keys, vdim].
+            key_padding_mask: [batch, keys]: True, or minus infinity, hides a key; other numbers are added to the
+                logarithms of the weights.
+            need_weights: Whether the weights are returned, which takes memory for all of them.
+            attn_mask: [queries, keys] or [batch * num_heads, queries, keys], as key_padding_mask.
+            average_attn_weights: Whether the returned weights are the mean over the heads.
+            is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
+        """
+        given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self._widths())
+        q, k, v = self._projected(*given)
+        causal = is_causal and attn_mask is None
+        bias = merged_bias(_OWNER, q, k.shape[2], key_padding_mask, attn_mask)
+        y, weights = self._averaged(q, k, v, bias, causal, need_weights)
+        y = self.out_proj(y.transpose(1, 2).flatten(2))
+        if is_single:
+            y = y.squeeze(0)
+        elif not self.batch_first:
+            y = y.transpose(0, 1)
+        if weights is None:
+            return y, None
+        weights = weights.mean(dim=1) if average_attn_weights else weights
+        return y, weights.squeeze(0) if is_single else weights
+
+    def initial_state(
+        self, shape: Sequence[int], *, horizon: int | None = None, device: torch.device | str | None = None
+    ) -> AttentionState:
+        """Return the state before the first sample, for `step`: no keys and values.
+
+        It grows by a key and a value with each step, O(n) memory after n steps, and step n costs O(n): a power law of
+        the distance in a space of features has no shorter memory.
+
+        Args:
+            shape: Of one time slice, [batch, embed_dim].
+            horizon: The most steps it will serve; None is no bound.
+            device: Of the samples; None is that of the weights.
+
+        Raises:
+            ValueError: The shape is another, or keys or values have features of their own.
+        """
+        owner = f"{_OWNER}.initial_state"
+        if not self.kdim == self.vdim == self.embed_dim:
+            raise ValueError(
+                f"{owner}: needs kdim = vdim = embed_dim, because each sample is query, key and value; "
+                f"kdim={self.kdim}, vdim={self.vdim}, embed_dim={self.embed_dim}, call forward with is_causal=True."
+            )
+        if len(shape) != 2 or shape[1] != self.embed_dim:
+            raise ValueError(
+                f"{owner}(shape={tuple(shape)}): needs [batch, {self.embed_dim}], the shape of one time slice; "
+                f"pass for example (1, {self.embed_dim})."
+            )
+        weight = self.out_proj.weight
+        place = weight.device if device is None else device
+        none = torch.empty(shape[0], self.num_heads, 0, self.head_dim, device=place, dtype=weight.dtype)
+        most = None if horizon is None else errors.count(owner, "horizon", horizon)
+        return AttentionState(none, none, most)
+
+    def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        """Return the next sample of causal self-attention, [batch, embed_dim], and the state after it.
+
+        Args:
+            x: One time slice, [batch, embed_dim].
+            state: From `initial_state` or the step before; it stays as it is.
+
+        Raises:
+            ValueError: x has another shape than the state, or the state has reached its horizon.
+            TypeError: `state` is no state.
+        """
+        owner = f"{_OWNER}.step"
+        if not isinstance(state, AttentionState):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            )
+        if tuple(x.shape) != (state.key.shape[0], self.embed_dim):
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [{state.key.shape[0]}, {self.embed_dim}]; "
+                "pass the samples of one step, without a time axis."
+            )
+        q, k, v = self._projected(x[:, None], x[:, None], x[:, None])
+        state = state.grown(owner, k, v)
+        y, _ = self._averaged(q, state.key, state.value, None, False, False)
+        return self.out_proj(y.transpose(1, 2).flatten(2)).squeeze(1), state
+
+    def extra_repr(self) -> str:
+        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self._fixed}"
+        return (
+            f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout:g}, batch_first={self.batch_first}, {alpha}, "
+            f"dimension={self.dimension:g}, bandwidth={self.bandwidth:.4g}"
+        )
+
+    def _make_weights(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
+        """Make torch's parameters in its order, so that a seed gives the same weights."""
+        size = self.embed_dim
+        is_one = self.kdim == self.vdim == size
+        shapes = {
+            "in_proj_weight": (3 * size, size) if is_one else None,
+            "q_proj_weight": None if is_one else (size, size),
+            "k_proj_weight": None if is_one else (size, self.kdim),
+            "v_proj_weight": None if is_one else (size, self.vdim),
+            "in_proj_bias": (3 * size,) if bias else None,
+            "bias_k": (1, 1, size) if add_bias_kv else None,
+            "bias_v": (1, 1, size) if add_bias_kv else None,
+        }
+        for name, shape in shapes.items():
+            made = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
+            self.register_parameter(name, made)
+        self.out_proj = nn.Linear(size, size, bias=bias, **factory)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as `nn.MultiheadAttention` does; the order stays."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+        for added in (self.bias_k, self.bias_v):
+            if added is not None:
+                nn.init.xavier_normal_(added)
+
+    def _make_order(
+        self,
+        alpha: float | Sequence[float],
+        bounds: tuple[float, float],
+        learn_alpha: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """Check the orders, and make the learned ones."""
+        self._fixed = _orders(alpha, self.num_heads)
+        self.bounds = _bounds(bounds)
+        self.learn_alpha = bool(learn_alpha)
+        if self.learn_alpha:
+            shape = () if isinstance(self._fixed, float) else (self.num_heads,)
+            self.order = Alpha(self._fixed, self.bounds, shape, owner=_OWNER, device=device, dtype=dtype)
+
+    def _averaged(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, needs_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return averages and weights of the keys and those that are added to them."""
+        more = int(self.bias_k is not None) + int(self.add_zero_attn)
+        if more and is_causal:
+            hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+            later = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
+            bias, is_causal = later[None, None] if bias is None else bias + later, False
+        if more and bias is not None:
+            bias = functional.pad(bias, (0, more))
+        k, v = self._extended(k, self.bias_k), self._extended(v, self.bias_v)
+        share = 1 - self.dropout if self.training else 1.0
+        kept = None
+        if share < 1:
+            kept = torch.rand(*q.shape[:3], k.shape[2], device=q.device) < share
+        alpha = self._present()
+        gain = 1 / share if share else 0.0
+        attention = Attention(self.dimension, self.bandwidth, is_causal, needs_weights, gain)
+        return attended(attention, Given(q, k, v, bias, alpha, kept), self.site)
+
+    def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
+        """Return keys or values with the learned one and the one of zeros."""
+        batch, heads, _, size = x.shape
+        parts = [x]
+        if learned is not None:
+            parts.append(learned.view(1, heads, 1, size).expand(batch, -1, -1, -1).to(x.dtype))
+        if self.add_zero_attn:
+            parts.append(x.new_zeros(batch, heads, 1, size))
+        return torch.cat(parts, 2) if len(parts) > 1 else x
+
+    def _present(self) -> Tensor | None:
+        """Return alpha as a tensor that broadcasts over heads, None where it is 2."""
+        if self.learn_alpha:
+            found = self.order()
+            return found if found.ndim == 0 else found[:, None, None]
+        if self._fixed == 2.0 or (isinstance(self._fixed, tuple) and set(self._fixed) == {2.0}):
+            return None
+        device = self.out_proj.weight.device
+        found = torch.tensor(self._fixed, dtype=torch.float64, device=device)
+        return found if found.ndim == 0 else found[:, None, None]
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
+        weights = self.in_proj_weight.chunk(3) if self.in_proj_weight is not None else self._apart()
+        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        found = []
+        for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
+            y = functional.linear(x, weight, bias)
+            found.append(y.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
+        return found[0], found[1], found[2]
+
+    def _apart(self) -> tuple[Tensor, Tensor, Tensor]:
+        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
+
+    def _widths(self) -> tuple[int, int, int]:
+        return self.embed_dim, self.kdim, self.vdim
+
+
+def _orders(alpha: Any, heads: int) -> float | tuple[float, ...]:
+    """Return one order, or one for each head, or raise."""
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float | list | tuple):
+        raise TypeError(
+            f"{_OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train it."
+        )
+    values = tuple(float(value) for value in alpha) if isinstance(alpha, list | tuple) else (float(alpha),)
+    if isinstance(alpha, list | tuple) and len(values) != heads:
+        raise ValueError(f"{_OWNER}(alpha of {len(values)} values): needs one order, or one for each of {heads} heads.")
+    if not all(0 < value <= 2 for value in values):
+        raise ValueError(f"{_OWNER}(alpha={alpha}): needs 0 < alpha <= 2; pass 2 for ordinary attention.")
+    if 2.0 in values and set(values) != {2.0}:
+        raise ValueError(f"{_OWNER}(alpha={alpha}): needs 2 for all heads or none; pass for example 1.99 in its place.")
+    return values if isinstance(alpha, list | tuple) else values[0]
+
+
+def _bounds(bounds: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{_OWNER}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
+    if not 0 <= low < high <= 2:
+        raise ValueError(f"{_OWNER}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")
+    return low, high
