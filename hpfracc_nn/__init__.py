@@ -108,9 +108,13 @@ __all__ = [
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_LAYERS = ("FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(
+        ("FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional"),
+        "hpfracc_nn.layers.torch",
+    ),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

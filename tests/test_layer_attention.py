@@ -58,7 +58,9 @@ def test_at_two_it_is_torchs_with_every_mask_and_option(options: dict[str, Any],
         masks["attn_mask"] = drawn(2 * batch, queries, keys, seed=9) > 1.5
         masks["attn_mask"][..., 0] = False
     if padded and masked == "float":
-        masks["key_padding_mask"] = masks["key_padding_mask"].double().masked_fill(masks["key_padding_mask"], -torch.inf)
+        masks["key_padding_mask"] = (
+            masks["key_padding_mask"].double().masked_fill(masks["key_padding_mask"], -torch.inf)
+        )
     for need, average in ((True, True), (True, False), (False, True)):
         found = ours(*given, need_weights=need, average_attn_weights=average, **masks)
         expected = theirs(*given, need_weights=need, average_attn_weights=average, **masks)
@@ -69,7 +71,7 @@ def test_at_two_it_is_torchs_with_every_mask_and_option(options: dict[str, Any],
 
 
 def test_a_seed_gives_torchs_weights_and_a_sequence_needs_no_batch() -> None:
-    made = []
+    made: list[Any] = []
     for kind in (nn.MultiheadAttention, FractionalAttention):
         torch.manual_seed(5)
         made.append(kind(6, 2, add_bias_kv=True))
@@ -103,7 +105,7 @@ def test_for_keys_of_one_norm_the_distance_is_that_of_query_and_key() -> None:
 
 @pytest.mark.parametrize("alpha", [0.5, 1.0, 1.7])
 def test_far_keys_weigh_like_a_power_of_their_distance(alpha: float) -> None:
-    """Lifted, a key opposite to the query at the radius R is the far one, R away and more; its exponent is D + alpha."""
+    """The key at the query is 0 away, and the one opposite to it 2 R."""
     radii, dimension = torch.tensor([1e4, 1e6], dtype=F64), 2.0
     logs = []
     for radius in radii:
@@ -120,7 +122,11 @@ def test_far_keys_weigh_like_a_power_of_their_distance(alpha: float) -> None:
 
 def given_of(case: str, causal: bool) -> Given:
     batch, heads, queries, keys = 3, 2, 9, 9 if causal else 11
-    q, k, v = drawn(batch, heads, queries, 4), drawn(batch, heads, keys, 4, seed=1), drawn(batch, heads, keys, 4, seed=2)
+    q, k, v = (
+        drawn(batch, heads, queries, 4),
+        drawn(batch, heads, keys, 4, seed=1),
+        drawn(batch, heads, keys, 4, seed=2),
+    )
     bias = {
         "plain": None,
         "row": drawn(batch, 1, 1, keys, seed=3),
@@ -132,7 +138,7 @@ def given_of(case: str, causal: bool) -> Given:
         bias = torch.zeros(batch, 1, 1, keys, dtype=F64)
         bias[1, ..., 5:] = -torch.inf
     leaves = [None if t is None else t.requires_grad_() for t in (q, k, v, bias, alpha)]
-    return Given(*leaves, kept)  # type: ignore[arg-type]
+    return Given._make([*leaves, kept])
 
 
 @every_kernel
@@ -148,12 +154,12 @@ def test_a_kernel_is_the_formula_and_its_adjoint_is_autograds(
     asked = [t for t in given[:5] if t is not None]
     slopes = torch.autograd.grad([y for y in expected if y is not None], asked, grads)
     wanted = [t is not None for t in given[:5]]
-    for block in (1, 30, 500, 1 << 17):  # less than a row, some rows, some items, all
+    for block in (1, 30, 500, 1 << 18):  # less than a row, some rows, some items, all
         monkeypatch.setattr(attention_blocks, "BLOCK", block)
         with torch.no_grad():
             found = kernel.run(attention, given)
         for y, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(y, other.detach(), rtol=0, atol=1e-13)
+            torch.testing.assert_close(y, None if other is None else other.detach(), rtol=0, atol=1e-13)
         adjoint = [g for g in kernel.adjoint(attention, given, grads, wanted) if g is not None]
         for g, other in zip(adjoint, slopes, strict=True):
             torch.testing.assert_close(g, other, rtol=0, atol=1e-12)
@@ -177,7 +183,7 @@ def test_the_choice_follows_the_size_and_blocks_bound_the_memory() -> None:
     assert manager.plan(asked(2048)).algorithm == "blocks"
     dense, blocks = (next(k for k in KERNELS if k.algorithm == name) for name in ("dense", "blocks"))
     assert dense.cost(asked(2048)).workspace > 1e9
-    assert blocks.cost(asked(2048)).workspace < 1e7
+    assert blocks.cost(asked(2048)).workspace < 2e7
 
 
 def test_a_plan_and_its_backward_pass_are_counted_where_they_ran() -> None:
@@ -227,7 +233,7 @@ def test_a_stream_is_the_causal_layer_and_its_states_stay(options: dict[str, Any
         with pytest.raises(ValueError, match="horizon of 8"):
             layer.step(x[:, 0], state)
     with pytest.raises(TypeError, match="initial_state"):
-        layer.step(x[:, 0], None)
+        layer.step(x[:, 0], None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one time slice"):
         layer.step(x[:, :1], layer.initial_state((3, 6)))
 
@@ -243,5 +249,5 @@ def test_at_two_or_below_the_order_is_what_it_was_given() -> None:
     assert FractionalAttention(4, 2, alpha=[0.5, 1.5]).alpha == (0.5, 1.5)
     learned = FractionalAttention(4, 2, alpha=[0.5, 1.5], learn_alpha=True, dtype=F64).alpha
     torch.testing.assert_close(learned, torch.tensor([0.5, 1.5], dtype=F64))
-    with pytest.raises(TypeError, match="nn.MultiheadAttention"):
-        FractionalAttention.from_torch(nn.Linear(2, 2))
+    with pytest.raises(TypeError, match=r"nn\.MultiheadAttention"):
+        FractionalAttention.from_torch(nn.Linear(2, 2))  # type: ignore[arg-type]

@@ -75,7 +75,9 @@ def test_a_layer_runs_on_each_kernel_and_says_so(kernel):
     y = layer(x)
     y.square().sum().backward()
     assert (kernel.calls["run"], kernel.calls["adjoint"]) == (before[0] + 1, before[1] + 1)
-    torch.testing.assert_close(y, FractionalLaplacian(torch.as_tensor(layer.alpha).detach())(x, dt=0.1), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        y, FractionalLaplacian(torch.as_tensor(layer.alpha).detach())(x, dt=0.1), rtol=0, atol=1e-10
+    )
     (plan,) = layer.site.plans()
     assert (plan.kernel.name, plan.forwards, plan.backwards) == (kernel.name, 1, 1)
 

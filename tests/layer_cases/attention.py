@@ -51,7 +51,7 @@ def reference(layer: Any, *given: np.ndarray, causal: bool = False) -> tuple[np.
     y, weights = np.zeros((batch, queries, heads, size)), np.zeros((batch, heads, queries, keys))
     for b, i, h in np.ndindex(batch, queries, heads):
         seen = i + 1 if causal else keys
-        y[b, i, h], weights[b, h, i, :seen] = one(layer, alphas[h], q[b, i, h], k[b, :seen, h], v[b, :seen, h])
+        y[b, i, h], weights[b, h, i, :seen] = one(layer, float(alphas[h]), q[b, i, h], k[b, :seen, h], v[b, :seen, h])
     result = y.reshape(batch, queries, heads * size) @ array(layer.out_proj.weight).T + array(layer.out_proj.bias)
     return result, weights.mean(1)
 

@@ -43,9 +43,7 @@ class Given(NamedTuple):
         place = (items, slice(None), queries, keys)
         bias = None if self.bias is None else self.bias[along(self.bias, place)]
         kept = None if self.kept is None else self.kept[place]
-        return Given(
-            self.q[items, :, queries], self.k[items, :, keys], self.v[items, :, keys], bias, self.alpha, kept
-        )
+        return Given(self.q[items, :, queries], self.k[items, :, keys], self.v[items, :, keys], bias, self.alpha, kept)
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +110,7 @@ class Attention:
                 None if tensor is None else tensor.detach().requires_grad_(wants)
                 for tensor, wants in zip(given[:5], wanted, strict=True)
             ]
-            results = self.formula(Given(*leaves, given.kept), first)  # type: ignore[arg-type]
+            results = self.formula(Given._make([*leaves, given.kept]), first)
         return gradients(results, grads, leaves)
 
 
@@ -131,7 +129,7 @@ def attended(attention: Attention, given: Given, site: Site) -> tuple[Tensor, Te
     """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32."""
     dtype = given.q.dtype
     if dtype in _HALF:
-        wide = Given(*(None if t is None or t.dtype == torch.bool else t.float() for t in given[:4]), *given[4:])  # type: ignore[arg-type]
+        wide = Given._make([*(None if t is None else t.float() for t in given[:4]), *given[4:]])
         y, weights = attended(attention, wide, site)
         return y.to(dtype), None if weights is None else weights.to(dtype)
     with torch.autocast(given.q.device.type, enabled=False):
@@ -154,9 +152,7 @@ def _picked(attention: Attention, given: Given, site: Site) -> Plan:
     return site.pick(key, lambda: workload(tuple(q.shape), keys, str(q.dtype), str(q.device), needs, attention))
 
 
-def workload(
-    shape: tuple[int, ...], keys: int, dtype: str, device: str, needs: bool, attention: Attention
-) -> Workload:
+def workload(shape: tuple[int, ...], keys: int, dtype: str, device: str, needs: bool, attention: Attention) -> Workload:
     """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
     batch, heads, queries, features = shape
     return Workload(
@@ -219,9 +215,7 @@ class _Attended(torch.autograd.Function):
         return (None, None, None, *found, None)
 
 
-def _traced_gradients(
-    attention: Attention, given: Given, grads: Sequence[Tensor | None]
-) -> list[Tensor | None]:
+def _traced_gradients(attention: Attention, given: Given, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Return the gradients, themselves differentiable where gradients are on."""
     creates = torch.is_grad_enabled()
     with torch.enable_grad():

@@ -12,10 +12,15 @@ from torch.nn import functional
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended
-from hpfracc_nn.layers.torch.attention_inputs import AttentionState, merged_bias, with_batch
+from hpfracc_nn.layers.torch.attention_inputs import (
+    AttentionState,
+    checked_bounds,
+    checked_orders,
+    merged_bias,
+    with_batch,
+)
 from hpfracc_nn.selection import BackendManager, default_manager
 
 _OWNER = "FractionalAttention"
@@ -84,6 +89,15 @@ class FractionalAttention(nn.Module):
     # nn.TransformerEncoderLayer hands the weights of attention of one size to a routine that computes torch's own;
     # this name, which it reads, keeps it from doing so.
     _qkv_same_embed_dim = False
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+    order: Alpha
 
     def __init__(
         self,
@@ -313,8 +327,8 @@ class FractionalAttention(nn.Module):
         dtype: torch.dtype | None,
     ) -> None:
         """Check the orders, and make the learned ones."""
-        self._fixed = _orders(alpha, self.num_heads)
-        self.bounds = _bounds(bounds)
+        self._fixed = checked_orders(_OWNER, alpha, self.num_heads)
+        self.bounds = checked_bounds(_OWNER, bounds)
         self.learn_alpha = bool(learn_alpha)
         if self.learn_alpha:
             shape = () if isinstance(self._fixed, float) else (self.num_heads,)
@@ -364,43 +378,16 @@ class FractionalAttention(nn.Module):
 
     def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
-        weights = self.in_proj_weight.chunk(3) if self.in_proj_weight is not None else self._apart()
-        biases = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        weights: Sequence[Tensor | None] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        biases: Sequence[Tensor | None] = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
         found = []
         for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
+            assert weight is not None, "weights are one or three"
             y = functional.linear(x, weight, bias)
             found.append(y.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
         return found[0], found[1], found[2]
 
-    def _apart(self) -> tuple[Tensor, Tensor, Tensor]:
-        return self.q_proj_weight, self.k_proj_weight, self.v_proj_weight
-
     def _widths(self) -> tuple[int, int, int]:
         return self.embed_dim, self.kdim, self.vdim
-
-
-def _orders(alpha: Any, heads: int) -> float | tuple[float, ...]:
-    """Return one order, or one for each head, or raise."""
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float | list | tuple):
-        raise TypeError(
-            f"{_OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-            "pass learn_alpha=True to train it."
-        )
-    values = tuple(float(value) for value in alpha) if isinstance(alpha, list | tuple) else (float(alpha),)
-    if isinstance(alpha, list | tuple) and len(values) != heads:
-        raise ValueError(f"{_OWNER}(alpha of {len(values)} values): needs one order, or one for each of {heads} heads.")
-    if not all(0 < value <= 2 for value in values):
-        raise ValueError(f"{_OWNER}(alpha={alpha}): needs 0 < alpha <= 2; pass 2 for ordinary attention.")
-    if 2.0 in values and set(values) != {2.0}:
-        raise ValueError(f"{_OWNER}(alpha={alpha}): needs 2 for all heads or none; pass for example 1.99 in its place.")
-    return values if isinstance(alpha, list | tuple) else values[0]
-
-
-def _bounds(bounds: Any) -> tuple[float, float]:
-    try:
-        low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{_OWNER}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
-    if not 0 <= low < high <= 2:
-        raise ValueError(f"{_OWNER}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")
-    return low, high
