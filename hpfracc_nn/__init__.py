@@ -45,7 +45,13 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalAttention, FractionalDifference, FractionalLayer, SpectralFractional
+    from hpfracc_nn.layers.torch import (
+        FractionalAttention,
+        FractionalDifference,
+        FractionalLayer,
+        RoughnessFeatures,
+        SpectralFractional,
+    )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -80,6 +86,7 @@ __all__ = [
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
+    "RoughnessFeatures",
     "SpectralFractional",
     "Stencil",
     "TemperedCaputo",
@@ -108,13 +115,16 @@ __all__ = [
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
-_LAYERS = ("FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional")
+_LAYERS = (
+    "FractionalAttention",
+    "FractionalDifference",
+    "FractionalLayer",
+    "RoughnessFeatures",
+    "SpectralFractional",
+)
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(
-        ("FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional"),
-        "hpfracc_nn.layers.torch",
-    ),
+    **dict.fromkeys(_LAYERS, "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

@@ -5,13 +5,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional")
-
-__all__ = ["Alpha", "FractionalAttention", "FractionalDifference", "FractionalLayer", "SpectralFractional"]
+__all__ = [
+    "Alpha",
+    "FractionalAttention",
+    "FractionalDifference",
+    "FractionalLayer",
+    "RoughnessFeatures",
+    "SpectralFractional",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TORCH:
+    if name in __all__:
         return getattr(import_module("hpfracc_nn.layers.torch"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
