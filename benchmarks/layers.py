@@ -1,0 +1,108 @@
+"""What fractional memory costs in a layer, beside the same layer without it.
+
+    python benchmarks/layers.py [--quick] [--group NAME ...] [--output DIR]
+
+`bank`: a bank of k learned orders beside one fixed and one learned order of the same input, forward, and forward with
+backward to the input. A learned order needs one product more in its backward pass, for its own gradient.
+
+One thread; medians over rounds in which all calls of a group take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from results import Table
+from timing import Call, interleaved, machine, set_allocator, torch_threads
+from torch import Tensor, nn
+
+from hpfracc_nn import BackendManager, FractionalDifference
+from hpfracc_nn.selection import Settings
+
+ORDERS = (4, 8)
+BANK_AT_MOST = 1.3  # times k times one fixed order
+
+
+def bank_calls(batch: int, n: int, k: int) -> dict[str, Call]:
+    """Return forward, and forward with backward, of one order and of a bank."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, 1, n)
+    manager = BackendManager(Settings(mode="prior", calibration="shipped"))
+    layers = {
+        "one fixed order": FractionalDifference(1, init=0.4, learn_alpha=False, manager=manager),
+        "one learned order": FractionalDifference(1, init=0.4, manager=manager),
+        "bank": FractionalDifference(1, orders=k, manager=manager),
+    }
+    found: dict[str, Call] = {}
+    for name, layer in layers.items():
+        found[f"{name}, forward"] = lambda layer=layer: without_gradient(layer, x)
+        found[f"{name}, both"] = lambda layer=layer: both(layer, x.requires_grad_())
+    return found
+
+
+def without_gradient(layer: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        layer(x)
+
+
+def both(layer: nn.Module, x: Tensor) -> None:
+    layer.zero_grad(set_to_none=True)
+    x.grad = None
+    layer(x).sum().backward()
+
+
+def bank(quick: bool) -> Table:
+    """Time banks of learned orders."""
+    shapes = [(4, 64)] if quick else [(256, 256), (256, 1024), (64, 4096)]
+    table = Table(
+        "layers_bank",
+        f"CPU milliseconds, float32, one thread, {machine()}. Ratios: over k times one order, fixed or learned.",
+        {
+            "batch": ("batch", ""),
+            "n": ("samples", ""),
+            "k": ("k", ""),
+            "what": ("pass", ""),
+            "ms": ("bank, ms", ".2f"),
+            "one": ("one fixed, ms", ".2f"),
+            "fixed": ("over k fixed", ".2f"),
+            "learned": ("over k learned", ".2f"),
+        },
+    )
+    table.begin("all")
+    for batch, n in shapes:
+        for k in ORDERS:
+            times = interleaved(bank_calls(batch, n, k), 3 if quick else 15, seconds=0.1, clock=time.process_time)
+            for what in ("forward", "both"):
+                mine, one, learned = (
+                    times[f"{name}, {what}"] for name in ("bank", "one fixed order", "one learned order")
+                )
+                ratios = {"fixed": mine / (k * one), "learned": mine / (k * learned)}
+                table.add(batch=batch, n=n, k=k, what=what, ms=1e3 * mine, one=1e3 * one, **ratios)
+    worst = max(record["fixed"] for record in table.records)
+    table.note(f"A bank of k learned orders: at most {worst:.2f} k times one fixed order; {BANK_AT_MOST} k wanted.")
+    return table
+
+
+GROUPS: dict[str, Callable[[bool], Table]] = {"bank": bank}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="small shapes and few rounds")
+    parser.add_argument("--group", nargs="*", choices=[*GROUPS], default=[*GROUPS], help="which; all by default")
+    parser.add_argument("--output", type=Path, help="also write the tables into this folder")
+    arguments = parser.parse_args()
+    set_allocator("warm")
+    with torch_threads(1):
+        for name in arguments.group:
+            table = GROUPS[name](arguments.quick)
+            if arguments.output:
+                table.write(arguments.output)
+
+
+if __name__ == "__main__":
+    main()
