@@ -55,6 +55,9 @@ def test_the_slope_between_two_orders_falls_with_the_hurst_index():
     indices = np.linspace(0.1, 0.9, 9)
     slopes = [math.log(energy(0.5, hurst) / energy(0.0, hurst)) / 0.5 for hurst in indices]
     assert (np.diff(slopes) < -0.05).all()
+    for alpha in (0.0, 0.3, 0.6, 0.9):
+        short = [energy(alpha + 0.1, hurst) / energy(alpha, hurst) for hurst in indices]
+        assert (np.diff(short) < 0).all()
     layer = RoughnessFeatures(1, 2, alpha=[0.0, 0.5], skip=256)
     for hurst in (0.3, 0.7):
         low, high = layer(signals(hurst, 20, 4096, seed=1)).mean(0).tolist()
