@@ -25,7 +25,7 @@ from hpfracc_nn.training import whittle
 
 SEEDS = (0, 1, 2)
 INDICES = (0.3, 0.45, 0.6, 0.75, 0.9)
-STEPS, RATE, ALPHA_RATE = 120, 5e-3, 3e-2
+STEPS, RATE, ALPHA_RATE = 500, 1e-2, 3e-2
 STATISTICS = "log energies and means of 4 orders, linear"
 WORSE = 0.03  # by which a fractional front end may be worse than none
 

@@ -21,12 +21,13 @@ from hpfracc_nn.layers.torch.attention_inputs import (
     merged_bias,
     with_batch,
 )
+from hpfracc_nn.layers.torch.attention_projections import Projections
 from hpfracc_nn.selection import BackendManager, default_manager
 
 _OWNER = "FractionalAttention"
 
 
-class FractionalAttention(nn.Module):
+class FractionalAttention(Projections):
     """`nn.MultiheadAttention` whose weights fall like a power of the distance between query and key.
 
     The weights of query i are those of a step of a Levy flight of index alpha in `dimension` = D dimensions,
@@ -86,17 +87,6 @@ class FractionalAttention(nn.Module):
         torch.Size([8, 50, 32])
     """
 
-    # nn.TransformerEncoderLayer hands the weights of attention of one size to a routine that computes torch's own;
-    # this name, which it reads, keeps it from doing so.
-    _qkv_same_embed_dim = False
-
-    in_proj_weight: nn.Parameter | None
-    q_proj_weight: nn.Parameter | None
-    k_proj_weight: nn.Parameter | None
-    v_proj_weight: nn.Parameter | None
-    in_proj_bias: nn.Parameter | None
-    bias_k: nn.Parameter | None
-    bias_v: nn.Parameter | None
     order: Alpha
 
     def __init__(
@@ -120,24 +110,14 @@ class FractionalAttention(nn.Module):
         bandwidth: float | None = None,
         manager: BackendManager | None = None,
     ):
-        super().__init__()
-        self.embed_dim = errors.count(_OWNER, "embed_dim", embed_dim)
-        self.num_heads = errors.count(_OWNER, "num_heads", num_heads)
-        if self.embed_dim % self.num_heads:
-            raise ValueError(
-                f"{_OWNER}(embed_dim={embed_dim}, num_heads={num_heads}): needs heads of equal size; "
-                "pass an embed_dim that num_heads divides."
-            )
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(_OWNER, embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, factory)
         if not 0 <= dropout <= 1:
             raise ValueError(f"{_OWNER}(dropout={dropout}): needs 0 <= dropout <= 1; pass a part such as 0.1.")
-        self.dropout, self.add_zero_attn, self.batch_first = float(dropout), bool(add_zero_attn), bool(batch_first)
-        self.head_dim = self.embed_dim // self.num_heads
-        self.kdim = self.embed_dim if kdim is None else errors.count(_OWNER, "kdim", kdim)
-        self.vdim = self.embed_dim if vdim is None else errors.count(_OWNER, "vdim", vdim)
+        self.dropout, self.batch_first = float(dropout), bool(batch_first)
         self.dimension = errors.real(_OWNER, "dimension", self.head_dim if dimension is None else dimension, 0.0)
         ordinary = 2 * math.sqrt(self.head_dim)
         self.bandwidth = errors.real(_OWNER, "bandwidth", ordinary if bandwidth is None else bandwidth, 0.0, above=True)
-        self._make_weights(bias, add_bias_kv, {"device": device, "dtype": dtype})
         self._make_order(alpha, bounds, learn_alpha, device, dtype)
         self.site = (manager or default_manager()).site(OP, "torch")
 
@@ -206,8 +186,8 @@ class FractionalAttention(nn.Module):
             average_attn_weights: Whether the returned weights are the mean over the heads.
             is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
         """
-        given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self._widths())
-        q, k, v = self._projected(*given)
+        given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self.widths)
+        q, k, v = self.projected(*given)
         causal = is_causal and attn_mask is None
         bias = merged_bias(_OWNER, q, k.shape[2], key_padding_mask, attn_mask)
         y, weights = self._averaged(q, k, v, bias, causal, need_weights)
@@ -275,7 +255,7 @@ class FractionalAttention(nn.Module):
                 f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [{state.key.shape[0]}, {self.embed_dim}]; "
                 "pass the samples of one step, without a time axis."
             )
-        q, k, v = self._projected(x[:, None], x[:, None], x[:, None])
+        q, k, v = self.projected(x[:, None], x[:, None], x[:, None])
         state = state.grown(owner, k, v)
         y, _ = self._averaged(q, state.key, state.value, None, False, False)
         return self.out_proj(y.transpose(1, 2).flatten(2)).squeeze(1), state
@@ -286,37 +266,6 @@ class FractionalAttention(nn.Module):
             f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout:g}, batch_first={self.batch_first}, {alpha}, "
             f"dimension={self.dimension:g}, bandwidth={self.bandwidth:.4g}"
         )
-
-    def _make_weights(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
-        """Make torch's parameters in its order, so that a seed gives the same weights."""
-        size = self.embed_dim
-        is_one = self.kdim == self.vdim == size
-        shapes = {
-            "in_proj_weight": (3 * size, size) if is_one else None,
-            "q_proj_weight": None if is_one else (size, size),
-            "k_proj_weight": None if is_one else (size, self.kdim),
-            "v_proj_weight": None if is_one else (size, self.vdim),
-            "in_proj_bias": (3 * size,) if bias else None,
-            "bias_k": (1, 1, size) if add_bias_kv else None,
-            "bias_v": (1, 1, size) if add_bias_kv else None,
-        }
-        for name, shape in shapes.items():
-            made = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
-            self.register_parameter(name, made)
-        self.out_proj = nn.Linear(size, size, bias=bias, **factory)
-        self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights anew, as `nn.MultiheadAttention` does; the order stays."""
-        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
-            if weight is not None:
-                nn.init.xavier_uniform_(weight)
-        for bias in (self.in_proj_bias, self.out_proj.bias):
-            if bias is not None:
-                nn.init.zeros_(bias)
-        for added in (self.bias_k, self.bias_v):
-            if added is not None:
-                nn.init.xavier_normal_(added)
 
     def _make_order(
         self,
@@ -338,14 +287,14 @@ class FractionalAttention(nn.Module):
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, needs_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         """Return averages and weights of the keys and those that are added to them."""
-        more = int(self.bias_k is not None) + int(self.add_zero_attn)
+        more = self.added
         if more and is_causal:
             hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
             later = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
             bias, is_causal = later[None, None] if bias is None else bias + later, False
         if more and bias is not None:
             bias = functional.pad(bias, (0, more))
-        k, v = self._extended(k, self.bias_k), self._extended(v, self.bias_v)
+        k, v = self.extended(k, v)
         share = 1 - self.dropout if self.training else 1.0
         kept = None
         if share < 1:
@@ -354,16 +303,6 @@ class FractionalAttention(nn.Module):
         gain = 1 / share if share else 0.0
         attention = Attention(self.dimension, self.bandwidth, is_causal, needs_weights, gain)
         return attended(attention, Given(q, k, v, bias, alpha, kept), self.site)
-
-    def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
-        """Return keys or values with the learned one and the one of zeros."""
-        batch, heads, _, size = x.shape
-        parts = [x]
-        if learned is not None:
-            parts.append(learned.view(1, heads, 1, size).expand(batch, -1, -1, -1).to(x.dtype))
-        if self.add_zero_attn:
-            parts.append(x.new_zeros(batch, heads, 1, size))
-        return torch.cat(parts, 2) if len(parts) > 1 else x
 
     def _present(self) -> Tensor | None:
         """Return alpha as a tensor that broadcasts over heads, None where it is 2."""
@@ -375,19 +314,3 @@ class FractionalAttention(nn.Module):
         device = self.out_proj.weight.device
         found = torch.tensor(self._fixed, dtype=torch.float64, device=device)
         return found if found.ndim == 0 else found[:, None, None]
-
-    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
-        weights: Sequence[Tensor | None] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
-        if self.in_proj_weight is not None:
-            weights = self.in_proj_weight.chunk(3)
-        biases: Sequence[Tensor | None] = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
-        found = []
-        for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
-            assert weight is not None, "weights are one or three"
-            y = functional.linear(x, weight, bias)
-            found.append(y.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
-        return found[0], found[1], found[2]
-
-    def _widths(self) -> tuple[int, int, int]:
-        return self.embed_dim, self.kdim, self.vdim
