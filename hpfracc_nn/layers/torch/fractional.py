@@ -26,12 +26,13 @@ class FractionalLayer(nn.Module):
     (Caputo: less the first sample).
 
     Args:
-        alpha: The order, or one per channel.
+        alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which then
+            is the layer's `order`, with its own bounds.
         definition: A name, such as "caputo" or "riemann_liouville_integral", a definition's class, or a definition: its
             options are taken, and its order and bounds are not.
         scheme: The discretisation; None is the definition's default.
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
-        learn_alpha: Whether alpha is a parameter.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how
             often the data are differenced; with bounds wider than 1.25 it is computed in float64.
         dt: Spacing of the samples, in the caller's time unit.
@@ -55,7 +56,7 @@ class FractionalLayer(nn.Module):
 
     def __init__(
         self,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         definition: str | type[Definition] | Definition = "caputo",
         *,
         scheme: str | None = None,
@@ -71,28 +72,22 @@ class FractionalLayer(nn.Module):
         super().__init__()
         given = definition if isinstance(definition, Definition) else _kind(definition)(0.5)
         given = given if scheme is None else replace(given, scheme=scheme)
-        start = replace(given, alpha=alpha, bounds=bounds)
-        if not start.is_fixed:
-            raise TypeError(
-                f"FractionalLayer(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-                "pass learn_alpha=True to train it, or use derivative() for an alpha that you compute."
-            )
         self.dt = errors.positive_step("FractionalLayer", dt)
         self.dim = dim
         self.channels = None if channels is None else errors.count("FractionalLayer", "channels", channels)
-        self.learn_alpha = bool(learn_alpha)
-        shape = self._shape(start.alpha)
-        if self.learn_alpha:
-            bounds = start.bounds or unit_interval(start.interval)
-            self.order = Alpha(start.alpha, bounds, shape, owner="FractionalLayer", device=device, dtype=dtype)
-            start = replace(given, alpha=bounds[1], bounds=bounds)
-        self.definition = start
+        self.learn_alpha = bool(learn_alpha) or isinstance(alpha, Alpha)
+        if isinstance(alpha, Alpha):
+            self.order = alpha
+            low, high = alpha.taken_by("FractionalLayer", bounds, *self._shapes(alpha))
+            self.definition = replace(given, alpha=high, bounds=(low, high))
+        else:
+            self.definition = self._started(replace(given, alpha=alpha, bounds=bounds), device, dtype)
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned."""
-        return self.order() if self.learn_alpha else self.definition.alpha
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
@@ -161,6 +156,22 @@ class FractionalLayer(nn.Module):
         """
         return streaming.step("FractionalLayer.step", x, state, self._source())
 
+    def _started(
+        self, start: Definition, device: torch.device | str | None, dtype: torch.dtype | None
+    ) -> Definition:
+        """Return the definition for an order that is given in numbers; one to be learned becomes `order`."""
+        if not start.is_fixed:
+            raise TypeError(
+                f"FractionalLayer(alpha of type {type(start.alpha).__name__}): needs a float or a list of floats; "
+                "pass learn_alpha=True to train it, or use derivative() for an alpha that you compute."
+            )
+        shape = self._shape(start.alpha)
+        if not self.learn_alpha:
+            return start
+        bounds = start.bounds or unit_interval(start.interval)
+        self.order = Alpha(start.alpha, bounds, shape, owner="FractionalLayer", device=device, dtype=dtype)
+        return replace(start, alpha=bounds[1], bounds=bounds)
+
     def _source(self) -> Source:
         return Source(type(self).__name__, self.definition, self.learn_alpha, self.dt)
 
@@ -198,6 +209,12 @@ class FractionalLayer(nn.Module):
                 f"channel; pass channels={len(alpha)}."
             )
         return (self.channels,)
+
+    def _shapes(self, order: Alpha) -> list[tuple[int, ...]]:
+        """The shapes that a given order may have; one that is not scalar says how many channels there are."""
+        if self.channels is None and len(order.shape) == 1:
+            (self.channels,) = order.shape
+        return [()] if self.channels is None else [(self.channels,)]
 
     def _check_channels(self, shape: Sequence[int], ndim: int, where: int) -> None:
         """Raise unless the shape of x, which has `ndim` axes, or of its time slice has the channels on axis `where`."""

@@ -1,0 +1,130 @@
+"""A linear layer on the fractional derivative of its features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.layers.torch.fractional import FractionalLayer
+from hpfracc_nn.layers.torch.weights import copy_weights, orders_for
+from hpfracc_nn.selection import BackendManager
+
+
+class FractionalLinear(nn.Linear):
+    """`torch.nn.Linear` on the fractional derivative of each feature along time.
+
+    y[..., t, o] = bias[o] + sum over i of weight[o, i] (D^alpha x)[..., t, i], and for Grunwald-Letnikov
+
+    (D^alpha x)[t] = dt^-alpha sum over k = 0, ..., t of w_k x[t - k], w_0 = 1, w_k = w_(k-1) (k - 1 - alpha) / k.
+
+    With it alpha = 0 is `nn.Linear` and alpha = 1 is `nn.Linear` of (x[t] - x[t-1]) / dt with x[-1] = 0. Sample t of the
+    output depends on samples up to t.
+
+    Args:
+        in_features: As in `torch.nn.Linear`.
+        out_features: As there.
+        bias: As there.
+        alpha: The order, or a list of one for each input feature, such as [0.5] * in_features; or an `Alpha` or
+            `ProbabilisticAlpha` of shape [] or [in_features], which then is the order.
+        definition: As in `FractionalLayer`.
+        scheme: The discretisation; None is the definition's default.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is the unit interval around its first value.
+        dt: Spacing of the samples, in the caller's time unit.
+        dim: The time axis: any but the last, which are the features.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        device: Of the parameters.
+        dtype: Of the parameters; alpha and its weights are computed in float64 whatever it is.
+
+    Shape:
+        [..., n, in_features] -> [..., n, out_features], with time on `dim`.
+
+    Raises:
+        ValueError: alpha, bounds, dt or dim is out of range.
+        TypeError: An argument has the wrong type.
+
+    Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
+
+    Example:
+        >>> layer = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
+        >>> layer(torch.randn(8, 100, 3)).shape
+        torch.Size([8, 100, 5])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        alpha: float | Sequence[float] | Alpha = 0.5,
+        definition: str | type[Definition] | Definition = "grunwald_letnikov",
+        scheme: str | None = None,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        dt: float = 1.0,
+        dim: int = -2,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        owner = "FractionalLinear"
+        super().__init__(
+            errors.count(owner, "in_features", in_features),
+            errors.count(owner, "out_features", out_features),
+            bias,
+            device=device,
+            dtype=dtype,
+        )
+        if dim == -1:
+            raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
+        self.derivative = FractionalLayer(
+            alpha,
+            definition,
+            scheme=scheme,
+            channels=orders_for(owner, alpha, "in_features", self.in_features),
+            learn_alpha=learn_alpha,
+            bounds=bounds,
+            dt=dt,
+            dim=dim,
+            manager=manager,
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_torch(cls, module: nn.Linear, **options: Any) -> FractionalLinear:
+        """Return the layer with the weights, device and dtype of torch's; `options` are the keyword arguments.
+
+        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+
+        Raises:
+            TypeError: `module` is no `torch.nn.Linear`, or is one of these layers.
+
+        Example:
+            >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
+        """
+        place = copy_weights.place(cls, nn.Linear, module)
+        layer = cls(module.in_features, module.out_features, module.bias is not None, **{**place, **options})
+        copy_weights(module, layer)
+        return layer
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.derivative.alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return weight D^alpha x + bias."""
+        self._check(x)
+        return F.linear(self.derivative(x), self.weight, self.bias)
