@@ -45,7 +45,16 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+    from hpfracc_nn.layers.torch import (
+        Alpha,
+        FractionalConv1d,
+        FractionalConv2d,
+        FractionalDifference,
+        FractionalLayer,
+        FractionalLinear,
+        ProbabilisticAlpha,
+        param_groups,
+    )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -57,6 +66,7 @@ __all__ = [
     "MULTIPLIERS",
     "SCHEMES",
     "SDE",
+    "Alpha",
     "AtanganaBaleanu",
     "BackendManager",
     "Caputo",
@@ -64,9 +74,12 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalLaplacian",
     "FractionalLayer",
+    "FractionalLinear",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
@@ -76,6 +89,7 @@ __all__ = [
     "NeuralFSDE",
     "PeriodicRiesz",
     "PeriodicWeyl",
+    "ProbabilisticAlpha",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
@@ -96,6 +110,7 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "param_groups",
     "riemann_liouville",
     "selection",
     "solve",
@@ -106,9 +121,19 @@ __all__ = [
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_LAYERS = (
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(_LAYERS, "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

@@ -5,9 +5,27 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FractionalDifference", "FractionalLayer")
+_TORCH = (
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 
-__all__ = ["Alpha", "FractionalDifference", "FractionalLayer"]
+__all__ = [
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+]
 
 
 def __getattr__(name: str) -> Any:

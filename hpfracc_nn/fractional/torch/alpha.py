@@ -64,23 +64,23 @@ class Alpha(nn.Module):
         """Alpha in real units, float64; of a random one (`ProbabilisticAlpha`) its mean, which is never drawn."""
         return self()
 
-    def taken_by(self, owner: str, bounds: Any, *shapes: tuple[int, ...]) -> tuple[float, float]:
+    def taken_by(self, owner: str, bounds: Any, shape: tuple[int, ...]) -> tuple[float, float]:
         """Return its bounds for a layer that was given it as its order, or raise.
 
         Args:
             owner: The layer.
             bounds: What the layer was given as bounds besides, which must be None.
-            shapes: The shapes that the layer can use.
+            shape: The shape that the layer needs.
         """
         if bounds is not None:
             raise ValueError(
                 f"{owner}(alpha of type {type(self).__name__}, bounds={bounds}): needs the order's own bounds, which are "
                 f"({self.bounds[0]:g}, {self.bounds[1]:g}); leave out bounds, and give them to {type(self).__name__}."
             )
-        if self.shape not in shapes:
+        if self.shape != shape:
             raise ValueError(
-                f"{owner}(alpha: {type(self).__name__} of shape {self.shape}): needs an order of shape "
-                f"{' or '.join(map(str, shapes))}; make it with shape={shapes[-1]}."
+                f"{owner}(alpha: {type(self).__name__} of shape {self.shape}): needs an order of shape {shape}; "
+                f"make it with shape={shape}."
             )
         return self.bounds
 

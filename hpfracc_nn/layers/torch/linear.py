@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
-from hpfracc_nn.layers.torch.weights import copy_weights, orders_for
+from hpfracc_nn.layers.torch.transfer import counted_orders, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager
 
 
@@ -79,20 +79,14 @@ class FractionalLinear(nn.Linear):
         dtype: torch.dtype | None = None,
     ):
         owner = "FractionalLinear"
-        super().__init__(
-            errors.count(owner, "in_features", in_features),
-            errors.count(owner, "out_features", out_features),
-            bias,
-            device=device,
-            dtype=dtype,
-        )
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
         if dim == -1:
             raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
         self.derivative = FractionalLayer(
             alpha,
             definition,
             scheme=scheme,
-            channels=orders_for(owner, alpha, "in_features", self.in_features),
+            channels=counted_orders(owner, alpha, "in_features", self.in_features),
             learn_alpha=learn_alpha,
             bounds=bounds,
             dt=dt,
@@ -114,10 +108,8 @@ class FractionalLinear(nn.Linear):
         Example:
             >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
         """
-        place = copy_weights.place(cls, nn.Linear, module)
-        layer = cls(module.in_features, module.out_features, module.bias is not None, **{**place, **options})
-        copy_weights(module, layer)
-        return layer
+        own = {**place_of(cls, module, nn.Linear), **options}
+        return with_weights_of(module, cls(module.in_features, module.out_features, module.bias is not None, **own))
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
@@ -125,6 +117,54 @@ class FractionalLinear(nn.Linear):
         return self.derivative.alpha
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return weight D^alpha x + bias."""
-        self._check(x)
+        """Return the layer's value at x; same dtype and device."""
+        if getattr(x, "is_nested", False):  # it has no shape
+            check_dense("FractionalLinear", "x", x)
+        self._check_features("FractionalLinear", "x", x.shape, 2)
+        if errors.axis("FractionalLinear", self.derivative.dim, x.ndim) == x.ndim - 1:
+            raise ValueError(
+                f"FractionalLinear(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
+                f"x has shape {tuple(x.shape)}, pass dim=-2."
+            )
         return F.linear(self.derivative(x), self.weight, self.bias)
+
+    def initial_state(
+        self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
+    ) -> StreamState:
+        """Return the state before the first sample, for `step`.
+
+        Args:
+            shape: Of one time slice, [..., in_features]: of x without its time axis.
+            horizon: As in `FractionalLayer.initial_state`, where more is said.
+            device: As there.
+
+        Raises:
+            ValueError: As there, or `shape` has another number of features.
+            TypeError: An argument has the wrong type.
+        """
+        owner = "FractionalLinear.initial_state"
+        self._check_features(owner, "shape", streaming.slice_shape(owner, shape), 1)
+        return self.derivative.initial_state(shape, horizon=horizon, device=device)
+
+    def step(self, x: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
+        """Return the next sample of the result, [..., out_features], and the state after it.
+
+        Args:
+            x: One time slice, [..., in_features], of the state's shape.
+            state: From `initial_state` or the step before; it stays as it is.
+
+        Raises:
+            ValueError: As in `FractionalLayer.step`.
+            TypeError: As in `FractionalLayer.step`.
+        """
+        d, state = self.derivative.step(x, state)
+        return F.linear(d, self.weight, self.bias), state
+
+    def _check_features(self, owner: str, argument: str, shape: Sequence[int], least: int) -> None:
+        """Raise unless a shape of `least` axes or more ends with the features."""
+        if len(shape) < least or shape[-1] != self.in_features:
+            wanted = ", ".join(["...", "n"][: least] + [str(self.in_features)])
+            raise ValueError(
+                f"{owner}({argument} of shape {tuple(shape)}): needs [{wanted}], whose last axis are the features; "
+                "move them there with x.movedim, or make the layer with another in_features."
+            )

@@ -1,0 +1,72 @@
+"""What layers that stand in for one of torch's share: its weights taken over, and orders counted by its features."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+
+from hpfracc_nn.fractional.torch.alpha import Alpha
+
+L = TypeVar("L", bound=nn.Module)
+
+
+def place_of(layer: type[nn.Module], module: Any, kind: type[nn.Module]) -> dict[str, Any]:
+    """Return the device and dtype of torch's module as keyword arguments, or raise unless it is of the kind.
+
+    Args:
+        layer: Ours, for messages.
+        module: Whose weights are wanted.
+        kind: Torch's class that `layer` stands in for.
+    """
+    owner, theirs = layer.__name__, f"torch.nn.{kind.__name__}"
+    if not isinstance(module, kind) or isinstance(module, layer):
+        raise TypeError(
+            f"{owner}.from_torch(module of type {type(module).__name__}): needs a {theirs}; pass one"
+            + (", or copy the layer with copy.deepcopy." if isinstance(module, layer) else ".")
+        )
+    if any(is_lazy(parameter) for parameter in module.parameters()):
+        raise ValueError(
+            f"{owner}.from_torch({type(module).__name__}): needs weights that have a shape; call the module once first."
+        )
+    weight = next(module.parameters())
+    return {"device": weight.device, "dtype": weight.dtype}
+
+
+def with_weights_of(module: nn.Module, layer: L) -> L:
+    """Return `layer` with torch's weights: values, which of them are frozen, and whether it trains.
+
+    Orders aside, the layer's own parameters must be called as torch's.
+    """
+    theirs = dict(module.named_parameters())
+    orders = {id(each) for part in layer.modules() if isinstance(part, Alpha) for each in part.parameters()}
+    with torch.no_grad():
+        for name, own in layer.named_parameters():
+            if id(own) not in orders:
+                own.copy_(module.get_parameter(name) if name in theirs else getattr(module, name))
+                own.requires_grad_(name not in theirs or theirs[name].requires_grad)
+    return layer.train(module.training)
+
+
+def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | None:
+    """Return `count` where alpha is one order for each feature, None where it is one order, or raise.
+
+    Args:
+        owner: The layer, for messages.
+        alpha: As it was given.
+        argument: What the layer calls the number of features.
+        count: That number.
+    """
+    if isinstance(alpha, Alpha):
+        return count if alpha.shape else None
+    if not isinstance(alpha, list | tuple | np.ndarray) or np.ndim(alpha) == 0:
+        return None
+    if len(alpha) != count:
+        raise ValueError(
+            f"{owner}(alpha of {len(alpha)} values, {argument}={count}): needs one order, or one for each of them; "
+            f"pass {count} values."
+        )
+    return count
