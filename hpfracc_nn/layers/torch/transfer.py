@@ -60,13 +60,10 @@ def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | N
         argument: What the layer calls the number of features.
         count: That number.
     """
-    if isinstance(alpha, Alpha):
-        return count if alpha.shape else None
-    if not isinstance(alpha, list | tuple | np.ndarray) or np.ndim(alpha) == 0:
-        return None
-    if len(alpha) != count:
+    shape = alpha.shape if isinstance(alpha, Alpha) else np.shape(alpha) if isinstance(alpha, list | tuple | np.ndarray) else ()
+    if shape not in ((), (count,)):
         raise ValueError(
-            f"{owner}(alpha of {len(alpha)} values, {argument}={count}): needs one order, or one for each of them; "
-            f"pass {count} values."
+            f"{owner}(alpha of shape {shape}, {argument}={count}): needs one order, or one for each of them; "
+            f"pass {count} orders."
         )
-    return count
+    return count if shape else None

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
+import torch
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from torch import Tensor, nn
 
@@ -23,7 +26,7 @@ class AlphaRow(NamedTuple):
     """One order at one time.
 
     Attributes:
-        step: Optimizer steps so far.
+        step: Steps of the optimizer so far.
         epoch: Of training.
         name: Of the order, as `AlphaLogger` says.
         alpha: Its value, or what the name says of the values.
@@ -38,13 +41,15 @@ class AlphaRow(NamedTuple):
 class AlphaLogger(Callback):
     """Logs each learned order, and keeps its history.
 
-    Every logger of the trainer gets, under "AlphaLogger/" (or the logger's own separator), the orders before the first
-    step, after every `log_every_n_steps` steps of the optimizer and at the end of each training epoch. A name is that of
-    the module whose order it is: "net.0"; with several orders "net.0.2" is the third of them, and beyond `most` there are
-    "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean counts, and "net.0.std" is the
-    standard deviation (with several orders "net.0.std.2" and so on).
+    Every logger of the trainer gets the orders after every `log_every_n_steps` steps of the optimizer and at the end of
+    each training epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives its own
+    metrics. The history also has the orders before the first step.
 
-    Rank zero logs. The sanity check changes no order and leaves no row. A resumed run continues the history of its
+    A name is that of the module whose order it is: "net.0". With several orders "net.0.2" is the third of them, and beyond
+    `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean counts, and
+    "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
+
+    Rank zero logs. The sanity check takes no step and leaves no row. A resumed run continues the history of its
     checkpoint.
 
     Args:
@@ -87,19 +92,21 @@ class AlphaLogger(Callback):
                 "with learn_alpha=True, or take the callback out."
             )
             self._warned = True
-        self._note(trainer)
+        if trainer.global_step == 0:
+            self._note(trainer, 0)
 
-    @rank_zero_only
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         every = self.log_every_n_steps or trainer.log_every_n_steps
-        if every and _steps(trainer) % every == 0:
-            self._note(trainer)
+        loop = trainer.fit_loop.epoch_loop
+        step = loop._batches_that_stepped + 1  # Lightning counts this one after the callbacks
+        if every and step % every == 0 and not loop._should_accumulate():
+            self._note(trainer, step, trainer.loggers)
 
-    @rank_zero_only
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._note(trainer)
+        step = trainer.fit_loop.epoch_loop._batches_that_stepped + 1  # counted back for the callbacks
+        self._note(trainer, step, trainer.loggers)
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": _VERSION, "rows": [tuple(row) for row in self._rows]}
@@ -111,18 +118,18 @@ class AlphaLogger(Callback):
             log.info("AlphaLogger: the checkpoint's history is of another version; it begins anew.")
 
     @rank_zero_only
-    def _note(self, trainer: pl.Trainer) -> None:
-        """Keep and log the orders as they are, once for each step."""
-        step = _steps(trainer)
-        if self._rows and self._rows[-1].step == step:
+    @torch.no_grad()
+    def _note(self, trainer: pl.Trainer, step: int, loggers: Sequence[Logger] = ()) -> None:
+        """Keep and log the orders as they are after `step` steps, once."""
+        if self._rows and self._rows[-1].step >= step:
             return
-        values = {
-            name: value for module, order in self._orders.items() for name, value in self._values(module, order).items()
-        }
+        values: dict[str, float] = {}
+        for module, order in self._orders.items():
+            values |= self._values(module, order)
         self._rows += [AlphaRow(step, trainer.current_epoch, name, value) for name, value in values.items()]
-        for logger in trainer.loggers if values else ():
+        for logger in loggers if values else ():
             prefix = f"{type(self).__name__}{logger.group_separator}"
-            logger.log_metrics({f"{prefix}{name}": value for name, value in values.items()}, step=step)
+            logger.log_metrics({f"{prefix}{name}": value for name, value in values.items()}, step=step - 1)
 
     def _values(self, name: str, order: Alpha) -> dict[str, float]:
         found = self._each(name, order.mean)
@@ -144,7 +151,3 @@ def learned_orders(module: nn.Module) -> dict[str, Alpha]:
             found[name.removesuffix("order").removesuffix(".") or type(module).__name__] = child
     return found
 
-
-def _steps(trainer: pl.Trainer) -> int:
-    """Return the optimizer's steps so far, which Lightning's own metrics are logged at."""
-    return trainer.fit_loop.epoch_loop._batches_that_stepped
