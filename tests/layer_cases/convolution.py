@@ -19,15 +19,9 @@ def convolved(layer: Any, d: np.ndarray, padding: list[tuple[int, int]]) -> np.n
     sizes = [(n - r - 1) // s + 1 for n, r, s in zip(d.shape[2:], reach, layer.stride, strict=True)]
     y = np.zeros((len(d), layer.out_channels, *sizes))
     for place in np.ndindex(*layer.kernel_size):
-        window = d[
-            (
-                ...,
-                *(
-                    slice(k * step, k * step + (size - 1) * s + 1, s)
-                    for k, step, size, s in zip(place, layer.dilation, sizes, layer.stride, strict=True)
-                ),
-            )
-        ]
+        window = d
+        for axis, (k, step, size, s) in enumerate(zip(place, layer.dilation, sizes, layer.stride, strict=True), 2):
+            window = np.take(window, k * step + s * np.arange(size), axis)
         for o in range(layer.out_channels):
             group = o // (layer.out_channels // groups)
             for i in range(layer.in_channels // groups):

@@ -34,7 +34,12 @@ SHAPES = (
     ("features", lambda: FractionalLinear(3, 4)(torch.zeros(2, 9, 5)), ValueError, r"needs \[..., n, 3\]"),
     ("features of a slice", lambda: FractionalLinear(3, 4).initial_state((2, 5)), ValueError, r"needs \[..., 3\]"),
     ("dim", lambda: FractionalLinear(3, 4, dim=-1), ValueError, "dim=-1"),
-    ("dim of the features", lambda: FractionalLinear(3, 4, dim=1)(torch.zeros(9, 3)), ValueError, "before the features"),
+    (
+        "dim of the features",
+        lambda: FractionalLinear(3, 4, dim=1)(torch.zeros(9, 3)),
+        ValueError,
+        "before the features",
+    ),
     ("alpha", lambda: FractionalLinear(3, 4, alpha=2.5), ValueError, "alpha=2.5"),
     (
         "outside",
@@ -43,8 +48,18 @@ SHAPES = (
         "within its bounds",
     ),
     ("orders", lambda: FractionalLinear(3, 4, alpha=[0.2, 0.4]), ValueError, "in_features=3.*pass 3 orders"),
-    ("order's shape", lambda: FractionalLinear(3, 4, alpha=Alpha(0.5, (0, 1), (2,))), ValueError, r"shape \(2,\), in_features=3"),
-    ("order's bounds", lambda: FractionalLinear(3, 4, alpha=Alpha(0.5, (0, 1)), bounds=(0, 1)), ValueError, "own bounds"),
+    (
+        "order's shape",
+        lambda: FractionalLinear(3, 4, alpha=Alpha(0.5, (0, 1), (2,))),
+        ValueError,
+        r"shape \(2,\), in_features=3",
+    ),
+    (
+        "order's bounds",
+        lambda: FractionalLinear(3, 4, alpha=Alpha(0.5, (0, 1)), bounds=(0, 1)),
+        ValueError,
+        "own bounds",
+    ),
     ("dt", lambda: FractionalLinear(3, 4, dt=0), ValueError, "dt > 0"),
     ("dtype", lambda: FractionalLinear(3, 4)(torch.zeros(2, 9, 3, dtype=torch.int64)), TypeError, "dtype"),
     ("from_torch", lambda: FractionalLinear.from_torch(nn.Conv1d(1, 1, 1)), TypeError, "torch.nn.Linear"),  # type: ignore[arg-type]

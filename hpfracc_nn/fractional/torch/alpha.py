@@ -74,8 +74,8 @@ class Alpha(nn.Module):
         """
         if bounds is not None:
             raise ValueError(
-                f"{owner}(alpha of type {type(self).__name__}, bounds={bounds}): needs the order's own bounds, which are "
-                f"({self.bounds[0]:g}, {self.bounds[1]:g}); leave out bounds, and give them to {type(self).__name__}."
+                f"{owner}(alpha of type {type(self).__name__}, bounds={bounds}): needs the order's own bounds, which "
+                f"are ({self.bounds[0]:g}, {self.bounds[1]:g}); leave them out, or make the order with others."
             )
         if self.shape != shape:
             raise ValueError(

@@ -118,7 +118,9 @@ def _uniform_own(place: Tensor, width: Tensor) -> Pair:
 
 def _uniform_sample(own: Pair, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
     low, high = own
-    return low + (high - low) * torch.rand((*shape, *low.shape), dtype=low.dtype, device=low.device, generator=generator)
+    return low + (high - low) * torch.rand(
+        (*shape, *low.shape), dtype=low.dtype, device=low.device, generator=generator
+    )
 
 
 LAWS = {

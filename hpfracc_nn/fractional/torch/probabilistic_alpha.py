@@ -37,8 +37,8 @@ class ProbabilisticAlpha(Alpha):
         dtype: Of the parameters; alpha itself is float64.
 
     Raises:
-        ValueError: `init` or `prior` is not strictly inside the bounds, or a standard deviation is not positive or larger
-            than the law can have between them.
+        ValueError: `init` or `prior` is not strictly inside the bounds, or a standard deviation is not positive or
+            larger than the law can have between them.
 
     Source: Kingma & Welling, arXiv 1312.6114; Figurnov, Mohamed & Mnih, arXiv 1805.08498, for the beta law.
 
@@ -103,8 +103,8 @@ class ProbabilisticAlpha(Alpha):
     def kl(self) -> Tensor:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
 
-        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that of
-        two normal, two beta or two uniform laws. A uniform law that reaches beyond a uniform prior has an infinite one.
+        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
+        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior has an infinite one.
         """
         prior = [torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior]
         law = self._law
@@ -133,8 +133,8 @@ class ProbabilisticAlpha(Alpha):
             width = high - low
             raise ValueError(
                 f"{owner}({argument}={(std * width).tolist()}): needs 0 < standard deviation < "
-                f"{(limit * width).min():g} for a {self.distribution} law around {(low + width * mean).tolist()} within "
-                f"({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
+                f"{(limit * width).min():g} for a {self.distribution} law around {(low + width * mean).tolist()} "
+                f"within ({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
             )
         return self._law.member(*torch.broadcast_tensors(mean, std))
 

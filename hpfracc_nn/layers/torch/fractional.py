@@ -26,8 +26,8 @@ class FractionalLayer(nn.Module):
     (Caputo: less the first sample).
 
     Args:
-        alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which then
-            is the layer's `order`, with its own bounds.
+        alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which
+            then is the layer's `order`, with its own bounds.
         definition: A name, such as "caputo" or "riemann_liouville_integral", a definition's class, or a definition: its
             options are taken, and its order and bounds are not.
         scheme: The discretisation; None is the definition's default.

@@ -27,8 +27,8 @@ class FractionalLinear(nn.Linear):
 
     (D^alpha x)[t] = dt^-alpha sum over k = 0, ..., t of w_k x[t - k], w_0 = 1, w_k = w_(k-1) (k - 1 - alpha) / k.
 
-    With it alpha = 0 is `nn.Linear` and alpha = 1 is `nn.Linear` of (x[t] - x[t-1]) / dt with x[-1] = 0. Sample t of the
-    output depends on samples up to t.
+    With it alpha = 0 is `nn.Linear` and alpha = 1 is `nn.Linear` of (x[t] - x[t-1]) / dt with x[-1] = 0. Sample t of
+    the output depends on samples up to t.
 
     Args:
         in_features: As in `torch.nn.Linear`.
@@ -112,6 +112,11 @@ class FractionalLinear(nn.Linear):
         return with_weights_of(module, cls(module.in_features, module.out_features, module.bias is not None, **own))
 
     @property
+    def order(self) -> Alpha:
+        """The module of a learned order."""
+        return self.derivative.order
+
+    @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.derivative.alpha
@@ -163,7 +168,7 @@ class FractionalLinear(nn.Linear):
     def _check_features(self, owner: str, argument: str, shape: Sequence[int], least: int) -> None:
         """Raise unless a shape of `least` axes or more ends with the features."""
         if len(shape) < least or shape[-1] != self.in_features:
-            wanted = ", ".join(["...", "n"][: least] + [str(self.in_features)])
+            wanted = ", ".join([*["...", "n"][:least], str(self.in_features)])
             raise ValueError(
                 f"{owner}({argument} of shape {tuple(shape)}): needs [{wanted}], whose last axis are the features; "
                 "move them there with x.movedim, or make the layer with another in_features."

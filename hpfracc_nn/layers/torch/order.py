@@ -18,7 +18,7 @@ Shape = tuple[int, ...]
 
 
 def definition_of(owner: str, definition: str | type[Definition] | Definition, scheme: str | None) -> Definition:
-    """Return the definition that a layer was given as a name, a class or one of its members; its order means nothing."""
+    """Return the definition that a layer was given as a name, a class or a member of one, whose order means nothing."""
     given = definition if isinstance(definition, Definition) else _kind(owner, definition)(0.5)
     return given if scheme is None else replace(given, scheme=scheme)
 

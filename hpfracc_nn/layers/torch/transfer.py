@@ -1,4 +1,4 @@
-"""What layers that stand in for one of torch's share: its weights taken over, and orders counted by its features."""
+"""What layers that stand in for one of torch's share: its weights and arguments taken over, shapes checked."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
 
 L = TypeVar("L", bound=nn.Module)
 
@@ -60,10 +61,43 @@ def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | N
         argument: What the layer calls the number of features.
         count: That number.
     """
-    shape = alpha.shape if isinstance(alpha, Alpha) else np.shape(alpha) if isinstance(alpha, list | tuple | np.ndarray) else ()
+    shape = (
+        alpha.shape
+        if isinstance(alpha, Alpha)
+        else np.shape(alpha)
+        if isinstance(alpha, list | tuple | np.ndarray)
+        else ()
+    )
     if shape not in ((), (count,)):
         raise ValueError(
             f"{owner}(alpha of shape {shape}, {argument}={count}): needs one order, or one for each of them; "
             f"pass {count} orders."
         )
     return count if shape else None
+
+
+def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
+    """Raise unless x has `channels` channels before its last `axes` axes, and at most a batch before them."""
+    if getattr(x, "is_nested", False):  # it has no shape
+        check_dense(owner, "x", x)
+    if x.ndim not in (axes + 1, axes + 2) or x.shape[-axes - 1] != channels:
+        shape = f"{channels}, n" if axes == 1 else f"{channels}, height, width"
+        raise ValueError(
+            f"{owner}(x of shape {tuple(x.shape)}): needs [batch, {shape}] or [{shape}]; move the channels there with "
+            "x.movedim, or make the layer with another in_channels."
+        )
+
+
+def arguments_of(module: nn.Conv1d | nn.Conv2d) -> dict[str, Any]:
+    """Return what torch's convolution was made with."""
+    names = (
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "padding_mode",
+    )
+    return {"bias": module.bias is not None, **{name: getattr(module, name) for name in names}}

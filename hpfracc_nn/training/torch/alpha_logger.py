@@ -41,13 +41,13 @@ class AlphaRow(NamedTuple):
 class AlphaLogger(Callback):
     """Logs each learned order, and keeps its history.
 
-    Every logger of the trainer gets the orders after every `log_every_n_steps` steps of the optimizer and at the end of
-    each training epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives its own
-    metrics. The history also has the orders before the first step.
+    Every logger of the trainer gets the orders after every `log_every_n_steps` steps of the optimizer and at the end
+    of each training epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives
+    its own metrics. The history also has the orders before the first step.
 
-    A name is that of the module whose order it is: "net.0". With several orders "net.0.2" is the third of them, and beyond
-    `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean counts, and
-    "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
+    A name is that of the module whose order it is: "net.0". With several orders "net.0.2" is the third of them, and
+    beyond `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean
+    counts, and "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
 
     Rank zero logs. The sanity check takes no step and leaves no row. A resumed run continues the history of its
     checkpoint.
@@ -88,8 +88,8 @@ class AlphaLogger(Callback):
         self._orders = learned_orders(pl_module)
         if not self._orders and not self._warned:
             rank_zero_warn(
-                f"AlphaLogger: {type(pl_module).__name__} has no learned order, so there is nothing to log; make a layer "
-                "with learn_alpha=True, or take the callback out."
+                f"AlphaLogger: {type(pl_module).__name__} has no learned order, so there is nothing to log; make a "
+                "layer with learn_alpha=True, or take the callback out."
             )
             self._warned = True
         if trainer.global_step == 0:
@@ -98,15 +98,14 @@ class AlphaLogger(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        every = self.log_every_n_steps or trainer.log_every_n_steps
+        every = self.log_every_n_steps or trainer.log_every_n_steps  # type: ignore[attr-defined]
         loop = trainer.fit_loop.epoch_loop
         step = loop._batches_that_stepped + 1  # Lightning counts this one after the callbacks
         if every and step % every == 0 and not loop._should_accumulate():
             self._note(trainer, step, trainer.loggers)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        step = trainer.fit_loop.epoch_loop._batches_that_stepped + 1  # counted back for the callbacks
-        self._note(trainer, step, trainer.loggers)
+        self._note(trainer, trainer.fit_loop.epoch_loop._batches_that_stepped, trainer.loggers)
 
     def state_dict(self) -> dict[str, Any]:
         return {"version": _VERSION, "rows": [tuple(row) for row in self._rows]}
@@ -150,4 +149,3 @@ def learned_orders(module: nn.Module) -> dict[str, Alpha]:
         if isinstance(child, Alpha):
             found[name.removesuffix("order").removesuffix(".") or type(module).__name__] = child
     return found
-

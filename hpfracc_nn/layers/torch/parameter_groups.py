@@ -16,7 +16,8 @@ def param_groups(
     """Return two groups for an optimizer: the weights, and the orders with a learning rate of their own.
 
     An order moves slowly beside the weights of a network, in the free number that is mapped into its bounds; ten
-    times the weights' learning rate is a start. Weight decay would draw it to the middle of its bounds: orders have none.
+    times the weights' learning rate is a start. Weight decay would draw it to the middle of its bounds: orders have
+    none.
 
     The groups hold every parameter of the module once, in its own order, also those that are frozen, as
     `module.parameters()` does; an optimizer passes over them for as long as they have no gradient.
@@ -39,7 +40,9 @@ def param_groups(
         >>> optimizer = torch.optim.AdamW(param_groups(net, lr=5e-3, alpha_lr=3e-2, weight_decay=1e-2))
     """
     if not isinstance(module, nn.Module):
-        raise TypeError(f"param_groups(module of type {type(module).__name__}): needs a torch module; pass the network.")
+        raise TypeError(
+            f"param_groups(module of type {type(module).__name__}): needs a torch module; pass the network."
+        )
     if "params" in defaults or "name" in defaults:
         raise TypeError("param_groups: makes the entries 'params' and 'name' itself; leave them out.")
     rates = [
@@ -49,8 +52,8 @@ def param_groups(
     orders = {id(each) for part in module.modules() if isinstance(part, Alpha) for each in part.parameters()}
     if not orders:
         raise ValueError(
-            f"param_groups({type(module).__name__}): needs a learned order; make a layer with learn_alpha=True, or pass "
-            "module.parameters() to the optimizer."
+            f"param_groups({type(module).__name__}): needs a learned order; make a layer with learn_alpha=True, or "
+            "pass module.parameters() to the optimizer."
         )
     parameters = list(module.parameters())
     return [
