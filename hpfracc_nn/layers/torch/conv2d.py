@@ -106,7 +106,10 @@ class FractionalConv2d(nn.Conv2d):
             dtype=dtype,
         )
         self.learn_alpha = order is not None
-        if order is not None:
+        if order is None:
+            fixed = self._each("alpha", self.definition.alpha)
+            self._fixed = [replace(self.definition, alpha=each) for each in fixed]
+        else:
             self.order = order
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
@@ -133,20 +136,20 @@ class FractionalConv2d(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """Return the convolution of the derivatives of x; same dtype and device."""
         check_images("FractionalConv2d", x, self.in_channels, 2)
-        for dim, dt, alpha in zip(self.dims, self.dt, self._orders(), strict=True):
-            x = apply_at("FractionalConv2d", x, replace(self.definition, alpha=alpha), dt, dim, self.site)
+        for dim, dt, definition in zip(self.dims, self.dt, self._present(), strict=True):
+            x = apply_at("FractionalConv2d", x, definition, dt, dim, self.site)
         return self._conv_forward(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
         return f"{super().extra_repr()}, {alpha}, {told(self.definition)}, dims={self.dims}, dt={self.dt}"
 
-    def _orders(self) -> Sequence[float | Tensor]:
-        """The order of each axis."""
-        alpha = self.order() if self.learn_alpha else self.definition.alpha
-        if isinstance(alpha, Tensor):
-            return alpha.expand(len(self.dims)).unbind()
-        return alpha if isinstance(alpha, tuple) else (alpha,) * len(self.dims)
+    def _present(self) -> Sequence[Definition]:
+        """The definition of each axis, with its present alpha."""
+        if self.learn_alpha:
+            orders = self.order().expand(len(self.dims)).unbind()
+            return [replace(self.definition, alpha=alpha) for alpha in orders]
+        return self._fixed
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         if given not in ((), (len(self.dims),)):

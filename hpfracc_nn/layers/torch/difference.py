@@ -41,7 +41,7 @@ class FractionalDifference(nn.Module):
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
-        device: Of the parameters.
+        device: Of the parameters that it makes.
         dtype: Of the parameters; the orders and the weights are computed in float64 whatever it is.
 
     Shape:

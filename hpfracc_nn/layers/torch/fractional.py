@@ -38,7 +38,7 @@ class FractionalLayer(nn.Module):
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
-        device: Of the parameter, if there is one.
+        device: Of the parameter, if the layer makes one.
         dtype: Of the parameter; alpha and the weights are computed in float64 whatever it is.
 
     Shape:
