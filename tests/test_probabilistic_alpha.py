@@ -82,6 +82,16 @@ def test_it_begins_with_the_mean_and_the_deviation_that_it_is_given(law: str, in
 
 
 @every_law
+@pytest.mark.parametrize("share", [1e-4, 0.1, 0.5, 0.999])
+def test_every_standard_deviation_up_to_the_widest_has_a_member(law: str, share: float) -> None:
+    kind, mean = LAWS[law], torch.tensor([0.01, 0.2, 0.5, 0.95], dtype=torch.float64)
+    std = share * kind.widest(mean)
+    own = kind.own(*kind.free(*kind.member(mean, std)))
+    for found, expected in zip(kind.moments(*own), (mean, std), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+
+
+@every_law
 def test_the_moments_of_samples_are_its_own(law: str) -> None:
     found, count = order(law, [0.8, -0.6], [0.4, 0.1], (2,)), 200_000
     with torch.no_grad():
@@ -270,7 +280,8 @@ def test_orders_beyond_a_whole_number_are_one_part_of_a_bank() -> None:
 @every_law
 def test_a_compiled_layer_draws_too(law: str) -> None:
     torch._dynamo.reset()
-    layer = FractionalLayer(ProbabilisticAlpha(0.4, distribution=law, dtype=torch.float64), "grunwald_letnikov")
+    order = ProbabilisticAlpha(0.4, distribution=law, dtype=torch.float64)
+    layer = FractionalLayer(order, "grunwald_letnikov")
     x = torch.randn(3, 40, dtype=torch.float64, generator=generator())
     compiled: Any = torch.compile(layer, backend="aot_eager", fullgraph=True)
     one, other = compiled(x), compiled(x)
@@ -279,6 +290,8 @@ def test_a_compiled_layer_draws_too(law: str) -> None:
     assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in layer.parameters())
     layer.eval()
     torch.testing.assert_close(compiled(x), layer(x), rtol=1e-10, atol=1e-10)
+    divergence: Any = torch.compile(order.kl, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(divergence(), order.kl(), rtol=1e-12, atol=0)
 
 
 REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [

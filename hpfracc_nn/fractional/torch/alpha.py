@@ -25,6 +25,10 @@ class Alpha(nn.Module):
 
     Raises:
         ValueError: `init` is not strictly inside the bounds.
+
+    Example:
+        >>> order = Alpha(0.4, (0, 1))
+        >>> torch.nn.Sequential(FractionalLayer(order), torch.nn.Tanh(), FractionalLayer(order))
     """
 
     def __init__(

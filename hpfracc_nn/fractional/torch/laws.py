@@ -1,7 +1,7 @@
 """Laws of a random number u between 0 and 1, each in two free numbers that an optimizer may move anywhere.
 
 A law translates three ways of saying which of its members is meant: a mean and a standard deviation; its own two
-parameters, which `torch.distributions` takes; and the free numbers. All are float64 tensors of one shape.
+parameters, which are those of `torch.distributions`; and the free numbers. All are float64 tensors of one shape.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.distributions import Beta, Distribution, Normal, Uniform
 
 Pair = tuple[Tensor, Tensor]
 
@@ -27,7 +26,7 @@ class Law(NamedTuple):
         own: Free numbers -> own parameters.
         sample: (own parameters, shape before theirs, generator) -> u, differentiable in the parameters.
         moments: Own parameters -> mean and standard deviation.
-        distribution: Own parameters -> the law of u, or of a strictly increasing function of it.
+        divergence: (own parameters, another member's) -> Kullback and Leibler's divergence from the other, in nats.
     """
 
     widest: Callable[[Tensor], Tensor]
@@ -36,7 +35,7 @@ class Law(NamedTuple):
     own: Callable[[Tensor, Tensor], Pair]
     sample: Callable[[Pair, Sequence[int], torch.Generator | None], Tensor]
     moments: Callable[[Tensor, Tensor], Pair]
-    distribution: Callable[[Tensor, Tensor], Distribution]
+    divergence: Callable[[Pair, Pair], Tensor]
 
 
 # normal: u = sigmoid(mu + sigma z), z standard normal. Free are mu and log(sigma).
@@ -65,6 +64,12 @@ def _normal_sample(own: Pair, shape: Sequence[int], generator: torch.Generator |
     mu, sigma = own
     z = torch.randn((*shape, *mu.shape), dtype=mu.dtype, device=mu.device, generator=generator)
     return torch.sigmoid(mu + sigma * z)
+
+
+def _normal_divergence(one: Pair, other: Pair) -> Tensor:
+    """That of the normal laws of mu + sigma z, which go through the same increasing map."""
+    (mu, sigma), (mu_0, sigma_0) = one, other
+    return (sigma_0 / sigma).log() + (sigma.square() + (mu - mu_0).square()) / (2 * sigma_0.square()) - 0.5
 
 
 def _quadrature(mu: Tensor, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
@@ -102,6 +107,14 @@ def _beta_moments(a: Tensor, b: Tensor) -> Pair:
     return a / total, (a * b / (total + 1)).sqrt() / total
 
 
+def _beta_divergence(one: Pair, other: Pair) -> Tensor:
+    (a, b), (a_0, b_0) = one, other
+    beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
+    beta_0 = torch.lgamma(a_0) + torch.lgamma(b_0) - torch.lgamma(a_0 + b_0)
+    of_each = (a - a_0) * torch.digamma(a) + (b - b_0) * torch.digamma(b)
+    return beta_0 - beta + of_each - (a + b - a_0 - b_0) * torch.digamma(a + b)
+
+
 # uniform: from low to high. With r = high - low free are logit(r) and logit(low / (1 - r)).
 
 
@@ -123,6 +136,12 @@ def _uniform_sample(own: Pair, shape: Sequence[int], generator: torch.Generator 
     )
 
 
+def _uniform_divergence(one: Pair, other: Pair) -> Tensor:
+    (low, high), (low_0, high_0) = one, other
+    is_inside = (low >= low_0) & (high <= high_0)
+    return torch.where(is_inside, ((high_0 - low_0) / (high - low)).log(), math.inf)
+
+
 LAWS = {
     "normal": Law(
         widest=lambda mean: 0.9 * (mean * (1 - mean)).sqrt(),  # beyond, nearly all of it lies at 0 and 1
@@ -131,7 +150,7 @@ LAWS = {
         own=lambda mu, log_sigma: (mu, log_sigma.exp()),
         sample=_normal_sample,
         moments=lambda mu, sigma: _quadrature(mu, sigma)[:2],
-        distribution=lambda mu, sigma: Normal(mu, sigma, validate_args=False),
+        divergence=_normal_divergence,
     ),
     "beta": Law(
         widest=lambda mean: (mean * (1 - mean)).sqrt(),
@@ -143,7 +162,7 @@ LAWS = {
         ),
         sample=_beta_sample,
         moments=_beta_moments,
-        distribution=lambda a, b: Beta(a, b, validate_args=False),
+        divergence=_beta_divergence,
     ),
     "uniform": Law(
         widest=lambda mean: torch.minimum(mean, 1 - mean) / math.sqrt(3),
@@ -152,6 +171,6 @@ LAWS = {
         own=_uniform_own,
         sample=_uniform_sample,
         moments=lambda low, high: ((low + high) / 2, (high - low) / math.sqrt(12)),
-        distribution=lambda low, high: Uniform(low, high, validate_args=False),
+        divergence=_uniform_divergence,
     ),
 }

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.distributions import kl_divergence
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
@@ -106,9 +105,8 @@ class ProbabilisticAlpha(Alpha):
         In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
         of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior has an infinite one.
         """
-        prior = [torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior]
-        law = self._law
-        return kl_divergence(law.distribution(*self._own()), law.distribution(*prior)).sum()
+        one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
+        return self._law.divergence(self._own(), (one, other)).sum()
 
     def extra_repr(self) -> str:
         mean, std = self.prior
