@@ -35,7 +35,7 @@ class FractionalConv1d(nn.Conv1d):
         kernel_size: As there.
         stride: As there.
         padding: As there; or "causal", dilation * (kernel_size - 1) zeros before the first sample and none behind the
-            last, so that sample t of the output depends on samples up to t, and `step` works.
+            last, so that no sample of the output depends on later ones of the derivative, and `step` works.
         dilation: As there.
         groups: As there.
         bias: As there.
