@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import inspect
 import math
 import pickle
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -26,6 +28,7 @@ from hpfracc_nn.layers.torch import (
     FractionalLinear,
     ProbabilisticAlpha,
 )
+from tests.layer_cases import LayerCase, all_cases, replace, tensors
 
 every_law = pytest.mark.parametrize("law", LAWS)
 BOUNDS = (-1.0, 3.0)
@@ -247,6 +250,40 @@ def test_a_layer_takes_an_order_as_its_own(name: str, law: str | None) -> None:
     assert torch.equal(layer(x), layer(x))
     first.square().sum().backward()
     assert all(p.grad is not None and bool((p.grad != 0).all()) for p in given.parameters())
+
+
+def takes_orders(case: LayerCase) -> bool:
+    alpha = inspect.signature(case.layer).parameters.get("alpha")
+    return alpha is not None and "Alpha" in str(alpha.annotation)
+
+
+TAKING = [replace(case, options={k: v for k, v in case.options.items() if k != "bounds"}) for case in all_cases()]
+TAKING = [case for case in TAKING if takes_orders(case)]
+
+
+def seeded(layer: Any, inputs: tuple[Any, ...]) -> Any:
+    torch.manual_seed(3)  # for the layers that draw besides
+    return layer(*inputs)
+
+
+@pytest.mark.parametrize("case", TAKING, ids=[case.id for case in TAKING])
+def test_a_layer_that_says_so_takes_an_order_as_its_own(case: LayerCase) -> None:
+    """With a random order a layer computes what it does with the number that is drawn, or in evaluation the mean."""
+    (own,) = [part for part in case.make().modules() if isinstance(part, Alpha)]
+    given = ProbabilisticAlpha(own().tolist(), own.bounds, own.shape, dtype=torch.float64)
+    layer, inputs = case.make(given), case.draw()
+    assert any(part is given for part in layer.modules())
+    assert torch.equal(torch.as_tensor(layer.alpha), given.mean)
+    with patch.object(given, "sample", return_value=given.sample(generator=generator())) as drawn:
+        found = {training: seeded(layer.train(training), inputs) for training in (True, False)}
+    alphas = {True: drawn.return_value, False: given.mean}
+    weights = {name: value for name, value in layer.state_dict().items() if not name.endswith(("raw", "spread"))}
+    for training, alpha in alphas.items():
+        numbers = case.make(alpha.tolist()).train(training)
+        numbers.load_state_dict(weights, strict=False)
+        expected = list(tensors(seeded(numbers, inputs)))
+        for one, other in zip(tensors(found[training]), expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
 
 
 def test_layers_may_share_an_order() -> None:
