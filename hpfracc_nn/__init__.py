@@ -46,11 +46,17 @@ if TYPE_CHECKING:
         workload,
     )
     from hpfracc_nn.layers.torch import (
+        Alpha,
         FractionalAttention,
+        FractionalConv1d,
+        FractionalConv2d,
         FractionalDifference,
         FractionalLayer,
+        FractionalLinear,
+        ProbabilisticAlpha,
         RoughnessFeatures,
         SpectralFractional,
+        param_groups,
     )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
@@ -63,6 +69,7 @@ __all__ = [
     "MULTIPLIERS",
     "SCHEMES",
     "SDE",
+    "Alpha",
     "AtanganaBaleanu",
     "BackendManager",
     "Caputo",
@@ -71,9 +78,12 @@ __all__ = [
     "Definition",
     "DistributedOrder",
     "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalLaplacian",
     "FractionalLayer",
+    "FractionalLinear",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
@@ -83,6 +93,7 @@ __all__ = [
     "NeuralFSDE",
     "PeriodicRiesz",
     "PeriodicWeyl",
+    "ProbabilisticAlpha",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
@@ -105,6 +116,7 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "param_groups",
     "riemann_liouville",
     "selection",
     "solve",
@@ -116,11 +128,17 @@ __all__ = [
 
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _LAYERS = (
+    "Alpha",
     "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
     "RoughnessFeatures",
     "SpectralFractional",
+    "param_groups",
 )
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),

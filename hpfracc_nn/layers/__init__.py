@@ -8,10 +8,15 @@ from typing import Any
 __all__ = [
     "Alpha",
     "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
     "RoughnessFeatures",
     "SpectralFractional",
+    "param_groups",
 ]
 
 

@@ -61,9 +61,10 @@ class FractionalAttention(Projections):
         batch_first: Whether data are [batch, time, features] and not [time, batch, features].
         device: Of the parameters.
         dtype: Of the parameters; alpha is float64 whatever it is.
-        alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none.
-        learn_alpha: Whether alpha is a parameter, within (0, 2).
-        bounds: Where a learned alpha stays.
+        alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none. Or an `Alpha`
+            or `ProbabilisticAlpha` of shape [] or [num_heads], which then is the layer's `order`, with its own bounds.
+        learn_alpha: Whether alpha is a parameter, within (0, 2); an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is (0, 2).
         dimension: D; None is head_dim. The smaller it is, the more alpha counts.
         bandwidth: The square of the distance where the power law sets in; None is 2 sqrt(head_dim).
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -103,9 +104,9 @@ class FractionalAttention(Projections):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
         *,
-        alpha: float | Sequence[float] = 1.5,
+        alpha: float | Sequence[float] | Alpha = 1.5,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.0, 2.0),
+        bounds: tuple[float, float] | None = None,
         dimension: float | None = None,
         bandwidth: float | None = None,
         manager: BackendManager | None = None,
@@ -122,7 +123,9 @@ class FractionalAttention(Projections):
         self.site = (manager or default_manager()).site(OP, "torch")
 
     @classmethod
-    def from_torch(cls, module: nn.MultiheadAttention, *, alpha: float | Sequence[float] = 1.5, **options: Any) -> Any:
+    def from_torch(
+        cls, module: nn.MultiheadAttention, *, alpha: float | Sequence[float] | Alpha = 1.5, **options: Any
+    ) -> Any:
         """Return this layer with a copy of the weights of torch's, on its device and in its dtype.
 
         Args:
@@ -159,8 +162,8 @@ class FractionalAttention(Projections):
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units; a float64 tensor that autograd follows where it is learned."""
-        return self.order() if self.learn_alpha else self._fixed
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self._fixed
 
     def forward(
         self,
@@ -269,19 +272,23 @@ class FractionalAttention(Projections):
 
     def _make_order(
         self,
-        alpha: float | Sequence[float],
-        bounds: tuple[float, float],
+        alpha: float | Sequence[float] | Alpha,
+        bounds: tuple[float, float] | None,
         learn_alpha: bool,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ) -> None:
-        """Check the orders, and make the learned ones."""
+        """Check the orders, and make or take the learned ones."""
+        self.learn_alpha = bool(learn_alpha) or isinstance(alpha, Alpha)
+        if isinstance(alpha, Alpha):
+            checked_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
+            self.order = alpha
+            return
         self._fixed = checked_orders(_OWNER, alpha, self.num_heads)
-        self.bounds = checked_bounds(_OWNER, bounds)
-        self.learn_alpha = bool(learn_alpha)
         if self.learn_alpha:
             shape = () if isinstance(self._fixed, float) else (self.num_heads,)
-            self.order = Alpha(self._fixed, self.bounds, shape, owner=_OWNER, device=device, dtype=dtype)
+            within = checked_bounds(_OWNER, (0.0, 2.0) if bounds is None else bounds)
+            self.order = Alpha(self._fixed, within, shape, owner=_OWNER, device=device, dtype=dtype)
 
     def _averaged(
         self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, needs_weights: bool

@@ -31,11 +31,12 @@ class SpectralFractional(nn.Module):
     field that is not periodic has a jump at the box's edge, which the operator sees.
 
     Args:
-        alpha: The order, or one per channel.
+        alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which
+            then is the layer's `order`, with its own bounds.
         definition: A name among `MULTIPLIERS`, the class of a multiplier, or one whose options are taken.
         channels: C gives every channel its own alpha: the channels are the last axis that is not in `dim`.
-        learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is (0, 2).
         dt: Spacing of the samples, or one for each axis of `dim`.
         dim: The axis or axes of space; the last by default.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -60,12 +61,12 @@ class SpectralFractional(nn.Module):
 
     def __init__(
         self,
-        alpha: float | Sequence[float] = 1.0,
+        alpha: float | Sequence[float] | Alpha = 1.0,
         definition: str | type[Multiplier] | Multiplier = "fractional_laplacian",
         *,
         channels: int | None = None,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.0, 2.0),
+        bounds: tuple[float, float] | None = None,
         dt: float | Sequence[float] = 1.0,
         dim: int | Sequence[int] = -1,
         manager: BackendManager | None = None,
@@ -73,7 +74,8 @@ class SpectralFractional(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        start = replace(_multiplier(definition), alpha=alpha)
+        given = _multiplier(definition)
+        start = given if isinstance(alpha, Alpha) else replace(given, alpha=alpha)
         if not start.is_fixed:
             raise TypeError(
                 f"{_OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
@@ -87,20 +89,19 @@ class SpectralFractional(nn.Module):
                 f"{type(start).__name__}, and one spacing or one for each; pass such as dim=-1, dt=0.1."
             )
         self.channels = None if channels is None else errors.count(_OWNER, "channels", channels)
-        shape = self._shape(start.alpha)
-        self.bounds = _bounds(bounds)
-        self.learn_alpha = bool(learn_alpha)
-        if self.learn_alpha:
-            for end in self.bounds:
+        order = self._order(alpha, start, bounds, learn_alpha, device, dtype)
+        self.learn_alpha = order is not None
+        if order is not None:
+            for end in order.bounds:
                 start.check(end)
-            self.order = Alpha(start.alpha, self.bounds, shape, owner=_OWNER, device=device, dtype=dtype)
+            self.order = order
         self.definition = start
         self.site = (manager or default_manager()).site(OP, "torch")
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units; a float64 tensor that autograd follows where it is learned."""
-        return self.order() if self.learn_alpha else self.definition.alpha
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
@@ -116,6 +117,26 @@ class SpectralFractional(nn.Module):
         channels = "" if self.channels is None else f", channels={self.channels}"
         return f"{alpha}, definition={name!r}{channels}, dt={self.dt}, dim={self.dim}"
 
+    def _order(
+        self,
+        alpha: float | Sequence[float] | Alpha,
+        start: Multiplier,
+        bounds: tuple[float, float] | None,
+        learn_alpha: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> Alpha | None:
+        """Return the order that is learned, if there is one."""
+        if isinstance(alpha, Alpha):
+            if self.channels is None and len(alpha.shape) == 1:
+                (self.channels,) = alpha.shape
+            alpha.taken_by(_OWNER, bounds, () if not alpha.shape else (self.channels or 1,))
+            return alpha
+        shape = self._shape(start.alpha)
+        if not learn_alpha:
+            return None
+        return Alpha(start.alpha, _bounds(bounds), shape, owner=_OWNER, device=device, dtype=dtype)
+
     def _shape(self, alpha: float | tuple) -> tuple[int, ...]:
         """Return the shape of the orders, and note how many channels they are for."""
         if isinstance(alpha, float):
@@ -129,7 +150,9 @@ class SpectralFractional(nn.Module):
         return (self.channels,)
 
 
-def _bounds(bounds: tuple[float, float]) -> tuple[float, float]:
+def _bounds(bounds: tuple[float, float] | None) -> tuple[float, float]:
+    if bounds is None:
+        return 0.0, 2.0
     try:
         low, high = (float(end) for end in bounds)
     except (TypeError, ValueError):
