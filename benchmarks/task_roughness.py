@@ -4,8 +4,8 @@ Three sets, made from their formulas: fractional Gaussian noise of five Hurst in
 funnel (CBF), and the six control charts of Alcock & Manolopoulos (SyntheticControl). Every network has the same budget
 of full-batch Adam steps and the same learning rates; nothing is tuned for any of them, or on test data.
 
-Only in the first set roughness is the label, and there an estimate of the Hurst index by Whittle's likelihood, which
-knows what kind of noise it looks at and needs no training, is the one to beat.
+Only in the first set roughness is the label. There an estimate of the Hurst index by Whittle's likelihood, which knows
+what kind of noise it looks at and needs no training, is the one to beat; it does not know that all have variance 1.
 """
 
 from __future__ import annotations

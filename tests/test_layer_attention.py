@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from hpfracc_nn import BackendManager, FractionalAttention
+from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
 from hpfracc_nn.layers.torch.attended import OP, Attention, Given, workload
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import Settings, kernels
@@ -251,3 +251,21 @@ def test_at_two_or_below_the_order_is_what_it_was_given() -> None:
     torch.testing.assert_close(learned, torch.tensor([0.5, 1.5], dtype=F64))
     with pytest.raises(TypeError, match=r"nn\.MultiheadAttention"):
         FractionalAttention.from_torch(nn.Linear(2, 2))  # type: ignore[arg-type]
+
+
+def test_an_order_that_is_a_module_is_the_layers_own() -> None:
+    shared = Alpha(1.2, (0, 2), dtype=F64)
+    x = drawn(2, 5, 4)
+    layers = [FractionalAttention(4, 2, alpha=shared, batch_first=True, dtype=F64) for _ in range(2)]
+    sum(layer(x, x, x)[0].square().sum() for layer in layers).backward()
+    assert layers[0].order is layers[1].order is shared
+    assert shared.raw.grad is not None
+    random = FractionalAttention(4, 2, alpha=ProbabilisticAlpha([0.8, 1.4], (0, 2), (2,), std=0.2), batch_first=True)
+    values = [random(*[x.float()] * 3)[0] for _ in range(2)]
+    assert not torch.equal(*values)
+    random.eval()
+    torch.testing.assert_close(random(*[x.float()] * 3), random(*[x.float()] * 3), rtol=0, atol=0)
+    with pytest.raises(ValueError, match="shape"):
+        FractionalAttention(4, 2, alpha=Alpha([0.5] * 3, (0, 2), (3,)))
+    with pytest.raises(ValueError, match="high <= 2"):
+        FractionalAttention(4, 2, alpha=Alpha(0.5, (0, 3)))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn import BackendManager, FractionalLaplacian, SpectralFractional
+from hpfracc_nn import Alpha, BackendManager, FractionalLaplacian, SpectralFractional
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, formula, multiplied
 from hpfracc_nn.selection import Settings, Workload, kernels
 
@@ -108,3 +108,16 @@ def test_a_named_axis_and_each_definition_are_those_of_the_functions():
         layer = SpectralFractional(0.6, name, dim=1, dt=0.2)
         torch.testing.assert_close(layer(x), layer.definition(x, dt=0.2, dim=1))
         assert name in repr(layer)
+
+
+def test_an_order_that_is_a_module_is_the_layers_own():
+    shared = Alpha([0.5, 1.5], (0, 2), (2,))
+    layers = [SpectralFractional(shared, dt=dt) for dt in (0.1, 0.2)]
+    x = torch.randn(3, 2, 16)
+    torch.stack([layer(x).square().sum() for layer in layers]).sum().backward()
+    assert layers[0].order is layers[1].order is shared
+    assert shared.raw.grad is not None
+    assert bool((shared.raw.grad != 0).all())
+    assert layers[0].channels == 2
+    with pytest.raises(ValueError, match="own bounds"):
+        SpectralFractional(shared, bounds=(0, 2))
