@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import pickle
 from typing import Any
 
 import pytest
@@ -80,6 +81,11 @@ def test_a_seed_gives_torchs_weights_and_a_sequence_needs_no_batch() -> None:
     x = drawn(5, 6).float()
     ours = FractionalAttention.from_torch(made[0], alpha=2)
     torch.testing.assert_close(ours(x, x, x), made[0](x, x, x))
+    made[0].out_proj.weight.requires_grad_(False)
+    copied = FractionalAttention.from_torch(made[0].eval(), alpha=1.2, learn_alpha=True, dropout=0.5)
+    assert (copied.training, copied.out_proj.weight.requires_grad, copied.dropout) == (False, False, 0.5)
+    assert copied.in_proj_weight is not None
+    assert copied.in_proj_weight.data_ptr() != made[0].in_proj_weight.data_ptr()
 
 
 def test_it_takes_the_place_of_torchs_in_an_encoder_in_training_and_evaluation() -> None:
@@ -230,6 +236,11 @@ def test_a_stream_is_the_causal_layer_and_its_states_stay(options: dict[str, Any
         assert state.nbytes == 2 * 3 * 8 * 6 * 8
         y, _ = layer.step(x[:, 3], states[3])
         torch.testing.assert_close(y, whole[:, 3], rtol=0, atol=1e-13)
+        kept = pickle.loads(pickle.dumps(states[3].to("cpu").detach().renew(layer.initial_state((3, 6)))))
+        torch.testing.assert_close(layer.step(x[:, 3], kept)[0], y, rtol=0, atol=0)
+        assert (kept.shape, kept.device, kept.horizon) == ((3, 6), x.device, None)
+        doubled = torch.utils._pytree.tree_map(lambda each: 2 * each, kept)
+        torch.testing.assert_close(doubled.value, 2 * kept.value)
         with pytest.raises(ValueError, match="horizon of 8"):
             layer.step(x[:, 0], state)
     with pytest.raises(TypeError, match="initial_state"):

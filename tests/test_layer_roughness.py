@@ -1,6 +1,7 @@
 """Energies of fractional differences of fractional Gaussian noise: the spectral integral, and what it tells of H."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -88,7 +89,12 @@ def test_a_step_returns_the_features_so_far():
             torch.testing.assert_close(features, layer(x[..., : t + 1]), rtol=0, atol=1e-4)  # float32 against float64
     assert (kept.step, state.step) == (0, 30)
     assert not kept.sums.any()
-    assert state.to("cpu").sums is not None
+    again = pickle.loads(pickle.dumps(state.to("cpu").detach().renew(layer.initial_state((4, 2)))))
+    torch.testing.assert_close(layer.step(x[..., 0], again)[0], layer.step(x[..., 0], state)[0], rtol=0, atol=0)
+    assert state.nbytes == kept.nbytes == again.nbytes
+    leaves, structure = torch.utils._pytree.tree_flatten(state)
+    assert all(leaf is None or isinstance(leaf, torch.Tensor) for leaf in leaves)
+    assert torch.utils._pytree.tree_unflatten(leaves, structure).step == 30
     with pytest.raises(TypeError, match="initial_state"):
         layer.step(x[..., 0], None)  # type: ignore[arg-type]
 

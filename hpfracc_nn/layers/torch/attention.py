@@ -14,14 +14,10 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended
-from hpfracc_nn.layers.torch.attention_inputs import (
-    AttentionState,
-    checked_bounds,
-    checked_orders,
-    merged_bias,
-    with_batch,
-)
+from hpfracc_nn.layers.torch.attention_inputs import checked_bounds, checked_orders, merged_bias, with_batch
 from hpfracc_nn.layers.torch.attention_projections import Projections
+from hpfracc_nn.layers.torch.attention_state import AttentionState
+from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, default_manager
 
 _OWNER = "FractionalAttention"
@@ -123,42 +119,21 @@ class FractionalAttention(Projections):
         self.site = (manager or default_manager()).site(OP, "torch")
 
     @classmethod
-    def from_torch(
-        cls, module: nn.MultiheadAttention, *, alpha: float | Sequence[float] | Alpha = 1.5, **options: Any
-    ) -> Any:
-        """Return this layer with a copy of the weights of torch's, on its device and in its dtype.
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> FractionalAttention:
+        """Return the layer with the weights, device and dtype of torch's; `options` are the keyword arguments.
 
-        Args:
-            module: What is copied; its own options are taken.
-            alpha: The order.
-            options: The other keyword-only arguments of the constructor.
+        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
 
         Raises:
-            TypeError: `module` is something else.
+            TypeError: `module` is no `torch.nn.MultiheadAttention`.
+
+        Example:
+            >>> FractionalAttention.from_torch(torch.nn.MultiheadAttention(32, 4), alpha=1.2)
         """
-        if not isinstance(module, nn.MultiheadAttention):
-            raise TypeError(
-                f"{_OWNER}.from_torch(module of type {type(module).__name__}): needs an nn.MultiheadAttention; "
-                "construct the layer itself for other weights."
-            )
-        like = module.out_proj.weight
-        made = cls(
-            module.embed_dim,
-            module.num_heads,
-            module.dropout,
-            module.in_proj_bias is not None,
-            module.bias_k is not None,
-            module.add_zero_attn,
-            module.kdim,
-            module.vdim,
-            module.batch_first,
-            like.device,
-            like.dtype,
-            alpha=alpha,
-            **options,
-        )
-        made.load_state_dict(module.state_dict(), strict=False)  # torch's has no order
-        return made.train(module.training)
+        own = place_of(cls, module, nn.MultiheadAttention)
+        own |= {name: getattr(module, name) for name in ("dropout", "add_zero_attn", "kdim", "vdim", "batch_first")}
+        own |= {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None, **options}
+        return with_weights_of(module, cls(module.embed_dim, module.num_heads, **own))
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:

@@ -1,59 +1,14 @@
-"""What attention is given: orders, sequences with or without a batch, masks, and the past of a stream."""
+"""What attention is given: orders, sequences with or without a batch, masks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.eager import check_dense
-
-
-@dataclass(frozen=True, eq=False)
-class AttentionState:
-    """The keys and values of all samples so far, [batch, heads, steps, head_dim].
-
-    Args:
-        key: Of each head.
-        value: Of each head.
-        horizon: The most steps it may hold; None is no bound.
-    """
-
-    key: Tensor
-    value: Tensor
-    horizon: int | None = None
-
-    @property
-    def step(self) -> int:
-        """Samples so far."""
-        return self.key.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of keys and values."""
-        return self.key.nbytes + self.value.nbytes
-
-    def to(self, device: torch.device | str) -> AttentionState:
-        """Return the state on a device."""
-        return replace(self, key=self.key.to(device), value=self.value.to(device))
-
-    def grown(self, owner: str, key: Tensor, value: Tensor) -> AttentionState:
-        """Return the state after one more key and value.
-
-        Raises:
-            ValueError: There are as many steps as the horizon allows.
-        """
-        if self.horizon is not None and self.step >= self.horizon:
-            raise ValueError(
-                f"{owner}: the state has reached its horizon of {self.horizon} steps; "
-                "call initial_state with a longer horizon."
-            )
-        if not self.step:
-            return replace(self, key=key, value=value)  # of the samples' dtype from now on
-        return replace(self, key=torch.cat((self.key, key), 2), value=torch.cat((self.value, value), 2))
 
 
 def with_batch(

@@ -3,30 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.torch.streaming import HORIZON
 from hpfracc_nn.layers.torch.difference import FractionalDifference
+from hpfracc_nn.layers.torch.roughness_state import RoughnessState
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "RoughnessFeatures"
-
-
-@dataclass(frozen=True, eq=False)
-class RoughnessState:
-    """The differences' own states, and the sums of squares so far, [batch, channels * orders], float64."""
-
-    differences: tuple[StreamState, ...]
-    sums: Tensor
-    step: int = 0
-
-    def to(self, device: torch.device | str) -> RoughnessState:
-        """Return the state on a device."""
-        return replace(self, differences=tuple(each.to(device) for each in self.differences), sums=self.sums.to(device))
 
 
 class RoughnessFeatures(nn.Module):
@@ -161,7 +148,7 @@ class RoughnessFeatures(nn.Module):
         y, states = self.differences.step(x.to(torch.float64), state.differences)
         counts = state.step >= self.skip
         sums = state.sums + y.square() if counts else state.sums
-        after = RoughnessState(states, sums, state.step + 1)
+        after = RoughnessState(states, sums)
         return torch.log(sums / max(1, after.step - self.skip) + self.floor).to(x.dtype), after
 
     def extra_repr(self) -> str:
