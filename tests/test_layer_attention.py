@@ -90,7 +90,7 @@ def test_a_seed_gives_torchs_weights_and_a_sequence_needs_no_batch() -> None:
 
 def test_it_takes_the_place_of_torchs_in_an_encoder_in_training_and_evaluation() -> None:
     torch.manual_seed(0)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=F64)
+    layer: Any = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0, batch_first=True, dtype=F64)
     layer.self_attn = FractionalAttention.from_torch(layer.self_attn, alpha=0.7)
     x = drawn(2, 5, 8)
     trained = layer(x)
