@@ -5,6 +5,9 @@
 `bank`: a bank of k learned orders beside one fixed and one learned order of the same input, forward, and forward with
 backward to the input. A learned order needs one product more in its backward pass, for its own gradient.
 
+`attention`: causal self-attention, forward and backward, with each kernel and with the one that is chosen, beside
+`nn.MultiheadAttention`, whose weights are softmax of products.
+
 One thread; medians over rounds in which all calls of a group take turns.
 """
 
@@ -20,10 +23,11 @@ from results import Table
 from timing import Call, interleaved, machine, set_allocator, torch_threads
 from torch import Tensor, nn
 
-from hpfracc_nn import BackendManager, FractionalDifference
+from hpfracc_nn import BackendManager, FractionalAttention, FractionalDifference
 from hpfracc_nn.selection import Settings
 
 ORDERS = (4, 8)
+FEATURES, HEADS = 64, 4
 BANK_AT_MOST = 1.3  # times k times one fixed order
 
 
@@ -87,7 +91,53 @@ def bank(quick: bool) -> Table:
     return table
 
 
-GROUPS: dict[str, Callable[[bool], Table]] = {"bank": bank}
+def attention_calls(batch: int, n: int) -> tuple[dict[str, Call], Callable[[], str]]:
+    """Return forward and backward of each kernel and of torch's layer, and what names the kernel that was chosen."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, n, FEATURES).requires_grad_()
+    later = torch.ones(n, n, dtype=torch.bool).triu(1)
+    theirs = nn.MultiheadAttention(FEATURES, HEADS, batch_first=True)
+    managers = {
+        name: BackendManager(Settings(mode="prior", calibration="shipped", force_algorithm=name))
+        for name in ("dense", "blocks")
+    }
+    managers["chosen"] = BackendManager(Settings(mode="prior", calibration="shipped"))
+    layers = {
+        name: FractionalAttention(FEATURES, HEADS, batch_first=True, learn_alpha=True, manager=manager)
+        for name, manager in managers.items()
+    }
+    found: dict[str, Call] = {"torch": lambda: theirs(x, x, x, need_weights=False, attn_mask=later)[0].sum().backward()}
+    for name, layer in layers.items():
+        found[name] = lambda layer=layer: layer(x, x, x, need_weights=False, is_causal=True)[0].sum().backward()
+    return found, lambda: layers["chosen"].site.plans()[0].kernel.name
+
+
+def attention(quick: bool) -> Table:
+    """Time the kernels of attention."""
+    shapes = [(2, 16)] if quick else [(16, 32), (16, 128), (4, 512), (1, 2048)]
+    table = Table(
+        "layers_attention",
+        f"CPU milliseconds, {FEATURES} features, {HEADS} heads, float32, one thread, {machine()}.",
+        {
+            "batch": ("batch", ""),
+            "n": ("samples", ""),
+            "torch": ("nn.MultiheadAttention", ".2f"),
+            "dense": ("dense", ".2f"),
+            "blocks": ("blocks", ".2f"),
+            "chosen": ("chosen", ""),
+            "ratio": ("chosen over torch", ".2f"),
+        },
+    )
+    table.begin("all")
+    for batch, n in shapes:
+        calls, chosen = attention_calls(batch, n)
+        times = interleaved(calls, 3 if quick else 7, seconds=0.1, budget=40, clock=time.process_time)
+        each = {name: 1e3 * times[name] for name in ("torch", "dense", "blocks")}
+        table.add(batch=batch, n=n, **each, chosen=chosen(), ratio=times["chosen"] / times["torch"])
+    return table
+
+
+GROUPS: dict[str, Callable[[bool], Table]] = {"bank": bank, "attention": attention}
 
 
 def main() -> None:
