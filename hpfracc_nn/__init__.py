@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+    from hpfracc_nn.layers.torch import FractionalDifference, FractionalGRU, FractionalLayer, FractionalLSTM
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -65,6 +65,8 @@ __all__ = [
     "Definition",
     "DistributedOrder",
     "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
     "FractionalLaplacian",
     "FractionalLayer",
     "GrunwaldLetnikov",
@@ -108,7 +110,7 @@ __all__ = [
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(("FractionalDifference", "FractionalGRU", "FractionalLSTM", "FractionalLayer"), "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

@@ -1,0 +1,369 @@
+"""What the recurrent layers share: parameters as torch has them, layers and directions, series of several lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
+from hpfracc_nn.fractional.torch.streaming import HORIZON, Source
+from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given
+from hpfracc_nn.layers.torch.recurrent_memory import Memory, operation
+from hpfracc_nn.layers.torch.recurrent_run import Recurrence
+from hpfracc_nn.layers.torch.recurrent_streaming import RecurrentState, Recent, recalled, remembered
+from hpfracc_nn.selection import BackendManager, default_manager
+
+Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
+
+
+class Recurrent(nn.RNNBase):
+    """The layers' own part; see `FractionalLSTM` and `FractionalGRU`."""
+
+    cell: ClassVar[Cell]
+    ordinary: ClassVar[type[nn.RNNBase]]
+
+    def __init__(
+        self,
+        mode: str,
+        *sizes: Any,
+        alpha: float | Sequence[float],
+        learn_alpha: bool,
+        bounds: tuple[float, float] | None,
+        memory: int | None,
+        manager: BackendManager | None,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+        **options: Any,
+    ):
+        super().__init__(mode, *sizes, device=device, dtype=dtype, **options)
+        owner = type(self).__name__
+        self.definition = _definition(owner, alpha, bounds, learn_alpha, self.hidden_size)
+        self.learn_alpha = bool(learn_alpha)
+        self.memory = None if memory is None else errors.count(owner, "memory", memory)
+        if self.learn_alpha:
+            within = self.definition.bounds
+            assert within is not None, "a learned order has bounds"
+            shape = () if isinstance(self.definition.alpha, float) else (self.hidden_size,)
+            self.order = Alpha(self.definition.alpha, within, shape, owner=owner, device=device, dtype=dtype)
+            self.definition = self.definition.at(within[1])
+            self.definition = replace(self.definition, bounds=within)
+        self.site = (manager or default_manager()).site(operation(self.memory), "torch", owner)
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned."""
+        return self.order() if self.learn_alpha else self.definition.alpha
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as torch does; the order stays."""
+        bound = self.hidden_size**-0.5
+        for name in self._flat_weights_names:
+            nn.init.uniform_(getattr(self, name), -bound, bound)
+
+    @classmethod
+    def _from_torch(cls, module: nn.RNNBase, options: dict[str, Any]) -> Self:
+        if not isinstance(module, cls.ordinary):
+            raise TypeError(
+                f"{cls.__name__}.from_torch(module of type {type(module).__name__}): needs a torch.nn."
+                f"{cls.ordinary.__name__}; pass one whose weights are to be copied."
+            )
+        names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"]
+        if module.proj_size:
+            names.append("proj_size")
+        like = module.weight_ih_l0
+        made = cls(**{name: getattr(module, name) for name in names}, device=like.device, dtype=like.dtype, **options)
+        made.load_state_dict(module.state_dict(), strict=False)  # all but the order, which it does not have
+        return made.train(module.training)
+
+    def extra_repr(self) -> str:
+        learns = f"learn_alpha=True, bounds={self.definition.bounds}"
+        alpha = learns if self.learn_alpha else f"alpha={self.definition.alpha}"
+        return f"{super().extra_repr()}, {alpha}, memory={self.memory}"
+
+    def _forward(self, x: Any, hx: Hidden | None) -> tuple[Any, Hidden]:
+        series = _opened(type(self).__name__, x, self.batch_first, self.input_size)
+        self._check_dtype(series.x)
+        start = self._start(series, hx)
+        alpha = self._order_on(series.x.device)
+        out, finals = series.x, []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                out = F.dropout(out, self.dropout, self.training)
+            found = [self._directed(series, out, direction, layer, start, alpha) for direction in self._directions]
+            out = found[0][0] if len(found) == 1 else torch.cat([each for each, _ in found], dim=-1)
+            finals += [final for _, final in found]
+        h, c = (torch.stack(each) for each in zip(*finals, strict=True))
+        return series.closed(out, self.batch_first), (series.restored(h), series.restored(c))
+
+    @property
+    def _directions(self) -> range:
+        return range(2 if self.bidirectional else 1)
+
+    def _directed(
+        self, series: _Series, x: Tensor, direction: int, layer: int, start: Hidden | None, alpha: Tensor
+    ) -> tuple[Tensor, Hidden]:
+        """Return what one layer makes of [n, batch, inputs] in one direction, and its last h and c."""
+        if direction:
+            x = series.reversed(x)
+        weights = self._weights(layer, direction)
+        projected = F.linear(x, weights["weight_ih"], self._input_bias(weights))
+        number = layer * len(self._directions) + direction
+        with torch.autocast(x.device.type, enabled=False):
+            given = self._given(projected, weights, alpha, None if start is None else (start[0][number], start[1][number]))
+            out, values = Recurrence(self.cell, self._memory())(given)
+        out, values = out.to(projected.dtype), values.to(projected.dtype)
+        final = series.last(out), series.last(values)
+        return (series.reversed(out) if direction else out), final
+
+    def _memory(self) -> Memory:
+        return Memory(self.site, self.memory, self.definition)
+
+    def _weights(self, layer: int, direction: int) -> dict[str, Tensor]:
+        suffix = f"_l{layer}" + ("_reverse" if direction else "")
+        names = self._all_weights[layer * len(self._directions) + direction]
+        return {name.removesuffix(suffix): getattr(self, name) for name in names}
+
+    def _input_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
+        """What is added to the input's part of the gates."""
+        return weights.get("bias_ih")
+
+    def _hidden_bias(self, weights: dict[str, Tensor]) -> Tensor | None:
+        """What is added to the output's part of the gates."""
+        return weights.get("bias_hh")
+
+    def _given(self, projected: Tensor, weights: dict[str, Tensor], alpha: Tensor, start: Hidden | None) -> Given:
+        """Return what a recurrence takes, in the dtype that it is computed in."""
+        dtype = torch.promote_types(projected.dtype, torch.float32)
+        if start is None:
+            shape = projected.shape[1:-1]
+            zeros = projected.new_zeros(*shape, self.proj_size or self.hidden_size)
+            start = zeros, (projected.new_zeros(*shape, self.hidden_size) if self.proj_size else zeros)
+        hidden = self._hidden_bias(weights)
+        projection = weights.get("weight_hr")
+        return Given(
+            projected.to(dtype),
+            start[0].to(dtype),
+            start[1].to(dtype),
+            alpha,
+            weights["weight_hh"].to(dtype),
+            None if hidden is None else hidden.to(dtype),
+            None if projection is None else projection.to(dtype),
+        )
+
+    def _order_on(self, device: torch.device) -> Tensor:
+        if self.learn_alpha:
+            return self.order()
+        return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
+
+    def _start(self, series: _Series, hx: Hidden | None) -> Hidden | None:
+        """Return h and c at the start, [layers * directions, batch, ...], or None for 0."""
+        if hx is None:
+            return None
+        count, owner = self.num_layers * len(self._directions), type(self).__name__
+        batch = (series.x.shape[1],) if series.is_batched else ()
+        found = []
+        for each, width in zip(hx, (self.proj_size or self.hidden_size, self.hidden_size), strict=True):
+            wanted = (count, *batch, width)
+            if not isinstance(each, Tensor) or tuple(each.shape) != wanted:
+                given = f"of shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"of type {type(each).__name__}"
+                raise ValueError(
+                    f"{owner}(hx {given}): needs shape {wanted}, layers times directions first; "
+                    "pass what the layer returned for a batch of the same size, or None for zeros."
+                )
+            found.append(each if series.is_batched else each[:, None])
+        return found[0], found[1]
+
+    def _check_dtype(self, x: Tensor) -> None:
+        owner, weight = type(self).__name__, self.weight_ih_l0
+        computed_in(owner, x)  # raises where the dtype is none of ours
+        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+            raise ValueError(
+                f"{owner}(x of dtype {x.dtype}): needs the dtype of its weights, {weight.dtype}; "
+                f"convert with x.to({weight.dtype}), or the layer with layer.to({x.dtype})."
+            )
+
+    def _initial_state(
+        self, owner: str, shape: Sequence[int], hx: Hidden | None, horizon: int, device: Any
+    ) -> RecurrentState:
+        shape = streaming.slice_shape(owner, shape)
+        if not 1 <= len(shape) <= 2 or shape[-1] != self.input_size:
+            raise ValueError(
+                f"{owner}(shape={shape}): needs (batch, {self.input_size}) or ({self.input_size},), the shape of x "
+                "without its time axis; pass for example x.shape[1:]."
+            )
+        if self.bidirectional:
+            raise ValueError(
+                f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
+                "last sample; use the whole series."
+            )
+        like = torch.empty(0, device=self.weight_ih_l0.device if device is None else device)
+        dtype = torch.promote_types(self.weight_ih_l0.dtype, torch.float32)
+        batch, width = shape[:-1], self.proj_size or self.hidden_size
+        if hx is not None:
+            series = _Series(like.new_empty(1, *(batch or (1,)), self.input_size), is_batched=bool(batch))
+            starts = self._start(series, hx)
+            assert starts is not None
+            start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in starts)
+        hs, memories = [], []
+        for layer in range(self.num_layers):
+            memory = self._empty_memory(owner, (*batch, self.hidden_size), horizon, like.device)
+            hs.append(like.new_zeros(*batch, width, dtype=dtype) if hx is None else start[0][layer])
+            memories.append(memory if hx is None else remembered(owner, start[1][layer], memory, self._source()))
+        return RecurrentState(0, tuple(hs), tuple(memories))
+
+    def _empty_memory(
+        self, owner: str, shape: tuple[int, ...], horizon: int, device: torch.device
+    ) -> streaming.StreamState | Recent:
+        alpha = self._order_on(device)
+        if self.memory is not None:
+            return Recent.empty(alpha, self.memory, shape, device)
+        definition = replace(self.definition, alpha=alpha) if self.learn_alpha else self.definition
+        # a start is one sample more
+        return streaming.initial_state(
+            owner, definition, shape, horizon=horizon + 1, device=device, source=self._source()
+        )
+
+    def _step(self, owner: str, x: Any, state: Any) -> tuple[Tensor, RecurrentState]:
+        if not isinstance(state, RecurrentState) or len(state.h) != self.num_layers:
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
+                "pass what initial_state returned."
+            )
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        wanted = (*state.h[0].shape[:-1], self.input_size)
+        if tuple(x.shape) != wanted:
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs one time slice of shape {wanted}; "
+                "pass the samples of one step, without a time axis."
+            )
+        self._check_dtype(x)
+        out, hs, memories = x, [], []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                out = F.dropout(out, self.dropout, self.training)
+            weights = self._weights(layer, 0)
+            projected = F.linear(out, weights["weight_ih"], self._input_bias(weights))
+            with torch.autocast(x.device.type, enabled=False):
+                memory = state.memory[layer]
+                m = recalled(owner, memory, state.h[layer].dtype, self._source())
+                given = self._given(projected[None], weights, projected.new_empty(0), (state.h[layer], m))
+                h, value = self.cell.step(given, given.projected[0], given.h, m)
+                memories.append(remembered(owner, value, memory, self._source()))
+            hs.append(h)
+            out = h.to(projected.dtype)
+        return out, RecurrentState(state.step + 1, tuple(hs), tuple(memories))
+
+    def _source(self) -> Source:
+        return Source(type(self).__name__, self.definition, self.learn_alpha, 1.0)
+
+
+class _Series(NamedTuple):
+    """A batch of series, time first, [n, batch, inputs].
+
+    Attributes:
+        x: The inputs; where lengths differ, padded.
+        is_batched: Whether the caller's have a batch axis.
+        packed: The caller's, where they were packed.
+        lengths: Of each, on the CPU, where they were packed.
+    """
+
+    x: Tensor
+    is_batched: bool = True
+    packed: PackedSequence | None = None
+    lengths: Tensor | None = None
+
+    def reversed(self, x: Tensor) -> Tensor:
+        """Return each series from its own end; what is behind that stays."""
+        if self.lengths is None:
+            return x.flip(0)
+        lengths, step = self.lengths.to(x.device), torch.arange(x.shape[0], device=x.device)[:, None]
+        index = torch.where(step < lengths, lengths - 1 - step, step)
+        return x.gather(0, index[..., None].expand_as(x))
+
+    def last(self, x: Tensor) -> Tensor:
+        """Return the last sample of each series, [batch, ...], in memory of its own."""
+        if self.lengths is None:
+            return x[-1].clone()
+        return x[self.lengths.to(x.device) - 1, torch.arange(x.shape[1], device=x.device)]
+
+    def closed(self, out: Tensor, batch_first: bool) -> Any:
+        """Return the outputs as the caller's inputs were."""
+        if self.packed is not None:
+            _, batch_sizes, order, back = self.packed
+            lengths = self.lengths
+            assert lengths is not None, "packed series have lengths"
+            if order is not None:
+                out, lengths = out.index_select(1, order), lengths[order.cpu()]
+            return PackedSequence(pack_padded_sequence(out, lengths).data, batch_sizes, order, back)
+        if not self.is_batched:
+            return out[:, 0]
+        return out.transpose(0, 1) if batch_first else out
+
+    def restored(self, final: Tensor) -> Tensor:
+        """Return h or c, [layers * directions, batch, ...], as the caller has it."""
+        return final if self.is_batched else final[:, 0]
+
+
+def _opened(owner: str, x: Any, batch_first: bool, inputs: int) -> _Series:
+    """Return the caller's inputs, or raise where they are none."""
+    if isinstance(x, PackedSequence):
+        padded, lengths = pad_packed_sequence(x)
+        series = _Series(padded, packed=x, lengths=lengths)
+    else:
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"{owner}(x of type {type(x).__name__}): needs a torch tensor or a PackedSequence; "
+                "pass torch.as_tensor(x)."
+            )
+        check_dense(owner, "x", x)
+        if x.ndim not in (2, 3):
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs three axes, time, batch and inputs, or two without a "
+                "batch; add the missing ones with x[:, None]."
+            )
+        if x.ndim == 2:
+            series = _Series(x[:, None], is_batched=False)
+        else:
+            series = _Series(x.transpose(0, 1) if batch_first else x)
+    if series.x.shape[-1] != inputs:
+        raise ValueError(
+            f"{owner}(input_size={inputs}): needs {inputs} inputs on the last axis; x has shape "
+            f"{tuple(series.x.shape)} with time first, pass input_size={series.x.shape[-1]}."
+        )
+    if series.x.shape[0] == 0:
+        raise ValueError(f"{owner}(x of shape {tuple(x.shape)}): needs at least one step; pass a longer series.")
+    return series
+
+
+def _definition(owner: str, alpha: Any, bounds: Any, learns: bool, units: int) -> GrunwaldLetnikov:
+    """Return the difference whose weights the memory has, or raise where the order is no power-law average's."""
+    made = GrunwaldLetnikov(alpha, bounds=(0.0, 1.0) if learns and bounds is None else bounds)
+    if not made.is_fixed:
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train it."
+        )
+    orders = made.orders
+    within = (min(orders), max(orders)) if made.bounds is None else made.bounds
+    if not (min(orders) > 0 and 0 <= within[0] and within[1] <= 1):
+        what = f"alpha={alpha}" if made.bounds is None else f"alpha={alpha}, bounds={made.bounds}"
+        raise ValueError(
+            f"{owner}({what}): needs 0 < alpha <= 1, where the weights of the past are an average; "
+            "alpha=1 is the ordinary cell."
+        )
+    if not isinstance(made.alpha, float) and (any(not isinstance(one, float) for one in made.alpha) or len(orders) != units):
+        raise ValueError(
+            f"{owner}(alpha of {len(orders)} values): needs one order, or one for each of the hidden_size={units} units."
+        )
+    return made
