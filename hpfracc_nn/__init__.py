@@ -110,7 +110,9 @@ __all__ = [
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalGRU", "FractionalLSTM", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(
+        ("FractionalDifference", "FractionalGRU", "FractionalLSTM", "FractionalLayer"), "hpfracc_nn.layers.torch"
+    ),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

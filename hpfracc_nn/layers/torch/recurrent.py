@@ -16,21 +16,20 @@ from hpfracc_nn.layers.torch.recurrent_streaming import RecurrentState
 from hpfracc_nn.selection import BackendManager
 
 
-
 class FractionalLSTM(Recurrent):
     """`torch.nn.LSTM` whose forget gate looks at a power-law average of all past cell states, not at the last one.
 
         c_t = f_t * m_t + i_t * tanh(...),    m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
 
     where w_k are Grünwald's weights, (1 - z)**alpha = sum of w_k z**k; gates, candidate and output
-    h_t = o_t * tanh(c_t) are torch's. For 0 < alpha <= 1 all a_k are positive and add up to 1: m is an average, in which
-    lag k counts about alpha k**(-1-alpha) / Gamma(1 - alpha). At alpha = 1 it is c_(t-1), and the layer is
-    `torch.nn.LSTM`. c_0 is the one state before the series; what would be before it is 0, so that early averages are of
-    the weight that there is, m_1 = alpha c_0.
+    h_t = o_t * tanh(c_t) are torch's. For 0 < alpha <= 1 no a_k is negative and they add up to 1: m is an average, in
+    which lag k counts about alpha k**(-1-alpha) / Gamma(1 - alpha). At alpha = 1 it is c_(t-1), and the layer is
+    `torch.nn.LSTM`. c_0 is the one state before the series; what would be before it is 0, and the weights are not
+    divided by the sum of those that are used: m_1 = alpha c_0.
 
-    The paper's cell with a long memory, mLSTM, has no forget gate: c_t = m_t + i_t * tanh(...), over the last K states, with
-    d = alpha between 0 and 1/2, which may be computed from the inputs. Here the gate stays, so that torch's LSTM is a
-    special case, and alpha is a parameter.
+    The paper's cell with a long memory, mLSTM, has no forget gate, c_t = m_t + i_t * tanh(...), sums over the last K
+    states and has d = alpha between 0 and 1/2, which its dynamic form computes from the inputs. Here the gate stays, so
+    that torch's LSTM is a special case, and alpha is a parameter.
 
     With `memory=None` the whole past counts, in time O(n): by exponentials whose error is below 1e-7 of a weight in
     float32 and 1e-11 in float64, or whatever else the BackendManager picks. With `memory=K` the sum ends at lag K,
@@ -254,6 +253,7 @@ class FractionalGRU(Recurrent):
             batch_first,
             dropout,
             bidirectional,
+            0,
             alpha=alpha,
             learn_alpha=learn_alpha,
             bounds=bounds,

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
-from hpfracc_nn.fractional.torch.streaming import HORIZON, Source
+from hpfracc_nn.fractional.torch.eager import computed_in
+from hpfracc_nn.fractional.torch.streaming import Source
 from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given
 from hpfracc_nn.layers.torch.recurrent_memory import Memory, operation
 from hpfracc_nn.layers.torch.recurrent_run import Recurrence
-from hpfracc_nn.layers.torch.recurrent_streaming import RecurrentState, Recent, recalled, remembered
+from hpfracc_nn.layers.torch.recurrent_series import Series, opened
+from hpfracc_nn.layers.torch.recurrent_streaming import Recent, RecurrentState, recalled, remembered
 from hpfracc_nn.selection import BackendManager, default_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
@@ -35,7 +35,15 @@ class Recurrent(nn.RNNBase):
     def __init__(
         self,
         mode: str,
-        *sizes: Any,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int,
+        bias: bool,
+        batch_first: bool,
+        dropout: float,
+        bidirectional: bool,
+        proj_size: int,
+        *,
         alpha: float | Sequence[float],
         learn_alpha: bool,
         bounds: tuple[float, float] | None,
@@ -43,9 +51,9 @@ class Recurrent(nn.RNNBase):
         manager: BackendManager | None,
         device: torch.device | str | None,
         dtype: torch.dtype | None,
-        **options: Any,
     ):
-        super().__init__(mode, *sizes, device=device, dtype=dtype, **options)
+        options = num_layers, bias, batch_first, dropout, bidirectional, proj_size
+        super().__init__(mode, input_size, hidden_size, *options, device, dtype)
         owner = type(self).__name__
         self.definition = _definition(owner, alpha, bounds, learn_alpha, self.hidden_size)
         self.learn_alpha = bool(learn_alpha)
@@ -55,8 +63,7 @@ class Recurrent(nn.RNNBase):
             assert within is not None, "a learned order has bounds"
             shape = () if isinstance(self.definition.alpha, float) else (self.hidden_size,)
             self.order = Alpha(self.definition.alpha, within, shape, owner=owner, device=device, dtype=dtype)
-            self.definition = self.definition.at(within[1])
-            self.definition = replace(self.definition, bounds=within)
+            self.definition = replace(self.definition, alpha=within[1])
         self.site = (manager or default_manager()).site(operation(self.memory), "torch", owner)
 
     @property
@@ -80,7 +87,7 @@ class Recurrent(nn.RNNBase):
         names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"]
         if module.proj_size:
             names.append("proj_size")
-        like = module.weight_ih_l0
+        like = _first_weight(module)
         made = cls(**{name: getattr(module, name) for name in names}, device=like.device, dtype=like.dtype, **options)
         made.load_state_dict(module.state_dict(), strict=False)  # all but the order, which it does not have
         return made.train(module.training)
@@ -91,7 +98,7 @@ class Recurrent(nn.RNNBase):
         return f"{super().extra_repr()}, {alpha}, memory={self.memory}"
 
     def _forward(self, x: Any, hx: Hidden | None) -> tuple[Any, Hidden]:
-        series = _opened(type(self).__name__, x, self.batch_first, self.input_size)
+        series = opened(type(self).__name__, x, self.batch_first, self.input_size)
         self._check_dtype(series.x)
         start = self._start(series, hx)
         alpha = self._order_on(series.x.device)
@@ -110,7 +117,7 @@ class Recurrent(nn.RNNBase):
         return range(2 if self.bidirectional else 1)
 
     def _directed(
-        self, series: _Series, x: Tensor, direction: int, layer: int, start: Hidden | None, alpha: Tensor
+        self, series: Series, x: Tensor, direction: int, layer: int, start: Hidden | None, alpha: Tensor
     ) -> tuple[Tensor, Hidden]:
         """Return what one layer makes of [n, batch, inputs] in one direction, and its last h and c."""
         if direction:
@@ -119,7 +126,8 @@ class Recurrent(nn.RNNBase):
         projected = F.linear(x, weights["weight_ih"], self._input_bias(weights))
         number = layer * len(self._directions) + direction
         with torch.autocast(x.device.type, enabled=False):
-            given = self._given(projected, weights, alpha, None if start is None else (start[0][number], start[1][number]))
+            begin = None if start is None else (start[0][number], start[1][number])
+            given = self._given(projected, weights, alpha, begin)
             out, values = Recurrence(self.cell, self._memory())(given)
         out, values = out.to(projected.dtype), values.to(projected.dtype)
         final = series.last(out), series.last(values)
@@ -165,7 +173,7 @@ class Recurrent(nn.RNNBase):
             return self.order()
         return torch.tensor(self.definition.alpha, dtype=torch.float64, device=device)
 
-    def _start(self, series: _Series, hx: Hidden | None) -> Hidden | None:
+    def _start(self, series: Series, hx: Hidden | None) -> Hidden | None:
         """Return h and c at the start, [layers * directions, batch, ...], or None for 0."""
         if hx is None:
             return None
@@ -175,7 +183,9 @@ class Recurrent(nn.RNNBase):
         for each, width in zip(hx, (self.proj_size or self.hidden_size, self.hidden_size), strict=True):
             wanted = (count, *batch, width)
             if not isinstance(each, Tensor) or tuple(each.shape) != wanted:
-                given = f"of shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"of type {type(each).__name__}"
+                given = (
+                    f"of shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"of type {type(each).__name__}"
+                )
                 raise ValueError(
                     f"{owner}(hx {given}): needs shape {wanted}, layers times directions first; "
                     "pass what the layer returned for a batch of the same size, or None for zeros."
@@ -184,7 +194,7 @@ class Recurrent(nn.RNNBase):
         return found[0], found[1]
 
     def _check_dtype(self, x: Tensor) -> None:
-        owner, weight = type(self).__name__, self.weight_ih_l0
+        owner, weight = type(self).__name__, _first_weight(self)
         computed_in(owner, x)  # raises where the dtype is none of ours
         if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
             raise ValueError(
@@ -206,11 +216,12 @@ class Recurrent(nn.RNNBase):
                 f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
                 "last sample; use the whole series."
             )
-        like = torch.empty(0, device=self.weight_ih_l0.device if device is None else device)
-        dtype = torch.promote_types(self.weight_ih_l0.dtype, torch.float32)
+        weight = _first_weight(self)
+        like = torch.empty(0, device=weight.device if device is None else device)
+        dtype = torch.promote_types(weight.dtype, torch.float32)
         batch, width = shape[:-1], self.proj_size or self.hidden_size
         if hx is not None:
-            series = _Series(like.new_empty(1, *(batch or (1,)), self.input_size), is_batched=bool(batch))
+            series = Series(like.new_empty(1, *(batch or (1,)), self.input_size), is_batched=bool(batch))
             starts = self._start(series, hx)
             assert starts is not None
             start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in starts)
@@ -268,84 +279,6 @@ class Recurrent(nn.RNNBase):
         return Source(type(self).__name__, self.definition, self.learn_alpha, 1.0)
 
 
-class _Series(NamedTuple):
-    """A batch of series, time first, [n, batch, inputs].
-
-    Attributes:
-        x: The inputs; where lengths differ, padded.
-        is_batched: Whether the caller's have a batch axis.
-        packed: The caller's, where they were packed.
-        lengths: Of each, on the CPU, where they were packed.
-    """
-
-    x: Tensor
-    is_batched: bool = True
-    packed: PackedSequence | None = None
-    lengths: Tensor | None = None
-
-    def reversed(self, x: Tensor) -> Tensor:
-        """Return each series from its own end; what is behind that stays."""
-        if self.lengths is None:
-            return x.flip(0)
-        lengths, step = self.lengths.to(x.device), torch.arange(x.shape[0], device=x.device)[:, None]
-        index = torch.where(step < lengths, lengths - 1 - step, step)
-        return x.gather(0, index[..., None].expand_as(x))
-
-    def last(self, x: Tensor) -> Tensor:
-        """Return the last sample of each series, [batch, ...], in memory of its own."""
-        if self.lengths is None:
-            return x[-1].clone()
-        return x[self.lengths.to(x.device) - 1, torch.arange(x.shape[1], device=x.device)]
-
-    def closed(self, out: Tensor, batch_first: bool) -> Any:
-        """Return the outputs as the caller's inputs were."""
-        if self.packed is not None:
-            _, batch_sizes, order, back = self.packed
-            lengths = self.lengths
-            assert lengths is not None, "packed series have lengths"
-            if order is not None:
-                out, lengths = out.index_select(1, order), lengths[order.cpu()]
-            return PackedSequence(pack_padded_sequence(out, lengths).data, batch_sizes, order, back)
-        if not self.is_batched:
-            return out[:, 0]
-        return out.transpose(0, 1) if batch_first else out
-
-    def restored(self, final: Tensor) -> Tensor:
-        """Return h or c, [layers * directions, batch, ...], as the caller has it."""
-        return final if self.is_batched else final[:, 0]
-
-
-def _opened(owner: str, x: Any, batch_first: bool, inputs: int) -> _Series:
-    """Return the caller's inputs, or raise where they are none."""
-    if isinstance(x, PackedSequence):
-        padded, lengths = pad_packed_sequence(x)
-        series = _Series(padded, packed=x, lengths=lengths)
-    else:
-        if not isinstance(x, Tensor):
-            raise TypeError(
-                f"{owner}(x of type {type(x).__name__}): needs a torch tensor or a PackedSequence; "
-                "pass torch.as_tensor(x)."
-            )
-        check_dense(owner, "x", x)
-        if x.ndim not in (2, 3):
-            raise ValueError(
-                f"{owner}(x of shape {tuple(x.shape)}): needs three axes, time, batch and inputs, or two without a "
-                "batch; add the missing ones with x[:, None]."
-            )
-        if x.ndim == 2:
-            series = _Series(x[:, None], is_batched=False)
-        else:
-            series = _Series(x.transpose(0, 1) if batch_first else x)
-    if series.x.shape[-1] != inputs:
-        raise ValueError(
-            f"{owner}(input_size={inputs}): needs {inputs} inputs on the last axis; x has shape "
-            f"{tuple(series.x.shape)} with time first, pass input_size={series.x.shape[-1]}."
-        )
-    if series.x.shape[0] == 0:
-        raise ValueError(f"{owner}(x of shape {tuple(x.shape)}): needs at least one step; pass a longer series.")
-    return series
-
-
 def _definition(owner: str, alpha: Any, bounds: Any, learns: bool, units: int) -> GrunwaldLetnikov:
     """Return the difference whose weights the memory has, or raise where the order is no power-law average's."""
     made = GrunwaldLetnikov(alpha, bounds=(0.0, 1.0) if learns and bounds is None else bounds)
@@ -356,14 +289,23 @@ def _definition(owner: str, alpha: Any, bounds: Any, learns: bool, units: int) -
         )
     orders = made.orders
     within = (min(orders), max(orders)) if made.bounds is None else made.bounds
-    if not (min(orders) > 0 and 0 <= within[0] and within[1] <= 1):
+    if not (min(orders) > 0 and within[0] >= 0 and within[1] <= 1):
         what = f"alpha={alpha}" if made.bounds is None else f"alpha={alpha}, bounds={made.bounds}"
         raise ValueError(
             f"{owner}({what}): needs 0 < alpha <= 1, where the weights of the past are an average; "
             "alpha=1 is the ordinary cell."
         )
-    if not isinstance(made.alpha, float) and (any(not isinstance(one, float) for one in made.alpha) or len(orders) != units):
+    if not isinstance(made.alpha, float) and any(not isinstance(one, float) for one in made.alpha):
+        raise ValueError(f"{owner}(alpha={alpha}): needs one order per unit; pass a flat list of floats.")
+    if not isinstance(made.alpha, float) and len(orders) != units:
         raise ValueError(
-            f"{owner}(alpha of {len(orders)} values): needs one order, or one for each of the hidden_size={units} units."
+            f"{owner}(alpha of {len(orders)} values): needs one order, or one for each of the "
+            f"hidden_size={units} units."
         )
     return made
+
+
+def _first_weight(module: nn.RNNBase) -> Tensor:
+    found = module.weight_ih_l0
+    assert isinstance(found, Tensor)
+    return found

@@ -1,8 +1,8 @@
 """What a recurrent cell remembers: m_t = sum over k >= 1 of a_k c_(t-k), an average of all it has held by a power law.
 
-The weights are a_k = -w_k, with (1 - z)**alpha = sum of w_k z**k (Grünwald's weights): for 0 < alpha <= 1 all of them are
-positive, about alpha k**(-1-alpha) / Gamma(1 - alpha), and they add up to 1. What adds up the past is a solver's
-history (`solvers/torch/past.py`): the same operation, the same kernels, forward and backward.
+The weights are a_k = -w_k, with (1 - z)**alpha = sum of w_k z**k (Grünwald's weights): for 0 < alpha <= 1 none of them
+is negative, they go like alpha k**(-1-alpha) / Gamma(1 - alpha), and they add up to 1. What adds up the past is a
+solver's history (`solvers/torch/past.py`): the same operation, the same kernels, forward and backward.
 """
 
 from __future__ import annotations

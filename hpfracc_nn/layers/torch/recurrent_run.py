@@ -139,7 +139,7 @@ def _by_formula(
     with torch.enable_grad():
         wanted = [each for each, need in zip(given, needs, strict=True) if need and each is not None]
         if not creates:
-            given = Given(*(None if each is None else each.detach().requires_grad_() for each in given))
+            given = Given(*(None if each is None else each.detach().requires_grad_() for each in given))  # type: ignore[arg-type]
             wanted = [each for each, need in zip(given, needs, strict=True) if need and each is not None]
         pairs = [(y, g) for y, g in zip(recurrence.formula(given), grads, strict=True) if g is not None]
         outputs, cotangents = zip(*pairs, strict=True)
