@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM
 from tests.layer_cases import Draw, LayerCase
 
-N, FEW = 40, 12  # samples, and those of the case with two layers and two directions
+N, FEW = 20, 10  # samples, and those of the case with two layers and two directions
 
 
 def sigmoid(x: np.ndarray) -> np.ndarray:

@@ -31,6 +31,8 @@ class Recurrence:
 
     def __call__(self, given: Given) -> tuple[Tensor, Tensor]:
         """Return the outputs [n, batch, outputs] and what is remembered of steps 1 to n, [n, batch, units]."""
+        if torch.compiler.is_compiling():
+            return self.formula(given)
         present = [each for each in given if each is not None]
         if torch.is_inference_mode_enabled():
             # The kernels keep working memory, and autograd refuses tensors that inference mode made.
@@ -100,7 +102,8 @@ class _Recorded(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
         count = len(Given._fields)
-        given, kept = Given(*ctx.saved_tensors[:count]), ctx.saved_tensors[count:]
+        saved = ctx.saved_tensors  # once: a checkpoint recomputes them when they are asked for
+        given, kept = Given(*saved[:count]), saved[count:]
         out, values = grads
         needs = ctx.needs_input_grad[1:]
         if out is None and values is None:
