@@ -27,7 +27,10 @@ Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
 
 
 class Recurrent(nn.RNNBase):
-    """The layers' own part; see `FractionalLSTM` and `FractionalGRU`."""
+    """The layers' own part; see `FractionalLSTM` and `FractionalGRU`.
+
+    They are no subclasses of torch's LSTM and GRU, whose every instance the compiler leaves out of its graphs.
+    """
 
     cell: ClassVar[Cell]
     ordinary: ClassVar[type[nn.RNNBase]]
