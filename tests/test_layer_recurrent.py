@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
+import pathlib
 import pickle
+import runpy
+import sys
 from typing import Any
 
 import numpy as np
@@ -14,8 +17,9 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
 from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM, recurrent_run
+from hpfracc_nn.layers.torch.recurrent_cells import CELLS
 from hpfracc_nn.layers.torch.recurrent_memory import lag_weights
-from hpfracc_nn.selection import BackendManager, Settings
+from hpfracc_nn.selection import BackendManager, Settings, default_manager
 from hpfracc_nn.selection.registry import kernels
 
 KINDS: dict[str, tuple[Any, Any]] = {"lstm": (FractionalLSTM, nn.LSTM), "gru": (FractionalGRU, nn.GRU)}
@@ -272,3 +276,70 @@ def test_an_order_that_is_trained_is_found():
 
     optimizer.step(closure)
     assert layer.order().item() == pytest.approx(0.35, abs=1e-4)
+
+
+COMPILED = [{}, {"alpha": [0.2, 0.4, 0.6, 0.8, 0.95], "memory": 30}, {"alpha": 0.7, "learn_alpha": False}]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what the compiler tells about its own parts
+@pytest.mark.parametrize("options", COMPILED, ids=["learned", "window", "fixed"])
+@each_kind
+def test_a_compiled_layer_asks_the_manager_whatever_the_number_of_steps(kind, options, draw):
+    layer, x = made(kind, **options), draw(200, 2, 3).requires_grad_()
+    op = "history.window" if layer.memory else "history"
+    site = default_manager().shared_site(op, "torch", "compiled")
+    before = sum(plan.forwards for plan in site.plans()), sum(plan.backwards for plan in site.plans())
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, fullgraph=True, dynamic=True)
+    for n in (200, 90):
+        found, expected = compiled(x[:n]), layer(x[:n])
+        assert_same(found, expected)
+        leaves = [x, *layer.parameters()]
+        one, other = (torch.autograd.grad(out[0].square().sum(), leaves) for out in (found, expected))
+        assert_same(one, other, 1e-11)
+    after = sum(plan.forwards for plan in site.plans()), sum(plan.backwards for plan in site.plans())
+    assert (after[0] - before[0], after[1] - before[1]) == (2, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_an_exported_layer_takes_series_of_any_length_and_is_saved(kind, draw, tmp_path):
+    layer, n, batch = made(kind), torch.export.Dim("n", min=2, max=500), torch.export.Dim("batch", min=2, max=50)
+    program = torch.export.export(layer, (draw(6, 2, 3),), dynamic_shapes=({0: n, 1: batch},))
+    torch.export.save(program, tmp_path / "layer.pt2")
+    x = draw(100, 5, 3)
+    assert_same(torch.export.load(tmp_path / "layer.pt2").module()(x), layer(x))
+
+
+@pytest.mark.parametrize("alpha", [0.4, [0.2, 0.4, 0.6, 0.8, 0.95]], ids=["one order", "an order per unit"])
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_the_operation_is_as_it_was_described_to_compilers(kind, alpha, draw):
+    gates = CELLS[kind].gates * 5
+    given = [draw(7, 2, gates), draw(2, 5), draw(2, 5), torch.tensor(alpha, dtype=torch.float64), draw(gates, 5)]
+    given = [each.requires_grad_() for each in given]
+    arguments = (*given, draw(gates).requires_grad_() if kind == "gru" else None, None, kind, 0, [], [0.0, 1.0], True)
+    torch.library.opcheck(torch.ops.hpfracc_nn.recurrence.default, arguments)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_a_manager_of_ones_own_runs_outside_of_a_graph(draw):
+    layer, x = made("lstm", manager=BackendManager(SHARED)), draw(40, 2, 3)
+    torch._dynamo.reset()
+    assert_same(torch.compile(layer, backend="aot_eager")(x), layer(x))
+    assert sum(plan.forwards for plan in layer.site.plans()) == 2
+    with pytest.raises(ValueError, match="needs the process-wide BackendManager"):
+        torch.export.export(layer, (x,), strict=False)
+
+
+@pytest.mark.slow
+def test_the_example_of_streaming_runs(monkeypatch, capsys, tmp_path):
+    pytest.importorskip("matplotlib")
+    example = pathlib.Path(__file__).parents[1] / "examples" / "streaming_memory.py"
+    monkeypatch.setattr(sys, "argv", [str(example), "--quick", "--output", str(tmp_path)])
+    runpy.run_path(str(example), run_name="__main__")
+    assert "falls as t**-0.40" in capsys.readouterr().out
+    assert (tmp_path / "streaming_memory.png").stat().st_size > 10_000

@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from hpfracc_nn.fractional.torch.streaming import HORIZON
 from hpfracc_nn.layers.torch.recurrent_base import Hidden, Recurrent
-from hpfracc_nn.layers.torch.recurrent_cells import Cell, GRUCell, LSTMCell
+from hpfracc_nn.layers.torch.recurrent_cells import CELLS, Cell
 from hpfracc_nn.layers.torch.recurrent_streaming import RecurrentState
 from hpfracc_nn.selection import BackendManager
 
@@ -72,7 +72,7 @@ class FractionalLSTM(Recurrent):
         torch.Size([100, 8, 16])
     """
 
-    cell: ClassVar[Cell] = LSTMCell()
+    cell: ClassVar[Cell] = CELLS["lstm"]
     ordinary: ClassVar[type[nn.RNNBase]] = nn.LSTM
 
     def __init__(
@@ -223,7 +223,7 @@ class FractionalGRU(Recurrent):
         torch.Size([1, 8, 16])
     """
 
-    cell: ClassVar[Cell] = GRUCell()
+    cell: ClassVar[Cell] = CELLS["gru"]
     ordinary: ClassVar[type[nn.RNNBase]] = nn.GRU
 
     def __init__(

@@ -18,6 +18,7 @@ from hpfracc_nn.fractional.torch.eager import computed_in
 from hpfracc_nn.fractional.torch.streaming import Source
 from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given
 from hpfracc_nn.layers.torch.recurrent_memory import Memory, operation
+from hpfracc_nn.layers.torch.recurrent_opaque import compiled
 from hpfracc_nn.layers.torch.recurrent_run import Recurrence
 from hpfracc_nn.layers.torch.recurrent_series import Series, opened
 from hpfracc_nn.layers.torch.recurrent_streaming import Recent, RecurrentState, recalled, remembered
@@ -131,7 +132,8 @@ class Recurrent(nn.RNNBase):
         with torch.autocast(x.device.type, enabled=False):
             begin = None if start is None else (start[0][number], start[1][number])
             given = self._given(projected, weights, alpha, begin)
-            out, values = Recurrence(self.cell, self._memory())(given)
+            recurrence = Recurrence(self.cell, self._memory())
+            out, values = compiled(recurrence, given) if torch.compiler.is_compiling() else recurrence(given)
         out, values = out.to(projected.dtype), values.to(projected.dtype)
         final = series.last(out), series.last(values)
         return (series.reversed(out) if direction else out), final

@@ -69,10 +69,14 @@ class Cell(Protocol):
     """A kind of cell.
 
     Attributes:
+        name: By which graphs know it.
         gates: How many gates a unit has.
+        keeps: The sizes of what is kept for the loop back, in numbers per unit and step.
     """
 
+    name: ClassVar[str]
     gates: ClassVar[int]
+    keeps: ClassVar[tuple[int, ...]]
 
     def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """Return the output and what is remembered, in plain torch.
@@ -97,7 +101,9 @@ class Cell(Protocol):
 class LSTMCell:
     """c = f * m + i * g and h = o * tanh(c), with gates i, f, g, o as in `torch.nn.LSTM`."""
 
+    name: ClassVar[str] = "lstm"
     gates: ClassVar[int] = 4
+    keeps: ClassVar[tuple[int, ...]] = (4, 1)
 
     def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cell`."""
@@ -186,7 +192,9 @@ class LSTMCell:
 class GRUCell:
     """h = (1 - z) * n + z * m, with gates r, z, n as in `torch.nn.GRU`."""
 
+    name: ClassVar[str] = "gru"
     gates: ClassVar[int] = 3
+    keeps: ClassVar[tuple[int, ...]] = (3, 1, 1)
 
     def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
         """See `Cell`."""
@@ -259,6 +267,9 @@ class GRUCell:
         of_bias = None if given.bias is None else hidden.sum((0, 1))
         of_weight = _of_weight(hidden, given.h, made.out)
         return Pulled(of_x, rows @ given.weight, value, of_weight, of_bias, None, past.values)
+
+
+CELLS: dict[str, Cell] = {cell.name: cell for cell in (LSTMCell(), GRUCell())}
 
 
 def _rows(like: Tensor, count: int, width: int) -> Tensor:

@@ -61,7 +61,9 @@ class Memory:
     window: int | None
     definition: GrunwaldLetnikov
 
-    def sums(self, alpha: Tensor, values: Tensor, n: int, *, needs_gradient: bool) -> Sums:
+    def sums(
+        self, alpha: Tensor, values: Tensor, n: int, *, needs_gradient: bool, direction: Direction = "forward"
+    ) -> Sums:
         """Ask the manager for a plan, and return what adds up the past of one series.
 
         Args:
@@ -69,8 +71,9 @@ class Memory:
             values: A tensor like those to be remembered, [batch, units].
             n: Steps.
             needs_gradient: Whether there will be a backward pass.
+            direction: Of the pass that asks; a backward pass that was told of no forward pass asks itself.
         """
-        return Sums(self, alpha.detach(), values, n, needs_gradient)
+        return Sums(self, alpha.detach(), values, n, needs_gradient, direction)
 
     def nodes(self, alpha: Tensor, n: int, dtype: str) -> Nodes | None:
         """Return the exponentials that stand for the weights on n steps, or None."""
@@ -85,13 +88,15 @@ class Memory:
 class Sums:
     """The weights of one series, the plan, and the pasts that are made with them; steps go from 0, the start, to n."""
 
-    def __init__(self, memory: Memory, alpha: Tensor, values: Tensor, n: int, needs_gradient: bool):
+    def __init__(
+        self, memory: Memory, alpha: Tensor, values: Tensor, n: int, needs_gradient: bool, direction: Direction
+    ):
         self.memory, self.n, self._like = memory, n, values
         self._alpha = alpha.reshape(-1)
         units = self._alpha.numel()
         self.packing = Packing((values.shape,), False, (1, units) if units > 1 else (1, 1))
         self._nodes = memory.nodes(alpha, n, _NAMES[values.dtype])
-        self.plan = self._pick(needs_gradient)
+        self.plan = self._pick(needs_gradient, direction)
 
     def past(self, direction: Direction) -> Past:
         """Return an empty past; in the backward one step k is step n - k of the series, which is the transpose."""
@@ -147,7 +152,7 @@ class Sums:
         fitted = nodes.fit(TORCH.take(weights, nodes.lags), TORCH)
         return Toeplitz(columns, nodes, placed(fitted))
 
-    def _pick(self, needs_gradient: bool) -> Plan:
+    def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:
         site, like, packing = self.memory.site, self._like, self.packing
         states, threads = 0 if self._nodes is None else self._nodes.states, torch.get_num_threads()
 
@@ -167,4 +172,4 @@ class Sums:
             )
 
         key = (packing.orders, packing.width, self.n, like.dtype, like.device, states, needs_gradient, threads)
-        return site.pick(key, describe)
+        return (site.pick if direction == "forward" else site.pick_backward)(key, describe)

@@ -1,9 +1,9 @@
 """A recurrence over a series: by the loops of its cell, with their gradients, or in plain torch for what traces it.
 
 A plain call runs the cell's loop inside one custom autograd function, which keeps the gates, the memories and what was
-remembered; the loop back is the transpose, with the memory run backwards in time. A call that a compiler, functorch or
-forward mode looks at, a backward pass that is differentiated again and batched gradients take the same formula in plain
-torch, which adds up the past by all of its exact weights.
+remembered; the loop back is the transpose, with the memory run backwards in time. A call that functorch or forward mode
+looks at, a backward pass that is differentiated again and batched gradients take the same formula in plain torch, which
+adds up the past by all of its exact weights. For compilers there is an operation of its own, `recurrent_opaque.py`.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.probe import is_batched, is_plain
 from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given, Made
 from hpfracc_nn.layers.torch.recurrent_memory import Memory, Sums, lag_weights
+from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.torch.own_sums import TrackedSums
 
 _BLOCK = 32  # steps of the plain formula that share one product with what is older
@@ -31,8 +32,6 @@ class Recurrence:
 
     def __call__(self, given: Given) -> tuple[Tensor, Tensor]:
         """Return the outputs [n, batch, outputs] and what is remembered of steps 1 to n, [n, batch, units]."""
-        if torch.compiler.is_compiling():
-            return self.formula(given)
         present = [each for each in given if each is not None]
         if torch.is_inference_mode_enabled():
             # The kernels keep working memory, and autograd refuses tensors that inference mode made.
@@ -46,9 +45,10 @@ class Recurrence:
         made = self.cell.run(given, sums, keeps=False)
         return made.out, _remembered(sums, made)
 
-    def sums(self, given: Given, *, needs_gradient: bool) -> Sums:
+    def sums(self, given: Given, *, needs_gradient: bool, direction: Direction = "forward") -> Sums:
         """Return what adds up the past; asks the manager."""
-        return self.memory.sums(given.alpha, given.value, given.projected.shape[0], needs_gradient=needs_gradient)
+        n = given.projected.shape[0]
+        return self.memory.sums(given.alpha, given.value, n, needs_gradient=needs_gradient, direction=direction)
 
     def formula(self, given: Given) -> tuple[Tensor, Tensor]:
         """Return the same in plain torch."""
@@ -113,23 +113,35 @@ class _Recorded(torch.autograd.Function):
             return None, *_by_formula(ctx.recurrence, given, grads, needs)
         sums: Sums = ctx.sums
         sums.memory.site.again(sums.plan)
+        made, learns = Made(kept[0], kept[1], kept[2:]), needs[Given._fields.index("alpha")]
         with torch.autocast(given.value.device.type, enabled=False):
-            return None, *_by_loop(ctx.recurrence, given, Made(kept[0], kept[1], kept[2:]), sums, out, values, needs)
+            return None, *gradients_by_loop(ctx.recurrence, given, made, sums, out, values, learns=learns)
 
 
-def _by_loop(
+def gradients_by_loop(
     recurrence: Recurrence,
     given: Given,
     made: Made,
     sums: Sums,
     out: Tensor | None,
     values: Tensor | None,
-    needs: tuple[bool, ...],
+    *,
+    learns: bool,
 ) -> tuple[Tensor | None, ...]:
-    """Return the gradients of what was given, in its order."""
+    """Return the gradients of what was given, in its order.
+
+    Args:
+        recurrence: The cell and its memory.
+        given: What it was computed from.
+        made: By the loop, which kept what is needed.
+        sums: With the plan of the pass.
+        out: Cotangents of the outputs, or None.
+        values: Of what is remembered of steps 1 to n, or None.
+        learns: Whether alpha's gradient is wanted.
+    """
     pulled = recurrence.cell.pull(given, made, sums, torch.zeros_like(made.out) if out is None else out, values)
     alpha = None
-    if needs[Given._fields.index("alpha")]:
+    if learns:
         alpha = sums.order_gradient(made.values, pulled.memories).reshape(given.alpha.shape)
     return pulled.projected, pulled.h, pulled.value, alpha, pulled.weight, pulled.bias, pulled.projection
 
