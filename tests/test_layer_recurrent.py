@@ -255,6 +255,26 @@ def test_a_result_may_be_changed_in_place(kind, draw):
     assert_same(flat(final), kept)
 
 
+@each_kind
+def test_on_the_meta_device_it_tells_the_shapes(kind):
+    layer = made(kind, device="meta", bidirectional=True, dtype=torch.float32)
+    out, final = layer(torch.empty(6, 2, 3, device="meta"))
+    assert out.shape == (6, 2, 10)
+    assert {each.shape for each in flat(final)} == {(2, 2, 5)}
+    with pytest.raises(ValueError, match="dtype of its weights"):
+        layer(torch.empty(6, 2, 3, device="meta", dtype=torch.float64))
+
+
+@each_kind
+def test_outputs_may_be_changed_in_place_before_the_backward_pass(kind, draw):
+    layer, x = made(kind), draw(40, 2, 3)
+    expected = torch.autograd.grad((2 * layer(x)[0]).square().sum(), list(layer.parameters()))
+    out, final = layer(x)
+    for each in flat(final):
+        each.mul_(3)
+    assert_same(torch.autograd.grad(out.mul_(2).square().sum(), list(layer.parameters())), expected)
+
+
 def test_an_order_that_is_trained_is_found():
     """The series is the output of a cell with another order, whose weights are known."""
     torch.manual_seed(0)
@@ -313,6 +333,7 @@ def test_an_exported_layer_takes_series_of_any_length_and_is_saved(kind, draw, t
     assert_same(torch.export.load(tmp_path / "layer.pt2").module()(x), layer(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.4, [0.2, 0.4, 0.6, 0.8, 0.95]], ids=["one order", "an order per unit"])
 @pytest.mark.filterwarnings("ignore")
 @each_kind

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
@@ -129,7 +130,7 @@ class Recurrent(nn.RNNBase):
         weights = self._weights(layer, direction)
         projected = F.linear(x, weights["weight_ih"], self._input_bias(weights))
         number = layer * len(self._directions) + direction
-        with torch.autocast(x.device.type, enabled=False):
+        with _exactly(x.device):
             begin = None if start is None else (start[0][number], start[1][number])
             given = self._given(projected, weights, alpha, begin)
             recurrence = Recurrence(self.cell, self._memory())
@@ -201,7 +202,7 @@ class Recurrent(nn.RNNBase):
     def _check_dtype(self, x: Tensor) -> None:
         owner, weight = type(self).__name__, _first_weight(self)
         computed_in(owner, x)  # raises where the dtype is none of ours
-        if x.dtype != weight.dtype and not torch.is_autocast_enabled(x.device.type):
+        if x.dtype != weight.dtype and not _is_cast(x.device):
             raise ValueError(
                 f"{owner}(x of dtype {x.dtype}): needs the dtype of its weights, {weight.dtype}; "
                 f"convert with x.to({weight.dtype}), or the layer with layer.to({x.dtype})."
@@ -270,7 +271,7 @@ class Recurrent(nn.RNNBase):
                 out = F.dropout(out, self.dropout, self.training)
             weights = self._weights(layer, 0)
             projected = F.linear(out, weights["weight_ih"], self._input_bias(weights))
-            with torch.autocast(x.device.type, enabled=False):
+            with _exactly(x.device):
                 memory = state.memory[layer]
                 m = recalled(owner, memory, state.h[layer].dtype, self._source())
                 given = self._given(projected[None], weights, projected.new_empty(0), (state.h[layer], m))
@@ -314,3 +315,13 @@ def _first_weight(module: nn.RNNBase) -> Tensor:
     found = module.weight_ih_l0
     assert isinstance(found, Tensor)
     return found
+
+
+def _is_cast(device: torch.device) -> bool:
+    """Whether autocast is on; the meta device has none, and torch raises where it is asked."""
+    return device.type != "meta" and torch.is_autocast_enabled(device.type)
+
+
+def _exactly(device: torch.device) -> AbstractContextManager[Any]:
+    """Leave operations in the dtype of their arguments."""
+    return nullcontext() if device.type == "meta" else torch.autocast(device.type, enabled=False)

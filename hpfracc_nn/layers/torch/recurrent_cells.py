@@ -230,7 +230,7 @@ class GRUCell:
             m = held[j].copy_(past.memory(k + 1))
             h = torch.lerp(n, m, z[j], out=results[k])
         sums.tell(past)
-        return Made(past.views[1:].detach(), past.values, (gates, news, memories) if keeps else ())
+        return Made(past.views[1:], past.values, (gates, news, memories) if keeps else ())
 
     def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
         """See `Cell`."""

@@ -97,7 +97,7 @@ class _Recorded(torch.autograd.Function):
         ctx.recurrence, ctx.sums = recurrence, sums
         ctx.save_for_backward(*given, made.out, made.values, *made.kept)
         ctx.set_materialize_grads(False)
-        return made.out, _remembered(sums, made)
+        return made.out.clone(), _remembered(sums, made)  # the caller may change the outputs in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
