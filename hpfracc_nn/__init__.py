@@ -45,7 +45,18 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalGRU, FractionalLayer, FractionalLSTM
+    from hpfracc_nn.layers.torch import (
+        Alpha,
+        FractionalConv1d,
+        FractionalConv2d,
+        FractionalDifference,
+        FractionalGRU,
+        FractionalLayer,
+        FractionalLinear,
+        FractionalLSTM,
+        ProbabilisticAlpha,
+        param_groups,
+    )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -57,6 +68,7 @@ __all__ = [
     "MULTIPLIERS",
     "SCHEMES",
     "SDE",
+    "Alpha",
     "AtanganaBaleanu",
     "BackendManager",
     "Caputo",
@@ -64,11 +76,14 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalGRU",
     "FractionalLSTM",
     "FractionalLaplacian",
     "FractionalLayer",
+    "FractionalLinear",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
@@ -78,6 +93,7 @@ __all__ = [
     "NeuralFSDE",
     "PeriodicRiesz",
     "PeriodicWeyl",
+    "ProbabilisticAlpha",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
@@ -98,6 +114,7 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "param_groups",
     "riemann_liouville",
     "selection",
     "solve",
@@ -108,11 +125,21 @@ __all__ = [
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_LAYERS = (
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(
-        ("FractionalDifference", "FractionalGRU", "FractionalLSTM", "FractionalLayer"), "hpfracc_nn.layers.torch"
-    ),
+    **dict.fromkeys(_LAYERS, "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

@@ -5,9 +5,31 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FractionalDifference", "FractionalGRU", "FractionalLSTM", "FractionalLayer")
+_TORCH = (
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 
-__all__ = ["Alpha", "FractionalDifference", "FractionalGRU", "FractionalLSTM", "FractionalLayer"]
+__all__ = [
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+]
 
 
 def __getattr__(name: str) -> Any:

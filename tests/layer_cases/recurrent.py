@@ -134,7 +134,7 @@ CASES = [
         refusals=(
             ("alpha", lambda: LSTM(3, 4, alpha=1.2), ValueError, "0 < alpha <= 1"),
             ("zero", lambda: LSTM(3, 4, alpha=0.0), ValueError, "0 < alpha <= 1"),
-            ("bounds", lambda: LSTM(3, 4, learn_alpha=True, bounds=(0.5, 1.5)), ValueError, "0 < alpha <= 1"),
+            ("bounds", lambda: LSTM(3, 4, learn_alpha=True, bounds=(0.4, 1.5)), ValueError, "0 < alpha <= 1"),
             ("orders", lambda: LSTM(3, 4, alpha=[0.5, 0.6]), ValueError, "hidden_size=4"),
             ("nested", lambda: LSTM(3, 4, alpha=[[0.5]] * 4), ValueError, "flat list"),
             ("tensor", lambda: LSTM(3, 4, alpha=torch.tensor(0.5)), TypeError, "learn_alpha=True"),

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.streaming import HORIZON
 from hpfracc_nn.layers.torch.recurrent_base import Hidden, Recurrent
 from hpfracc_nn.layers.torch.recurrent_cells import CELLS, Cell
@@ -45,8 +46,9 @@ class FractionalLSTM(Recurrent):
         dropout: Of the outputs of all layers but the last, in training.
         bidirectional: Whether a second set of units reads the series from its end.
         proj_size: Outputs per direction, where they are a projection of the units; 0 is none.
-        alpha: The order, one for all units of all layers and directions, or a list with one for each of `hidden_size`.
-        learn_alpha: Whether alpha is a parameter, `order`.
+        alpha: The order, one for all units of all layers and directions, or a list with one for each of `hidden_size`;
+            or an `Alpha` or `ProbabilisticAlpha` of shape [] or [hidden_size], which then is the layer's `order`.
+        learn_alpha: Whether alpha is a parameter, `order`; an `Alpha` always is one.
         bounds: Where a learned alpha stays, within (0, 1), which is the default.
         memory: The largest lag that counts, or None for all.
         manager: Who chooses how the past is added up; None is the process-wide BackendManager.
@@ -86,7 +88,7 @@ class FractionalLSTM(Recurrent):
         bidirectional: bool = False,
         proj_size: int = 0,
         *,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         learn_alpha: bool = False,
         bounds: tuple[float, float] | None = None,
         memory: int | None = None,
@@ -119,7 +121,7 @@ class FractionalLSTM(Recurrent):
 
         Args:
             module: Torch's layer; its weights are copied.
-            options: The arguments that torch's has not: alpha, learn_alpha, bounds, memory, manager.
+            options: Keyword arguments of the layer; what is not given is torch's.
 
         Raises:
             TypeError: `module` is no `torch.nn.LSTM`.
@@ -200,8 +202,9 @@ class FractionalGRU(Recurrent):
         batch_first: Whether inputs and outputs are [batch, n, ...].
         dropout: Of the outputs of all layers but the last, in training.
         bidirectional: Whether a second set of units reads the series from its end.
-        alpha: The order, one for all units of all layers and directions, or a list with one for each of `hidden_size`.
-        learn_alpha: Whether alpha is a parameter, `order`.
+        alpha: The order, one for all units of all layers and directions, or a list with one for each of `hidden_size`;
+            or an `Alpha` or `ProbabilisticAlpha` of shape [] or [hidden_size], which then is the layer's `order`.
+        learn_alpha: Whether alpha is a parameter, `order`; an `Alpha` always is one.
         bounds: Where a learned alpha stays, within (0, 1), which is the default.
         memory: The largest lag that counts, or None for all.
         manager: Who chooses how the past is added up; None is the process-wide BackendManager.
@@ -236,7 +239,7 @@ class FractionalGRU(Recurrent):
         dropout: float = 0.0,
         bidirectional: bool = False,
         *,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         learn_alpha: bool = False,
         bounds: tuple[float, float] | None = None,
         memory: int | None = None,
@@ -269,7 +272,7 @@ class FractionalGRU(Recurrent):
 
         Args:
             module: Torch's layer; its weights are copied.
-            options: The arguments that torch's has not: alpha, learn_alpha, bounds, memory, manager.
+            options: Keyword arguments of the layer; what is not given is torch's.
 
         Raises:
             TypeError: `module` is no `torch.nn.GRU`.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -12,17 +13,19 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.definitions import Definition, GrunwaldLetnikov
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
 from hpfracc_nn.fractional.torch.streaming import Source
+from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given
 from hpfracc_nn.layers.torch.recurrent_memory import Memory, operation
 from hpfracc_nn.layers.torch.recurrent_opaque import compiled
 from hpfracc_nn.layers.torch.recurrent_run import Recurrence
 from hpfracc_nn.layers.torch.recurrent_series import Series, opened
 from hpfracc_nn.layers.torch.recurrent_streaming import Recent, RecurrentState, recalled, remembered
+from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, default_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
@@ -49,7 +52,7 @@ class Recurrent(nn.RNNBase):
         bidirectional: bool,
         proj_size: int,
         *,
-        alpha: float | Sequence[float],
+        alpha: float | Sequence[float] | Alpha,
         learn_alpha: bool,
         bounds: tuple[float, float] | None,
         memory: int | None,
@@ -60,21 +63,27 @@ class Recurrent(nn.RNNBase):
         options = num_layers, bias, batch_first, dropout, bidirectional, proj_size
         super().__init__(mode, input_size, hidden_size, *options, device, dtype)
         owner = type(self).__name__
-        self.definition = _definition(owner, alpha, bounds, learn_alpha, self.hidden_size)
-        self.learn_alpha = bool(learn_alpha)
+        definition, order = started(
+            owner,
+            GrunwaldLetnikov(0.5),
+            alpha,
+            bounds=bounds,
+            learn_alpha=learn_alpha,
+            shape=self._order_shape,
+            device=device,
+            dtype=dtype,
+        )
+        self.definition = _averaging(owner, definition)
+        self.learn_alpha = order is not None
+        if order is not None:
+            self.order = order
         self.memory = None if memory is None else errors.count(owner, "memory", memory)
-        if self.learn_alpha:
-            within = self.definition.bounds
-            assert within is not None, "a learned order has bounds"
-            shape = () if isinstance(self.definition.alpha, float) else (self.hidden_size,)
-            self.order = Alpha(self.definition.alpha, within, shape, owner=owner, device=device, dtype=dtype)
-            self.definition = replace(self.definition, alpha=within[1])
         self.site = (manager or default_manager()).site(operation(self.memory), "torch", owner)
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned."""
-        return self.order() if self.learn_alpha else self.definition.alpha
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def reset_parameters(self) -> None:
         """Draw the weights anew, as torch does; the order stays."""
@@ -84,23 +93,25 @@ class Recurrent(nn.RNNBase):
 
     @classmethod
     def _from_torch(cls, module: nn.RNNBase, options: dict[str, Any]) -> Self:
-        if not isinstance(module, cls.ordinary):
-            raise TypeError(
-                f"{cls.__name__}.from_torch(module of type {type(module).__name__}): needs a torch.nn."
-                f"{cls.ordinary.__name__}; pass one whose weights are to be copied."
-            )
+        place = place_of(cls, module, cls.ordinary)
         names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"]
         if module.proj_size:
             names.append("proj_size")
-        like = _first_weight(module)
-        made = cls(**{name: getattr(module, name) for name in names}, device=like.device, dtype=like.dtype, **options)
-        made.load_state_dict(module.state_dict(), strict=False)  # all but the order, which it does not have
-        return made.train(module.training)
+        arguments = {name: getattr(module, name) for name in names}
+        return with_weights_of(module, cls(**{**arguments, **place, **options}))
 
     def extra_repr(self) -> str:
         learns = f"learn_alpha=True, bounds={self.definition.bounds}"
         alpha = learns if self.learn_alpha else f"alpha={self.definition.alpha}"
         return f"{super().extra_repr()}, {alpha}, memory={self.memory}"
+
+    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        if given not in ((), (self.hidden_size,)):
+            raise ValueError(
+                f"{type(self).__name__}(alpha of shape {given}): needs one order, or a flat list with one for each of "
+                f"the hidden_size={self.hidden_size} units."
+            )
+        return given
 
     def _forward(self, x: Any, hx: Hidden | None) -> tuple[Any, Hidden]:
         series = opened(type(self).__name__, x, self.batch_first, self.input_size)
@@ -285,30 +296,19 @@ class Recurrent(nn.RNNBase):
         return Source(type(self).__name__, self.definition, self.learn_alpha, 1.0)
 
 
-def _definition(owner: str, alpha: Any, bounds: Any, learns: bool, units: int) -> GrunwaldLetnikov:
-    """Return the difference whose weights the memory has, or raise where the order is no power-law average's."""
-    made = GrunwaldLetnikov(alpha, bounds=(0.0, 1.0) if learns and bounds is None else bounds)
-    if not made.is_fixed:
-        raise TypeError(
-            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-            "pass learn_alpha=True to train it."
-        )
-    orders = made.orders
-    within = (min(orders), max(orders)) if made.bounds is None else made.bounds
-    if not (min(orders) > 0 and within[0] >= 0 and within[1] <= 1):
-        what = f"alpha={alpha}" if made.bounds is None else f"alpha={alpha}, bounds={made.bounds}"
+def _averaging(owner: str, definition: Definition) -> GrunwaldLetnikov:
+    """Return the difference whose weights the memory has, or raise where they are no average's."""
+    assert isinstance(definition, GrunwaldLetnikov)
+    bounds, lowest = definition.bounds, 0.0
+    if bounds is None:
+        bounds, lowest = (min(definition.orders), max(definition.orders)), math.ulp(0.0)
+    if bounds[0] < lowest or bounds[1] > 1:
+        what = f"bounds={bounds}" if definition.bounds is not None else f"alpha={definition.alpha}"
         raise ValueError(
             f"{owner}({what}): needs 0 < alpha <= 1, where the weights of the past are an average; "
             "alpha=1 is the ordinary cell."
         )
-    if not isinstance(made.alpha, float) and any(not isinstance(one, float) for one in made.alpha):
-        raise ValueError(f"{owner}(alpha={alpha}): needs one order per unit; pass a flat list of floats.")
-    if not isinstance(made.alpha, float) and len(orders) != units:
-        raise ValueError(
-            f"{owner}(alpha of {len(orders)} values): needs one order, or one for each of the "
-            f"hidden_size={units} units."
-        )
-    return made
+    return definition
 
 
 def _first_weight(module: nn.RNNBase) -> Tensor:
