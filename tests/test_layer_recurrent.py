@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
-from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM, recurrent_run
+from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM, ProbabilisticAlpha, recurrent_run
 from hpfracc_nn.layers.torch.recurrent_cells import CELLS
 from hpfracc_nn.layers.torch.recurrent_memory import lag_weights
 from hpfracc_nn.selection import BackendManager, Settings, default_manager
@@ -138,21 +138,38 @@ def test_the_weights_are_an_average(alpha):
     assert float(a.sum()) == pytest.approx(1 - lost, abs=1e-11)  # lgamma(5001) is 4e4, rounded to 4e-12
 
 
-@pytest.mark.parametrize("memory", [None, 2000])
-@pytest.mark.parametrize("alpha", [0.3, 0.8])
-def test_with_open_gates_the_cell_is_a_fractional_integral(alpha, memory):
-    """Where f = i = 1, c - m = (1 - z)**alpha c is the input: an impulse leaves the weights of (1 - z)**-alpha."""
-    layer: Any = FractionalLSTM(1, 1, alpha=alpha, memory=memory, dtype=torch.float64)
+def with_gates(layer: Any, forget: float = 1.0) -> Any:
+    """Return the layer with constant gates: its one cell takes in tanh of the input, and keeps a part of its memory."""
     with torch.no_grad():
         for parameter in layer.parameters():
             parameter.zero_()
         layer.weight_ih_l0[2] = 1.0  # the candidate
-        layer.bias_ih_l0[:2] = 40.0  # 1 - sigmoid(40) is below the rounding of 1
+        layer.bias_ih_l0[0] = 40.0  # 1 - sigmoid(40) is below the rounding of 1
+        layer.bias_ih_l0[1] = 40.0 if forget == 1 else math.log(forget / (1 - forget))
+    return layer
+
+
+@pytest.mark.parametrize("memory", [None, 2000])
+@pytest.mark.parametrize("alpha", [0.3, 0.8])
+def test_with_open_gates_the_cell_is_a_fractional_integral(alpha, memory):
+    """Where f = i = 1, c - m = (1 - z)**alpha c is the input: an impulse leaves the weights of (1 - z)**-alpha."""
+    layer = with_gates(FractionalLSTM(1, 1, alpha=alpha, memory=memory, dtype=torch.float64))
     x = torch.zeros(1000, 1, dtype=torch.float64)
     x[0] = 1.0
     expected = math.exp(math.lgamma(999 + alpha) - math.lgamma(alpha) - math.lgamma(1000)) * math.tanh(1.0)
     _, (_, c) = layer(x)
     assert c.item() == pytest.approx(expected, rel=1e-9)  # exponentials to 1e-11 of a weight, and 1000 of them
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.8])
+def test_a_gate_that_forgets_leaves_a_power_law_too(alpha):
+    """With i = 1, c = u / (1 - f + f (1 - z)**alpha): f a_n / (1 - f)**2 in the end, times 1 + O(n**-alpha)."""
+    layer, n, f = with_gates(FractionalLSTM(1, 1, alpha=alpha, dtype=torch.float64), 0.25), 4000, 0.25
+    x = torch.zeros(n + 1, 1, dtype=torch.float64)
+    x[0] = 1.0
+    _, (_, c) = layer(x)
+    a = float(lag_weights(torch.tensor(alpha, dtype=torch.float64), n + 1)[n])
+    assert c.item() == pytest.approx(f * a / (1 - f) ** 2 * math.tanh(1.0), rel=2 * n**-alpha)
 
 
 BY_KERNEL = [(op, kernel.name) for op in ("history", "history.window") for kernel in kernels(op, "torch")]
@@ -364,3 +381,32 @@ def test_the_example_of_streaming_runs(monkeypatch, capsys, tmp_path):
     runpy.run_path(str(example), run_name="__main__")
     assert "falls as t**-0.40" in capsys.readouterr().out
     assert (tmp_path / "streaming_memory.png").stat().st_size > 10_000
+
+
+@each_kind
+@torch.no_grad()
+def test_a_stream_has_the_order_that_was_drawn_for_it_in_all_layers(kind, draw):
+    layer, x = made(kind, num_layers=2, alpha=ProbabilisticAlpha(0.5, std=0.2), learn_alpha=False), draw(20, 2, 3)
+    torch.manual_seed(2)
+    whole = layer(x)[0]
+    torch.manual_seed(2)
+    state, found = layer.initial_state((2, 3)), []
+    for sample in x:
+        y, state = layer.step(sample, state)
+        found.append(y)
+    assert_same(torch.stack(found), whole, 1e-10)
+    assert not torch.equal(layer(x)[0], whole)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_transforms_inside_of_a_graph_compute_the_same_or_raise(kind, draw):
+    layer, x = made(kind), draw(3, 8, 2, 3)
+    torch._dynamo.reset()
+    options: dict[str, Any] = {"backend": "aot_eager", "fullgraph": True}
+    mapped = torch.compile(lambda x: torch.vmap(lambda one: layer(one)[0])(x), **options)(x)
+    assert_same(mapped, torch.stack([layer(one)[0] for one in x]))
+    slope = torch.compile(torch.func.grad(lambda one: layer(one)[0].sum()), **options)
+    with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
+        slope(x[0])

@@ -150,6 +150,7 @@ CASES = [
                 ValueError,
                 r"needs shape \(1, 2, 4\)",
             ),
+            ("single", lambda: LSTM(3, 4)(x(5, 2, 3), x(1, 2, 4)), TypeError, r"pass \(h, c\)"),
             (
                 "both ways",
                 lambda: LSTM(3, 4, bidirectional=True).initial_state((2, 3)),

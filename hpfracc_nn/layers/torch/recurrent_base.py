@@ -195,16 +195,16 @@ class Recurrent(nn.RNNBase):
         if hx is None:
             return None
         count, owner = self.num_layers * len(self._directions), type(self).__name__
+        if not isinstance(hx, tuple | list) or len(hx) != 2:
+            raise TypeError(f"{owner}(hx of type {type(hx).__name__}): needs a pair of tensors; pass (h, c).")
         batch = (series.x.shape[1],) if series.is_batched else ()
         found = []
         for each, width in zip(hx, (self.proj_size or self.hidden_size, self.hidden_size), strict=True):
             wanted = (count, *batch, width)
             if not isinstance(each, Tensor) or tuple(each.shape) != wanted:
-                given = (
-                    f"of shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"of type {type(each).__name__}"
-                )
+                given = f"shape {tuple(each.shape)}" if isinstance(each, Tensor) else f"type {type(each).__name__}"
                 raise ValueError(
-                    f"{owner}(hx {given}): needs shape {wanted}, layers times directions first; "
+                    f"{owner}(hx of {given}): needs shape {wanted}, layers times directions first; "
                     "pass what the layer returned for a batch of the same size, or None for zeros."
                 )
             found.append(each if series.is_batched else each[:, None])
@@ -242,17 +242,16 @@ class Recurrent(nn.RNNBase):
             starts = self._start(series, hx)
             assert starts is not None
             start = tuple(each.to(dtype) if batch else each[:, 0].to(dtype) for each in starts)
-        hs, memories = [], []
+        hs, memories, alpha = [], [], self._order_on(like.device)
         for layer in range(self.num_layers):
-            memory = self._empty_memory(owner, (*batch, self.hidden_size), horizon, like.device)
+            memory = self._empty_memory(owner, alpha, (*batch, self.hidden_size), horizon, like.device)
             hs.append(like.new_zeros(*batch, width, dtype=dtype) if hx is None else start[0][layer])
             memories.append(memory if hx is None else remembered(owner, start[1][layer], memory, self._source()))
         return RecurrentState(0, tuple(hs), tuple(memories))
 
     def _empty_memory(
-        self, owner: str, shape: tuple[int, ...], horizon: int, device: torch.device
+        self, owner: str, alpha: Tensor, shape: tuple[int, ...], horizon: int, device: torch.device
     ) -> streaming.StreamState | Recent:
-        alpha = self._order_on(device)
         if self.memory is not None:
             return Recent.empty(alpha, self.memory, shape, device)
         definition = replace(self.definition, alpha=alpha) if self.learn_alpha else self.definition
