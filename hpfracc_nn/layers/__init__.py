@@ -11,6 +11,8 @@ __all__ = [
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
     "FractionalLayer",
     "FractionalLinear",
     "ProbabilisticAlpha",

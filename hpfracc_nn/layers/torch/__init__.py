@@ -25,3 +25,21 @@ __all__ = [
     "SpectralFractional",
     "param_groups",
 ]
+
+from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
+
+__all__ = [
+    "Alpha",
+    "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "RoughnessFeatures",
+    "SpectralFractional",
+    "param_groups",
+]
