@@ -9,24 +9,9 @@ from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.linear import FractionalLinear
 from hpfracc_nn.layers.torch.parameter_groups import param_groups
+from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
 from hpfracc_nn.layers.torch.roughness import RoughnessFeatures
 from hpfracc_nn.layers.torch.spectral import SpectralFractional
-
-__all__ = [
-    "Alpha",
-    "FractionalAttention",
-    "FractionalConv1d",
-    "FractionalConv2d",
-    "FractionalDifference",
-    "FractionalLayer",
-    "FractionalLinear",
-    "ProbabilisticAlpha",
-    "RoughnessFeatures",
-    "SpectralFractional",
-    "param_groups",
-]
-
-from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
 
 __all__ = [
     "Alpha",
