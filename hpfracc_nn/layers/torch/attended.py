@@ -72,25 +72,29 @@ class Attention:
         return weights @ given.v, weights if self.needs_weights else None
 
     def _logarithms(self, given: Given, first: int) -> Tensor:
-        products = given.q @ given.k.mT
+        q = given.q * (1 / self.bandwidth)
+        products = q @ given.k.mT
         hidden = self._hidden(given, products, first)
         if given.alpha is None:
-            found = products * (2 / self.bandwidth)
+            found = 2 * products
         else:
             exponent = (self.dimension + given.alpha).to(products.dtype)
-            found = -exponent * torch.log1p(self._distances(given, products, hidden))
+            found = -exponent * torch.log1p(self._distances(given, q, products, hidden))
         if given.bias is not None:
             found = found + given.bias
         return found.masked_fill(hidden, -torch.inf) if self.is_causal and hidden is not None else found
 
-    def _distances(self, given: Given, products: Tensor, hidden: Tensor | None) -> Tensor:
-        """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
-        squares = given.k.square().sum(-1).unsqueeze(-2)  # [batch, heads, 1, keys]
+    def _distances(self, given: Given, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the distances from queries to lifted keys, in square roots of the bandwidth.
+
+        Queries `q` and their products with the keys come divided by the bandwidth.
+        """
+        squares = given.k.square().sum(-1).unsqueeze(-2) * (1 / self.bandwidth)  # [batch, heads, 1, keys]
         radius = (squares if hidden is None else squares.masked_fill(hidden, 0.0)).amax(-1, keepdim=True)
-        squared = given.q.square().sum(-1, keepdim=True) + radius - 2 * products
+        own = (q * given.q).sum(-1, keepdim=True)
+        squared = torch.add(own + radius, products, alpha=-2)
         # The square root has no slope at 0; what is below is rounding.
-        least = torch.finfo(squared.dtype).eps
-        return (squared * (1 / self.bandwidth)).clamp_min(least).sqrt()
+        return squared.clamp_min(torch.finfo(squared.dtype).eps).sqrt()
 
     def _hidden(self, given: Given, products: Tensor, first: int) -> Tensor | None:
         """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
