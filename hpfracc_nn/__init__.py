@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, solvers, training
+    from hpfracc_nn import fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -98,6 +98,7 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "preprocessing",
     "riemann_liouville",
     "selection",
     "solve",
@@ -107,7 +108,7 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),

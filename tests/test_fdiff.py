@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ torch = pytest.importorskip("torch")
 
 ORDERS = (-2.5, -1, -0.3, 0, 0.3, 1, 1.6, 2, 4.5)
 WINDOWS = (None, 1, 7, 70, 200)
-FRAMEWORKS = {"numpy": (np.asarray, np.asarray), "torch": (torch.as_tensor, lambda y: y.detach().numpy())}
+FRAMEWORKS: dict[str, tuple[Any, Any]] = {
+    "numpy": (np.asarray, np.asarray),
+    "torch": (torch.as_tensor, lambda y: y.detach().numpy()),
+}
 frameworks = pytest.mark.parametrize("framework", FRAMEWORKS)
 
 
