@@ -1,6 +1,7 @@
 """Fractional differences as scikit-learn transformers."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,15 +160,26 @@ def test_a_column_that_never_passes_is_told(walks):
     assert taken.pvalues_[0] > 0.05
 
 
+WRONG: list[Any] = [None, 1]  # of another type than the annotation's
 X = np.arange(40.0).reshape(20, 2)
 FAULTS = [
     (FractionalDifferencer("a"), X, ValueError, "FractionalDifferencer(alpha='a'): needs a finite order, or one for"),
     (FractionalDifferencer(np.nan), X, ValueError, "FractionalDifferencer(alpha=nan): needs a finite order"),
     (FractionalDifferencer([0.1] * 3), X, ValueError, "FractionalDifferencer(alpha of shape (3,)): needs one order,"),
     (FractionalDifferencer(window=0), X, ValueError, "FractionalDifferencer(window=0): needs window >= 1; pass a"),
-    (FractionalDifferencer(**{"window": None}), X, TypeError, "FractionalDifferencer(**{"window": None}): needs an integer; pass"),
+    (
+        FractionalDifferencer(window=WRONG[0]),
+        X,
+        TypeError,
+        "FractionalDifferencer(window=None): needs an integer; pass",
+    ),
     (FractionalDifferencer(mode="full"), X, ValueError, "FractionalDifferencer(mode='full'): needs one of 'same',"),
-    (FractionalDifferencer(**{"window_policy": 1}), X, ValueError, "FractionalDifferencer(**{"window_policy": 1}): needs one of"),
+    (
+        FractionalDifferencer(window_policy=WRONG[1]),
+        X,
+        ValueError,
+        "FractionalDifferencer(window_policy=1): needs one of",
+    ),
     (FractionalDifferencer(mode="valid"), X, ValueError, "FractionalDifferencer(window=100, mode='valid'): needs at"),
     (StationaryDifferencer(1.0), X, ValueError, "StationaryDifferencer(level=1.0): needs 0 < level < 1; pass for"),
     (StationaryDifferencer(upper=0), X, ValueError, "StationaryDifferencer(upper=0): needs a finite upper > 0; pass"),
