@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+    from hpfracc_nn.layers.torch import ARFIMA, FractionalDifference, FractionalLayer
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ARFIMA",
     "DEFINITIONS",
     "MULTIPLIERS",
     "SCHEMES",
@@ -111,7 +112,7 @@ __all__ = [
 _ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(("ARFIMA", "FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }
