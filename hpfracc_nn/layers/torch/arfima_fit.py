@@ -147,8 +147,7 @@ def _descended(model: Model, start: float | None, samples: Tensor, learn_mean: b
         mean.backward()
         return mean
 
-    with torch.enable_grad():
-        optimizer.step(loss)  # type: ignore[arg-type]  # a tensor serves where a float is asked for
+    optimizer.step(loss)  # type: ignore[arg-type]  # a tensor serves where a float is asked for
     optimizer.zero_grad()
     return found
 
@@ -175,11 +174,10 @@ def _polish(model: Model, samples: Tensor) -> None:
 
 def _derivatives(model: Model, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return the sum of squares, and its first and second derivatives in the parameters, in the order of `names_of`."""
-    with torch.enable_grad():
-        parameters = _parameters(model)
-        total = sum_of_squares(model, samples)
-        slope = _flat(torch.autograd.grad(total, parameters, create_graph=True))
-        rows = [_flat(torch.autograd.grad(each, parameters, retain_graph=True)) for each in slope]
+    parameters = _parameters(model)
+    total = sum_of_squares(model, samples)
+    slope = _flat(torch.autograd.grad(total, parameters, create_graph=True))
+    rows = [_flat(torch.autograd.grad(each, parameters, retain_graph=True)) for each in slope]
     hessian = torch.stack(rows)
     return total.detach(), slope.detach(), (hessian + hessian.mT) / 2
 
