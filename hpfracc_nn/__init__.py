@@ -46,7 +46,17 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import ARFIMA, FractionalDifference, FractionalLayer
+    from hpfracc_nn.layers.torch import (
+        ARFIMA,
+        Alpha,
+        FractionalConv1d,
+        FractionalConv2d,
+        FractionalDifference,
+        FractionalLayer,
+        FractionalLinear,
+        ProbabilisticAlpha,
+        param_groups,
+    )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -59,6 +69,7 @@ __all__ = [
     "MULTIPLIERS",
     "SCHEMES",
     "SDE",
+    "Alpha",
     "AtanganaBaleanu",
     "BackendManager",
     "Caputo",
@@ -66,9 +77,12 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalLaplacian",
     "FractionalLayer",
+    "FractionalLinear",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
@@ -78,6 +92,7 @@ __all__ = [
     "NeuralFSDE",
     "PeriodicRiesz",
     "PeriodicWeyl",
+    "ProbabilisticAlpha",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
@@ -99,6 +114,7 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "param_groups",
     "preprocessing",
     "riemann_liouville",
     "selection",
@@ -110,9 +126,20 @@ __all__ = [
 ]
 
 _ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
+_LAYERS = (
+    "ARFIMA",
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("ARFIMA", "FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(_LAYERS, "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

@@ -5,9 +5,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("ARFIMA", "Alpha", "FractionalDifference", "FractionalLayer")
+_TORCH = (
+    "ARFIMA",
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 
-__all__ = ["ARFIMA", "Alpha", "FractionalDifference", "FractionalLayer"]
+__all__ = [
+    "ARFIMA",
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+]
 
 
 def __getattr__(name: str) -> Any:

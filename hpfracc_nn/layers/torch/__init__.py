@@ -1,8 +1,23 @@
 """Layers for PyTorch."""
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.layers.torch.arfima import ARFIMA
+from hpfracc_nn.layers.torch.conv1d import FractionalConv1d
+from hpfracc_nn.layers.torch.conv2d import FractionalConv2d
 from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
+from hpfracc_nn.layers.torch.linear import FractionalLinear
+from hpfracc_nn.layers.torch.parameter_groups import param_groups
 
-__all__ = ["ARFIMA", "Alpha", "FractionalDifference", "FractionalLayer"]
+__all__ = [
+    "ARFIMA",
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+]
