@@ -14,7 +14,7 @@ pytest.importorskip("lightning.pytorch")  # of the demo, whose test has the recu
 
 import torch
 
-from hpfracc_nn import ARFIMA
+from hpfracc_nn import ARFIMA, Alpha, ProbabilisticAlpha
 from tests.test_demo import difference_by_recurrence
 
 N = 300
@@ -187,6 +187,19 @@ FAULTS = [
 def test_what_cannot_be_fitted_or_forecast_is_an_error(call, kind, message):
     with pytest.raises(kind, match=f"^{re.escape(message)}"):
         call()
+
+
+def test_a_random_order_is_not_fitted(series):
+    model = ARFIMA(alpha=ProbabilisticAlpha(0.3))
+    with pytest.raises(ValueError, match=r"ARFIMA\.fit: needs an order that is a number, and alpha is random; train"):
+        model.fit(series)
+
+
+def test_an_order_that_is_passed_is_fitted(series, fitted):
+    order = Alpha(0.5, (0, 1), dtype=torch.float64)
+    model = ARFIMA(1, alpha=order).fit(series)
+    assert order().item() == pytest.approx(fitted.alpha.item(), rel=1e-6)
+    assert model.estimates.names == ("alpha", "ar1")
 
 
 def test_a_level_outside_its_range_is_an_error(fitted):

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from hpfracc_nn.layers.torch import ARFIMA
+from hpfracc_nn.layers.torch import ARFIMA, Alpha
 from tests.layer_cases import Draw, LayerCase
 from tests.layer_cases.fractional import differences
 
@@ -16,8 +16,8 @@ LAGS = 2
 class Estimated(ARFIMA):
     """A model with a mean and lags that are not zero."""
 
-    def __init__(self, *args: Any, **options: Any):
-        super().__init__(*args, **options)
+    def __init__(self, *args: Any, alpha: float | Alpha = 0.3, **options: Any):
+        super().__init__(*args, alpha=alpha, **options)
         for parameter, values in ((self.mean, 0.7), (self.ar, [0.5, -0.3])):
             if parameter is not None and not parameter.is_meta:
                 with torch.no_grad():
@@ -42,7 +42,9 @@ def of_rows(draw: Draw, batch: int) -> tuple[Any, ...]:
 
 
 REFUSALS = (
-    ("alpha", lambda: ARFIMA(alpha=1.5), ValueError, "alpha=1.5"),
+    ("alpha", lambda: ARFIMA(alpha=2.5), ValueError, "alpha=2.5"),
+    ("outside", lambda: ARFIMA(alpha=0.3, bounds=(0.4, 1)), ValueError, "alpha within its bounds"),
+    ("orders", lambda: ARFIMA(alpha=[0.3, 0.4]), ValueError, r"ARFIMA\(alpha=\[0.3, 0.4\]\): needs one order"),  # type: ignore[arg-type]
     ("lags", lambda: ARFIMA(-1), ValueError, r"ARFIMA\(ar=-1\): needs ar >= 0"),
     ("integers", lambda: ARFIMA()(torch.arange(5)), TypeError, "dtype"),
     ("rank", lambda: ARFIMA()(torch.tensor(1.0)), ValueError, r"ARFIMA\(x\): needs at least one axis"),

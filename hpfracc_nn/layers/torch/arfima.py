@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.differencing import fdiff
+from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
+from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.torch import arfima_fit
 from hpfracc_nn.layers.torch.arfima_fit import ArfimaEstimates
@@ -35,10 +37,12 @@ class ARFIMA(nn.Module):
 
     Args:
         ar: p, the number of lags.
-        alpha: The order of the difference, usually called d; where learning starts.
-        learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays. A series is stationary below 1/2 and invertible above -1/2; with lags, an
-            order below 0 can stand for one above: (1 - 0.95 z) (1 - z)**-0.5 is nearly (1 - z)**0.5.
+        alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` or
+            `ProbabilisticAlpha` of shape [], which then is the order, with its own bounds; a random one is not fitted.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is the unit interval around its first value. A series is stationary
+            below 1/2 and invertible above -1/2; with lags, an order below 0 can stand for one above:
+            (1 - 0.95 z) (1 - z)**-0.5 is nearly (1 - z)**0.5.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameters.
@@ -71,9 +75,9 @@ class ARFIMA(nn.Module):
         self,
         ar: int = 1,
         *,
-        alpha: float = 0.3,
+        alpha: float | Alpha = 0.3,
         learn_alpha: bool = True,
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: tuple[float, float] | None = None,
         dim: int = -1,
         manager: BackendManager | None = None,
         device: torch.device | str | None = None,
@@ -87,12 +91,14 @@ class ARFIMA(nn.Module):
             alpha,
             "grunwald_letnikov",
             learn_alpha=learn_alpha,
-            bounds=bounds if learn_alpha else None,
+            bounds=bounds,
             dim=dim,
             manager=manager,
             device=device,
             dtype=dtype,
         )
+        if self.difference.channels is not None:
+            raise ValueError(f"ARFIMA(alpha={alpha}): needs one order; make a model for each series.")
         self.mean = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
         weights = torch.zeros(self.lags, device=device, dtype=dtype)
         self.register_parameter("ar", nn.Parameter(weights) if self.lags else None)
@@ -101,7 +107,7 @@ class ARFIMA(nn.Module):
 
     @property
     def alpha(self) -> float | Tensor:
-        """The order in real units: a float64 tensor where it is learned."""
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.difference.alpha  # type: ignore[return-value]  # one order
 
     @property
@@ -277,6 +283,11 @@ class ARFIMA(nn.Module):
 
     def _read(self, method: str, series: Any, least: int) -> Tensor:
         """Return the series as a float64 tensor where the parameters are, or raise."""
+        if self.difference.learn_alpha and isinstance(self.difference.order, ProbabilisticAlpha):
+            raise ValueError(
+                f"ARFIMA.{method}: needs an order that is a number, and alpha is random; train the layer with a loss "
+                "and order.kl(), or pass a number or an Alpha."
+            )
         values = series.detach() if isinstance(series, Tensor) else torch.from_numpy(_real(method, series))
         if values.is_complex():
             raise TypeError(f"ARFIMA.{method}(series of dtype {values.dtype}): needs real samples; pass series.real.")
