@@ -148,6 +148,15 @@ def test_the_time_axis_of_the_layer_does_not_matter_to_the_model(series, fitted,
     assert model.forecast(3).numpy() == pytest.approx(fitted.forecast(3).numpy(), rel=1e-9)
 
 
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_mode_of_the_caller_does_not_matter(series, fitted, mode):
+    model = ARFIMA(1)
+    with mode():
+        model.fit(torch.as_tensor(series))
+        assert model.forecast(2).numpy() == pytest.approx(fitted.forecast(2).numpy(), rel=1e-9)
+    assert model.estimates.values == pytest.approx(fitted.estimates.values, rel=1e-12)
+
+
 def test_a_fitted_model_is_copied_with_its_series(fitted):
     assert torch.equal(copy.deepcopy(fitted).forecast(3), fitted.forecast(3))
 

@@ -190,13 +190,13 @@ class ARFIMA(nn.Module):
             ValueError: There are too few samples, or they are not finite or all the same.
             TypeError: The samples are no real numbers.
         """
-        samples = self._read("fit", series, 2 + 2 * (self.lags + 2))
         if not (self.difference.learn_alpha or self.lags or learn_mean):
             raise ValueError(
-                "ARFIMA.fit: needs something to estimate; pass learn_alpha=True, lags, or learn_mean=True."
+                "ARFIMA.fit: needs something to estimate; pass learn_alpha=True, ar=1 or more, or learn_mean=True."
             )
-        self._estimates = arfima_fit.fit(self, samples, bool(learn_mean))
-        self._series = samples
+        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
+            self._series = self._read("fit", series, 2 + 2 * (self.lags + 2)).clone()
+            self._estimates = arfima_fit.fit(self, self._series, bool(learn_mean))
         return self
 
     def errors_of(self, series: Tensor) -> Tensor:
