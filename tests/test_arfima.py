@@ -45,8 +45,14 @@ def fitted(series):
     return ARFIMA(1).fit(series)
 
 
-@pytest.mark.parametrize("learn_mean", [False, True])
-@pytest.mark.parametrize("lags", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("lags", "learn_mean"),
+    [
+        (1, False),
+        (1, True),
+        *[pytest.param(lags, mean, marks=pytest.mark.slow) for lags in (0, 2) for mean in (False, True)],
+    ],
+)
 def test_it_finds_the_minimum_of_the_sum_of_squares(series, lags, learn_mean):
     model = ARFIMA(lags).fit(series, learn_mean=learn_mean)
     assert model.estimates.names == ("alpha", *["mean"] * learn_mean, *[f"ar{k + 1}" for k in range(lags)])

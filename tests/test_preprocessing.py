@@ -61,7 +61,7 @@ def test_it_passes_the_checks_of_scikit_learn(kind, given):
 
 
 @options
-@pytest.mark.parametrize("kind", [UntaggedFractional, UntaggedStationary])
+@pytest.mark.parametrize("kind", [UntaggedFractional, pytest.param(UntaggedStationary, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:Skipping check", "ignore:.*keeps its unit root")
 def test_of_all_checks_only_those_fail_that_take_rows_for_independent(kind, given):
     results = check_estimator(kind(**given), on_fail=None)
@@ -118,8 +118,15 @@ def test_it_stands_in_a_pipeline(walks):
     assert model.fit(walks, walks[:, 0]).predict(walks).shape == (600,)
 
 
-@pytest.mark.parametrize("mode", ["same", "valid"])
-@pytest.mark.parametrize("policy", ["fixed", "expanding"])
+@pytest.mark.parametrize(
+    ("mode", "policy"),
+    [
+        ("valid", "fixed"),
+        pytest.param("same", "fixed", marks=pytest.mark.slow),
+        pytest.param("same", "expanding", marks=pytest.mark.slow),
+        pytest.param("valid", "expanding", marks=pytest.mark.slow),
+    ],
+)
 def test_the_order_found_passes_the_test_and_one_just_below_does_not(walks, mode, policy):
     window = 30
     taken = StationaryDifferencer(window=window, mode=mode, window_policy=policy, precision=0.02).fit(walks)
