@@ -186,6 +186,7 @@ FAULTS = [
     (lambda: ARFIMA().fit(np.ones((2, 30))), ValueError, "ARFIMA.fit(series of shape (2, 30)): needs one axis of at"),
     (lambda: ARFIMA().fit(np.ones(5)), ValueError, "ARFIMA.fit(series of shape (5,)): needs one axis of at least 8"),
     (lambda: ARFIMA().fit(np.ones(30)), ValueError, "ARFIMA.fit(series): needs samples that vary; all are 1; pass"),
+    (lambda: ARFIMA().fit(np.full(30, 0.1)), ValueError, "ARFIMA.fit(series): needs samples that vary; all are 0.1;"),
     (lambda: ARFIMA().fit(np.append(S, np.nan)), ValueError, "ARFIMA.fit(series): needs finite samples; series[30]=n"),
     (lambda: ARFIMA().fit(S + 1j), TypeError, "ARFIMA.fit(series of dtype complex128): needs real samples; pass"),
     (lambda: ARFIMA().fit(torch.ones(30) + 1j), TypeError, "ARFIMA.fit(series of dtype torch.complex64): needs real"),

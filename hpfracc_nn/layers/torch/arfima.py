@@ -167,6 +167,7 @@ class ARFIMA(nn.Module):
             raise TypeError(
                 f"ARFIMA.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
             )
+        computed_in("ARFIMA.step", x)
         stream, past = state
         u, stream = self.difference.step(x - self.mean, stream)
         if self.ar is None:
@@ -195,8 +196,9 @@ class ARFIMA(nn.Module):
                 "ARFIMA.fit: needs something to estimate; pass learn_alpha=True, ar=1 or more, or learn_mean=True."
             )
         with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
-            self._series = self._read("fit", series, 2 + 2 * (self.lags + 2)).clone()
-            self._estimates = arfima_fit.fit(self, self._series, bool(learn_mean))
+            samples = self._read("fit", series, 2 + 2 * (self.lags + 2)).clone()
+            self._estimates = arfima_fit.fit(self, samples, bool(learn_mean))
+        self._series = samples
         return self
 
     def errors_of(self, series: Tensor) -> Tensor:
@@ -279,7 +281,7 @@ class ARFIMA(nn.Module):
             return self._read(method, series, 1)
         if self._series is None:
             raise ValueError(f"ARFIMA.{method}(series=None): needs a series to go on with; pass one, or fit one first.")
-        return self._series
+        return self._series.to(self.mean.device)
 
     def _read(self, method: str, series: Any, least: int) -> Tensor:
         """Return the series as a float64 tensor where the parameters are, or raise."""

@@ -52,7 +52,7 @@ def fit(model: Model, samples: Tensor, learn_mean: bool) -> ArfimaEstimates:
         ValueError: All samples are the same.
     """
     level, scale = samples.mean(), samples.std()
-    if not bool(scale > 0):
+    if bool(samples.min() == samples.max()):
         raise ValueError(f"ARFIMA.fit(series): needs samples that vary; all are {float(level):.6g}; pass others.")
     scaled = (samples - level) / scale
     candidates = [_descended(model, start, scaled, learn_mean) for start in _starts(model)]
@@ -99,7 +99,7 @@ def covariance_of(model: Model, samples: Tensor) -> np.ndarray:
     if fault or _is_at_bound(model):
         return np.full(hessian.shape, np.nan)
     variance = total / (len(samples) - len(hessian))
-    slopes = torch.ones(len(hessian), dtype=torch.float64)
+    slopes = hessian.new_ones(len(hessian))
     if model.difference.learn_alpha:  # the layer keeps alpha in its bounds by a transform
         (slopes[0],) = torch.autograd.grad(model.alpha, model.difference.order.raw)
     found = 2 * variance * torch.cholesky_inverse(factor) * torch.outer(slopes, slopes)
@@ -118,8 +118,8 @@ def _starts(model: Model) -> list[float | None]:
     if not model.difference.learn_alpha:
         return [None]
     low, high = model.difference.order.bounds
-    inside = [start for start in _STARTS if low < start < high]
-    return [*inside] or [(low + high) / 2]
+    inside: list[float | None] = [start for start in _STARTS if low < start < high]
+    return inside or [(low + high) / 2]
 
 
 def _descended(model: Model, start: float | None, samples: Tensor, learn_mean: bool) -> Model:
