@@ -9,6 +9,7 @@ from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.linear import FractionalLinear
 from hpfracc_nn.layers.torch.parameter_groups import param_groups
+from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
 
 __all__ = [
     "ARFIMA",
@@ -16,6 +17,8 @@ __all__ = [
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
     "FractionalLayer",
     "FractionalLinear",
     "ProbabilisticAlpha",
