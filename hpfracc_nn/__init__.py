@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, solvers, training
+    from hpfracc_nn import fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         caputo,
         choose,
         derivative,
+        fdiff,
         fractional_fourier,
         grunwald_letnikov,
         integral,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         workload,
     )
     from hpfracc_nn.layers.torch import (
+        ARFIMA,
         Alpha,
         FractionalConv1d,
         FractionalConv2d,
@@ -64,6 +66,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ARFIMA",
     "DEFINITIONS",
     "MULTIPLIERS",
     "SCHEMES",
@@ -106,6 +109,7 @@ __all__ = [
     "configure",
     "derivative",
     "fdeint",
+    "fdiff",
     "fractional",
     "fractional_fourier",
     "fsdeint",
@@ -115,6 +119,7 @@ __all__ = [
     "logarithmic_times",
     "mittag_leffler",
     "param_groups",
+    "preprocessing",
     "riemann_liouville",
     "selection",
     "solve",
@@ -124,8 +129,9 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _LAYERS = (
+    "ARFIMA",
     "Alpha",
     "FractionalConv1d",
     "FractionalConv2d",

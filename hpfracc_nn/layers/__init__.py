@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import Any
 
 _TORCH = (
+    "ARFIMA",
     "Alpha",
     "FractionalConv1d",
     "FractionalConv2d",
@@ -19,6 +20,7 @@ _TORCH = (
 )
 
 __all__ = [
+    "ARFIMA",
     "Alpha",
     "FractionalConv1d",
     "FractionalConv2d",

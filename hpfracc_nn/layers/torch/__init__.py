@@ -2,6 +2,7 @@
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
+from hpfracc_nn.layers.torch.arfima import ARFIMA
 from hpfracc_nn.layers.torch.conv1d import FractionalConv1d
 from hpfracc_nn.layers.torch.conv2d import FractionalConv2d
 from hpfracc_nn.layers.torch.difference import FractionalDifference
@@ -11,6 +12,7 @@ from hpfracc_nn.layers.torch.parameter_groups import param_groups
 from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
 
 __all__ = [
+    "ARFIMA",
     "Alpha",
     "FractionalConv1d",
     "FractionalConv2d",
