@@ -23,7 +23,7 @@ ARROWS = {
     "errors": set(),
     "selection": {"errors"},
     "fractional": {"errors", "selection"},
-    "layers": {"errors", "selection", "fractional"},
+    "layers": {"errors", "selection", "fractional", "solvers"},
     "solvers": {"errors", "selection", "fractional"},
     "training": {"errors", "selection", "fractional", "layers", "solvers"},
     "data": {"", "errors", "selection", "fractional", "layers", "solvers", "training"},

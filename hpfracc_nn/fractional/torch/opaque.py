@@ -163,7 +163,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x, definition)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    with _plainly():
+    with plainly():
         data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
@@ -238,7 +238,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
     layout, dtype = _layout(operator, g, definition), computed_in(operator.owner, g, definition)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
-    with _plainly():
+    with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
         grads = arranged(g.detach(), layout, dtype)
         product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
@@ -363,7 +363,7 @@ _PLAIN = (
 
 
 @contextmanager
-def _plainly() -> Iterator[None]:
+def plainly() -> Iterator[None]:
     """Compute as in a plain call, whatever was entered on the way here.
 
     An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records

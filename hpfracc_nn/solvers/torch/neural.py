@@ -9,20 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.call import Method
+from hpfracc_nn.solvers.torch.equation import CaputoEquation
 from hpfracc_nn.solvers.torch.ode import solved
 from hpfracc_nn.solvers.torch.packing import S
 from hpfracc_nn.solvers.torch.problem import Progress
 from hpfracc_nn.solvers.torch.wrapped import bare
 
 
-class NeuralFDE(nn.Module):
+class NeuralFDE(CaputoEquation):
     """y0 to the solution of D^alpha y = f(t, y) at given times, with a learnable alpha.
 
     Beside a network that is free to change, an order that is learned is a hyper-parameter and no measurement: the
@@ -52,9 +51,22 @@ class NeuralFDE(nn.Module):
     Example:
         >>> class Pendulum(torch.nn.Module):
         ...     def __init__(self):
-        ...         super().__init__()
-        ...         self.net = torch.nn.Linear(2, 2)
-        ...     def forward(self, t, y):
+        ...         super().__init__(
+            alpha,
+            learn_alpha=learn_alpha,
+            bounds=bounds,
+            scheme=scheme,
+            history=history,
+            mesh=mesh,
+            n_steps=n_steps,
+            adjoint=adjoint,
+            manager=manager,
+            device=device,
+            dtype=dtype,
+        )
+        self.f = f
+
+    def forward(self, t, y):
         ...         return self.net(y)
         >>> model = NeuralFDE(Pendulum(), alpha=0.8, learn_alpha=True)
         >>> model(torch.zeros(16, 2), torch.linspace(0, 1, 51)).shape
@@ -147,11 +159,3 @@ class NeuralFDE(nn.Module):
                 f"NeuralFDE(bounds={(low, high)}): needs dy0 = 0 where 1 lies between the bounds, because the solution "
                 "jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees; pass zeros, or bounds on one side of 1."
             )
-
-    def extra_repr(self) -> str:
-        kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self.alpha.tolist()}"
-        method = self.method
-        return (
-            f"{kind}, scheme={method.scheme.name!r}, history={method.history.name!r}, "
-            f"mesh={type(method.mesh).__name__.lower()!r}, n_steps={self.n_steps}"
-        )
