@@ -23,8 +23,8 @@ ARROWS = {
     "errors": set(),
     "selection": {"errors"},
     "fractional": {"errors", "selection"},
-    "layers": {"errors", "selection", "fractional", "solvers"},
     "solvers": {"errors", "selection", "fractional"},
+    "layers": {"errors", "selection", "fractional", "solvers"},  # a block is a memory equation, solved
     "training": {"errors", "selection", "fractional", "layers", "solvers"},
     "data": {"", "errors", "selection", "fractional", "layers", "solvers", "training"},
     "commands": {"errors", "selection"},
