@@ -45,7 +45,7 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+    from hpfracc_nn.layers.torch import FDEBlock, FractionalDifference, FractionalGraphConv, FractionalLayer, FSDEBlock
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -64,7 +64,10 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FDEBlock",
+    "FSDEBlock",
     "FractionalDifference",
+    "FractionalGraphConv",
     "FractionalLaplacian",
     "FractionalLayer",
     "GrunwaldLetnikov",
@@ -108,7 +111,10 @@ __all__ = [
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(
+        ("FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer"),
+        "hpfracc_nn.layers.torch",
+    ),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

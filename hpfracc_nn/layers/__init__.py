@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FractionalDifference", "FractionalLayer")
+_TORCH = ("Alpha", "FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer")
 
-__all__ = ["Alpha", "FractionalDifference", "FractionalLayer"]
+__all__ = ["Alpha", "FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer"]
 
 
 def __getattr__(name: str) -> Any:

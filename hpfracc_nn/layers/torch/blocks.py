@@ -126,7 +126,9 @@ class FSDEBlock(nn.Module):
 
     With diffusion 0 it is the `FDEBlock` of the same drift. Each call draws other paths, in training and after
     `eval()` alike, because z(t1) is a random variable of the model and not a regulariser: average several calls, or
-    what a network makes of them, for a prediction. `torch.manual_seed`, or a generator in the call, makes it repeatable.
+    what a network makes of them, for a prediction. `torch.manual_seed`, or a generator in the call, makes it
+    repeatable. Backwards the same paths are replayed, by the exact adjoint. A compiler runs the solve as it is, outside
+    of its graph.
 
     Args:
         drift: Called as drift(t, z), of z's shape; its parameters are learned.
@@ -148,8 +150,8 @@ class FSDEBlock(nn.Module):
         dtype: Of alpha's parameter; alpha itself is float64.
 
     Shape:
-        Input and output: [..., state], the same; floating. Half precision reaches drift and diffusion as it is, and is
-        added up in float32.
+        Input and output: [..., state], the same; floating. With half precision drift and diffusion run under autocast,
+        and what they return is added up in float32.
 
     Raises:
         ValueError: An argument is out of range, or things do not go together.
@@ -226,7 +228,16 @@ class FSDEBlock(nn.Module):
             generator: Where the noise is drawn; None is the default generator of x's device.
         """
         check_floating(type(self).__name__, x)
-        return self.equation(x, (0.0, self.t1), generator=generator)[-1]
+        if x.is_meta or x.numel() == 0:  # nothing to draw for: the shape alone
+            return x + self.equation.drift(x.new_zeros(()), x)
+        if x.dtype in HALVES:
+            with torch.autocast(x.device.type, x.dtype):
+                return self._solved(x.float(), generator).to(x.dtype)
+        return self._solved(x, generator)
+
+    def _solved(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
+        states: Tensor = self.equation(x, (0.0, self.t1), generator=generator)
+        return states[-1]
 
     def extra_repr(self) -> str:
         return f"t1={self.t1:g}, n_steps={self.n_steps}"

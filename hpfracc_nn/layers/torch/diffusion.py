@@ -98,7 +98,7 @@ class GraphAttention(nn.Module):
         query, key = (self._headed(linear(x)).to(dtype) for linear in (self.query, self.key))
         scores = (query.index_select(0, target) * key.index_select(0, source)).sum(-1) / math.sqrt(self.head_channels)
         peak = scores.new_zeros(x.shape[0], self.heads)
-        peak = peak.index_reduce(0, target, scores.detach(), "amax", include_self=False)
+        peak = peak.scatter_reduce(0, target[:, None].expand_as(scores), scores.detach(), "amax", include_self=False)
         found = (scores - peak.index_select(0, target)).exp()
         if edge_weight is not None:
             found = found * edge_weight.to(dtype)[:, None]
