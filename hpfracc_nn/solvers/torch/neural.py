@@ -51,22 +51,9 @@ class NeuralFDE(CaputoEquation):
     Example:
         >>> class Pendulum(torch.nn.Module):
         ...     def __init__(self):
-        ...         super().__init__(
-            alpha,
-            learn_alpha=learn_alpha,
-            bounds=bounds,
-            scheme=scheme,
-            history=history,
-            mesh=mesh,
-            n_steps=n_steps,
-            adjoint=adjoint,
-            manager=manager,
-            device=device,
-            dtype=dtype,
-        )
-        self.f = f
-
-    def forward(self, t, y):
+        ...         super().__init__()
+        ...         self.net = torch.nn.Linear(2, 2)
+        ...     def forward(self, t, y):
         ...         return self.net(y)
         >>> model = NeuralFDE(Pendulum(), alpha=0.8, learn_alpha=True)
         >>> model(torch.zeros(16, 2), torch.linspace(0, 1, 51)).shape
@@ -89,33 +76,20 @@ class NeuralFDE(CaputoEquation):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        super().__init__()
-        owner = type(self).__name__
+        super().__init__(
+            alpha,
+            learn_alpha=learn_alpha,
+            bounds=bounds,
+            scheme=scheme,
+            history=history,
+            mesh=mesh,
+            n_steps=n_steps,
+            adjoint=adjoint,
+            manager=manager,
+            device=device,
+            dtype=dtype,
+        )
         self.f = f
-        self.method = Method.of(owner, scheme, history, mesh)
-        self.n_steps, self.adjoint, self.learn_alpha = n_steps, adjoint, bool(learn_alpha)
-        values = np.asarray(alpha, dtype=np.float64)
-        low, high = bounds
-        if self.learn_alpha and not 0 <= low < high <= 2:
-            raise ValueError(
-                f"{owner}(bounds={bounds}): needs 0 <= low < high <= 2; pass for example (0, 1), or (1, 2) where dy0 "
-                "is given."
-            )
-        if not ((values > 0) & (values < 2)).all():
-            raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
-        self._fixed = None if self.learn_alpha else values.copy()  # no buffer: model.float() would round it
-        self.order: Alpha | None = None
-        if self.learn_alpha:
-            self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
-        self.site = (manager or default_manager()).site(self.method.op, "torch")
-
-    @property
-    def alpha(self) -> Tensor:
-        """The order in real units, float64."""
-        if self.order is not None:
-            return self.order()
-        assert self._fixed is not None, "an order is learned or fixed"
-        return torch.as_tensor(self._fixed).clone()
 
     def forward(
         self,
