@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +30,7 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         widths = (2, 20, 20, 1)
-        self.layers = nn.ModuleList(nn.Linear(*pair, dtype=torch.float64) for pair in zip(widths, widths[1:]))
+        self.layers = nn.ModuleList(nn.Linear(*pair, dtype=torch.float64) for pair in pairwise(widths))
 
     def forward(self, x: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         """Return u and u_xx at points x [points] and times t [times], both [points, times]."""

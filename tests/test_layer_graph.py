@@ -30,13 +30,13 @@ def test_two_nodes_approach_each_other_like_a_mittag_leffler_function(alpha):
     # The difference d of two joined nodes obeys D^alpha d = -2 d; the scheme is of first order.
     x = torch.randn(2, 3, dtype=torch.float64)
     errors = []
-    for n_steps in (128, 256):
+    for n_steps in (64, 128):
         layer = made("diffusion", alpha, t1=1.0, n_steps=n_steps)
         start, found = layer.lin(x), layer(x, PAIR)
         exact = mittag_leffler(-2.0, alpha)
         errors.append(float(((found[0] - found[1]) / (start[0] - start[1]) - exact).abs().max()))
         torch.testing.assert_close(found.mean(0), start.mean(0), rtol=1e-12, atol=1e-12)
-    assert errors[1] < 0.02
+    assert errors[1] < 0.03
     assert math.log2(errors[0] / errors[1]) == pytest.approx(1, abs=0.25)
 
 
@@ -45,11 +45,21 @@ def test_memory_keeps_nodes_apart_at_depth():
     # E_a(-2 t^a) falls like t^-a / (2 Gamma(1 - a)), exp(-2 t) far below what float32 resolves beside 1.
     x, apart = torch.randn(2, 3, dtype=torch.float64), {}
     for alpha in (0.5, 1.0):
-        layer = made("diffusion", alpha, t1=32.0, n_steps=64)
+        layer = made("diffusion", alpha, t1=32.0, n_steps=128)
         found, start = layer(x, PAIR), layer.lin(x)
         apart[alpha] = float(((found[0] - found[1]) / (start[0] - start[1])).abs().max())
     assert apart[0.5] == pytest.approx(32**-0.5 / (2 * math.gamma(0.5)), rel=0.05)
     assert apart[1.0] < 1e-12
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("alpha", [0.3, 0.5, 0.8, 1.0])
+def test_the_longest_step_is_where_the_most_different_nodes_cease_to_approach_each_other(alpha):
+    x, longest = torch.randn(2, 3, dtype=torch.float64), made("diffusion", alpha).longest_step
+    for factor, is_stable in ((0.97, True), (1.03, False)):
+        layer = made("diffusion", alpha, t1=longest * factor * 400, n_steps=400)
+        start, found = layer.lin(x), layer(x, PAIR)
+        assert bool(((found[0] - found[1]).abs() < (start[0] - start[1]).abs()).all()) == is_stable
 
 
 @both
@@ -128,15 +138,15 @@ def test_an_object_like_data_is_taken_apart():
 
 @torch.no_grad()
 def test_calls_are_bit_identical_and_float32_is_right_at_depth():
-    wide = made(t1=32.0, n_steps=64)
-    narrow = made(t1=32.0, n_steps=64, dtype=torch.float32)
+    wide = made(t1=32.0, n_steps=128)
+    narrow = made(t1=32.0, n_steps=128, dtype=torch.float32)
     narrow.load_state_dict(wide.state_dict())
     x, edges = inputs(Draw(), 20)
     found = narrow(x.float(), edges)
     assert torch.equal(found, narrow(x.float(), edges))
     expected = wide(x, edges)
-    # 64 steps that each add up to 64 numbers, rounded to 6e-8
-    assert float((found.double() - expected).abs().max() / expected.abs().max()) < 2e-6
+    # 128 steps that each add up to 128 numbers, rounded to 6e-8: 7e-7 where errors are independent
+    assert float((found.double() - expected).abs().max() / expected.abs().max()) < 3e-6
 
 
 def test_a_users_module_may_draw_random_numbers_where_it_is_not_called_again():

@@ -59,7 +59,7 @@ def numpy_field(field: Any) -> Callable[[float, np.ndarray], np.ndarray]:
 
 
 def rectangle(f: Callable[[float, np.ndarray], np.ndarray], x: np.ndarray, alpha: Any, steps: int, h: float) -> Any:
-    """Return x + h**alpha sum b_(n-1-j) f(j h, z_j) at the last step, b_k = ((k+1)**alpha - k**alpha) / Gamma(1+alpha)."""
+    """Return x + h**alpha sum of b_(n-1-j) f(j h, z_j), b_k = ((k+1)**alpha - k**alpha) / Gamma(1+alpha)."""
     alphas = np.broadcast_to(np.asarray(alpha, dtype=np.float64), x.shape[-1:])
     gammas = np.array([math.gamma(1 + a) for a in alphas])
     states = [x]
@@ -73,7 +73,7 @@ def rectangle(f: Callable[[float, np.ndarray], np.ndarray], x: np.ndarray, alpha
 
 
 def corrected(f: Callable[[float, np.ndarray], np.ndarray], x: np.ndarray, a: float, steps: int, h: float) -> Any:
-    """Return the last state of the fractional Adams method, as Diethelm, Ford & Freed (2004) write it: (1.14), (1.16)."""
+    """Return the last state of the fractional Adams method as Diethelm, Ford & Freed (2004) write it."""
     states = [x]
     for k in range(steps):
         predicted, known = x.copy(), x.copy()

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -147,7 +147,7 @@ CASES = [
             ("alpha", lambda: FractionalGraphConv(3, 4, alpha=1.3), ValueError, "0 < alpha <= 1"),
             ("orders", lambda: FractionalGraphConv(3, 4, alpha=[0.2, 0.3]), ValueError, "each of the 4"),
             ("name", lambda: FractionalGraphConv(3, 4, func="gat"), ValueError, "'attention', 'diffusion'"),
-            ("function", lambda: FractionalGraphConv(3, 4, func=torch.tanh), TypeError, "wrap a function"),
+            ("function", lambda: FractionalGraphConv(3, 4, func=cast(Any, torch.tanh)), TypeError, "wrap a function"),
         ),
     ),
     LayerCase(
@@ -161,7 +161,13 @@ CASES = [
         second=False,
     ),
     LayerCase(
-        FractionalGraphConv, (3, CHANNELS), weighted, of_diffusion, {**OPTIONS, "func": "diffusion"}, "mean", second=False
+        FractionalGraphConv,
+        (3, CHANNELS),
+        weighted,
+        of_diffusion,
+        {**OPTIONS, "func": "diffusion"},
+        "mean",
+        second=False,
     ),
     LayerCase(Own, (3, CHANNELS), weighted, of_messages, OPTIONS, "messages", second=False),
 ]

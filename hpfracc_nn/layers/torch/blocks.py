@@ -30,8 +30,9 @@ class FDEBlock(CaputoEquation):
 
         z_n = x + h**alpha sum over j < n of b_(n - 1 - j) f(j h, z_j).
 
-    At alpha = 1 every b_k is 1, and it is n_steps times z + h f(t, z): a residual network with shared weights. It costs n_steps
-    evaluations of f; backwards, by the exact adjoint, only the n_steps + 1 states are kept and f is evaluated again.
+    At alpha = 1 every b_k is 1, and it is n_steps times z + h f(t, z): a residual network with shared weights. It
+    costs n_steps evaluations of f; backwards, by the exact adjoint, only the n_steps + 1 states are kept and f is
+    evaluated again.
     Beside a network that is free to change, a learned order is a hyper-parameter and no measurement.
 
     The layer can stand in `nn.Sequential`. Eager calls are solved as by `fdeint`, with its checks: f may not draw
@@ -120,7 +121,9 @@ class FDEBlock(CaputoEquation):
 
 
 class FSDEBlock(nn.Module):
-    """x to z(t1), where z follows dZ = drift dt + diffusion dW from x, or below alpha = 1 the equation with memory
+    """x to z(t1), where dZ = drift dt + diffusion dW and z(0) = x, or below alpha = 1 the equation with memory.
+
+    That is the stochastic Volterra equation
 
         z(t) = x + integral from 0 to t of (t - s)**(alpha - 1) / Gamma(alpha) [drift ds + diffusion dW].
 
@@ -248,8 +251,8 @@ def check_memory(owner: str, alpha: float | Sequence[float], bounds: tuple[float
     values = np.asarray(alpha, dtype=np.float64)
     if not ((values > 0) & (values <= 1)).all():
         raise ValueError(
-            f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use NeuralFDE, "
-            "which takes its derivative too."
+            f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
+            "NeuralFDE, which takes its derivative too."
         )
     low, high = bounds
     if not 0 <= low < high <= 1:

@@ -55,7 +55,9 @@ class GraphAttention(nn.Module):
 
     With q = W_q x and k = W_k x per head, the edge from j to i has
 
-        A[i, j] = mean over heads of w_ij exp(<q_i, k_j> / sqrt(d)) / sum over edges l to i of w_il exp(<q_i, k_l> / sqrt(d)).
+        A[i, j] = mean over heads of w_ij exp(s_ij) / sum over edges from l to i of w_il exp(s_il),
+
+    s_ij = <q_i, k_j> / sqrt(d).
 
     Args:
         channels: Of the nodes.
