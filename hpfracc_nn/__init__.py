@@ -45,7 +45,19 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FDEBlock, FractionalDifference, FractionalGraphConv, FractionalLayer, FSDEBlock
+    from hpfracc_nn.layers.torch import (
+        Alpha,
+        FDEBlock,
+        FractionalConv1d,
+        FractionalConv2d,
+        FractionalDifference,
+        FractionalGraphConv,
+        FractionalLayer,
+        FractionalLinear,
+        FSDEBlock,
+        ProbabilisticAlpha,
+        param_groups,
+    )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -57,6 +69,7 @@ __all__ = [
     "MULTIPLIERS",
     "SCHEMES",
     "SDE",
+    "Alpha",
     "AtanganaBaleanu",
     "BackendManager",
     "Caputo",
@@ -66,10 +79,13 @@ __all__ = [
     "DistributedOrder",
     "FDEBlock",
     "FSDEBlock",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
     "FractionalGraphConv",
     "FractionalLaplacian",
     "FractionalLayer",
+    "FractionalLinear",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
@@ -79,6 +95,7 @@ __all__ = [
     "NeuralFSDE",
     "PeriodicRiesz",
     "PeriodicWeyl",
+    "ProbabilisticAlpha",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
@@ -99,6 +116,7 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "param_groups",
     "riemann_liouville",
     "selection",
     "solve",
@@ -109,12 +127,22 @@ __all__ = [
 ]
 
 _ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_LAYERS = (
+    "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGraphConv",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(
-        ("FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer"),
-        "hpfracc_nn.layers.torch",
-    ),
+    **dict.fromkeys(_LAYERS, "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

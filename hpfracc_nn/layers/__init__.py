@@ -5,9 +5,33 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer")
+_TORCH = (
+    "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGraphConv",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+)
 
-__all__ = ["Alpha", "FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer"]
+__all__ = [
+    "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGraphConv",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,9 +1,26 @@
 """Layers for PyTorch."""
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.layers.torch.blocks import FDEBlock, FSDEBlock
+from hpfracc_nn.layers.torch.conv1d import FractionalConv1d
+from hpfracc_nn.layers.torch.conv2d import FractionalConv2d
 from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.graph import FractionalGraphConv
+from hpfracc_nn.layers.torch.linear import FractionalLinear
+from hpfracc_nn.layers.torch.parameter_groups import param_groups
 
-__all__ = ["Alpha", "FDEBlock", "FSDEBlock", "FractionalDifference", "FractionalGraphConv", "FractionalLayer"]
+__all__ = [
+    "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGraphConv",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "param_groups",
+]

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise
@@ -40,11 +41,12 @@ class FDEBlock(CaputoEquation):
 
     Args:
         f: The right-hand side, called as f(t, z), t a tensor of no axes, z like x; returns z's shape.
-        alpha: The order, or orders along the last of x's axes, in (0, 1]; the first value where it is learned.
+        alpha: The order, or orders along the last of x's axes, in (0, 1]; the first value where it is learned; or an
+            `Alpha`, which then is the order.
         t1: Where the solution is read.
         n_steps: Equal steps up to there.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays, within (0, 1).
+        bounds: Where a learned alpha stays, within (0, 1); None is (0, 1).
         scheme: As in `fdeint`; "predictor_corrector" costs twice as much and is more accurate for smooth f.
         history: As in `fdeint`.
         adjoint: As in `fdeint`.
@@ -78,12 +80,12 @@ class FDEBlock(CaputoEquation):
     def __init__(
         self,
         f: nn.Module,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         *,
         t1: float = 1.0,
         n_steps: int = 8,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: tuple[float, float] | None = None,
         scheme: str | Scheme = "rectangle",
         history: str | History = "auto",
         adjoint: bool = True,
@@ -246,17 +248,20 @@ class FSDEBlock(nn.Module):
         return f"t1={self.t1:g}, n_steps={self.n_steps}"
 
 
-def check_memory(owner: str, alpha: float | Sequence[float], bounds: tuple[float, float]) -> None:
+def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tuple[float, float] | None) -> None:
     """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with."""
-    values = np.asarray(alpha, dtype=np.float64)
-    if not ((values > 0) & (values <= 1)).all():
-        raise ValueError(
-            f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
-            "NeuralFDE, which takes its derivative too."
-        )
-    low, high = bounds
+    if isinstance(alpha, Alpha):
+        low, high = alpha.bounds
+    else:
+        low, high = (0.0, 1.0) if bounds is None else bounds
+        values = np.asarray(alpha, dtype=np.float64)
+        if not ((values > 0) & (values <= 1)).all():
+            raise ValueError(
+                f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
+                "NeuralFDE, which takes its derivative too."
+            )
     if not 0 <= low < high <= 1:
-        raise ValueError(f"{owner}(bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0, 1).")
+        raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
 
 
 def check_floating(owner: str, x: Any) -> None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.probe import is_watched
 from hpfracc_nn.layers.torch.blocks import HALVES, at_half, check_floating, check_memory
 from hpfracc_nn.layers.torch.diffusion import Diffusion, GraphAttention, MeanDiffusion
@@ -48,11 +49,12 @@ class FractionalGraphConv(CaputoEquation):
         func: "attention", "diffusion", or a module called as func(x, edge_index), or func(x, edge_index, edge_weight)
             where weights are given, for x [nodes, out_channels]: F(x) itself, of the same shape.
         heads: Of the attention.
-        alpha: The order, or one for each of the output's channels, in (0, 1]; the first value where it is learned.
+        alpha: The order, or one for each of the output's channels, in (0, 1]; the first value where it is learned; or
+            an `Alpha`, which then is the order.
         t1: Up to where it diffuses.
         n_steps: Equal steps up to there: the depth.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays, within (0, 1).
+        bounds: Where a learned alpha stays, within (0, 1); None is (0, 1).
         bias: Whether the encoder `lin` has one.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
@@ -88,11 +90,11 @@ class FractionalGraphConv(CaputoEquation):
         *,
         func: str | nn.Module = "attention",
         heads: int = 1,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         t1: float = 8.0,
         n_steps: int = 32,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: tuple[float, float] | None = None,
         bias: bool = True,
         scheme: str | Scheme = "rectangle",
         history: str | History = "auto",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -41,10 +42,10 @@ class CaputoEquation(nn.Module):
 
     def __init__(
         self,
-        alpha: float | Sequence[float],
+        alpha: float | Sequence[float] | Alpha,
         *,
         learn_alpha: bool,
-        bounds: tuple[float, float],
+        bounds: tuple[float, float] | None,
         scheme: str | Scheme,
         history: str | History,
         mesh: str | Mesh,
@@ -57,28 +58,32 @@ class CaputoEquation(nn.Module):
         super().__init__()
         owner = type(self).__name__
         self.method = Method.of(owner, scheme, history, mesh)
-        self.n_steps, self.adjoint, self.learn_alpha = n_steps, adjoint, bool(learn_alpha)
-        values = np.asarray(alpha, dtype=np.float64)
-        low, high = bounds
-        if self.learn_alpha and not 0 <= low < high <= 2:
-            raise ValueError(
-                f"{owner}(bounds={bounds}): needs 0 <= low < high <= 2; pass for example (0, 1), or (1, 2) where dy0 "
-                "is given."
-            )
-        if not ((values > 0) & (values < 2)).all():
-            raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
-        self._fixed = None if self.learn_alpha else values.tolist()  # no buffer: model.float() would round it
+        self.n_steps, self.adjoint = n_steps, adjoint
+        self._fixed: Any = None  # no buffer: model.float() would round it
         self.order: Alpha | None = None
-        if self.learn_alpha:
-            self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
+        if isinstance(alpha, Alpha):
+            _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+            self.order = alpha
+        else:
+            values = np.asarray(alpha, dtype=np.float64)
+            if not ((values > 0) & (values < 2)).all():
+                raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
+            if learn_alpha:
+                low, high = _check_bounds(owner, (0.0, 1.0) if bounds is None else bounds)
+                self.order = Alpha(values.tolist(), (low, high), values.shape, owner=owner, device=device, dtype=dtype)
+            else:
+                self._fixed = values.tolist()
+        self.learn_alpha = self.order is not None
         self.site = (manager or default_manager()).site(self.method.op, "torch")
 
     @property
     def alpha(self) -> Tensor:
-        """The order in real units, float64."""
-        if self.order is not None:
-            return self.order()
-        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
+        """The order in real units, float64; of a random one its mean."""
+        return self._fixed_alpha() if self.order is None else self.order.mean
+
+    def drawn(self) -> Tensor:
+        """Return the order of one solve: alpha, or what a random one draws."""
+        return self._fixed_alpha() if self.order is None else self.order()
 
     def last(self, f: Callable[[Tensor, Tensor], Tensor], y0: Tensor, t1: float) -> Tensor:
         """Return the state at t1 of a solve from 0 on in `n_steps` equal steps, wherever torch runs.
@@ -92,11 +97,14 @@ class CaputoEquation(nn.Module):
         """
         assert self.n_steps is not None, "a layer says how many steps it takes"
         if torch.compiler.is_compiling() or is_watched(y0) or y0.is_meta or y0.numel() == 0:
-            return in_graph.last(type(self).__name__, f, y0, self.alpha, t1, self.n_steps, self.method.scheme)
+            return in_graph.last(type(self).__name__, f, y0, self.drawn(), t1, self.n_steps, self.method.scheme)
         states: Tensor = solved(
-            f, y0, (0.0, t1), self.alpha, self.method, self.site, self.n_steps, adjoint=self.adjoint
+            f, y0, (0.0, t1), self.drawn(), self.method, self.site, self.n_steps, adjoint=self.adjoint
         )
         return states[-1]
+
+    def _fixed_alpha(self) -> Tensor:
+        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
 
     def extra_repr(self) -> str:
         kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self._fixed}"
@@ -105,3 +113,14 @@ class CaputoEquation(nn.Module):
             f"{kind}, scheme={method.scheme.name!r}, history={method.history.name!r}, "
             f"mesh={type(method.mesh).__name__.lower()!r}, n_steps={self.n_steps}"
         )
+
+
+def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    """Return bounds of an order, or raise."""
+    low, high = bounds
+    if not 0 <= low < high <= 2:
+        raise ValueError(
+            f"{owner}(bounds={bounds}): needs 0 <= low < high <= 2; pass for example (0, 1), or (1, 2) where dy0 is "
+            "given."
+        )
+    return low, high

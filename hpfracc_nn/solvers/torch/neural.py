@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import History
@@ -29,9 +30,10 @@ class NeuralFDE(CaputoEquation):
 
     Args:
         f: The right-hand side, called as f(t, y); its parameters are learned.
-        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned.
+        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned; or an
+            `Alpha`, which then is the order.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays. Where they reach above 1 every call needs dy0; where 1 lies inside them dy0
+        bounds: Where a learned alpha stays; None is (0, 1). Where they reach above 1 every call needs dy0; where 1 lies inside them dy0
             is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
@@ -63,10 +65,10 @@ class NeuralFDE(CaputoEquation):
     def __init__(
         self,
         f: nn.Module,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         *,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: tuple[float, float] | None = None,
         scheme: str | Scheme = "predictor_corrector",
         history: str | History = "auto",
         mesh: str | Mesh = "uniform",
@@ -105,7 +107,7 @@ class NeuralFDE(CaputoEquation):
             self.f,
             y0,
             ts,
-            self.alpha,
+            self.drawn(),
             self.method,
             self.site,
             self.n_steps,
