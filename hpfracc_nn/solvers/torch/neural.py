@@ -33,8 +33,8 @@ class NeuralFDE(CaputoEquation):
         alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned; or an
             `Alpha`, which then is the order.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays; None is (0, 1). Where they reach above 1 every call needs dy0; where 1 lies inside them dy0
-            is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
+        bounds: Where a learned alpha stays; None is (0, 1). Where they reach above 1 every call needs dy0; where 1 lies
+            inside them dy0 is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
         mesh: As in `fdeint`.
