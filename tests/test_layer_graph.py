@@ -11,6 +11,7 @@ import torch
 
 from hpfracc_nn import mittag_leffler
 from hpfracc_nn.layers.torch import FractionalGraphConv
+from hpfracc_nn.solvers.schemes import Rectangle
 from tests.layer_cases import Draw
 from tests.layer_cases.graph import Messages, inputs
 
@@ -159,3 +160,15 @@ def test_a_users_module_may_draw_random_numbers_where_it_is_not_called_again():
         FractionalGraphConv(3, 4, func=Dropped())(x, edges)
     FractionalGraphConv(3, 4, func=Dropped(), adjoint=False)(x, edges).sum().backward()
     FractionalGraphConv(3, 4, func=Dropped()).eval()(x, edges).sum().backward()
+
+
+@pytest.mark.parametrize("alpha", [0.2, 0.5, 0.8, 1.0])
+def test_the_limit_of_stability_is_that_of_the_characteristic_function(alpha):
+    # At z = -1 the sum over k of b_k z**(k + 1) is (1 - z) Li_{-alpha}(z) / Gamma(1 + alpha).
+    mpmath = pytest.importorskip("mpmath")
+    found = Rectangle().stability(alpha)
+    assert found == pytest.approx(float(-mpmath.gamma(1 + alpha) / (2 * mpmath.polylog(-alpha, -1))), rel=1e-13)
+    for phase in torch.linspace(0.1, math.pi, 8).tolist():  # the disk of a graph's eigenvalues touches the edge, at -2
+        z = mpmath.e ** (1j * phase) * (1 - 1e-7)
+        edge = mpmath.gamma(1 + alpha) / ((1 - z) * mpmath.polylog(-alpha, z))
+        assert abs(edge + found / 2) > found / 2 * (1 - 1e-5)

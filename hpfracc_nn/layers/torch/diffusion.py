@@ -66,7 +66,7 @@ class GraphAttention(nn.Module):
         device: Of the parameters.
         dtype: Of the parameters.
 
-    Source: Chamberlain et al., GRAND, ICML 2021 (arXiv:2106.10934), equation (5).
+    Source: Chamberlain et al., GRAND, ICML 2021 (arXiv:2106.10934).
     """
 
     def __init__(

@@ -73,8 +73,8 @@ class FractionalGraphConv(CaputoEquation):
         TypeError: An argument has the wrong type.
         FloatingPointError: The solution diverges.
 
-    Source: Kang et al., FROND, ICLR 2024 (arXiv:2404.17099), equations (6) and (11); the attention is that of
-        Chamberlain et al., ICML 2021 (arXiv:2106.10934).
+    Source: Kang et al., FROND, ICLR 2024 (arXiv:2404.17099); the attention is that of Chamberlain et al., GRAND, ICML
+        2021 (arXiv:2106.10934).
 
     Example:
         >>> ring = torch.stack([torch.arange(10), (torch.arange(10) + 1) % 10])
@@ -133,7 +133,9 @@ class FractionalGraphConv(CaputoEquation):
     def longest_step(self) -> float:
         """The longest step with which attention and diffusion are stable on every graph, at the present orders.
 
-        The spectrum of A - D lies within 1 of -1. It comes to -2 where a graph is bipartite; self loops move it up.
+        The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by this step**alpha lies in the
+        scheme's region of stability and touches its edge at -2. There are eigenvalues where a graph is bipartite;
+        self loops move them up.
         """
         alpha = float(self.alpha.detach().min())
         return (Rectangle().stability(alpha) / 2) ** (1 / alpha)

@@ -39,7 +39,7 @@ class Rectangle:
         It is where the characteristic function has its root at -1, where steps alternate: Gamma(1 + alpha) /
         (2 eta(-alpha)), eta Dirichlet's; 2 at alpha = 1, as of Euler's method, and 1 as alpha goes to 0.
 
-        Source: Lubich, IMA J. Numer. Anal. 6 (1986) 87, section 2.
+        Source: Lubich, IMA J. Numer. Anal. 6 (1986) 87.
         """
         alternating = cohen_sum(lambda k: (k + 1) ** alpha - k**alpha)
         return math.gamma(1 + alpha) / alternating
