@@ -3,7 +3,8 @@
 Two graphs, a linear encoder and decoder around `FractionalGraphConv` with attention, steps of 1/4, Adam. On the
 contextual stochastic block model (Deshpande et al., NeurIPS 2018) 200 nodes in four blocks have 16 noisy features, and
 5 nodes of each block a label. In Zachary's karate club nodes have no feature but their number, and 2 of each faction a
-label. Nothing is tuned. The rows of 8 steps say that with the depth tuned ordinary diffusion is as good.
+label. Nothing is tuned. The rows of 8 steps say that with the depth tuned ordinary diffusion is as good; and on the
+club, whose two factions have few ties, it has not come to its end at depth 32.
 """
 
 from __future__ import annotations

@@ -124,9 +124,9 @@ def test_parameters_that_are_passed_for_one_call_get_their_gradients(kind):
 
 @pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector"])
 def test_the_opaque_weights_have_derivatives_of_every_order(scheme):
-    alpha = torch.tensor([0.3, 1.0], dtype=torch.float64, requires_grad=True)
-    assert gradcheck(lambda a: solver_weights(a, scheme, 3, 0.25), alpha)
-    assert gradgradcheck(lambda a: solver_weights(a, scheme, 3, 0.25), alpha)
+    alpha = torch.tensor([0.3, 0.9], dtype=torch.float64, requires_grad=True)
+    assert gradcheck(lambda a: solver_weights(a, scheme, 3, 0.25), alpha, fast_mode=True)
+    assert gradgradcheck(lambda a: solver_weights(a, scheme, 3, 0.25), alpha, fast_mode=True)
 
 
 def test_implicit_schemes_are_refused_where_there_are_no_numbers():

@@ -133,6 +133,7 @@ CASES = [
         inputs,
         of_block,
         OPTIONS,
+        alphas=([0.3, 0.5, 0.8], 0.6, [0.9, 0.2, 0.4]),
         limit=(1.0, residual_network),
         second=False,  # the exact adjoint has first gradients
         refusals=(
@@ -145,7 +146,6 @@ CASES = [
             ("shape", lambda: FDEBlock(Wider())(torch.ones(2, 3)), ValueError, "shape"),
         ),
     ),
-    LayerCase(Block, (), inputs, of_block, OPTIONS, "orders", ([0.3, 0.5, 0.8], 0.6, [0.9, 0.2, 0.4]), second=False),
     LayerCase(Block, (), inputs, of_corrected, {**OPTIONS, "scheme": "predictor_corrector"}, "corrected", second=False),
     LayerCase(
         StochasticBlock,
