@@ -10,6 +10,7 @@ from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.graph import FractionalGraphConv
 from hpfracc_nn.layers.torch.linear import FractionalLinear
 from hpfracc_nn.layers.torch.parameter_groups import param_groups
+from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
 
 __all__ = [
     "Alpha",
@@ -18,7 +19,9 @@ __all__ = [
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
+    "FractionalGRU",
     "FractionalGraphConv",
+    "FractionalLSTM",
     "FractionalLayer",
     "FractionalLinear",
     "ProbabilisticAlpha",
