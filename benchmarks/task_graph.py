@@ -52,7 +52,7 @@ class Graph:
 
 def rows(quick: bool) -> list[dict]:
     """Return accuracies on the nodes without a label, one for each seed."""
-    epochs = 20 if quick else 100
+    epochs = 5 if quick else 100
     blocks = [row("block model", block_model, epochs, t1, alpha) for t1, alpha in CASES]
     clubs = [row("karate", karate, epochs, t1, alpha) for t1, alpha in CASES]
     blocks[-1]["bar"] = max(0.70, blocks[1]["mean"] + 0.25)
