@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, solvers, training
+    from hpfracc_nn import fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         caputo,
         choose,
         derivative,
+        fdiff,
         fractional_fourier,
         grunwald_letnikov,
         integral,
@@ -46,15 +47,19 @@ if TYPE_CHECKING:
         workload,
     )
     from hpfracc_nn.layers.torch import (
+        ARFIMA,
         Alpha,
+        FDEBlock,
         FractionalAttention,
         FractionalConv1d,
         FractionalConv2d,
         FractionalDifference,
+        FractionalGraphConv,
         FractionalGRU,
         FractionalLayer,
         FractionalLinear,
         FractionalLSTM,
+        FSDEBlock,
         ProbabilisticAlpha,
         RoughnessFeatures,
         SpectralFractional,
@@ -67,6 +72,7 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ARFIMA",
     "DEFINITIONS",
     "MULTIPLIERS",
     "SCHEMES",
@@ -79,11 +85,14 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FDEBlock",
+    "FSDEBlock",
     "FractionalAttention",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
     "FractionalGRU",
+    "FractionalGraphConv",
     "FractionalLSTM",
     "FractionalLaplacian",
     "FractionalLayer",
@@ -112,6 +121,7 @@ __all__ = [
     "configure",
     "derivative",
     "fdeint",
+    "fdiff",
     "fractional",
     "fractional_fourier",
     "fsdeint",
@@ -121,6 +131,7 @@ __all__ = [
     "logarithmic_times",
     "mittag_leffler",
     "param_groups",
+    "preprocessing",
     "riemann_liouville",
     "selection",
     "solve",
@@ -130,13 +141,17 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _LAYERS = (
+    "ARFIMA",
     "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
     "FractionalAttention",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
+    "FractionalGraphConv",
     "FractionalGRU",
     "FractionalLSTM",
     "FractionalLayer",

@@ -6,12 +6,16 @@ from importlib import import_module
 from typing import Any
 
 __all__ = [
+    "ARFIMA",
     "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
     "FractionalAttention",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
     "FractionalGRU",
+    "FractionalGraphConv",
     "FractionalLSTM",
     "FractionalLayer",
     "FractionalLinear",

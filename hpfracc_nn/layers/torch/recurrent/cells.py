@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.layers.torch.recurrent_memory import Sums
+from hpfracc_nn.layers.torch.recurrent.memory import Sums
 from hpfracc_nn.solvers.torch.past import Past
 
 

@@ -3,7 +3,7 @@
 A plain call runs the cell's loop inside one custom autograd function, which keeps the gates, the memories and what was
 remembered; the loop back is the transpose, with the memory run backwards in time. A call that functorch or forward mode
 looks at, a backward pass that is differentiated again and batched gradients take the same formula in plain torch, which
-adds up the past by all of its exact weights. For compilers there is an operation of its own, `recurrent_opaque.py`.
+adds up the past by all of its exact weights. For compilers there is an operation of its own, `opaque.py`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import is_batched, is_plain
-from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given, Made
-from hpfracc_nn.layers.torch.recurrent_memory import Memory, Sums, lag_weights
+from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given, Made
+from hpfracc_nn.layers.torch.recurrent.memory import Memory, Sums, lag_weights
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.torch.own_sums import TrackedSums
 

@@ -11,9 +11,9 @@ from torch.nn.utils.rnn import PackedSequence
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.streaming import HORIZON
-from hpfracc_nn.layers.torch.recurrent_base import Hidden, Recurrent
-from hpfracc_nn.layers.torch.recurrent_cells import CELLS, Cell
-from hpfracc_nn.layers.torch.recurrent_streaming import RecurrentState
+from hpfracc_nn.layers.torch.recurrent.base import Hidden, Recurrent
+from hpfracc_nn.layers.torch.recurrent.cells import CELLS, Cell
+from hpfracc_nn.layers.torch.recurrent.streaming import RecurrentState
 from hpfracc_nn.selection import BackendManager
 
 

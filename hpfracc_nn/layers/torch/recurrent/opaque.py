@@ -16,9 +16,9 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch.probe import plainly, uncompiled
-from hpfracc_nn.layers.torch.recurrent_cells import CELLS, Given, Made
-from hpfracc_nn.layers.torch.recurrent_memory import Memory, operation
-from hpfracc_nn.layers.torch.recurrent_run import Recurrence, gradients_by_loop
+from hpfracc_nn.layers.torch.recurrent.cells import CELLS, Given, Made
+from hpfracc_nn.layers.torch.recurrent.memory import Memory, operation
+from hpfracc_nn.layers.torch.recurrent.run import Recurrence, gradients_by_loop
 from hpfracc_nn.selection import default_manager, is_process_wide
 
 _GIVEN = (

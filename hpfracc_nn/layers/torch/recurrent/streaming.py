@@ -12,7 +12,7 @@ from torch.utils import _pytree
 
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.streaming import Source, StreamState
-from hpfracc_nn.layers.torch.recurrent_memory import lag_weights
+from hpfracc_nn.layers.torch.recurrent.memory import lag_weights
 
 
 @dataclass(frozen=True, eq=False)

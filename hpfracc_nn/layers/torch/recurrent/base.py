@@ -19,12 +19,12 @@ from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
 from hpfracc_nn.fractional.torch.streaming import Source
 from hpfracc_nn.layers.torch.order import started
-from hpfracc_nn.layers.torch.recurrent_cells import Cell, Given
-from hpfracc_nn.layers.torch.recurrent_memory import Memory, operation
-from hpfracc_nn.layers.torch.recurrent_opaque import compiled
-from hpfracc_nn.layers.torch.recurrent_run import Recurrence
-from hpfracc_nn.layers.torch.recurrent_series import Series, opened
-from hpfracc_nn.layers.torch.recurrent_streaming import Recent, RecurrentState, recalled, remembered
+from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given
+from hpfracc_nn.layers.torch.recurrent.memory import Memory, operation
+from hpfracc_nn.layers.torch.recurrent.opaque import compiled
+from hpfracc_nn.layers.torch.recurrent.run import Recurrence
+from hpfracc_nn.layers.torch.recurrent.series import Series, opened
+from hpfracc_nn.layers.torch.recurrent.streaming import Recent, RecurrentState, recalled, remembered
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, default_manager
 
