@@ -168,9 +168,9 @@ def of_set(each: Set, quick: bool) -> list[dict]:
         if name.endswith("+ conv6"):
             found[name]["bar"] = found["conv6"]["mean"] - WORSE
     if each.draw is noise_classes:
+        found[STATISTICS]["note"] = BUDGET
         values = [estimated(each, seed, 25 if quick else test) for seed in SEEDS]
         found["estimate"] = record(each.name, "nearest index to Whittle's estimate", 0, values, None)
-    found[STATISTICS]["note"] = BUDGET
     return list(found.values())
 
 
