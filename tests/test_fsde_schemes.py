@@ -76,6 +76,17 @@ def test_the_solution_is_the_known_one(scheme):
     assert rms(found - solution(path[0].sum(0))) < bound
 
 
+def test_milsteins_slope_is_that_in_the_state_where_the_diffusion_holds_the_start():
+    found = []
+    for requires_grad in (False, True):
+        y0 = torch.tensor([0.5, 1.5], dtype=torch.float64, requires_grad=requires_grad)
+        sde = SDE(lambda t, y: -y, lambda t, y, y0=y0: 0.3 * y * y0.sum())
+        generator = torch.Generator().manual_seed(0)
+        options = {"dt": 0.25, "alpha": 1.0, "scheme": "milstein", "generator": generator}
+        found.append(fsdeint(sde, y0, [0.0, 1.0], adjoint=False, **options).detach())
+    assert torch.equal(*found)
+
+
 def rotating(interpretation):
     """Return an equation of two entries along the last axis whose two motions do not commute, [paths, 2, 2]."""
     first = torch.tensor([[0.0, 0.6], [-0.6, 0.0]]).double()

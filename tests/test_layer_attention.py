@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
-from hpfracc_nn.layers.torch.attended import OP, Attention, Given, workload
+from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended, workload
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import Settings, kernels
 
@@ -253,6 +253,22 @@ def test_a_learned_bias_of_the_mask_gets_its_gradient() -> None:
     layer = FractionalAttention(6, 2, batch_first=True, alpha=1.2, dtype=F64)
     x, mask = drawn(2, 5, 6), drawn(5, 5, seed=1).requires_grad_()
     assert torch.autograd.gradcheck(lambda mask: layer(x, x, x, attn_mask=mask), (mask,), fast_mode=True)
+
+
+def test_gradients_that_are_recorded_are_those_that_are_not() -> None:
+    """Queries are made of the keys and of the bias: each path counts once."""
+    k, v, bias, g = (drawn(1, 2, 4, 4, seed=seed) for seed in range(4))
+    leaves, site = (
+        [each.requires_grad_() for each in (k, v, bias)],
+        BackendManager(Settings(mode="prior", calibration="shipped")).site(OP, "torch", "test"),
+    )
+
+    def found(creates: bool) -> tuple[Tensor, ...]:
+        given = Given(k.sin() + bias.sum(-1, keepdim=True), k, v * k, bias, torch.tensor(0.7, dtype=F64))
+        y, _ = attended(Attention(4.0, 2.0), given, site)
+        return torch.autograd.grad(y, leaves, g, create_graph=creates)
+
+    torch.testing.assert_close(found(True), found(False), rtol=1e-12, atol=1e-13)
 
 
 def test_at_two_or_below_the_order_is_what_it_was_given() -> None:

@@ -141,6 +141,26 @@ def test_second_gradients_are_those_of_differences(case: LayerCase) -> None:
     assert gradgradcheck(run, values, fast_mode=True, atol=1e-5)
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.second], ids=[c.id for c in CASES if c.second])
+def test_first_gradients_are_the_same_where_second_ones_may_follow(case: LayerCase) -> None:
+    """The inputs depend on the weights and on each other, as those of a layer behind another with the same order do."""
+    layer, inputs = case.make(), case.draw()
+    weights = list(layer.parameters())
+
+    def found(creates: bool) -> list[Tensor]:
+        shift = torch.stack([weight.sin().sum() for weight in weights]).sum()
+        moved = []
+        for x in tensors(inputs):
+            moved.append(x + 0.1 * shift if x.is_floating_point() else x)
+            shift = shift + moved[-1].sin().sum() if x.is_floating_point() else shift
+        remaining = iter(moved)
+        result = called(layer, mapped(lambda x: next(remaining), inputs))
+        return list(torch.autograd.grad(scalar(result), weights, create_graph=creates))
+
+    for one, other in zip(found(True), found(False), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-7, atol=1e-9 * float(other.abs().max()))
+
+
 @each
 def test_alpha_changes_the_result_and_has_a_gradient(case: LayerCase) -> None:
     inputs = case.draw()

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.utils.checkpoint import checkpoint
 
+from hpfracc_nn import derivative
 from hpfracc_nn.fractional.definitions import Caputo, Definition
 from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
 from tests.definition_cases import CLASSICAL
@@ -254,3 +255,21 @@ def test_a_compiled_layer_computes_the_same(make: Callable[[], nn.Module], x: Te
         found, expected = run_layer(layer, data, compiled), run_layer(layer, data)
         for one, other in zip(found, expected, strict=True):
             assert close(one, other, 1e-6)  # the formulas in place of the kernel, in float32
+
+
+@pytest.mark.parametrize("kind", CLASSICAL, ids=lambda kind: kind.__name__)
+def test_first_gradients_are_the_same_where_the_order_is_upstream_of_the_samples(
+    kind: Callable[..., Definition],
+) -> None:
+    raw, x = torch.tensor(0.1, dtype=torch.float64, requires_grad=True), torch.linspace(-1, 1, 20).double()
+
+    def loss(raw: Tensor) -> Tensor:
+        alpha = torch.sigmoid(raw)
+        layer = kind(alpha, bounds=(0, 1))
+        return derivative(derivative(x * alpha, layer, dt=DT), layer, dt=DT).square().sum()
+
+    (plain,), (recorded,) = (torch.autograd.grad(loss(raw), raw, create_graph=creates) for creates in (False, True))
+    torch.testing.assert_close(recorded, plain, rtol=1e-10, atol=0)
+    with torch.no_grad():
+        difference = (loss(raw + 1e-5) - loss(raw - 1e-5)) / 2e-5
+    torch.testing.assert_close(plain, difference, rtol=1e-6, atol=0)  # 1e-5 squared, and 1e-16 / 1e-5

@@ -22,3 +22,12 @@ def slopes(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) -> list
         seeds = [torch.zeros_like(each, requires_grad=True) for each in values]
         (pulled,) = torch.autograd.grad(values, alpha, seeds, create_graph=True)
         return list(torch.autograd.grad(pulled, seeds, torch.ones_like(pulled), create_graph=records))
+
+
+def apart(x: Tensor | None) -> Tensor | None:
+    """Return x apart from what else is made of it, for gradients in several tensors of which one is made of another.
+
+    A backward pass owes the direct part alone: autograd goes on behind each tensor, and would count a path that it has
+    followed already once more. A second derivative still reaches x.
+    """
+    return None if x is None else x.view_as(x)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_traced
+from hpfracc_nn.fractional.torch.slopes import apart
 from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 
 OP = "attention"
@@ -223,8 +224,9 @@ def _traced_gradients(attention: Attention, given: Given, grads: Sequence[Tensor
     """Return the gradients, themselves differentiable where gradients are on."""
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
-        results = attention.formula(given)
-        return gradients(results, grads, given[:5], create_graph=creates)
+        leaves = [apart(tensor) for tensor in given[:5]]
+        results = attention.formula(Given._make([*leaves, given.kept]))
+        return gradients(results, grads, leaves, create_graph=creates)
 
 
 def along(tensor: Tensor, place: tuple[slice, ...]) -> tuple[slice, ...]:

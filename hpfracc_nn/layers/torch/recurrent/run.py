@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import is_batched, is_plain
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_plain
+from hpfracc_nn.fractional.torch.slopes import apart
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given, Made
 from hpfracc_nn.layers.torch.recurrent.memory import Memory, Sums, lag_weights
 from hpfracc_nn.selection.workload import Direction
@@ -109,7 +110,7 @@ class _Recorded(torch.autograd.Function):
         if out is None and values is None:
             return (None,) * (1 + count)
         present = [each for each in grads if each is not None]
-        if torch.is_grad_enabled() or any(map(is_batched, present)):
+        if torch.is_grad_enabled() or any(is_batched(each) or has_tangent(each) for each in present):
             return None, *_by_formula(ctx.recurrence, given, grads, needs)
         sums: Sums = ctx.sums
         sums.memory.site.again(sums.plan)
@@ -149,13 +150,11 @@ def gradients_by_loop(
 def _by_formula(
     recurrence: Recurrence, given: Given, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
 ) -> list[Tensor | None]:
-    """Return the same, themselves differentiable."""
+    """Return the same, themselves differentiable where gradients are on."""
     creates = torch.is_grad_enabled()
     with torch.enable_grad():
+        given = Given(*map(apart, given))  # type: ignore[arg-type]
         wanted = [each for each, need in zip(given, needs, strict=True) if need and each is not None]
-        if not creates:
-            given = Given(*(None if each is None else each.detach().requires_grad_() for each in given))  # type: ignore[arg-type]
-            wanted = [each for each, need in zip(given, needs, strict=True) if need and each is not None]
         pairs = [(y, g) for y, g in zip(recurrence.formula(given), grads, strict=True) if g is not None]
         outputs, cotangents = zip(*pairs, strict=True)
         found = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=creates, allow_unused=True))
