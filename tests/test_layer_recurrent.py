@@ -359,7 +359,7 @@ def test_the_operation_is_as_it_was_described_to_compilers(kind, alpha, draw):
     gates = CELLS[kind].gates * 5
     given = [draw(7, 2, gates), draw(2, 5), draw(2, 5), torch.tensor(alpha, dtype=torch.float64), draw(gates, 5)]
     given = [each.requires_grad_() for each in given]
-    arguments = (*given, draw(gates).requires_grad_() if kind == "gru" else None, None, kind, 0, [], [0.0, 1.0], True)
+    arguments = (*given, draw(gates).requires_grad_() if kind == "gru" else None, None, kind, 0, [], [0.0, 1.0])
     torch.library.opcheck(torch.ops.hpfracc_nn.recurrence.default, arguments)
 
 
@@ -397,17 +397,3 @@ def test_a_stream_has_the_order_that_was_drawn_for_it_in_all_layers(kind, draw):
         found.append(y)
     assert_same(torch.stack(found), whole, 1e-10)
     assert not torch.equal(layer(x)[0], whole)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")
-@each_kind
-def test_transforms_inside_of_a_graph_compute_the_same_or_raise(kind, draw):
-    layer, x = made(kind), draw(3, 8, 2, 3)
-    torch._dynamo.reset()
-    options: dict[str, Any] = {"backend": "aot_eager", "fullgraph": True}
-    mapped = torch.compile(lambda x: torch.vmap(lambda one: layer(one)[0])(x), **options)(x)
-    assert_same(mapped, torch.stack([layer(one)[0] for one in x]))
-    slope = torch.compile(torch.func.grad(lambda one: layer(one)[0].sum()), **options)
-    with pytest.raises(torch._dynamo.exc.TorchRuntimeError):
-        slope(x[0])

@@ -10,6 +10,9 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradgradcheck
 
 from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM
+from hpfracc_nn.layers.torch.recurrent.cells import Given
+from hpfracc_nn.layers.torch.recurrent.opaque import FORWARD
+from hpfracc_nn.layers.torch.recurrent.run import Recurrence
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # forward mode
 each_kind = pytest.mark.parametrize("kind", [FractionalLSTM, FractionalGRU], ids=["lstm", "gru"])
@@ -70,3 +73,104 @@ def test_forward_mode_over_a_recorded_pass_moves_its_gradients(kind: Any) -> Non
     with forward_ad.dual_level():
         (found,) = torch.autograd.grad(out, x, forward_ad.make_dual(g, tangent))
         torch.testing.assert_close(forward_ad.unpack_dual(found).tangent, expected, rtol=1e-12, atol=1e-13)
+
+
+def operation(kind: Any, **options: Any) -> tuple[Any, Any, Tensor]:
+    """Return the layer as a function of the gates' input part, by the graphs' operation and by the plain call."""
+    layer, projected = made(kind, **options), drawn(7, 2, 5 * kind.cell.gates)
+    start = drawn(2, 5, seed=3), drawn(2, 5, seed=4) if kind is FractionalLSTM else drawn(2, 5, seed=3)
+    names: Any = (kind.cell.name, layer.memory or 0, [], [0.0, 1.0])
+
+    def given(x: Tensor) -> Given:
+        return layer._given(x, layer._weights(0, 0), layer._order_on(x.device), start)
+
+    def called(x: Tensor) -> Tensor:
+        out, values = FORWARD(*given(x), *names)
+        return torch.cat([out, values], -1)
+
+    return called, lambda x: torch.cat(Recurrence(layer.cell, layer._memory())(given(x)), -1), projected
+
+
+@pytest.mark.parametrize("memory", [None, 3])
+@each_kind
+def test_in_a_loaded_graph_the_operation_is_the_plain_call_under_every_transform(kind: Any, memory: Any) -> None:
+    found, expected, x = operation(kind, memory=memory)
+    tangent, g = drawn(*x.shape, seed=5), drawn(*expected(x).shape, seed=6)
+
+    def slope(f: Any) -> Any:
+        return torch.func.grad(lambda x: (f(x) * g).sum())
+
+    def dual(f: Any) -> Tensor:
+        with forward_ad.dual_level():
+            return forward_ad.unpack_dual(f(forward_ad.make_dual(x, tangent))).tangent
+
+    def second(f: Any) -> Tensor:
+        leaf = x.clone().requires_grad_()
+        (first,) = torch.autograd.grad(f(leaf), leaf, g, create_graph=True)
+        return torch.autograd.grad(first.square().sum(), leaf)[0]
+
+    def batched(f: Any) -> Tensor:
+        leaf = x.clone().requires_grad_()
+        return torch.autograd.grad(f(leaf), leaf, torch.stack([g, 2 * g]), is_grads_batched=True)[0]
+
+    transforms: Any = (
+        lambda f: torch.func.jvp(f, (x,), (tangent,))[1],
+        lambda f: slope(f)(x),
+        lambda f: torch.func.jvp(slope(f), (x,), (tangent,))[1],
+        lambda f: torch.vmap(f)(torch.stack([x, 2 * x])),
+        lambda f: torch.vmap(slope(f))(torch.stack([x, 2 * x])),
+        dual,
+        second,
+        batched,
+    )
+    for transform in transforms:
+        torch.testing.assert_close(transform(found), transform(expected), rtol=1e-10, atol=1e-12)
+
+
+def test_a_compiled_graph_refuses_tangents_that_reach_it() -> None:
+    layer, x = made(FractionalGRU), drawn(7, 2, 15)
+    given = layer._given(x, layer._weights(0, 0), layer._order_on(x.device), None)
+    with forward_ad.dual_level():
+        moved = given._replace(projected=forward_ad.make_dual(x, x))
+        with pytest.raises(RuntimeError, match="loses the tangents of its inputs"):
+            FORWARD(*moved, "gru", 0, [], [0.0, 1.0], True)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # what the compiler tells about its own parts
+@each_kind
+def test_transforms_inside_of_a_graph_compute_the_same(kind: Any) -> None:
+    layer, x, tangent = made(kind), drawn(8, 2, 3), drawn(8, 2, 3, seed=1)
+    transforms: Any = (
+        lambda x: torch.vmap(lambda one: layer(one)[0])(torch.stack([x, 2 * x])),
+        torch.func.grad(lambda x: layer(x)[0].sum()),
+        lambda x: torch.func.jvp(lambda x: layer(x)[0], (x,), (tangent,))[1],
+    )
+    for transform in transforms:
+        torch._dynamo.reset()
+        compiled: Any = torch.compile(transform, backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(compiled(x), transform(x), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@each_kind
+def test_an_exported_layer_is_transformed_as_a_plain_call_is(kind: Any) -> None:
+    layer, x, tangent = made(kind), drawn(8, 2, 3), drawn(8, 2, 3, seed=1)
+    program = torch.export.export(layer, (x,))
+    transforms: Any = (
+        lambda f: torch.func.jvp(lambda x: f(x)[0], (x,), (tangent,))[1],
+        lambda f: torch.func.jacrev(lambda x: f(x)[0].sum(0))(x),
+        lambda f: torch.autograd.functional.hvp(lambda x: f(x)[0].square().sum(), x, tangent)[1],
+    )
+    for loaded in (program.module(), program.run_decompositions().module()):
+        for transform in transforms:
+            torch.testing.assert_close(transform(loaded), transform(layer), rtol=1e-10, atol=1e-12)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@each_kind
+def test_torch_jit_trace_is_refused(kind: Any) -> None:
+    layer, x = made(kind), drawn(8, 2, 3)
+    with pytest.raises(RuntimeError, match=r"torch\.jit\.trace cannot follow it"):
+        torch.jit.trace(layer, (x,))

@@ -76,7 +76,7 @@ class MilsteinStep:
         """Return g, and g g' times a factor: a diagonal Jacobian is its own transpose."""
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad():
-            # A view: g may depend on y in another way too, where it holds the start, and Milstein's slope is in z alone.
+            # A view: a diffusion that holds the start may depend on y another way too; the slope is in z alone.
             z = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
             g = self.c.diffusion(n, z)
             if not g.requires_grad:
