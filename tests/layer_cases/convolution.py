@@ -67,7 +67,7 @@ def of_differences(layer: FractionalConv2d) -> Any:
 
 REFUSALS_1D = (
     ("rank", lambda: FractionalConv1d(3, 4, 3)(torch.zeros(9)), ValueError, r"needs \[batch, 3, n\] or \[3, n\]"),
-    ("channels", lambda: FractionalConv1d(3, 4, 3)(torch.zeros(2, 5, 9)), ValueError, r"x of shape \(2, 5, 9\)"),
+    ("channels", lambda: FractionalConv1d(3, 4, 3)(torch.zeros(2, 5, 9)), ValueError, r"input of shape \(2, 5, 9\)"),
     ("alpha", lambda: FractionalConv1d(3, 4, 3, alpha=2.5), ValueError, "alpha=2.5"),
     ("orders", lambda: FractionalConv1d(3, 4, 3, alpha=[0.2, 0.4]), ValueError, "in_channels=3.*pass 3 orders"),
     (
@@ -106,7 +106,12 @@ REFUSALS_1D = (
 )
 REFUSALS_2D = (
     ("rank", lambda: FractionalConv2d(3, 4, 3)(torch.zeros(9, 9)), ValueError, r"needs \[batch, 3, height, width\]"),
-    ("channels", lambda: FractionalConv2d(3, 4, 3)(torch.zeros(2, 5, 9, 9)), ValueError, r"x of shape \(2, 5, 9, 9\)"),
+    (
+        "channels",
+        lambda: FractionalConv2d(3, 4, 3)(torch.zeros(2, 5, 9, 9)),
+        ValueError,
+        r"input of shape \(2, 5, 9, 9\)",
+    ),
     ("alpha", lambda: FractionalConv2d(3, 4, 3, alpha=2.5), ValueError, "alpha=2.5"),
     ("orders", lambda: FractionalConv2d(3, 4, 3, alpha=[0.2, 0.4]), ValueError, "one for each axis"),
     ("dims", lambda: FractionalConv2d(3, 4, 3, dims=(2, 3)), ValueError, r"pass \(-1,\), \(-2,\) or"),

@@ -30,7 +30,7 @@ def of_differences(layer: FractionalLinear) -> Any:
 
 
 SHAPES = (
-    ("rank", lambda: FractionalLinear(3, 4)(torch.zeros(3)), ValueError, r"x of shape \(3,\)"),
+    ("rank", lambda: FractionalLinear(3, 4)(torch.zeros(3)), ValueError, r"input of shape \(3,\)"),
     ("features", lambda: FractionalLinear(3, 4)(torch.zeros(2, 9, 5)), ValueError, r"needs \[..., n, 3\]"),
     ("features of a slice", lambda: FractionalLinear(3, 4).initial_state((2, 5)), ValueError, r"needs \[..., 3\]"),
     ("dim", lambda: FractionalLinear(3, 4, dim=-1), ValueError, "dim=-1"),

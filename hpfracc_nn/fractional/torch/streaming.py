@@ -127,6 +127,10 @@ class StreamState:
         """Return the state without its history of gradients; also alpha's ends here, see `renew`."""
         return self._mapped(Tensor.detach)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> StreamState:
+        """Return the state in memory of its own; its graph, and alpha's in it, is that of this one."""
+        return self._mapped(Tensor.clone)
+
     def renew(self, weights: StreamState) -> StreamState:
         """Return this past, detached, with the weights of another state of the same shape and horizon.
 

@@ -136,10 +136,10 @@ class FractionalConv1d(nn.Conv1d):
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.derivative.alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the convolution of the derivative of x; same dtype and device."""
-        check_images("FractionalConv1d", x, self.in_channels, 1)
-        d = self.derivative(x)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution of the derivative of `input`; same dtype and device."""
+        check_images("FractionalConv1d", input, self.in_channels, 1)
+        d = self.derivative(input)
         if self.is_causal:
             d = F.pad(d, (self._reach, 0))
         return self._conv_forward(d, self.weight, self.bias)

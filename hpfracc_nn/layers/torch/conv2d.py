@@ -133,9 +133,10 @@ class FractionalConv2d(nn.Conv2d):
         """The order in real units, or one for each axis; a float64 tensor where it is learned, random ones' mean."""
         return self.order.mean if self.learn_alpha else self.definition.alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the convolution of the derivatives of x; same dtype and device."""
-        check_images("FractionalConv2d", x, self.in_channels, 2)
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the convolution of the derivatives of `input`; same dtype and device."""
+        check_images("FractionalConv2d", input, self.in_channels, 2)
+        x = input
         for dim, dt, definition in zip(self.dims, self.dt, self._present(), strict=True):
             x = apply_at("FractionalConv2d", x, definition, dt, dim, self.site)
         return self._conv_forward(x, self.weight, self.bias)

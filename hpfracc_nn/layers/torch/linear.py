@@ -121,17 +121,17 @@ class FractionalLinear(nn.Linear):
         """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
         return self.derivative.alpha
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Return the layer's value at x; same dtype and device."""
-        if getattr(x, "is_nested", False):  # it has no shape
-            check_dense("FractionalLinear", "x", x)
-        self._check_features("FractionalLinear", "x", x.shape, 2)
-        if errors.axis("FractionalLinear", self.derivative.dim, x.ndim) == x.ndim - 1:
+    def forward(self, input: Tensor) -> Tensor:
+        """Return the layer's value at `input`; same dtype and device."""
+        if getattr(input, "is_nested", False):  # it has no shape
+            check_dense("FractionalLinear", "input", input)
+        self._check_features("FractionalLinear", "input", input.shape, 2)
+        if errors.axis("FractionalLinear", self.derivative.dim, input.ndim) == input.ndim - 1:
             raise ValueError(
                 f"FractionalLinear(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
-                f"x has shape {tuple(x.shape)}, pass dim=-2."
+                f"input has shape {tuple(input.shape)}, pass dim=-2."
             )
-        return F.linear(self.derivative(x), self.weight, self.bias)
+        return F.linear(self.derivative(input), self.weight, self.bias)
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None

@@ -79,12 +79,12 @@ def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | N
 def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
     """Raise unless x has `channels` channels before its last `axes` axes, and at most a batch before them."""
     if getattr(x, "is_nested", False):  # it has no shape
-        check_dense(owner, "x", x)
+        check_dense(owner, "input", x)
     if x.ndim not in (axes + 1, axes + 2) or x.shape[-axes - 1] != channels:
         shape = f"{channels}, n" if axes == 1 else f"{channels}, height, width"
         raise ValueError(
-            f"{owner}(x of shape {tuple(x.shape)}): needs [batch, {shape}] or [{shape}]; move the channels there with "
-            "x.movedim, or make the layer with another in_channels."
+            f"{owner}(input of shape {tuple(x.shape)}): needs [batch, {shape}] or [{shape}]; move the channels there "
+            "with input.movedim, or make the layer with another in_channels."
         )
 
 

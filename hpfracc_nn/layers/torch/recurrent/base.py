@@ -24,11 +24,12 @@ from hpfracc_nn.layers.torch.recurrent.memory import Memory, operation
 from hpfracc_nn.layers.torch.recurrent.opaque import compiled
 from hpfracc_nn.layers.torch.recurrent.run import Recurrence
 from hpfracc_nn.layers.torch.recurrent.series import Series, opened
-from hpfracc_nn.layers.torch.recurrent.streaming import Recent, RecurrentState, recalled, remembered
+from hpfracc_nn.layers.torch.recurrent.streaming import Recent, RecurrentState, check_state, recalled, remembered
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, default_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
+_OF_WEIGHTS = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size")  # what shapes them
 
 
 class Recurrent(nn.RNNBase):
@@ -97,6 +98,13 @@ class Recurrent(nn.RNNBase):
         names = ["input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional"]
         if module.proj_size:
             names.append("proj_size")
+        for name in _OF_WEIGHTS:
+            own = getattr(module, name)
+            if options.get(name, own) != own:
+                raise ValueError(
+                    f"{cls.__name__}.from_torch({name}={options[name]!r}): needs {name}={own!r}, which the module's "
+                    "weights are for; leave it out, or make another layer."
+                )
         arguments = {name: getattr(module, name) for name in names}
         return with_weights_of(module, cls(**{**arguments, **place, **options}))
 
@@ -114,8 +122,13 @@ class Recurrent(nn.RNNBase):
         return given
 
     def _forward(self, x: Any, hx: Hidden | None) -> tuple[Any, Hidden]:
+        if torch.jit.is_tracing():
+            raise RuntimeError(
+                f"{type(self).__name__}(input): torch.jit.trace cannot follow it; call it outside the traced part, or "
+                "take torch.export."
+            )
         series = opened(type(self).__name__, x, self.batch_first, self.input_size)
-        self._check_dtype(series.x)
+        self._check_dtype("input", series.x)
         start = self._start(series, hx)
         alpha = self._order_on(series.x.device)
         out, finals = series.x, []
@@ -210,13 +223,13 @@ class Recurrent(nn.RNNBase):
             found.append(each if series.is_batched else each[:, None])
         return found[0], found[1]
 
-    def _check_dtype(self, x: Tensor) -> None:
+    def _check_dtype(self, name: str, x: Tensor) -> None:
         owner, weight = type(self).__name__, _first_weight(self)
         computed_in(owner, x)  # raises where the dtype is none of ours
         if x.dtype != weight.dtype and not _is_cast(x.device):
             raise ValueError(
-                f"{owner}(x of dtype {x.dtype}): needs the dtype of its weights, {weight.dtype}; "
-                f"convert with x.to({weight.dtype}), or the layer with layer.to({x.dtype})."
+                f"{owner}({name} of dtype {x.dtype}): needs the dtype of its weights, {weight.dtype}; "
+                f"convert with {name}.to({weight.dtype}), or the layer with layer.to({x.dtype})."
             )
 
     def _initial_state(
@@ -233,6 +246,7 @@ class Recurrent(nn.RNNBase):
                 f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
                 "last sample; use the whole series."
             )
+        horizon = errors.count(owner, "horizon", horizon)
         weight = _first_weight(self)
         like = torch.empty(0, device=weight.device if device is None else device)
         dtype = torch.promote_types(weight.dtype, torch.float32)
@@ -253,9 +267,9 @@ class Recurrent(nn.RNNBase):
         self, owner: str, alpha: Tensor, shape: tuple[int, ...], horizon: int, device: torch.device
     ) -> streaming.StreamState | Recent:
         if self.memory is not None:
-            return Recent.empty(alpha, self.memory, shape, device)
+            return Recent.empty(alpha, self.memory, shape, device, self._source())
         definition = replace(self.definition, alpha=alpha) if self.learn_alpha else self.definition
-        # a start is one sample more
+        # A start is one sample more; whether there is one, a state serves `horizon` steps, and renews another.
         return streaming.initial_state(
             owner, definition, shape, horizon=horizon + 1, device=device, source=self._source()
         )
@@ -268,13 +282,14 @@ class Recurrent(nn.RNNBase):
             )
         if not isinstance(x, Tensor):
             raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        check_state(owner, state, self.proj_size or self.hidden_size, self.hidden_size, self.memory, self._source())
         wanted = (*state.h[0].shape[:-1], self.input_size)
         if tuple(x.shape) != wanted:
             raise ValueError(
                 f"{owner}(x of shape {tuple(x.shape)}): needs one time slice of shape {wanted}; "
                 "pass the samples of one step, without a time axis."
             )
-        self._check_dtype(x)
+        self._check_dtype("x", x)
         out, hs, memories = x, [], []
         for layer in range(self.num_layers):
             if layer and self.dropout:

@@ -125,14 +125,15 @@ class FractionalLSTM(Recurrent):
 
         Raises:
             TypeError: `module` is no `torch.nn.LSTM`.
+            ValueError: An option is not what the weights are for, such as another `hidden_size`.
         """
         return cls._from_torch(module, options)
 
     def forward(
-        self, x: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None = None
+        self, input: Tensor | PackedSequence, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor | PackedSequence, tuple[Tensor, Tensor]]:
         """Return the outputs of the last layer at all steps, and the last (h, c) of every layer and direction."""
-        return self._forward(x, hx)
+        return self._forward(input, hx)
 
     def initial_state(
         self,
@@ -276,12 +277,15 @@ class FractionalGRU(Recurrent):
 
         Raises:
             TypeError: `module` is no `torch.nn.GRU`.
+            ValueError: An option is not what the weights are for, such as another `hidden_size`.
         """
         return cls._from_torch(module, options)
 
-    def forward(self, x: Tensor | PackedSequence, hx: Tensor | None = None) -> tuple[Tensor | PackedSequence, Tensor]:
+    def forward(
+        self, input: Tensor | PackedSequence, hx: Tensor | None = None
+    ) -> tuple[Tensor | PackedSequence, Tensor]:
         """Return the outputs of the last layer at all steps, and the last h of every layer and direction."""
-        out, (h, _) = self._forward(x, _twice(hx))
+        out, (h, _) = self._forward(input, _twice(hx))
         return out, h
 
     def initial_state(

@@ -44,7 +44,7 @@ class Recurrence:
             return _Recorded.apply(self, *given)
         sums = self.sums(given, needs_gradient=False)
         made = self.cell.run(given, sums, keeps=False)
-        return made.out, _remembered(sums, made)
+        return made.out.contiguous(), _remembered(sums, made)
 
     def sums(self, given: Given, *, needs_gradient: bool, direction: Direction = "forward") -> Sums:
         """Return what adds up the past; asks the manager."""
@@ -98,7 +98,8 @@ class _Recorded(torch.autograd.Function):
         ctx.recurrence, ctx.sums = recurrence, sums
         ctx.save_for_backward(*given, made.out, made.values, *made.kept)
         ctx.set_materialize_grads(False)
-        return made.out.clone(), _remembered(sums, made)  # the caller may change the outputs in place
+        out = made.out.clone(memory_format=torch.contiguous_format)  # the caller may change the outputs in place
+        return out, _remembered(sums, made)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:

@@ -66,14 +66,14 @@ def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
     else:
         if not isinstance(x, Tensor):
             raise TypeError(
-                f"{owner}(x of type {type(x).__name__}): needs a torch tensor or a PackedSequence; "
-                "pass torch.as_tensor(x)."
+                f"{owner}(input of type {type(x).__name__}): needs a torch tensor or a PackedSequence; "
+                "pass torch.as_tensor(input)."
             )
-        check_dense(owner, "x", x)
+        check_dense(owner, "input", x)
         if x.ndim not in (2, 3):
             raise ValueError(
-                f"{owner}(x of shape {tuple(x.shape)}): needs three axes, time, batch and inputs, or two without a "
-                "batch; add the missing ones with x[:, None]."
+                f"{owner}(input of shape {tuple(x.shape)}): needs three axes, time, batch and inputs, or two without a "
+                "batch; add the missing ones with input[:, None]."
             )
         if x.ndim == 2:
             series = Series(x[:, None], is_batched=False)
@@ -81,9 +81,9 @@ def opened(owner: str, x: Any, batch_first: bool, inputs: int) -> Series:
             series = Series(x.transpose(0, 1) if batch_first else x)
     if series.x.shape[-1] != inputs:
         raise ValueError(
-            f"{owner}(input_size={inputs}): needs {inputs} inputs on the last axis; x has shape "
+            f"{owner}(input_size={inputs}): needs {inputs} inputs on the last axis; input has shape "
             f"{tuple(series.x.shape)} with time first, pass input_size={series.x.shape[-1]}."
         )
     if series.x.shape[0] == 0:
-        raise ValueError(f"{owner}(x of shape {tuple(x.shape)}): needs at least one step; pass a longer series.")
+        raise ValueError(f"{owner}(input of shape {tuple(x.shape)}): needs at least one step; pass a longer series.")
     return series
