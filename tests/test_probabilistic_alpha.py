@@ -137,6 +137,28 @@ def test_divergences_add_up_vanish_at_the_prior_and_have_gradients(law: str) -> 
 
 def test_a_uniform_law_beyond_its_prior_diverges() -> None:
     assert order("uniform", 0.5, 0.4, prior=(0.5, 0.3)).kl().item() == math.inf
+    apart = order("uniform", 0.0, 0.1, prior=(2.0, 0.1)).kl()
+    apart.backward()
+    assert apart.item() == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("prior", [(0.5, 0.1), (0.3, 0.05)])
+def test_a_uniform_law_at_its_prior_does_not_diverge_by_rounding(
+    dtype: torch.dtype, prior: tuple[float, float]
+) -> None:
+    found = ProbabilisticAlpha(prior[0], distribution="uniform", std=prior[1], prior=prior, dtype=dtype)
+    assert found.kl().item() == pytest.approx(0, abs=torch.finfo(dtype).eps / prior[1])
+    found.kl().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in found.parameters())
+
+
+def test_no_uniform_law_between_the_bounds_diverges_from_the_one_that_fills_them() -> None:
+    found = ProbabilisticAlpha(0.5, shape=(2000,), distribution="uniform", dtype=torch.float64)
+    with torch.no_grad():  # with ends that rounding puts at 1 + eps
+        found.raw.copy_(torch.linspace(-5, 40, 2000))
+        found.spread.copy_(torch.linspace(5, -5, 2000))
+    assert math.isfinite(found.kl().item())
 
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
@@ -156,18 +178,47 @@ def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -
     """A gamma number moves with its parameter so that the probability below it stays, by finite differences."""
     parameters = torch.tensor([[0.7, 2.5], [4.0, 0.3]], dtype=torch.float64, requires_grad=True)
     u = LAWS["beta"].sample((parameters[0], parameters[1]), (50,), generator(3))
-    gammas = torch._standard_gamma(parameters.detach().T.expand(50, 2, 2), generator=generator(3)).numpy()
-    np.testing.assert_allclose(u.detach().numpy(), gammas[..., 0] / gammas.sum(-1), rtol=1e-14)
+    shape, random = parameters.detach().T.numpy(), generator(3)
+    gammas = torch._standard_gamma(torch.tensor(shape + 1).expand(50, 2, 2), generator=random).numpy()
+    v = 1 - torch.rand(50, 2, 2, dtype=torch.float64, generator=random).numpy()
+    below = special.gammainc(shape + 1, gammas)
+
+    def first_share(shape: Any) -> Any:
+        g = special.gammaincinv(shape + 1, below) * v ** (1 / shape)  # a gamma number of parameter `shape`
+        return g[..., 0] / g.sum(-1)
+
+    np.testing.assert_allclose(u.detach().numpy(), first_share(shape), rtol=1e-12)
     (found,) = torch.autograd.grad(u.sum(), parameters)
-    below, step = special.gammainc(parameters.detach().T.numpy(), gammas), 1e-5
     for which in (0, 1):
-        moved = []
-        for sign in (1, -1):
-            shape = parameters.detach().T.numpy().copy()
-            shape[:, which] += sign * step
-            g = special.gammaincinv(shape, below)
-            moved.append((g[..., 0] / g.sum(-1)).sum(0))
-        np.testing.assert_allclose(found[which].numpy(), (moved[0] - moved[1]) / (2 * step), rtol=1e-4)
+        step = 1e-5 * np.eye(2)[which]
+        moved = first_share(shape + step) - first_share(shape - step)
+        np.testing.assert_allclose(found[which].numpy(), moved.sum(0) / 2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("total", [0.03, 1e-3])
+def test_a_beta_law_whose_gamma_numbers_underflow_has_its_mean_its_ends_and_its_gradient(total: float) -> None:
+    count, a, b = 200_000, 0.3 * total, 0.7 * total
+    own = [torch.full((count,), value, dtype=torch.float64, requires_grad=True) for value in (a, b)]
+    u = LAWS["beta"].sample((own[0], own[1]), (), generator(5))
+    inside = stats.beta.cdf(0.9, a, b) - stats.beta.cdf(0.1, a, b)
+    for found, expected in ((u, a / total), (((u > 0.1) & (u < 0.9)).double(), inside)):
+        error = max(found.std().item(), math.sqrt(expected)) / math.sqrt(count)
+        assert found.mean().item() == pytest.approx(expected, abs=4 * error)
+    by_a, by_b = torch.autograd.grad(u.sum(), own)
+    for found, expected in ((by_a, b / total**2), (by_b, -a / total**2)):
+        assert bool(found.isfinite().all())
+        assert found.mean().item() == pytest.approx(expected, abs=4 * found.std().item() / math.sqrt(count))
+
+
+def test_a_beta_law_has_draws_and_moments_wherever_an_optimizer_moves_it() -> None:
+    found = order("beta", [0.0, 0.8], 0.4, (2,))
+    with torch.no_grad():
+        found.spread.copy_(torch.tensor([-600.0, -40.0]))
+    u = found.sample((100,), generator=generator())
+    assert bool(((u == BOUNDS[0]) | (u == BOUNDS[1])).all())
+    u.sum().backward()
+    torch.testing.assert_close(found.std, ((found.mean - BOUNDS[0]) * (BOUNDS[1] - found.mean)).sqrt())
+    assert all(bool(p.grad.isfinite().all()) for p in found.parameters() if p.grad is not None)
 
 
 @every_law

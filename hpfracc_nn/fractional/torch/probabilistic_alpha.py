@@ -103,10 +103,11 @@ class ProbabilisticAlpha(Alpha):
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
 
         In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
-        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior has an infinite one.
+        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
+        parameters are rounded, has an infinite one.
         """
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
-        return self._law.divergence(self._own(), (one, other)).sum()
+        return self._law.divergence(self._own(), (one, other), torch.finfo(self.raw.dtype).eps).sum()
 
     def extra_repr(self) -> str:
         mean, std = self.prior
