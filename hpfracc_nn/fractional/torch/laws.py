@@ -99,7 +99,7 @@ _LEAST = 1e-100  # of a parameter in a draw, so that 1 / a**2 is finite; draws a
 
 
 def _beta_sample(own: Pair, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """g / (g + h), g and h gamma numbers of which only the logarithms are known: small parameters' underflow.
+    """The share g / (g + h) of gamma numbers in logarithms, because those of small parameters underflow.
 
     A gamma number of parameter a is one of a + 1 times v**(1/a), v uniform (Marsaglia & Tsang, ACM Trans. Math. Softw.
     26 (2000) 363, section 6). The gradient of that of a + 1 is that of `torch.distributions.Gamma.rsample`.

@@ -100,16 +100,21 @@ class FractionalLinear(nn.Linear):
     def from_torch(cls, module: nn.Linear, **options: Any) -> FractionalLinear:
         """Return the layer with the weights, device and dtype of torch's; `options` are the keyword arguments.
 
-        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+        What is frozen stays so, and training or evaluation is taken over, but not by an order that is given. Nothing is
+        shared with `module`.
 
         Raises:
             TypeError: `module` is no `torch.nn.Linear`, or is one of these layers.
+            ValueError: An option changes the shape of a weight, or asks for one that `module` has not; or a hook makes
+                its weights, as pruning does.
 
         Example:
             >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
         """
-        own = {**place_of(cls, module, nn.Linear), **options}
-        return with_weights_of(module, cls(module.in_features, module.out_features, module.bias is not None, **own))
+        place = place_of(cls, module, nn.Linear)
+        arguments = {name: getattr(module, name) for name in ("in_features", "out_features")}
+        arguments["bias"] = module.bias is not None
+        return with_weights_of(module, cls(**{**arguments, **place, **options}), options.get("alpha"))
 
     @property
     def order(self) -> Alpha:
