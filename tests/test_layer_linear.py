@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -160,6 +162,17 @@ def test_weights_that_a_hook_makes_are_refused_and_taken_once_it_is_removed(name
 def test_options_that_change_the_weights_are_refused(module: Any, kind: Any, options: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         kind.from_torch(module, **options)
+
+
+@pytest.mark.parametrize("name", ["linear1", "linear2"])
+def test_torch_s_encoder_layer_calls_what_stands_in_it_in_evaluation_too(name: str) -> None:
+    encoder: Any = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True, **DOUBLE)
+    setattr(encoder, name, FractionalLinear.from_torch(getattr(encoder, name), alpha=0.7))
+    x = data(2, 10, 6)
+    trained = encoder(x)
+    for layer in (encoder.eval(), copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+        with torch.no_grad():
+            torch.testing.assert_close(layer(x), trained, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("kind", [FractionalLinear, FractionalConv1d])

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+Bounds = tuple[float, float]
 
 
 class Alpha(nn.Module):
@@ -15,16 +18,19 @@ class Alpha(nn.Module):
     A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha is that
     layer's order itself, so that several layers may share it.
 
+    A state dict says between which bounds alpha lies, in torch's metadata, which `torch.save` keeps; only an order with
+    the same bounds loads it. One that does not say it is taken at its word.
+
     Args:
         init: The first value or values, inside the bounds.
         bounds: (low, high).
-        shape: Shape of alpha; `init` is broadcast to it.
+        shape: Shape of alpha, to which `init` is broadcast; None is its own.
         owner: Who asks, for messages.
         device: Of the parameter.
         dtype: Of the parameter; alpha itself is float64.
 
     Raises:
-        ValueError: `init` is not strictly inside the bounds.
+        ValueError: `init` is not strictly inside the bounds, or they are no finite interval.
 
     Example:
         >>> order = Alpha(0.4, (0, 1))
@@ -34,22 +40,25 @@ class Alpha(nn.Module):
     def __init__(
         self,
         init: float | Sequence[float],
-        bounds: tuple[float, float],
-        shape: tuple[int, ...] = (),
+        bounds: Bounds,
+        shape: tuple[int, ...] | None = None,
         *,
         owner: str = "Alpha",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        low, high = bounds
+        low, high = self.bounds = _finite(owner, bounds)
         values = torch.as_tensor(init, dtype=torch.float64, device="cpu")
-        if not bool(((values > low) & (values < high)).all()):
+        outside = values[~((values > low) & (values < high))]
+        if outside.numel():
+            margin = 0.01 * (high - low)
+            near = outside[0].nan_to_num((low + high) / 2).clamp(low + margin, high - margin)
             raise ValueError(
                 f"{owner}(alpha={init}): needs low < alpha < high to be learned within bounds ({low:g}, {high:g}); "
-                f"start inside, for example at {low + 0.99 * (high - low):g}."
+                f"start inside, for example at {near:g}."
             )
-        self.bounds = (float(low), float(high))
+        shape = values.shape if shape is None else shape
         raw = torch.empty(shape, device=device, dtype=dtype or torch.get_default_dtype())
         self.raw = nn.Parameter(raw.copy_(torch.logit((values - low) / (high - low))))
 
@@ -90,3 +99,45 @@ class Alpha(nn.Module):
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}, bounds=({self.bounds[0]:g}, {self.bounds[1]:g})"
+
+    def _reading(self) -> dict[str, Any]:
+        """What must be known to read alpha from the parameters, by the names of the arguments."""
+        return {"bounds": self.bounds}
+
+    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        metadata = getattr(destination, "_metadata", None)  # a plain dict that a caller fills has none
+        if metadata is not None:
+            metadata[prefix[:-1]] = {**metadata.get(prefix[:-1], {}), **self._reading()}
+
+    def _load_from_state_dict(
+        self,
+        state_dict: Any,
+        prefix: str,
+        local_metadata: dict[str, Any],
+        strict: bool,
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        """Load as torch does, unless the state says that its numbers are read otherwise; one may not say it."""
+        for name, own in self._reading().items():
+            if prefix + "raw" in state_dict and local_metadata.get(name, own) != own:
+                error_msgs.append(
+                    f"{prefix[:-1] or type(self).__name__}: needs a state with {name}={own!r}, as this order has; the "
+                    f"state has {local_metadata[name]!r}, make the order with {name}={local_metadata[name]!r}."
+                )
+                return
+        arguments = prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
+        super()._load_from_state_dict(state_dict, *arguments)
+
+
+def _finite(owner: str, bounds: Any) -> Bounds:
+    """Return the bounds as two floats, or raise unless they are a finite interval."""
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+    if not (math.isfinite(high - low) and low < high):
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs finite low < high; pass a pair such as (0, 1).")
+    return low, high

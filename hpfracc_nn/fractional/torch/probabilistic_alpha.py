@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -26,7 +28,7 @@ class ProbabilisticAlpha(Alpha):
     Args:
         init: The first mean or means, inside the bounds.
         bounds: (low, high).
-        shape: Shape of alpha; `init` and `std` are broadcast to it.
+        shape: Shape of alpha, to which `init` and `std` are broadcast; None is theirs.
         distribution: "normal", "beta" or "uniform".
         std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
         prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
@@ -51,7 +53,7 @@ class ProbabilisticAlpha(Alpha):
         self,
         init: float | Sequence[float],
         bounds: tuple[float, float] = (0.0, 1.0),
-        shape: tuple[int, ...] = (),
+        shape: tuple[int, ...] | None = None,
         *,
         distribution: str = "normal",
         std: float | Sequence[float] | None = None,
@@ -60,6 +62,8 @@ class ProbabilisticAlpha(Alpha):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
+        if shape is None:
+            shape = torch.broadcast_shapes(*(np.shape(each) for each in (init, std) if each is not None))
         super().__init__(init, bounds, shape, owner=owner, device=device, dtype=dtype)
         self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
         low, high = self.bounds
@@ -72,8 +76,7 @@ class ProbabilisticAlpha(Alpha):
         with torch.no_grad():
             for parameter, value in zip((self.raw, self.spread), self._law.free(*first), strict=True):
                 parameter.copy_(value)
-        self.prior = ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else _pair(owner, prior)
-        self._prior = self._prior_member(owner)
+        self._set_prior(owner, ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else prior)
 
     def forward(self) -> Tensor:
         """Return alpha in real units, float64: a draw in training, the mean in evaluation."""
@@ -109,6 +112,15 @@ class ProbabilisticAlpha(Alpha):
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
         return self._law.divergence(self._own(), (one, other), torch.finfo(self.raw.dtype).eps).sum()
 
+    @property
+    def prior(self) -> tuple[float, float]:
+        """Mean and standard deviation of the law that `kl` compares with; may be set."""
+        return self._prior_moments
+
+    @prior.setter
+    def prior(self, prior: tuple[float, float]) -> None:
+        self._set_prior(type(self).__name__, prior)
+
     def extra_repr(self) -> str:
         mean, std = self.prior
         return f"{super().extra_repr()}, distribution={self.distribution!r}, prior=({mean:g}, {std:g})"
@@ -137,17 +149,20 @@ class ProbabilisticAlpha(Alpha):
             )
         return self._law.member(*torch.broadcast_tensors(mean, std))
 
-    def _prior_member(self, owner: str) -> tuple[float, float]:
+    def _reading(self) -> dict[str, Any]:
+        return {**super()._reading(), "distribution": self.distribution}
+
+    def _set_prior(self, owner: str, prior: tuple[float, float]) -> None:
         low, high = self.bounds
-        mean, std = self.prior
+        mean, std = moments = _pair(owner, prior)
         if not low < mean < high:
             raise ValueError(
-                f"{owner}(prior={self.prior}): needs a mean inside the bounds ({low:g}, {high:g}); pass for example "
+                f"{owner}(prior={moments}): needs a mean inside the bounds ({low:g}, {high:g}); pass for example "
                 f"({(low + high) / 2:g}, {(high - low) / 8:g})."
             )
         unit = (torch.tensor(value, dtype=torch.float64, device="cpu") for value in (mean - low, std))
         own = self._member(owner, "prior", *(value / (high - low) for value in unit), widest=True)
-        return float(own[0]), float(own[1])
+        self._prior_moments, self._prior = moments, (float(own[0]), float(own[1]))
 
 
 def _pair(owner: str, prior: tuple[float, float]) -> tuple[float, float]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
@@ -94,6 +95,8 @@ class FractionalConv1d(nn.Conv1d):
                 f"{owner}(padding='causal', padding_mode={padding_mode!r}): needs padding_mode='zeros', because "
                 "nothing is known before the first sample; leave it out, or pass another padding."
             )
+        if isinstance(padding, str):
+            errors.one_of(owner, "padding", padding, ("same", "valid", "causal"))
         convolution = (in_channels, out_channels, kernel_size, stride, 0 if is_causal else padding, dilation, groups)
         super().__init__(*convolution, bias, padding_mode, device, dtype)  # type: ignore[arg-type]
         self.is_causal = is_causal

@@ -20,6 +20,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
+from hpfracc_nn.layers.torch.order import check_no_module
 from hpfracc_nn.selection import BackendManager, default_manager
 
 
@@ -248,6 +249,7 @@ class FractionalDifference(nn.Module):
         return Source(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
+        check_no_module("FractionalDifference", "init", init)
         count = self.channels * self.orders
         if init is None:
             spread = low + (high - low) * (np.arange(self.orders) + 1) / (self.orders + 1)

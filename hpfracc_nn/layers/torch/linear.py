@@ -30,6 +30,9 @@ class FractionalLinear(nn.Linear):
     With it alpha = 0 is `nn.Linear` and alpha = 1 is `nn.Linear` of (x[t] - x[t-1]) / dt with x[-1] = 0. Sample t of
     the output depends on samples up to t.
 
+    It may stand in a `torch.nn.TransformerEncoderLayer`, but not as the `out_proj` of `torch.nn.MultiheadAttention`,
+    which multiplies by the weight of what stands there and never calls it.
+
     Args:
         in_features: As in `torch.nn.Linear`.
         out_features: As there.
@@ -95,6 +98,7 @@ class FractionalLinear(nn.Linear):
             device=device,
             dtype=dtype,
         )
+        self.register_forward_pre_hook(_watch)
 
     @classmethod
     def from_torch(cls, module: nn.Linear, **options: Any) -> FractionalLinear:
@@ -178,3 +182,7 @@ class FractionalLinear(nn.Linear):
                 f"{owner}({argument} of shape {tuple(shape)}): needs [{wanted}], whose last axis are the features; "
                 "move them there with x.movedim, or make the layer with another in_features."
             )
+
+
+def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+    """Do nothing. In evaluation torch's encoder layer multiplies by `linear1.weight` itself, unless it has a hook."""
