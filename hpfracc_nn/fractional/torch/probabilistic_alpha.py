@@ -19,8 +19,8 @@ class ProbabilisticAlpha(Alpha):
     """Orders with a learned law between two bounds: alpha = low + (high - low) u, 0 < u < 1.
 
     In training every call draws u anew, one number for each order and not for each signal, with a gradient in the law's
-    two parameters. In evaluation alpha is the mean. The order's own flag `training` decides, which `train` and `eval` of
-    every layer that holds it set. A stream (`initial_state`) keeps the alpha that it was made with.
+    two parameters. In evaluation alpha is the mean. What decides is `training` of the order itself, which `train` and
+    `eval` of every layer that holds it set. A stream (`initial_state`) keeps the alpha that it was made with.
 
     - "normal": u = sigmoid(mu + sigma z), z standard normal;
     - "beta": u has a beta law; the gradient is that of `torch.distributions.Gamma`, and has no second derivative and no

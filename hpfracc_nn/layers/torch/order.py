@@ -80,8 +80,8 @@ def started(
 
 
 def check_no_module(owner: str, argument: str, given: Any) -> None:
-    """Raise where what should be numbers is a module, which an `Alpha` may be."""
-    if isinstance(given, nn.Module):
+    """Raise where what should be numbers is a module that is no `Alpha`."""
+    if isinstance(given, nn.Module) and not isinstance(given, Alpha):
         raise TypeError(
             f"{owner}({argument} of type {type(given).__name__}): needs numbers or an Alpha; make your module a "
             "subclass of Alpha, whose call returns the orders."
