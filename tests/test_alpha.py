@@ -18,17 +18,17 @@ MAKES: dict[str, tuple[Callable[[], nn.Module], Callable[[], nn.Module], str]] =
     "bounds": (
         lambda: FractionalLayer(0.4, "grunwald_letnikov", learn_alpha=True),
         lambda: FractionalLayer(0.4, "grunwald_letnikov", learn_alpha=True, bounds=(0, 2)),
-        r"order: needs a state with bounds=\(0\.0, 2\.0\), as this order has; the state has \(0\.0, 1\.0\), make",
+        r"order: needs a state with bounds=\(0\.0, 2\.0\), which it was made with; the state has bounds=\(0\.0, 1\.0\)",
     ),
     "law": (
         lambda: FractionalConv1d(2, 3, 4, alpha=ProbabilisticAlpha(0.4, distribution="beta")),
         lambda: FractionalConv1d(2, 3, 4, alpha=ProbabilisticAlpha(0.4, distribution="normal")),
-        r"derivative\.order: needs a state with distribution='normal', as this order has; the state has 'beta'",
+        r"derivative\.order: needs a state with distribution='normal', .* the state has distribution='beta'",
     ),
     "parts of a bank": (
         lambda: FractionalDifference(2, bounds=(-1, 1), init=[-0.5, 0.5]),
         lambda: FractionalDifference(2, bounds=(-1, 1), init=[0.5, -0.5]),
-        "",
+        r"needs a state with parts=\(\(1,\), \(0,\)\), which it was made with; the state has parts=\(\(0,\), \(1,\)\)",
     ),
     "halves of a bank": (
         lambda: FractionalDifference(2, bounds=(0, 1)),
@@ -52,12 +52,8 @@ def test_a_state_is_loaded_only_where_its_numbers_mean_the_same(name: str, stric
     make, other, message = MAKES[name]
     state = saved(make().state_dict())
     make().load_state_dict(state, strict=strict)
-    if message:
-        layer = other()
-        before = {key: value.clone() for key, value in layer.named_parameters() if "raw" in key or "spread" in key}
-        with pytest.raises(RuntimeError, match=message):
-            layer.load_state_dict(state, strict=strict)
-        assert all(torch.equal(layer.get_parameter(key), value) for key, value in before.items())
+    with pytest.raises(RuntimeError, match=message):
+        other().load_state_dict(state, strict=strict)
 
 
 @pytest.mark.parametrize("name", MAKES)

@@ -9,10 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn.fractional.torch.stated import Stated
+
 Bounds = tuple[float, float]
 
 
-class Alpha(nn.Module):
+class Alpha(Stated):
     """Orders that stay strictly between two bounds: alpha = low + (high - low) sigmoid(raw).
 
     A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha is that
@@ -100,36 +102,9 @@ class Alpha(nn.Module):
     def extra_repr(self) -> str:
         return f"shape={self.shape}, bounds=({self.bounds[0]:g}, {self.bounds[1]:g})"
 
-    def _reading(self) -> dict[str, Any]:
-        """What must be known to read alpha from the parameters, by the names of the arguments."""
+    def stated(self) -> dict[str, Any]:
+        """Return what alpha cannot be read from the parameters without, see `Stated`."""
         return {"bounds": self.bounds}
-
-    def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        super()._save_to_state_dict(destination, prefix, keep_vars)
-        metadata = getattr(destination, "_metadata", None)  # a plain dict that a caller fills has none
-        if metadata is not None:
-            metadata[prefix[:-1]] = {**metadata.get(prefix[:-1], {}), **self._reading()}
-
-    def _load_from_state_dict(
-        self,
-        state_dict: Any,
-        prefix: str,
-        local_metadata: dict[str, Any],
-        strict: bool,
-        missing_keys: list[str],
-        unexpected_keys: list[str],
-        error_msgs: list[str],
-    ) -> None:
-        """Load as torch does, unless the state says that its numbers are read otherwise; one may not say it."""
-        for name, own in self._reading().items():
-            if prefix + "raw" in state_dict and local_metadata.get(name, own) != own:
-                error_msgs.append(
-                    f"{prefix[:-1] or type(self).__name__}: needs a state with {name}={own!r}, as this order has; the "
-                    f"state has {local_metadata[name]!r}, make the order with {name}={local_metadata[name]!r}."
-                )
-                return
-        arguments = prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
-        super()._load_from_state_dict(state_dict, *arguments)
 
 
 def _finite(owner: str, bounds: Any) -> Bounds:

@@ -123,6 +123,10 @@ class ProbabilisticAlpha(Alpha):
     def prior(self, prior: tuple[float, float]) -> None:
         self._set_prior(type(self).__name__, prior)
 
+    def stated(self) -> dict[str, Any]:
+        """Return the bounds and the law, see `Stated`."""
+        return {**super().stated(), "distribution": self.distribution}
+
     def extra_repr(self) -> str:
         mean, std = self.prior
         return f"{super().extra_repr()}, distribution={self.distribution!r}, prior=({mean:g}, {std:g})"
@@ -150,9 +154,6 @@ class ProbabilisticAlpha(Alpha):
                 f"within ({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
             )
         return self._law.member(*torch.broadcast_tensors(mean, std))
-
-    def _reading(self) -> dict[str, Any]:
-        return {**super()._reading(), "distribution": self.distribution}
 
     def _set_prior(self, owner: str, prior: tuple[float, float]) -> None:
         low, high = self.bounds

@@ -18,13 +18,14 @@ from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.fractional.torch.stated import Stated
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
 from hpfracc_nn.layers.torch.order import check_no_module
 from hpfracc_nn.selection import BackendManager, default_manager
 
 
-class FractionalDifference(nn.Module):
+class FractionalDifference(Stated):
     """(1 - z)**alpha with zero history, `orders` of them for every channel.
 
     Nothing is subtracted and nothing looks ahead: sample t of the output depends on samples up to t, with weight
@@ -179,6 +180,10 @@ class FractionalDifference(nn.Module):
             for k, (part, one) in enumerate(zip(self._split(x, 1), state, strict=True))
         ]
         return self._joined([y for y, _ in taken], 1), tuple(one for _, one in taken)
+
+    def stated(self) -> dict[str, Any]:
+        """Return which orders each learned part has, see `Stated`."""
+        return {"parts": tuple(tuple(index.tolist()) for index, _ in self._parts)} if len(self.parts) > 1 else {}
 
     def extra_repr(self) -> str:
         low, high = self.bounds
