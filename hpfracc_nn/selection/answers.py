@@ -70,8 +70,7 @@ class Answers(ABC):
             return self.learner.expected(workload, verdicts)
         found = {}
         for each in accepted(verdicts):
-            low, high = each.seconds / each.uncertainty, each.seconds * each.uncertainty
-            found[each.kernel.name] = Prediction(each.seconds, low, high, samples=0)
+            found[each.kernel.name] = Prediction.within(each.seconds, each.uncertainty)
         return found
 
     def _roofline(self, verdicts: list[Verdict], workload: Workload) -> dict[str, tuple[float, Limit]]:

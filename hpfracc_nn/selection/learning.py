@@ -12,7 +12,7 @@ from functools import cache, wraps
 from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
-from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
+from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction
 from hpfracc_nn.selection.knowledge import MOST_KEYS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.objective import eligible, handicaps
@@ -173,8 +173,8 @@ class Learner:
         direction: Direction,
         keep: bool,
         verdicts: Callable[[Workload], Sequence[Verdict]],
-    ) -> bool:
-        """Learn from a timed call; return whether what is believed of other workloads has changed with it.
+    ) -> Change | None:
+        """Learn from a timed call; return a change of what is believed, of other workloads too, if it reveals one.
 
         Args:
             plan: What ran.
@@ -188,7 +188,7 @@ class Learner:
             self.know()
             self.policy.introduce(key, _candidates(self._able(plan.workload, verdicts(plan.workload))))
             if not self.policy.expects(key, name):
-                return False
+                return None
         plain = self._plain.get(key, {}).get(name)
         estimate = None if plain is None else plain.estimate(direction)
         seconds = max(seconds, SHORTEST)
@@ -196,7 +196,7 @@ class Learner:
         if keep:
             self._timed.add((key, name))
             self._new[key.text(), name] += 1
-        return change is not None
+        return change
 
     def forget(self, op: str | None = None) -> None:
         """Drop what is known of an operation, or of all, in this process; the file stays."""
