@@ -68,8 +68,8 @@ class Chronicle(ABC):
         """
         if self.journal.looks_again:
             self.journal.look(self.totals().uses)
-        changed = before is not None and before.kernel is not plan.kernel and before.announced
-        if plan.announced and not changed and elapsed < SLOW:
+        previous = before.kernel.name if before is not None and before.announced else ""
+        if plan.announced and previous in ("", plan.kernel.name) and elapsed < SLOW:
             return
         plan.announced = True
         workload, name = plan.workload, plan.kernel.name
@@ -79,7 +79,7 @@ class Chronicle(ABC):
                 workload=workload,
                 kernel=name,
                 site=site.label or site.op,
-                previous=before.kernel.name if changed and before is not None else "",
+                previous=previous,
                 reason=self._reason(reason, workload),
                 seconds=plan.seconds,
                 uncertainty=plan.uncertainty,

@@ -21,6 +21,7 @@ from hpfracc_nn.selection.recording import Records
 from hpfracc_nn.selection.registry import watch
 from hpfracc_nn.selection.reporting import Counters
 from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged
+from hpfracc_nn.selection.sharing import Sharing
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.tally import Totals
 from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
@@ -30,7 +31,7 @@ MOST_MEASUREMENTS = 4096
 MOST_RETIRED = 64
 
 
-class BackendManager(Planning, Records, Answers):
+class BackendManager(Planning, Records, Sharing, Answers):
     """Chooses the kernel for each workload: the forced one, else the best by the objective.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
@@ -207,6 +208,10 @@ class BackendManager(Planning, Records, Answers):
         """Return the seconds that trials took longer than the best kernel would have, and those of all calls."""
         budget = self.learner.policy.budget
         return budget.explored, budget.total
+
+    def overhead(self) -> float:
+        """Return the seconds that deciding and learning took so far; the look-up at each call is not in it."""
+        return self.learner.cost
 
     def retire(self, plans: tuple[Plan, ...]) -> None:
         """Keep the counts of plans that their site lets go."""

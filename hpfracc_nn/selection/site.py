@@ -108,6 +108,11 @@ class Site:
             every = (*self._plans.values(), *self._others.values())
             return tuple(dict.fromkeys(every))  # an interrupt may leave one in two places
 
+    def in_use(self) -> tuple[Plan, ...]:
+        """Return the same without those that were only tried or are replaced."""
+        with self.manager.lock:
+            return tuple(self._plans.values())
+
     def follow(self, follower: Follower) -> None:
         """Tell `follower` from now on when plans are let go, for as long as it lives."""
         with self.manager.lock:

@@ -26,12 +26,17 @@ HOW: dict[str, Callable[[ReportRow], str]] = {
     "Backward ms": lambda row: _number(row.backward_ms, ".3g"),
     "Predicted ms": lambda row: _number(row.predicted_ms, ".3g"),
     "x vs 2nd best": lambda row: _number(row.speed_up, ".3g"),
+    "Confidence %": lambda row: f"{100 * row.confidence:.0f}",
+    "Explored %": lambda row: _number(None if row.explored is None else 100 * row.explored, ".1f"),
+    "Switches": lambda row: str(row.switches),
+    "Failures": lambda row: str(row.failures),
     "Reason": lambda row: row.reason,
 }
 TITLE = "Which kernel ran"
 CAPTION = (
     "Input: rows x n x width. Forward and backward ms: 20 % quantiles of sampled calls; "
-    "predicted: both together. x vs 2nd best: predicted."
+    "predicted: both together. x vs 2nd best: predicted. Confidence: that none is faster. "
+    "Explored: calls that only tried the kernel."
 )
 
 
@@ -57,6 +62,18 @@ def plain(rows: Sequence[ReportRow], width: int | None = None) -> str:
         parts = [_headed(_numbered(rows, part)) for part in (WHAT, HOW)]
         text = [*_aligned(parts[0]), "", *_aligned(parts[1])]
     return "\n".join([TITLE, *text, CAPTION, ""])
+
+
+def markdown(rows: Sequence[ReportRow], footer: str) -> str:
+    """Return the table in Markdown, with what is said below it."""
+    header, *lines = cells(rows)
+    marked = [" | ".join(line) for line in (header, ["---"] * len(header), *lines)]
+    return "\n".join([*(f"| {line} |" for line in marked), "", CAPTION, "", footer])
+
+
+def cells(rows: Sequence[ReportRow]) -> list[list[str]]:
+    """Return the header and a line for each row, as text."""
+    return _cells(rows, {**WHAT, **HOW})
 
 
 def _rich(rows: Sequence[ReportRow]) -> str:
@@ -87,7 +104,7 @@ def _rich_width(cells: Sequence[Sequence[str]]) -> int:
 
 
 def _folded(name: str) -> str:
-    return textwrap.fill(name, 9)
+    return textwrap.fill(name, 10)  # "Confidence"
 
 
 def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
