@@ -352,6 +352,7 @@ def test_over_http_a_collector_gets_the_spans_and_metrics_of_a_process() -> None
     assert received.points("hpfracc.backend.quarantined")
 
 
+@pytest.mark.slow
 def test_a_collector_that_is_down_neither_delays_nor_fails_a_call() -> None:
     found = program("sending", "http://127.0.0.1:9", OTEL_EXPORTER_OTLP_TIMEOUT="1")
     assert found["calls"] == 600
