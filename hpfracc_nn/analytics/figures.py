@@ -96,6 +96,8 @@ def predicted_against_measured(history: History, *, size: tuple[float, float] = 
     axes.fill_between(ends, low, high, color="0.92", label="within a factor 2")
     axes.plot(ends, ends, color="0.5", linewidth=0.8)
     axes.set(xscale="log", yscale="log", xlim=ends, ylim=ends)
+    for axis in (axes.xaxis, axes.yaxis):
+        _label_plainly(axis)
     axes.set(xlabel="measured (ms a call, forward and backward)", ylabel="predicted (ms a call)")
     axes.set_title("Predicted against measured time")
     axes.legend(loc="upper left", fontsize=8)
@@ -167,17 +169,21 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
     for event in history.events:
         if event.kernel in lanes:
             lane, at = lanes.index(event.kernel), event.time - start
+            marker, colour, label = _mark(event)
+            name = None if label in said else label
+            said.add(label)
             if isinstance(event, Quarantined):
                 until = min(at + event.seconds, max(last - start, at + 1e-3))
-                axes.plot([at, until], [lane, lane], color="0.75", linewidth=7, zorder=1, solid_capstyle="butt")
-            marker, colour, label = _mark(event)
-            axes.plot(at, lane, marker, color=colour, markersize=8, label=None if label in said else label, zorder=2)
-            said.add(label)
+                axes.plot(
+                    [at, until], [lane, lane], color=colour, linewidth=8, label=name, solid_capstyle="butt", zorder=1
+                )
+            else:
+                axes.plot(at, lane, marker, color=colour, markersize=8, alpha=0.8, label=name, zorder=2)
     axes.set_yticks(range(len(lanes)), lanes)
     axes.set(ylim=(-0.6, len(lanes) - 0.4), xlabel="s since the first choice")
     axes.margins(x=0.03)
-    axes.set_title("Choices, changes and failures; grey: left alone")
-    figure.legend(loc="outside lower center", ncols=6, fontsize=8, frameon=False)
+    axes.set_title("Choices, changes and failures")
+    figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
     return figure
 
 
@@ -192,6 +198,14 @@ def _figure(size: tuple[float, float]) -> tuple[Any, Any]:
             name=error.name,
         ) from None
     return made, made.subplots()
+
+
+def _label_plainly(axis: Any) -> None:
+    """Label a logarithmic axis by 0.1, 0.2, 0.5, 1, ..."""
+    ticker = importlib.import_module("matplotlib.ticker")
+    axis.set_major_locator(ticker.LogLocator(subs=(1.0, 2.0, 5.0)))
+    axis.set_major_formatter(ticker.StrMethodFormatter("{x:g}"))
+    axis.set_minor_formatter(ticker.NullFormatter())
 
 
 def _empty(figure: Any, axes: Any, title: str) -> Any:
@@ -293,5 +307,5 @@ def _mark(event: Event) -> tuple[str, str, str]:
         case Failure():
             return "x", "tab:red", "failed"
         case Quarantined():
-            return "|", "0.4", "left alone"
+            return "", "0.8", "left alone"
     return "X", "black", "every kernel failed"
