@@ -2,7 +2,7 @@
 
     python benchmarks/telemetry.py [--quick] [--output benchmarks/results]
 
-First the calls of a layer whose manager tells nobody beside those of one whose manager tells OpenTelemetry's SDK, with
+First the look-up of a site whose manager tells nobody beside that of one whose manager tells OpenTelemetry's SDK, with
 spans and metrics on and exported by threads of their own: between decisions there must be no difference. A decision
 that is told, and a collection of all metrics, are given beside it. Then the part of a training that `BackendReport`
 takes: the time within its hooks between the first step and the last, of the time of all steps, at
@@ -161,7 +161,7 @@ def main() -> None:
         calls: dict[str, Call] = {}
         for i in range(PAIRS):
             calls[f"quiet {i}"], calls[f"telling {i}"] = lookup(*learnt(None)), lookup(*learnt(heard))
-        times = interleaved(calls, rounds, seconds=0.05)
+        times = interleaved(calls, rounds, seconds=0.05, clock=time.process_time)
         ratios = [times[f"telling {i}"] / times[f"quiet {i}"] - 1 for i in range(PAIRS)]
         for name in ("quiet", "telling"):
             table.add(

@@ -162,15 +162,17 @@ class BackendReport(Callback):
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
+        self._batches += 1
         loop = trainer.fit_loop.epoch_loop
-        if not loop._should_accumulate():  # the optimizer has made a step
+        is_steered = self._exchange is not None or self.freeze_after is not None
+        if is_steered and not loop._should_accumulate():  # the optimizer has made a step
             self._after_step(trainer.global_step)
-        if trainer.is_global_zero:
-            self._batches += 1
-            if isinstance(self.every, int) and trainer.fit_loop.total_batch_idx % self.every == self.every - 1:
-                self._publish(trainer)
-            if trainer.loggers and trainer._logger_connector.should_update_logs and not loop._should_accumulate():
-                self._log_scalars(trainer, loop._batches_that_stepped)
+        if not trainer.is_global_zero:
+            return
+        if isinstance(self.every, int) and trainer.fit_loop.total_batch_idx % self.every == self.every - 1:
+            self._publish(trainer)
+        if trainer.loggers and trainer._logger_connector.should_update_logs and not loop._should_accumulate():
+            self._log_scalars(trainer, loop._batches_that_stepped)
 
     def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._pool()
