@@ -320,7 +320,9 @@ def test_a_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_page_has_all_plots_and_tables_and_needs_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    injected = replace(HISTORY.events[4], message="<script>alert(1)</script>")
+    failure = HISTORY.events[4]
+    assert isinstance(failure, Failure)
+    injected = replace(failure, message="<script>alert(1)</script>")
     path = report(replace(HISTORY, events=(*HISTORY.events[:5], injected)), tmp_path / "page.html")
     page = path.read_text(encoding="utf-8")
     assert page.count("data:image/png;base64,") == len(PLOTS)
