@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, solvers, training
+    from hpfracc_nn import analytics, fractional, layers, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -83,6 +83,7 @@ __all__ = [
     "TemperedCaputo",
     "TemperedRiemannLiouville",
     "__version__",
+    "analytics",
     "caputo",
     "choose",
     "configure",
@@ -105,7 +106,7 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_ROOMS = ("analytics", "fractional", "layers", "selection", "solvers", "training")
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
     **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),

@@ -32,7 +32,7 @@ ARROWS = {
     "cli": {"", "commands", "errors", "selection", "fractional", "layers", "solvers", "training", "data"},
     "__main__": {"cli"},
     "jax": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
-    "": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
+    "": {"errors", "selection", "analytics", "fractional", "layers", "solvers", "training", "data"},
 }
 
 # Third party -> the files that may import it, also inside a function. `*` crosses folders.

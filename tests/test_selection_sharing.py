@@ -86,7 +86,7 @@ def test_what_another_machine_learnt_is_a_prior(kernels: Any, monkeypatch: pytes
     first, second = learning(), learning()
     taught(first)
     text = first.export_wisdom()
-    monkeypatch.setattr(sharings, "facts", lambda: {"cpu": "another"})
+    monkeypatch.setattr(sharings, "_facts", lambda: {"cpu": "another"})
     assert second.import_wisdom(text) == "prior"
     assert {each.samples for each in second.predict(WORK).values()} == {0}
 

@@ -3,6 +3,8 @@
 import threading
 import time
 from abc import ABC, abstractmethod
+from functools import cache
+from typing import Any
 
 from hpfracc_nn.selection.fingerprint import digest, facts
 from hpfracc_nn.selection.learning import Learner
@@ -23,7 +25,7 @@ class Sharing(ABC):
         """
         with self.lock:
             known = self.learner.known(timed_here, time.time())
-        return encode(known, facts()).decode()
+        return encode(known, _facts()).decode()
 
     def import_wisdom(self, text: str) -> Trust:
         """Take over what `export_wisdom` returned elsewhere, and let every site reconsider its choice.
@@ -38,7 +40,7 @@ class Sharing(ABC):
             ValueError: It is no such text, or it is damaged or of another version.
         """
         wisdom, machine = decode(text.encode())
-        trust: Trust = "own" if digest(machine) == digest(facts()) else "prior"
+        trust: Trust = "own" if digest(machine) == digest(_facts()) else "prior"
         with self.lock:
             self.learner.take_over(wisdom if trust == "own" else wisdom.as_prior(), trust)
             self.reconsider()
@@ -64,3 +66,8 @@ class Sharing(ABC):
 
     @abstractmethod
     def reconsider(self) -> None: ...
+
+
+@cache  # they take milliseconds, and processes tell each other often
+def _facts() -> dict[str, Any]:
+    return facts()

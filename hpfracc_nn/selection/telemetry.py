@@ -9,12 +9,12 @@ the plans keep in any case. A histogram takes the times of the calls that are ti
 """
 
 import logging
+import os
 import sys
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterator
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +22,11 @@ from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.journal import Choice, Defeat, Event
 from hpfracc_nn.selection.limiter import Limiter
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.watched import Gone, Watched
 from hpfracc_nn.selection.workload import Direction, Workload
 
 if TYPE_CHECKING:
-    from hpfracc_nn.selection.budget import Budget
     from hpfracc_nn.selection.chronicle import Chronicle
-    from hpfracc_nn.selection.tally import Tally
 
 NAME = "hpfracc_nn.selection"
 SPAN = "hpfracc select"
@@ -38,27 +37,6 @@ MOST_SPANS = 100  # a second
 APART = 1.0  # seconds between two spans of one workload, kernel and reason
 
 _log = logging.getLogger(NAME)
-
-
-@dataclass(frozen=True, eq=False)
-class _Watched:
-    """What metrics read of a manager; the counts stay when it is gone."""
-
-    manager: "weakref.ref[Chronicle]"
-    tally: "Tally"
-    budget: "Budget"
-
-    def uses(self) -> Counter[tuple[str, str, Direction]]:
-        manager = self.manager()
-        return self.tally.totals(()).uses if manager is None else manager.totals().uses
-
-    def switches(self) -> Counter[tuple[str, str]]:
-        manager = self.manager()
-        return self.tally.totals(()).switches if manager is None else manager.totals().switches
-
-    def quarantined(self) -> Mapping[tuple[str, str], int]:
-        manager = self.manager()
-        return {} if manager is None else manager.quarantined()
 
 
 class Telemetry:
@@ -85,7 +63,8 @@ class Telemetry:
         self._trace, self._observation = trace, metrics.Observation
         self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
         self._limiter = Limiter(MOST_SPANS, APART)
-        self._watched: list[_Watched] = []
+        self._watched: list[Watched] = []
+        self._gone = Gone()
         self._shown: dict[tuple[str, Hashable], float] = {}
         meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
         self._make_observables(meter)
@@ -102,8 +81,8 @@ class Telemetry:
             return
         if manager.telemetry is not None:
             manager.telemetry.leave(manager)
-        budget = manager.learner.policy.budget
-        self._watched.append(_Watched(weakref.ref(manager), manager.tally, budget))
+        self._settle()
+        self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
         manager.telemetry = self
         manager.journal.listeners.append(self._hear)
 
@@ -112,6 +91,16 @@ class Telemetry:
         manager.telemetry = None
         manager.journal.listeners.remove(self._hear)
         self._watched = [each for each in self._watched if each.manager() is not manager]
+
+    def _all(self) -> "list[Watched | Gone]":
+        return [self._gone, *self._watched]
+
+    def _settle(self) -> None:
+        """Add up the managers that are gone, so that they need not be kept."""
+        left = [each for each in self._watched if each.manager() is not None]
+        for each in set(self._watched) - set(left):
+            self._gone.add(each)
+        self._watched = left
 
     def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
         """Take the time of a call."""
@@ -170,20 +159,20 @@ class Telemetry:
         )
 
     def _selections(self) -> Iterator[Any]:
-        found = _sum(each.uses() for each in self._watched)
+        found = _sum(each.uses() for each in self._all())
         for (op, kernel, direction), count in found.items():
             yield self._grown("selections", count, _attributes(op, kernel, direction))
 
     def _switches(self) -> Iterator[Any]:
-        for (op, kernel), count in _sum(each.switches() for each in self._watched).items():
+        for (op, kernel), count in _sum(each.switches() for each in self._all()).items():
             yield self._grown("switches", count, _attributes(op, kernel))
 
     def _failures(self) -> Iterator[Any]:
-        for (op, kernel, error), count in _sum(each.tally.failures.copy() for each in self._watched).items():
+        for (op, kernel, error), count in _sum(each.failures() for each in self._all()).items():
             yield self._grown("failures", count, {**_attributes(op, kernel), "error.type": error})
 
     def _exploration(self) -> Iterator[Any]:
-        yield self._observation(sum(each.budget.explored for each in self._watched))
+        yield self._observation(sum(each.explored() for each in self._all()))
 
     def _dropped(self) -> Iterator[Any]:
         yield self._observation(self._limiter.dropped)
@@ -201,6 +190,15 @@ class Telemetry:
 
 _process_wide: Telemetry | None = None
 _making = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 def join(manager: "Chronicle") -> None:
