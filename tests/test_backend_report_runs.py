@@ -163,6 +163,14 @@ def test_the_table_is_printed_with_what_was_gained_below_it(tmp_path: Path, kern
     assert rows["fft"].confidence > 0.5
 
 
+def test_the_parts_by_step_begin_where_the_run_does(tmp_path: Path, kernels: None) -> None:
+    sheet = pl.loggers.CSVLogger(tmp_path)
+    report = BackendReport(table=None)
+    fitted(tmp_path, report, learning(), logger=sheet)
+    assert report._steps.steps == [0, 9, 19, 29, 39, 49, 59]
+    assert [sum(look.uses.values()) for look in report._steps.looks] == [0, 20, 40, 60, 80, 100, 120]
+
+
 # What is learnt
 
 

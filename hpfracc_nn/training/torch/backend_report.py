@@ -136,6 +136,7 @@ class BackendReport(Callback):
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._watch(pl_module)
         self._begin()
+        self._steps.add(trainer.fit_loop.epoch_loop._batches_that_stepped, [])
         if self.sync_plans and exchange.is_distributed():
             self._exchange = exchange.Exchange(self._steering.managers)
         bar = trainer.progress_bar_callback
