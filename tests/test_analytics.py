@@ -26,6 +26,8 @@ from hpfracc_nn.analytics import (
     usage,
 )
 from hpfracc_nn.analytics.figures import SIZE
+from hpfracc_nn.analytics.history import Estimate
+from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.selection import Measurement, Timing, Wisdom, Workload
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Failure, Look, Quarantined
@@ -58,6 +60,7 @@ def measured(kernel: str, seconds: float, direction: Any = "forward", **given: A
 
 
 HISTORY = History(
+    estimates=(Estimate(replace(WORK, n=1), FAST, 1.0),),
     uses=(Use(WORK, FAST, 60, 40, 3e-3, 6e-3, "measured"),),
     measurements=(
         *(measured(SLOW, 1e-3 * k) for k in (1, 2, 3, 4, 5)),
@@ -165,6 +168,7 @@ def test_a_history_survives_a_file(tmp_path: Path) -> None:
     again = History.load(tmp_path / "history.json")
     json.loads((tmp_path / "history.json").read_text(), parse_constant=pytest.fail)  # JSON has no NaN
     assert again.uses == HISTORY.uses
+    assert again.estimates == HISTORY.estimates
     assert again.events == HISTORY.events
     assert again.looks == HISTORY.looks
     assert repr(again.measurements) == repr(HISTORY.measurements)  # NaN is not equal to itself
@@ -203,8 +207,9 @@ def test_a_history_of_wisdom_knows_the_fastest_of_what_was_timed() -> None:
     key = key_of(WORK).text()
     learnt = Wisdom.of(
         [
-            Timing(key, FAST, 1e-3, 2e-3, samples=5, time=NOON),
+            Timing(key, FAST, 1e-3, 2e-3, 5, NOON, "own", 3e-3, 1e-3),
             Timing(key, SLOW, 2e-3, 4e-3, samples=5, time=NOON),
+            Timing(key, "torch/dense", 1e-6, None, samples=1, time=NOON),  # its backward pass was never timed
             Timing(key_of(replace(WORK, n=256)).text(), SLOW, 1.0, None, samples=1, time=NOON, trust="prior"),
         ]
     )
@@ -212,7 +217,10 @@ def test_a_history_of_wisdom_knows_the_fastest_of_what_was_timed() -> None:
     (use,) = found.uses
     assert (use.kernel, use.seconds, use.second_best) == (FAST, pytest.approx(3e-3), pytest.approx(6e-3))
     assert (use.workload.rows, use.workload.n) == (4, 128)
-    assert len(found.measurements) == 4
+    assert len(found.measurements) == 5
+    assert first_predictions(found) == {(use.workload, FAST): pytest.approx(4e-3)}
+    assert last_predictions(found) == {}  # nothing runs
+    assert measured_seconds(found)[use.workload, SLOW] == pytest.approx(6e-3)
 
 
 # Plots

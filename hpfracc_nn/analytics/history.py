@@ -43,6 +43,15 @@ class Use:
         return self.forwards + self.backwards
 
 
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a kernel was thought to take, forward and backward together, before it was measured."""
+
+    workload: Workload
+    kernel: str
+    seconds: float
+
+
 @dataclass(frozen=True)
 class History:
     """What happened, at most some thousands of each.
@@ -52,6 +61,7 @@ class History:
         measurements: Calls that were timed, and blocks; oldest first.
         events: Choices, changes of speed and failures; oldest first.
         looks: How often each kernel had been consulted at some times.
+        estimates: What was thought of kernels where no choice tells it.
 
     Example:
         >>> history = History.of(default_manager())
@@ -63,6 +73,7 @@ class History:
     measurements: tuple[Measurement, ...] = ()
     events: tuple[Event, ...] = ()
     looks: tuple[Look, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
 
     @classmethod
     def of(cls, *managers: BackendManager) -> "History":
@@ -77,6 +88,7 @@ class History:
     def of_wisdom(cls, wisdom: Wisdom) -> "History":
         """Return what a wisdom file tells: times of kernels, and which was the fastest of those that were timed."""
         found: dict[Workload, dict[str, dict[Direction, float]]] = {}
+        thought = []
         for timing in wisdom.timings.values():
             if timing.trust == "own":
                 times: dict[Direction, float] = {
@@ -84,14 +96,20 @@ class History:
                     for direction in DIRECTIONS
                     if (seconds := getattr(timing, direction)) is not None
                 }
-                found.setdefault(_workload(timing.key), {})[timing.arm] = times
+                work = _workload(timing.key)
+                found.setdefault(work, {})[timing.arm] = times
+                said = [getattr(timing, f"{direction}_estimate") for direction in times]
+                if None not in said:
+                    thought.append(Estimate(work, timing.arm, sum(said)))
         measured = [
             Measurement(work, kernel, seconds, direction)
             for work, kernels in found.items()
             for kernel, times in kernels.items()
             for direction, seconds in times.items()
         ]
-        return cls(tuple(_fastest(work, kernels) for work, kernels in found.items()), tuple(measured))
+        whole = {work: _timed_both_ways(work, kernels) for work, kernels in found.items()}
+        fastest = tuple(_fastest(work, kernels) for work, kernels in whole.items() if kernels)
+        return cls(fastest, tuple(measured), estimates=tuple(thought))
 
     def save(self, path: Path | str) -> None:
         """Write it as JSON.
@@ -103,6 +121,7 @@ class History:
             "schema": SCHEMA,
             "uses": [asdict(each) for each in self.uses],
             "measurements": [asdict(each) for each in self.measurements],
+            "estimates": [asdict(each) for each in self.estimates],
             "events": [{"kind": type(each).__name__.lower(), **asdict(each)} for each in self.events],
             "looks": [{"time": each.time, "uses": [[*use, n] for use, n in each.uses.items()]} for each in self.looks],
         }
@@ -125,6 +144,7 @@ class History:
                 tuple(_made(Measurement, each) for each in body["measurements"]),
                 tuple(_made(KINDS[each.pop("kind")], each) for each in body["events"]),
                 tuple(Look(each["time"], {(op, name): n for op, name, n in each["uses"]}) for each in body["looks"]),
+                tuple(_made(Estimate, each) for each in body["estimates"]),
             )
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ValueError(f"{path}: needs a file that History.save wrote; {error}.") from None
@@ -135,6 +155,14 @@ def _use(manager: BackendManager, plan: Plan) -> Use:
     seconds = found.pop(plan.kernel.name, plan.seconds)
     second = min(found.values(), default=None)
     return Use(plan.workload, plan.kernel.name, plan.forwards, plan.backwards, seconds, second, plan.reason)
+
+
+def _timed_both_ways(
+    workload: Workload, kernels: Mapping[str, dict[Direction, float]]
+) -> dict[str, dict[Direction, float]]:
+    """Return the kernels that were timed forward and, where a gradient is wanted, backward."""
+    passes = 1 + (workload.needs_gradient or workload.learns_weights)
+    return {name: times for name, times in kernels.items() if len(times) == passes}
 
 
 def _fastest(workload: Workload, kernels: Mapping[str, Mapping[Direction, float]]) -> Use:

@@ -110,7 +110,7 @@ def measured_seconds(history: History) -> dict[tuple[Workload, str], float]:
 
 def first_predictions(history: History) -> dict[tuple[Workload, str], float]:
     """Return what was predicted of a kernel at a workload when the first choice was made there."""
-    found: dict[tuple[Workload, str], float] = {}
+    found = {(each.workload, each.kernel): each.seconds for each in history.estimates}
     for each in history.events:
         if isinstance(each, Choice):
             for name, prediction in each.candidates.items():
@@ -120,7 +120,7 @@ def first_predictions(history: History) -> dict[tuple[Workload, str], float]:
 
 def last_predictions(history: History) -> dict[tuple[Workload, str], float]:
     """Return what is predicted of the kernels that run now."""
-    return {(each.workload, each.kernel): each.seconds for each in history.uses}
+    return {(each.workload, each.kernel): each.seconds for each in history.uses if each.calls}
 
 
 def what(event: Event) -> str:
