@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+
+from hpfracc_nn.layers.estimates import Estimates
 
 Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -19,7 +20,7 @@ _NEAR_ZERO = 1e-2  # of a parameter's first value
 
 
 @dataclass(frozen=True)
-class Fit:
+class Fit(Estimates):
     """Estimates of a fractional model.
 
     Attributes:
@@ -35,11 +36,6 @@ class Fit:
         notes: What else is to be known of the estimates.
     """
 
-    names: tuple[str, ...]
-    values: np.ndarray
-    covariance: np.ndarray
-    deviation: float
-    observations: int
     iterations: int
     n_steps: int
     shift: float
@@ -47,31 +43,13 @@ class Fit:
     notes: tuple[str, ...] = ()
 
     @property
-    def estimates(self) -> dict[str, float]:
-        """The estimates by name."""
-        return dict(zip(self.names, self.values.tolist(), strict=True))
-
-    @property
-    def standard_errors(self) -> dict[str, float]:
-        """The standard errors by name."""
-        return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
-
-    @property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """The confidence intervals by name, by Student's distribution."""
-        half = stats.t.ppf((1 + self.level) / 2, self.observations - len(self.names))
-        return {
-            name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
-            for name, value in self.estimates.items()
-        }
+        return self.intervals_at(self.level)
 
     def summary(self) -> str:
         """Return a table of the estimates, and what to think of them."""
-        width = max(len(name) for name in self.names)
-        lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * self.level:g} % interval"]
-        for name, value in self.estimates.items():
-            low, high = self.intervals[name]
-            lines.append(f"{name:{width}}  {value:12.6g}  {self.standard_errors[name]:12.3g}  [{low:.6g}, {high:.6g}]")
+        lines = self.table(self.level)
         lines.append(
             f"residual deviation {self.deviation:.3g} over {self.observations} observations, {self.iterations} "
             "iterations"
