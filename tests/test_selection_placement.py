@@ -92,8 +92,9 @@ def test_a_device_without_a_bandwidth_is_named(kernels: Any) -> None:
 
 
 def test_where_no_device_accepts_it_is_said_why(kernels: Any) -> None:
-    with pytest.raises(LookupError, match=r"registered are only torch/dense"):
-        fake_manager(force_backend="numba").place(WORK, ["cuda:0", "cuda:1"])
+    kernels(fake("torch/fft", refuses=lambda w: "it is Sunday"))
+    with pytest.raises(LookupError, match=r"torch/fft: it is Sunday"):
+        fake_manager(force_algorithm="fft").place(WORK, ["cuda:0", "cuda:1"])
 
 
 def test_rows_that_have_no_room_anywhere_are_an_error() -> None:
