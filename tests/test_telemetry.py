@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -249,6 +250,24 @@ def test_spans_belong_to_the_span_in_which_the_decision_was_made(kernels: Kernel
     assert heard.spans()[0].parent.span_id == step.get_span_context().span_id
 
 
+def test_in_several_threads_each_decision_belongs_to_its_own_span(kernels: Kernels, heard: Heard) -> None:
+    manager, tracer = manager_of(heard), heard.tracer_provider.get_tracer("user")
+    heard.telemetry._limiter = Limiter(10**6, 0.0)
+
+    def work(number: int) -> None:
+        with tracer.start_as_current_span(str(number)):
+            for n in range(100 * number, 100 * number + 20):
+                manager.run(OP, x(n))
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(work, range(1, 5)))
+    parents = {span.context.span_id: int(span.name) for span in heard.spans() if span.name.isdigit()}
+    decisions = [span for span in heard.spans() if span.name == "hpfracc select"]
+    assert len(decisions) == 80
+    for span in decisions:
+        assert span.attributes["hpfracc.shape"][1] // 100 == parents[span.parent.span_id]
+
+
 def test_spans_are_few(kernels: Kernels, heard: Heard) -> None:
     manager = manager_of(heard)
     for n in range(1, 130):
@@ -360,6 +379,7 @@ def test_a_collector_that_is_down_neither_delays_nor_fails_a_call() -> None:
     assert found["longest"] < 1.0  # a call takes microseconds; a connection that blocked would take the time-out
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_goes_on_telling() -> None:
     assert program("fork") == {"parent": 1, "child": 1}
 

@@ -3,6 +3,7 @@
 Nothing is written where a plan is simply used. Whoever listens is told after the manager's lock is released.
 """
 
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
@@ -134,7 +135,7 @@ class Journal:
     def __init__(self) -> None:
         self.listeners: list[Callable[[Event], None]] = []
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
-        self._waiting: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._waiting = _Waiting()
         self._looks: list[Look] = []
         self._interval = FIRST_INTERVAL
         self._next = 0.0
@@ -143,15 +144,13 @@ class Journal:
         """Keep an event."""
         self._events.append(event)
         if self.listeners:
-            self._waiting.append(event)
+            self._waiting.events.append(event)
 
     def tell(self) -> None:
-        """Tell the listeners what is new."""
-        while self._waiting:
-            try:
-                event = self._waiting.popleft()
-            except IndexError:  # another thread was faster
-                return
+        """Tell the listeners what this thread has noted since the last time."""
+        events = self._waiting.events
+        while events:
+            event = events.popleft()
             for listener in list(self.listeners):
                 listener(event)
 
@@ -178,7 +177,14 @@ class Journal:
 
     def after_fork(self) -> None:
         """Leave to the parent process what it has to tell."""
-        self._waiting.clear()
+        self._waiting = _Waiting()
+
+
+class _Waiting(threading.local):
+    """Events that are not told yet, of each thread apart: a span belongs to what the thread that decided was doing."""
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
 
 
 def _look(uses: Mapping[tuple[str, str, Direction], int]) -> Look:
