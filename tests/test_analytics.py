@@ -326,6 +326,7 @@ def test_a_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 # A page
 
 
+@pytest.mark.slow
 def test_a_page_has_all_plots_and_tables_and_needs_nothing_else(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     failure = HISTORY.events[4]
@@ -352,6 +353,7 @@ def test_another_format_is_refused(tmp_path: Path) -> None:
         report(HISTORY, "page.pdf")
 
 
+@pytest.mark.slow
 def test_neither_pandas_nor_matplotlib_is_loaded_before_it_is_needed() -> None:
     code = "import sys, hpfracc_nn.analytics; print([name for name in ('pandas', 'matplotlib') if name in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -352,6 +352,7 @@ def test_with_the_api_alone_nothing_is_sent_and_nothing_fails() -> None:
     assert program("with_the_api_alone") == {"calls": 300, "joined": True, "sdk": False}
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_providers_keeps_them() -> None:
     assert program("own_providers", "http://127.0.0.1:9") == {"made": [], "kept": True, "spans": 1}
 
@@ -379,6 +380,7 @@ def test_a_collector_that_is_down_neither_delays_nor_fails_a_call() -> None:
     assert found["longest"] < 1.0  # a call takes microseconds; a connection that blocked would take the time-out
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_goes_on_telling() -> None:
     assert program("fork") == {"parent": 1, "child": 1}
