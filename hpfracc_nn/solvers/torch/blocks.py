@@ -89,10 +89,13 @@ class NoiseRows:
     Args:
         path: Where it is drawn.
         whole: All of it, where gradients are wanted of it.
+
+    Attributes:
+        has_gradients: Whether what is drawn may have a graph; the adjoint would lose it.
     """
 
     def __init__(self, path: NoisePath, whole: Tensor | None = None):
-        self.path, self.whole = path, whole
+        self.path, self.whole, self.has_gradients = path, whole, True
         self._at, self._block = -1, torch.empty(0)
 
     def rows(self, first: int, last: int) -> Tensor:
@@ -104,11 +107,30 @@ class NoiseRows:
         while first < last:
             i = first // length
             if i != self._at:
-                self._at, self._block = i, self.path.block(i)
+                self._at, self._block = i, self._drawn(i)
             end = min(last, (i + 1) * length)
             parts.append(self._block[first - i * length : end - i * length])
             first = end
         return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self._block[:0]
+
+    def _drawn(self, i: int) -> Tensor:
+        """Return a block of the path.
+
+        Raises:
+            ValueError: It has a graph where none is expected.
+        """
+        if self.has_gradients:
+            return self.path.block(i)
+        with torch.enable_grad():
+            found = self.path.block(i)
+        if found.requires_grad:
+            kind = type(self.path.noise).__name__
+            raise ValueError(
+                f"fsdeint(noise of type {kind}): its increments have a gradient, and no tensor that it holds has one; "
+                "keep what is learned as an attribute of the noise, in a container or a module of it, or pass "
+                "adjoint=False."
+            )
+        return found
 
 
 @dataclass(eq=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.torch.held import tensors_within
 
 _BLOCK = 1 << 16  # numbers that a block holds
 _SHORTEST = 32  # steps
@@ -146,7 +147,7 @@ class NoisePath:
             raise ValueError(f"NoisePath(dtype={self.dtype}): needs a floating dtype; pass for example torch.float32.")
         self.source = _source(generator, self.dtype, device)
         width = max(1, math.prod(self.shape))
-        learns = any(each.requires_grad for each in learned(noise))
+        learns = bool(learned(noise))
         # The same blocks whether it learns or not, so that the same generator gives the same numbers.
         self.block_steps = self.n_steps if noise.is_whole else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
         self._keeps = noise.is_whole or learns
@@ -209,16 +210,8 @@ class NoisePath:
 
 
 def learned(noise: Noise) -> list[Tensor]:
-    """Return a noise's parameters that are tensors, those of values that it holds among them."""
-    return list(_tensors(noise))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif dataclasses.is_dataclass(value):
-        for each in dataclasses.fields(value):
-            yield from _tensors(getattr(value, each.name))
+    """Return the tensors that a noise holds and whose gradients may be wanted: its own, and those of what it holds."""
+    return [each for each in tensors_within(noise) if each.requires_grad]
 
 
 def increments(

@@ -175,8 +175,10 @@ class StochasticCall:
         for each in (self.coefficients.drift, self.coefficients.diffusion):
             found |= {id(leaf): leaf for leaf in discovered(each, z0, given)}
         noise = solve.noise
-        if any(each.requires_grad for each in learned(self.method.noise)):
+        if learned(self.method.noise):
             noise.whole = noise.path.whole()
+        else:
+            noise.has_gradients = False
         parameters = tuple(found.values())
         tensors = (z0, self.alpha, noise.whole, *parameters)
         if not any(each is not None and each.requires_grad for each in tensors):
