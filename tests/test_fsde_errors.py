@@ -101,6 +101,42 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
 
 
 @pytest.mark.parametrize(
+    ("diffusion", "noise_type", "text"),
+    [
+        (lambda t, y: y**2, "additive", r"does not depend on y, for noise_type 'additive', and at t=0 it does"),
+        (lambda t, y: t * y, "additive", "does not depend on y, for noise_type 'additive', and at t=1 it does"),
+        (lambda t, y: (1 - t) * y**2, "additive", "at t=0 it does"),
+        (lambda t, y: y * y.roll(1, -1), "diagonal", "same entry of y alone.*at t=0 they depend"),
+        (lambda t, y: t * y.roll(1, -1), "diagonal", "same entry of y alone.*at t=1 they depend"),
+    ],
+)
+def test_a_noise_type_is_looked_at_where_a_slope_does_not_vanish(diffusion, noise_type, text):
+    scheme = "milstein" if noise_type == "diagonal" else "euler"
+    with pytest.raises(ValueError, match=text):
+        call(sde=SDE(drift, diffusion, noise_type), y0=torch.zeros(2, 3).double(), scheme=scheme)
+
+
+@pytest.mark.parametrize("noise_type", ["additive", "diagonal"])
+def test_a_look_at_the_noise_type_takes_no_random_numbers_and_bears_the_end_of_a_domain(noise_type):
+    # sqrt(y (1 - y)) is NaN beyond 1, where the look may be.
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    states = []
+
+    def diffusion(t, y):
+        states.append(torch.get_rng_state())
+        torch.rand(())
+        return scale.expand_as(y) if noise_type == "additive" else scale * (y * (1 - y)).sqrt()
+
+    y0 = torch.full((2, 3), 0.999, dtype=torch.float64)
+    sde = SDE(lambda t, y: 0 * y, diffusion, noise_type)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        call(sde=sde, y0=y0, ts=[0.0, 1e-9], scheme="srk", generator=generator)
+    # Once for the shape; then what is looked at draws on from there, and the first step does so again.
+    assert torch.equal(states[4], states[1])
+
+
+@pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"alpha": 0.7, "scheme": "heun"}, "pass scheme='euler'"),
