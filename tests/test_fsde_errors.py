@@ -225,10 +225,16 @@ def test_the_table_of_the_documentation_is_the_one_that_counts():
     assert table() in page
 
 
-def test_a_solution_that_is_not_finite_names_the_step():
-    for alpha in (1.0, 0.8):
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("alpha", [1.0, 0.8])
+def test_a_solution_that_is_not_finite_names_the_step(alpha, adjoint):
+    sde = SDE(lambda t, y: y**3, lambda t, y: y**3)
+    for learns in (False, True):
+        y0 = torch.full((4,), 30.0, requires_grad=learns)
         with pytest.raises(FloatingPointError, match=r"not finite at step \d+, t=.*smaller steps"):
-            call(sde=SDE(lambda t, y: y**3, lambda t, y: y**3), y0=torch.full((4,), 30.0), alpha=alpha)
+            call(sde=sde, y0=y0, alpha=alpha, adjoint=adjoint)
+    with pytest.raises(FloatingPointError, match=r"not finite at step \d+, t=.*smaller steps"):
+        torch.func.grad(lambda y0: call(sde=sde, y0=y0, alpha=alpha)[-1].sum())(torch.full((4,), 30.0))
 
 
 def test_progress_is_told_after_each_block():

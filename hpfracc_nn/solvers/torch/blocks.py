@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hpfracc_nn.solvers.torch.noise import NoisePath
 from hpfracc_nn.solvers.torch.problem import Progress
+from hpfracc_nn.solvers.torch.wrapped import is_finite
 
 Tensors = tuple[Tensor, ...]
 
@@ -192,17 +193,22 @@ class Solve:
         return found, carries, pasts
 
     def plain(self, z0: Tensor, shared: Tensors, past: Tensors) -> Tensor:
-        """Return the states at the outputs with the graph of every step: one block for all."""
+        """Return the states at the outputs with the graph of every step: one block for all.
+
+        Raises:
+            FloatingPointError: A state is not finite.
+        """
         last = self.n_steps + 1
         states = self.steps.run(0, last, (z0,), shared, past, self.noise.rows(0, last)).states
+        self.check(0, states)
         return torch.stack([states[n] for n in self.outputs])
 
     def check(self, first: int, states: list[Tensor]) -> None:
         """Raise where a state is not finite: one look for a block, at its last."""
-        if bool(torch.isfinite(states[-1].sum())):
+        if is_finite(states[-1]):
             return
         for n, state in enumerate(states, start=first):
-            if not bool(torch.isfinite(state).all()):
+            if not is_finite(state):
                 raise FloatingPointError(
                     f"fsdeint: the solution is not finite at step {n}, t={self.times[n]:g}; take smaller steps, or "
                     "keep drift and diffusion defined there and their growth at most linear."

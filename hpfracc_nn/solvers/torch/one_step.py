@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.solvers.rules import ITO
 from hpfracc_nn.solvers.schemes.stochastic import Euler, Heun, Milstein, ReversibleHeun, RungeKutta, StochasticScheme
 from hpfracc_nn.solvers.torch.coefficients import Coefficients
@@ -74,6 +75,9 @@ class MilsteinStep:
 
     def _second(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return g, and g g' times a factor: a diagonal Jacobian is its own transpose."""
+        if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
+            g, pulled = torch.func.vjp(lambda z: self.c.diffusion(n, z), y)
+            return g, pulled(g * factor)[0]
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad():
             z = y if y.requires_grad else y.detach().requires_grad_()
