@@ -1,13 +1,25 @@
 """What is asked of the arguments of `fsdeint`, and what is said when it goes wrong."""
 
+import math
+from dataclasses import dataclass
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 
-from hpfracc_nn.solvers import SDE, AlphaStable, Coloured, FractionalBrownian, MarkovFractionalBrownian, fsdeint
-from hpfracc_nn.solvers.rules import INTERPRETATIONS, NOISE_TYPES, REASONS, RULES, Case, rule_of, table
+from hpfracc_nn.solvers import (
+    NOISES,
+    SDE,
+    AlphaStable,
+    Coloured,
+    FractionalBrownian,
+    MarkovFractionalBrownian,
+    Noise,
+    fsdeint,
+)
+from hpfracc_nn.solvers.rules import DRIVERS, INTERPRETATIONS, NOISE_TYPES, REASONS, RULES, Case, rule_of, table
 
 TS = torch.linspace(0, 1, 11, dtype=torch.float64)
 
@@ -175,7 +187,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason_and_the_table(chan
 def cases():
     """Yield every combination of what the table has columns for."""
     schemes = sorted({rule.scheme for rule in RULES})
-    for driver in ("brownian", "fractional", "smooth", "jumps"):
+    for driver in DRIVERS:
         for hurst in (0.2, 0.4, 0.5, 0.7) if driver == "fractional" else (0.5,):
             for interpretation in INTERPRETATIONS:
                 for alpha in (0.7, 1.0):
@@ -201,7 +213,58 @@ def test_a_lower_bound_of_a_learned_index_is_not_reached():
     with pytest.raises(ValueError, match=r"of H=0.49.*diverge like"):
         call(noise=FractionalBrownian(LEARNED, bounds=(0.49, 0.9)), **along)
     with pytest.raises(ValueError, match=r"of H=0.5.*diverge like"):
-        call(noise=FractionalBrownian(0.5), **along)
+        call(noise=FractionalBrownian((0.5, 0.6, 0.7)), **along)
+
+
+@dataclass(frozen=True)
+class Own(Noise):
+    """Brownian motion times a scale, or whatever is said of it."""
+
+    smoothness: float = 0.5
+    scale: float = 1.0
+    name = "own"
+
+    @property
+    def regularity(self):
+        return self.smoothness
+
+    def increments(self, n_steps, shape, dt, source, state):
+        return self.scale * math.sqrt(dt) * source.normal((n_steps, *shape)), ()
+
+
+def test_a_semimartingale_of_ones_own_has_its_ito_integral():
+    # Milstein's formula stands on the variance of Brownian increments; Euler's sums converge whatever it is.
+    twice = call(noise=Own(scale=2.0), generator=torch.Generator().manual_seed(0))
+    other = call(sde=SDE(drift, lambda t, y: 2 * scale(t, y)), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(twice, other, rtol=1e-14, atol=0)
+    call(noise=Own(), scheme="heun", interpretation="stratonovich")
+    for wrong in ({"scheme": "milstein"}, {"scheme": "heun"}, {"interpretation": "stratonovich"}, {"alpha": 0.7}):
+        with pytest.raises(ValueError, match=r"driven by Own: a continuous semimartingale\): "):
+            call(noise=Own(), **wrong)
+
+
+@pytest.mark.parametrize("noise", [FractionalBrownian(0.5), MarkovFractionalBrownian(0.5)])
+def test_a_hurst_index_of_one_half_has_an_ito_integral(noise):
+    call(noise=noise)
+    with pytest.raises(ValueError, match="Euler's step is Ito's"):
+        call(noise=noise, interpretation="stratonovich")
+
+
+@pytest.mark.parametrize("smoothness", [0.3, 0.7])
+def test_a_noise_of_ones_own_that_is_no_semimartingale_is_called_by_its_name(smoothness):
+    with pytest.raises(ValueError, match=rf"by Own: paths like those of .* of H={smoothness}\): the noise is no semi"):
+        call(noise=Own(smoothness))
+
+
+def test_whether_a_noise_is_a_semimartingale_decides_what_may_drive_an_equation():
+    class Claimed(Own):
+        is_semimartingale = False
+
+    with pytest.raises(ValueError, match="no semimartingale"):
+        call(noise=Claimed())
+    for noise in (each for kind in NOISES.values() for each in kind.examples()):
+        if noise.is_semimartingale and not noise.regularity >= 1:
+            call(sde=SDE(drift, scale), noise=noise)
 
 
 def test_every_combination_is_in_one_row_of_the_table_or_refused_with_a_reason():

@@ -92,9 +92,17 @@ class StochasticMethod:
         Raises:
             ValueError: There is none.
         """
-        driver = driver_of(self.noise)
-        least, is_open = self.noise.regularity, self.noise.is_open
-        case = Case(driver, self.interpretation, alpha, noise_type, self.scheme.name, least, is_open)
+        noise = self.noise
+        case = Case(
+            driver_of(noise),
+            self.interpretation,
+            alpha,
+            noise_type,
+            self.scheme.name,
+            noise.regularity,
+            noise.is_open,
+            type(noise).__name__,
+        )
         return rule_of(OWNER, case)
 
 
