@@ -147,6 +147,10 @@ class Law:
     """Jumps of a size that a plain attribute holds."""
 
     trailing = ()
+    mean_square = 0.5
+
+    def characteristic(self, k):
+        raise NotImplementedError("no law is compared")
 
     def __init__(self, size):
         self.size = size

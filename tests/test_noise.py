@@ -216,6 +216,14 @@ def test_a_noise_is_a_frozen_value(name):
     assert len(set(NOISES[name].examples())) == len(NOISES[name].examples())
 
 
+@pytest.mark.parametrize("i", [-1, 3])
+def test_a_block_that_is_not_there_is_refused(i):
+    path = NoisePath(CompoundPoisson(2.0), 70_000, (2,), dt=0.1, generator=generator())
+    assert path.n_blocks == 3
+    with pytest.raises(IndexError, match=r"NoisePath\.block\(i=.*needs"):
+        path.block(i)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("noise", WHOLE)
 def test_on_a_gpu_the_law_and_the_replay_are_the_same(noise):

@@ -1,4 +1,4 @@
-"""What a least-squares fit has found: estimates, their uncertainty, and the table that says so."""
+"""What a fit has found: estimates, their uncertainty, and the table that says so; and the one by least squares."""
 
 from __future__ import annotations
 
@@ -19,32 +19,20 @@ _NEAR_ZERO = 1e-2  # of a parameter's first value
 
 
 @dataclass(frozen=True)
-class Fit:
-    """Estimates of a fractional model.
+class Estimates:
+    """Estimates and their uncertainty.
 
     Attributes:
-        names: Of the parameters; "alpha" is one of them.
+        names: Of the parameters.
         values: Their estimates, [parameters].
         covariance: Of the estimates, [parameters, parameters].
-        deviation: Standard deviation of the residuals.
-        observations: How many numbers were fitted.
-        iterations: Of the optimisation, at both numbers of steps.
-        n_steps: Of the solver, at the end.
-        shift: By how much alpha moved when the number of steps was doubled.
         level: Of the confidence intervals.
-        notes: What else is to be known of the estimates.
     """
 
     names: tuple[str, ...]
     values: np.ndarray
     covariance: np.ndarray
-    deviation: float
-    observations: int
-    iterations: int
-    n_steps: int
-    shift: float
     level: float
-    notes: tuple[str, ...] = ()
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -58,20 +46,57 @@ class Fit:
 
     @property
     def intervals(self) -> dict[str, tuple[float, float]]:
-        """The confidence intervals by name, by Student's distribution."""
-        half = stats.t.ppf((1 + self.level) / 2, self.observations - len(self.names))
+        """The confidence intervals by name."""
+        half = self._half_width()
         return {
             name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
             for name, value in self.estimates.items()
         }
 
-    def summary(self) -> str:
-        """Return a table of the estimates, and what to think of them."""
+    def _half_width(self) -> float:
+        """Return that of an interval in standard errors, here by the normal distribution."""
+        return float(stats.norm.ppf((1 + self.level) / 2))
+
+    def _lines(self) -> list[str]:
+        """Return the table of the estimates by lines."""
         width = max(len(name) for name in self.names)
         lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * self.level:g} % interval"]
         for name, value in self.estimates.items():
             low, high = self.intervals[name]
             lines.append(f"{name:{width}}  {value:12.6g}  {self.standard_errors[name]:12.3g}  [{low:.6g}, {high:.6g}]")
+        return lines
+
+
+@dataclass(frozen=True)
+class Fit(Estimates):
+    """Estimates of a fractional model, of which alpha is one parameter; intervals are by Student's distribution.
+
+    Attributes:
+        names: Of the parameters; "alpha" is one of them.
+        values: Their estimates, [parameters].
+        covariance: Of the estimates, [parameters, parameters].
+        level: Of the confidence intervals.
+        deviation: Standard deviation of the residuals.
+        observations: How many numbers were fitted.
+        iterations: Of the optimisation, at both numbers of steps.
+        n_steps: Of the solver, at the end.
+        shift: By how much alpha moved when the number of steps was doubled.
+        notes: What else is to be known of the estimates.
+    """
+
+    deviation: float
+    observations: int
+    iterations: int
+    n_steps: int
+    shift: float
+    notes: tuple[str, ...] = ()
+
+    def _half_width(self) -> float:
+        return float(stats.t.ppf((1 + self.level) / 2, self.observations - len(self.names)))
+
+    def summary(self) -> str:
+        """Return a table of the estimates, and what to think of them."""
+        lines = self._lines()
         lines.append(
             f"residual deviation {self.deviation:.3g} over {self.observations} observations, {self.iterations} "
             "iterations"
@@ -198,11 +223,20 @@ def scale_of(jacobian: np.ndarray) -> np.ndarray:
     return np.where(found > 0, found, 1.0)
 
 
-def covariance_of(jacobian: np.ndarray, variance: float, names: Sequence[str]) -> np.ndarray:
-    """Return the covariance of estimates, from the Jacobian of the predictions and the variance of an observation.
+def covariance_of(
+    jacobian: np.ndarray, variance: float, names: Sequence[str], owner: str = "fit_fde", what: str = "observations"
+) -> np.ndarray:
+    """Return the covariance of estimates.
+
+    Args:
+        jacobian: Of the predictions, [predictions, parameters].
+        variance: Of a prediction's error; the errors of several are independent.
+        names: Of the parameters.
+        owner: Who fits, for messages.
+        what: Is predicted.
 
     Raises:
-        ValueError: The observations do not determine all parameters; the text names those that they do not.
+        ValueError: The predictions do not determine all parameters; the text names those that they do not.
     """
     scale = scale_of(jacobian)
     _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
@@ -210,11 +244,11 @@ def covariance_of(jacobian: np.ndarray, variance: float, names: Sequence[str]) -
         loose = np.abs(directions[-1])
         unknown = [repr(name) for name, part in zip(names, loose, strict=True) if part > _PART * loose.max()]
         if len(unknown) == 1:
-            what = f"tell nothing of {unknown[0]}"
+            missing = f"tell nothing of {unknown[0]}"
         else:
-            what = f"do not tell {', '.join(unknown[:-1])} and {unknown[-1]} from one another"
+            missing = f"do not tell {', '.join(unknown[:-1])} and {unknown[-1]} from one another"
         raise ValueError(
-            f"fit_fde(params): the observations {what}; fix {'it' if len(unknown) == 1 else 'all but one'}, or observe "
+            f"{owner}(params): the {what} {missing}; fix {'it' if len(unknown) == 1 else 'all but one'}, or observe "
             "what depends on it."
         )
     half = directions.T / sizes / scale[:, None]

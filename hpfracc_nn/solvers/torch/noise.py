@@ -161,7 +161,16 @@ class NoisePath:
         return -(-self.n_steps // self.block_steps)
 
     def block(self, i: int) -> Tensor:
-        """Return the increments of block `i`, [steps, *shape]."""
+        """Return the increments of block `i`, [steps, *shape].
+
+        Raises:
+            IndexError: There is no such block.
+        """
+        if not 0 <= i < self.n_blocks:
+            raise IndexError(
+                f"NoisePath.block(i={i}): needs 0 <= i < {self.n_blocks}, which is n_blocks; block i holds the steps "
+                f"from {self.block_steps} i on."
+            )
         drawn = len(self._made if self._keeps else self._begun)
         for k in range(drawn, i):
             self._draw(k)
