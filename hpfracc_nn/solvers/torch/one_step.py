@@ -76,7 +76,7 @@ class MilsteinStep:
     def _second(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return g, and g g' times a factor: a diagonal Jacobian is its own transpose."""
         if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
-            g, pulled = torch.func.vjp(lambda z: self.c.diffusion(n, z), y)  # type: ignore[misc]  three with aux alone
+            g, pulled = torch.func.vjp(lambda z: self.c.diffusion(n, z), y)  # type: ignore[misc]  # three, with aux
             return g, pulled(g * factor)[0]
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad():
