@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.probe import is_plain
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
 from hpfracc_nn.solvers.torch.held import tensors_within
@@ -60,8 +61,11 @@ class TorchSource:
         count = math.prod(shape)
         half = -(-count // 2)
         numbers = self._empty((2 * half,))
-        radius = numbers[:half].uniform_(2.0**-54, 1, generator=self.generator).log_().mul_(-2).sqrt_()
-        angle = numbers[half:].uniform_(0, 2 * math.pi, generator=self.generator)
+        radius, angle = numbers[:half], numbers[half:]
+        radius.uniform_(2.0**-54, 1, generator=self.generator).log_().mul_(-2).sqrt_()
+        # Equal angles in so many directions leave every mean of a smooth function as it is, like a trapezoidal rule.
+        turns = torch.empty(half, dtype=torch.int32).random_(generator=self.generator)
+        torch.mul(turns, math.pi / 2**30, out=angle)
         cosine = angle.cos()
         angle.sin_().mul_(radius)
         radius.mul_(cosine)
@@ -93,11 +97,15 @@ class TorchSource:
 
     def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
         """See `Source.complex_normal`."""
-        return torch.view_as_complex(self.normal((*shape, 2)) * self.cast(scale)[..., None])
+        found, scales = self.normal((*shape, 2)), self.cast(scale)
+        # One number for each of theirs: a loop over pairs that share a number is several times slower.
+        each = scales[..., None].expand(*scales.shape, 2).contiguous()
+        return torch.view_as_complex(found * each if each.requires_grad else found.mul_(each))
 
-    def parts(self, x: Tensor) -> Tensor:
-        """See `Source.parts`."""
-        return torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2)
+    def by_time(self, pairs: Iterable[Tensor], count: int) -> Tensor:
+        """See `Source.by_time`."""
+        parts = [torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2) for x in pairs]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def joined(self, some: list[Tensor], axis: int) -> Tensor:
         """See `Source.joined`."""
@@ -268,9 +276,24 @@ def paths(
     """
     steps = increments(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
     flat = steps.reshape(n_steps, -1)
+    if flat.shape[1] >= _COLUMNS and flat.device.type == "cpu" and is_plain(flat) and not flat.requires_grad:
+        return _sums(flat).view(n_steps + 1, *steps.shape[1:])
     # Sums along the first axis of a wide array read one number per cache line.
     sums = [torch.cat([torch.zeros_like(some[:1]), some.cumsum(0)]) for some in flat.split(_COLUMNS, 1)]
     return torch.cat(sums, 1).reshape(n_steps + 1, *steps.shape[1:])
+
+
+def _sums(steps: Tensor) -> Tensor:
+    """Return zero and the running sums of rows [n, columns], added up in double precision as torch's own are."""
+    found = steps.new_empty(steps.shape[0] + 1, steps.shape[1])
+    rows = found.unbind()
+    total = rows[0].zero_().double()
+    for step, row in zip(steps.unbind(), rows[1:], strict=True):
+        if row.dtype == total.dtype:
+            total = torch.add(total, step, out=row)
+        else:
+            row.copy_(total.add_(step))
+    return found
 
 
 def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
