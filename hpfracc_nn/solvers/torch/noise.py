@@ -61,11 +61,8 @@ class TorchSource:
         count = math.prod(shape)
         half = -(-count // 2)
         numbers = self._empty((2 * half,))
-        radius, angle = numbers[:half], numbers[half:]
-        radius.uniform_(2.0**-54, 1, generator=self.generator).log_().mul_(-2).sqrt_()
-        # Equal angles in so many directions leave every mean of a smooth function as it is, like a trapezoidal rule.
-        turns = torch.empty(half, dtype=torch.int32).random_(generator=self.generator)
-        torch.mul(turns, math.pi / 2**30, out=angle)
+        radius = numbers[:half].uniform_(2.0**-54, 1, generator=self.generator).log_().mul_(-2).sqrt_()
+        angle = numbers[half:].uniform_(0, 2 * math.pi, generator=self.generator)
         cosine = angle.cos()
         angle.sin_().mul_(radius)
         radius.mul_(cosine)
@@ -100,7 +97,8 @@ class TorchSource:
         found, scales = self.normal((*shape, 2)), self.cast(scale)
         # One number for each of theirs: a loop over pairs that share a number is several times slower.
         each = scales[..., None].expand(*scales.shape, 2).contiguous()
-        return torch.view_as_complex(found * each if each.requires_grad else found.mul_(each))
+        is_number = is_plain(each) and not each.requires_grad
+        return torch.view_as_complex(found.mul_(each) if is_number else found * each)
 
     def by_time(self, pairs: Iterable[Tensor], count: int) -> Tensor:
         """See `Source.by_time`."""

@@ -16,6 +16,10 @@ class OwnSums(Protocol):
         """x_0."""
         ...
 
+    def room(self, i: int) -> Tensor | None:
+        """Return where Z_i may be made, or None."""
+        ...
+
     def following(self, i: int, value: Tensor) -> Tensor:
         """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
         ...
@@ -36,6 +40,10 @@ class TrackedSums:
     def first(self) -> Tensor:
         """See `OwnSums`."""
         return self._rows[0]
+
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
@@ -80,6 +88,10 @@ class BufferedSums:
         """See `OwnSums`."""
         return self._rows[0].view(self._shape)
 
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return None if torch.is_grad_enabled() else self._slots[i]
+
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
         row = self._rows[i + 1]
@@ -90,7 +102,8 @@ class BufferedSums:
 
     def sum(self, i: int, value: Tensor, row: Tensor) -> Tensor:
         """Return x_(i+1) for the row of that step."""
-        self._slots[i].copy_(value)
+        if value is not self._slots[i]:
+            self._slots[i].copy_(value)
         for values, weights in self._past[i]:
             row = torch.addmv(row, values, weights) if self._is_one else row + (weights * values).sum(0)
         return row.view(self._shape)

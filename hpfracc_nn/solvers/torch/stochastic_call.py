@@ -21,7 +21,7 @@ from hpfracc_nn.solvers.noise import NOISES, Noise
 from hpfracc_nn.solvers.rules import INTERPRETATIONS, Case, Rule, driver_of, rule_of
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES, StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, VolterraWeights
+from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, OfRates, VolterraWeights
 from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
@@ -197,7 +197,7 @@ class StochasticCall:
         weights, is_fixed = self.method.weights, not self.learns
         problem = Problem(
             self.coefficients.drift,
-            cast(Scheme, weights),  # of a scheme, a uniform mesh asks for the weights alone
+            cast(Scheme, OfRates(weights)),  # of a scheme, a uniform mesh asks for the weights alone
             self.method.history,
             site,
             self.orders,
