@@ -307,11 +307,11 @@ def test_progress_is_told_after_each_block():
             SDE(drift, scale),
             torch.ones(2),
             [0.0, 1.0],
-            dt=0.005,
+            dt=0.0025,
             alpha=alpha,
             progress=lambda *step: seen.append(step),  # noqa: B023
         )
-        assert seen == [(63, 200), (127, 200), (191, 200), (200, 200)]
+        assert seen == [(127, 400), (255, 400), (383, 400), (400, 400)]
 
 
 def test_the_same_generator_gives_the_same_path_with_and_without_gradients():

@@ -21,6 +21,18 @@ from hpfracc_nn.solvers.torch.wrapped import is_finite
 
 Tensors = tuple[Tensor, ...]
 
+_NUMBERS = 1 << 16  # of the states of a block, which each step's sum over its own block reads from the cache
+_SHORTEST, _LONGEST = 16, 128  # steps: the graph of one block is held when it is replayed
+
+
+def steps_of_block(numbers: int) -> int:
+    """Return how many steps a block has for states of so many numbers, a power of two.
+
+    A block costs some ten calls of torch forward and again backward, beside its steps.
+    """
+    most = min(_LONGEST, max(_SHORTEST, _NUMBERS // max(1, numbers)))
+    return 1 << (most.bit_length() - 1)
+
 
 @dataclass
 class Advance:

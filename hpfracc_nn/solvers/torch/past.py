@@ -31,6 +31,7 @@ class Past:
         packing: How a value is laid out; it goes in and comes out as [*shape].
         like: A tensor of the values' dtype and device.
         starts: What the first values bring besides, [a, outs, steps + 1, k], where one goes in per step; or None.
+        block: Steps of a block; None is what suits the solver of deterministic equations.
 
     Attributes:
         values: All that goes in, [a, steps + 1, ins, r].
@@ -46,9 +47,10 @@ class Past:
         packing: Packing,
         like: Tensor,
         starts: Tensor | None = None,
+        block: int | None = None,
     ):
         self.operand, self.site, self.plan, self.direction, self.packing = operand, site, plan, direction, packing
-        self.block = block_length(packing.orders * packing.width)
+        self.block = block_length(packing.orders * packing.width) if block is None else block
         self.values = like.new_zeros(packing.orders, operand.steps + 1, operand.ins, packing.width)
         views = packing.viewed(self.values)
         self.views = views[:, 0] if operand.ins == 1 else views

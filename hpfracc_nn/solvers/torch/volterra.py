@@ -18,9 +18,8 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.schemes import volterra
-from hpfracc_nn.solvers.torch.blocks import Advance, Tensors
+from hpfracc_nn.solvers.torch.blocks import Advance, Tensors, steps_of_block
 from hpfracc_nn.solvers.torch.coefficients import Coefficients
-from hpfracc_nn.solvers.torch.kernels.blocks import block_length
 from hpfracc_nn.solvers.torch.operand import Toeplitz, toeplitz
 from hpfracc_nn.solvers.torch.orders import by_lag
 from hpfracc_nn.solvers.torch.own_sums import BufferedSums, TrackedSums
@@ -49,7 +48,7 @@ class VolterraBlocks:
     ):
         self.c, self.weights, self.n_steps, self.is_tracked = coefficients, weights, n_steps, is_tracked
         self._buffers: dict[int, BufferedSums] = {}
-        self.block = block_length(numbers)
+        self.block = steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
         """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]."""
@@ -149,7 +148,8 @@ class Recollection:
         assert problem.kept is not None, "the mesh is uniform"
         self.problem, self.plan, self._z0 = problem, plan, z0
         operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
-        self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like)
+        block = steps_of_block(problem.packing.shape.numel())
+        self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like, block=block)
         self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
@@ -181,11 +181,11 @@ class Anticipation:
         assert problem.kept is not None, "the mesh is uniform"
         self.problem, self.plan = problem, plan
         forward = toeplitz(problem.kept, problem.like)
-        self._block = block_length(problem.packing.orders * problem.packing.width)
+        self._block = steps_of_block(problem.packing.shape.numel())
         self._top = -(-(problem.n_steps + 1) // self._block) * self._block - 1
         columns = torch.nn.functional.pad(forward.columns, (0, self._top - problem.n_steps))
         operand = Toeplitz(columns, forward.nodes, forward.coefficients)
-        self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like)
+        self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like, block=self._block)
         self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
