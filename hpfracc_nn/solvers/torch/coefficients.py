@@ -35,6 +35,7 @@ class Coefficients:
         drift: f.
         diffusion: g.
         dt: The step.
+        step: The same as a tensor: a number is made into one at each product.
         shape: Of the noise of one step.
         eps: Of the dtype that f and g are computed in.
     """
@@ -52,6 +53,7 @@ class Coefficients:
         self.packing, self.noise_type = packing, sde.noise_type
         self.eps = torch.finfo(low or like.dtype).eps
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
+        self.step = torch.full((), self.dt, dtype=like.dtype, device=like.device)
         self.drift = Field(sde.drift, packing, times, like, low, OWNER, "sde.drift")
         self.diffusion = Field(sde.diffusion, packing, times, like, low, OWNER, "sde.diffusion", diffusion)
         self._is_elementwise = len(diffusion) == len(packing.shape)

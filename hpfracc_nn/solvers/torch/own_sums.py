@@ -81,7 +81,7 @@ class BufferedSums:
     def begin(self, rows: Tensor) -> None:
         """Begin the next block."""
         self._rows = self._flat(rows).unbind()
-        self._token = rows.new_empty(0)  # ties each step to the one before: their cotangents come in turn
+        self._last: Tensor | None = None  # ties each step to the one before: their cotangents come in turn
 
     @property
     def first(self) -> Tensor:
@@ -97,7 +97,7 @@ class BufferedSums:
         row = self._rows[i + 1]
         if not torch.is_grad_enabled():
             return self.sum(i, value, row)
-        found, self._token = _Following.apply(self, i, value, self._token, row)
+        self._last = found = _Following.apply(self, i, value, self._last, row)
         return found
 
     def sum(self, i: int, value: Tensor, row: Tensor) -> Tensor:
@@ -126,14 +126,12 @@ class BufferedSums:
 
 class _Following(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, sums: BufferedSums, i: int, value: Tensor, token: Tensor, row: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        ctx.given, ctx.row = (sums, i), row.shape
-        return sums.sum(i, value, row), token.clone()
+    def forward(ctx: Any, sums: BufferedSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
+        ctx.given = sums, i, row.shape
+        return sums.sum(i, value, row)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        sums, i = ctx.given
-        g, token = grads
-        return None, None, sums.pulled(i, g), token, g.reshape(ctx.row)
+        sums, i, shape = ctx.given
+        (g,) = grads
+        return None, None, sums.pulled(i, g), None, g.reshape(shape)
