@@ -2,8 +2,6 @@
 
 import math
 import weakref
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 
@@ -12,58 +10,11 @@ pytest.importorskip("torch")
 import torch
 
 from hpfracc_nn.solvers import SDE, STOCHASTIC_SCHEMES, VOLTERRA_WEIGHTS, Exponentials, Window, fsdeint
-from hpfracc_nn.solvers.noise import Coloured, CompoundPoisson, FractionalBrownian, Noise
+from hpfracc_nn.solvers.noise import Coloured, FractionalBrownian
 from hpfracc_nn.solvers.rules import RULES
-from tests.sde_cases import REFERENCE, Given, responses
+from tests.sde_cases import REFERENCE, Given, Network, assert_same, gradients, responses
 
 SLOW = pytest.mark.slow
-
-
-class Network(torch.nn.Module):
-    """An equation whose drift and diffusion are small networks, for a state of three entries."""
-
-    def __init__(self, noise_type="diagonal", channels=2):
-        super().__init__()
-        torch.manual_seed(0)
-        self.noise_type = noise_type
-        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
-        self.scale = torch.nn.Parameter(torch.tensor([0.3, 0.5, 0.7], dtype=torch.float64))
-        self.mix = torch.nn.Parameter(torch.linspace(-0.4, 0.6, 3 * channels, dtype=torch.float64).view(3, channels))
-
-    def drift(self, t, y):
-        return self.inner(y) + torch.sin(t)
-
-    def diffusion(self, t, y):
-        if self.noise_type == "diagonal":
-            return self.scale * torch.cos(y) * (1 + t)
-        if self.noise_type == "scalar":
-            return (self.scale * torch.cos(y.roll(1, -1)))[..., None]
-        if self.noise_type == "additive":
-            return self.mix.expand(*y.shape, -1) * (1 + t)
-        return torch.cos(y)[..., None] * self.mix
-
-
-def gradients(sde, adjoint, *, n_steps=20, alpha=None, noise=None, also=(), **options):
-    """Return the solution and the gradients of a loss over all of it: y0, alpha, parameters, and others."""
-    y0 = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_()
-    wanted = [y0, *(each for each in sde.parameters()), *also]
-    if alpha is not None:
-        options["alpha"] = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
-        wanted.append(options["alpha"])
-    if noise is not None:
-        options["noise"] = noise
-    generator = torch.Generator().manual_seed(3)
-    ts = options.pop("ts", torch.linspace(0, 1.2, n_steps + 1, dtype=torch.float64))
-    ys = fsdeint(sde, y0, ts, adjoint=adjoint, generator=generator, **options)
-    loss = (ys * torch.linspace(1, 9, ys.numel(), dtype=torch.float64).cos().view_as(ys)).sum()
-    found = torch.autograd.grad(loss, wanted, allow_unused=True)
-    return [ys.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zip(found, wanted, strict=True))]
-
-
-def assert_same(found, expected, tolerance=1e-12):
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert (one - other).norm() <= tolerance * other.norm()
 
 
 def rows():
@@ -129,91 +80,6 @@ def test_it_is_for_coloured_noise():
     noise = Coloured(0.3)
     options = {"scheme": "heun", "interpretation": "stratonovich", "noise": noise}
     assert_same(gradients(Network(), True, **options), gradients(Network(), False, **options))
-
-
-@dataclass(frozen=True, eq=False)
-class Held(Noise):
-    """Brownian motion times a scale that `get` takes out of what is held."""
-
-    held: Any
-    get: Any
-    name = "held"
-
-    def increments(self, n_steps, shape, dt, source, state):
-        return self.get(self.held) * math.sqrt(dt) * source.normal((n_steps, *shape)), ()
-
-
-class Law:
-    """Jumps of a size that a plain attribute holds."""
-
-    trailing = ()
-    mean_square = 0.5
-
-    def characteristic(self, k):
-        raise NotImplementedError("no law is compared")
-
-    def __init__(self, size):
-        self.size = size
-
-    def total(self, counts, source):
-        return counts * source.cast(self.size)
-
-
-@dataclass(frozen=True, slots=True)
-class Slotted:
-    scale: Any
-
-
-class Scaled(torch.nn.Module):
-    def __init__(self, scale):
-        super().__init__()
-        self.inner = torch.nn.ParameterDict({"scale": torch.nn.Parameter(scale.detach().clone())})
-        self.plain = scale  # no parameter
-
-
-HOLDERS = {
-    "a law's attribute": lambda x: CompoundPoisson(40.0, Law(x)),
-    "a tuple": lambda x: Held((0.5, x), lambda held: held[1]),
-    "a list in a dict": lambda x: Held({"scales": [x]}, lambda held: held["scales"][0]),
-    "slots": lambda x: Held(Slotted(x), lambda held: held.scale),
-    "a module's attribute": lambda x: Held(Scaled(x), lambda held: held.plain),
-    "a closure": lambda x: Held(None, lambda held: x),
-}
-
-
-@pytest.mark.parametrize("holder", HOLDERS)
-def test_a_tensor_that_a_noise_holds_somewhere_gets_its_gradient(holder):
-    size = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-    noise = HOLDERS[holder](size)
-    found, expected = (gradients(Network("additive"), adjoint, noise=noise, also=[size]) for adjoint in (True, False))
-    assert found[-1].abs() > 0
-    assert_same(found, expected)
-
-
-def test_a_parameter_of_a_module_that_a_noise_holds_gets_its_gradient():
-    module = Scaled(torch.tensor(0.7, dtype=torch.float64))
-    noise, also = Held(module, lambda held: held.inner["scale"]), list(module.parameters())
-    found, expected = (gradients(Network("additive"), adjoint, noise=noise, also=also) for adjoint in (True, False))
-    assert found[-1].abs() > 0
-    assert_same(found, expected)
-
-
-ELSEWHERE = torch.tensor(0.7, dtype=torch.float64, requires_grad=True)
-
-
-class Hidden(Noise):
-    name = "hidden"
-
-    def increments(self, n_steps, shape, dt, source, state):
-        return ELSEWHERE * math.sqrt(dt) * source.normal((n_steps, *shape)), ()
-
-
-@pytest.mark.parametrize("n_steps", [20, 3000])  # noise that is kept, and noise that is drawn again
-def test_a_noise_with_a_gradient_in_a_tensor_that_it_does_not_hold_is_refused(n_steps):
-    with pytest.raises(ValueError, match=r"noise of type Hidden\): its increments have a gradient.*adjoint=False"):
-        gradients(Network("additive"), True, noise=Hidden(), n_steps=n_steps)
-    with torch.no_grad():
-        fsdeint(Network("additive"), torch.zeros(2, 3).double(), [0.0, 1.0], dt=0.1, noise=Hidden())
 
 
 def test_a_tuple_of_tensors_has_the_gradients_of_the_joined_state():
