@@ -43,11 +43,13 @@ class Advance:
         carry: What the next block begins with; empty after the last step.
         values: What each of its steps brings the past, [*shape], or [sets, *shape] where there are several sets of
             weights; none where there is no memory.
+        sums: What each of its steps has of the past, [*shape]; none where there is no memory.
     """
 
     states: list[Tensor]
     carry: Tensors
     values: list[Tensor] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
 
 
 class Steps(Protocol):
@@ -175,22 +177,27 @@ class Solve:
         low, high = np.searchsorted(self.outputs, (first, last))
         return int(low), int(high)
 
-    def run(self, z0: Tensor, shared: Tensors, memory: Memory) -> tuple[Tensor, list[Tensors], list[Tensors]]:
-        """Return the states at the outputs, and what each block began with: its carry, and what it had of the past.
+    def run(
+        self, z0: Tensor, shared: Tensors, memory: Memory, keeps: bool
+    ) -> tuple[Tensor, list[Tensors], list[Tensors]]:
+        """Return the states at the outputs, what each block began with, and what its steps had of the past: their
+        sums, and the weights of the block's own steps.
 
-        Without a graph.
+        Without a graph, and both without members unless it `keeps` them, for a replay.
 
         Raises:
             FloatingPointError: A state is not finite.
         """
         found = z0.new_empty(self.outputs.size, *z0.shape)
         carry: Tensors = (z0,)
-        carries, pasts = [], []
+        carries: list[Tensors] = []
+        pasts: list[Tensors] = []
         for first, last in self.blocks:
             past = memory.opened(first, last)
-            carries.append(carry)
-            pasts.append(past)
             made = self.steps.run(first, last, carry, shared, past, self.noise.rows(first, last))
+            if keeps:
+                carries.append(carry)
+                pasts.append((torch.stack(made.sums), past[1]) if past else ())
             self.check(first, made.states)
             memory.add(first, made.values)
             low, high = self.wanted(first, last)

@@ -22,7 +22,7 @@ from hpfracc_nn.solvers.torch.blocks import Advance, Tensors, steps_of_block
 from hpfracc_nn.solvers.torch.coefficients import Coefficients
 from hpfracc_nn.solvers.torch.operand import Toeplitz, toeplitz
 from hpfracc_nn.solvers.torch.orders import by_lag
-from hpfracc_nn.solvers.torch.own_sums import BufferedSums, TrackedSums
+from hpfracc_nn.solvers.torch.own_sums import BufferedSums, KnownSums, OwnSums, TrackedSums
 from hpfracc_nn.solvers.torch.past import Past
 from hpfracc_nn.solvers.torch.problem import Problem
 
@@ -47,35 +47,41 @@ class VolterraBlocks:
         is_tracked: bool,
     ):
         self.c, self.weights, self.n_steps, self.is_tracked = coefficients, weights, n_steps, is_tracked
-        self._buffers: dict[int, BufferedSums] = {}
+        self._buffers: dict[tuple[type, int], BufferedSums | KnownSums] = {}
         self.block = steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]."""
+        """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying].
+
+        With a graph, as a replay has it, the rows are the sums that the block has made before.
+        """
         c, sums = self.c, self._sums_of(*past)
         increments, residual = self._driving(noise, shared)
         states: list[Tensor] = []
         values: list[Tensor] = []
-        y = sums.first + carry[0] if first and carry else sums.first
+        made = [sums.first]
+        y = made[0] + carry[0] if first and carry else made[0]
         for i, increment in enumerate(increments):
             n = first + i
             states.append(y)
             drift, g = c.drift(n, y), c.diffusion(n, y)
             values.append(self._value(drift, g, increment, sums.room(i)))
             if n + 1 < last:
-                y = residual.added(i, sums.following(i, values[-1]), g)
+                made.append(sums.following(i, values[-1]))
+                y = residual.added(i, made[-1], g)
         if last > self.n_steps:
             states.append(y)
-            return Advance(states, (), values)
-        return Advance(states, residual.alone(len(increments) - 1, g), values)
+            return Advance(states, (), values, made)
+        return Advance(states, residual.alone(len(increments) - 1, g), values, made)
 
-    def _sums_of(self, rows: Tensor, weights: Tensor) -> BufferedSums | TrackedSums:
+    def _sums_of(self, rows: Tensor, weights: Tensor) -> OwnSums:
         """Return the sums of a block; buffers serve all blocks of one length."""
         if self.is_tracked:
             return TrackedSums(rows, weights)
-        found = self._buffers.get(rows.shape[0])
+        kind = KnownSums if torch.is_grad_enabled() else BufferedSums
+        found = self._buffers.get((kind, rows.shape[0]))
         if found is None:
-            found = self._buffers[rows.shape[0]] = BufferedSums(rows, weights)
+            found = self._buffers[kind, rows.shape[0]] = kind(rows, weights)
         else:
             found.begin(rows)
         return found
