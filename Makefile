@@ -43,7 +43,7 @@ types: $(VENV)/.dev
 	$(BIN)/mypy
 
 bench: $(VENV)/.demo
-	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special optimizers \
+	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special differencing layers optimizers \
 			solvers noise sde selection_hot_path selection_live selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done

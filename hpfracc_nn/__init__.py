@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, selection, solvers, training
+    from hpfracc_nn import fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         caputo,
         choose,
         derivative,
+        fdiff,
         fractional_fourier,
         grunwald_letnikov,
         integral,
@@ -45,7 +46,25 @@ if TYPE_CHECKING:
         variable_order,
         workload,
     )
-    from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+    from hpfracc_nn.layers.torch import (
+        ARFIMA,
+        Alpha,
+        FDEBlock,
+        FractionalAttention,
+        FractionalConv1d,
+        FractionalConv2d,
+        FractionalDifference,
+        FractionalGraphConv,
+        FractionalGRU,
+        FractionalLayer,
+        FractionalLinear,
+        FractionalLSTM,
+        FSDEBlock,
+        ProbabilisticAlpha,
+        RoughnessFeatures,
+        SpectralFractional,
+        param_groups,
+    )
     from hpfracc_nn.selection import BackendManager, configure
     from hpfracc_nn.solvers import SDE
     from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE, fdeint, fsdeint
@@ -53,10 +72,12 @@ if TYPE_CHECKING:
     __version__: str
 
 __all__ = [
+    "ARFIMA",
     "DEFINITIONS",
     "MULTIPLIERS",
     "SCHEMES",
     "SDE",
+    "Alpha",
     "AtanganaBaleanu",
     "BackendManager",
     "Caputo",
@@ -64,9 +85,18 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
     "FractionalDifference",
+    "FractionalGRU",
+    "FractionalGraphConv",
+    "FractionalLSTM",
     "FractionalLaplacian",
     "FractionalLayer",
+    "FractionalLinear",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
@@ -76,9 +106,12 @@ __all__ = [
     "NeuralFSDE",
     "PeriodicRiesz",
     "PeriodicWeyl",
+    "ProbabilisticAlpha",
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
+    "RoughnessFeatures",
+    "SpectralFractional",
     "Stencil",
     "TemperedCaputo",
     "TemperedRiemannLiouville",
@@ -88,6 +121,7 @@ __all__ = [
     "configure",
     "derivative",
     "fdeint",
+    "fdiff",
     "fractional",
     "fractional_fourier",
     "fsdeint",
@@ -96,6 +130,8 @@ __all__ = [
     "layers",
     "logarithmic_times",
     "mittag_leffler",
+    "param_groups",
+    "preprocessing",
     "riemann_liouville",
     "selection",
     "solve",
@@ -105,10 +141,29 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "selection", "solvers", "training")
+_ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
+_LAYERS = (
+    "ARFIMA",
+    "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGraphConv",
+    "FractionalGRU",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "RoughnessFeatures",
+    "SpectralFractional",
+    "param_groups",
+)
 _HOMES = {
     **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("FractionalDifference", "FractionalLayer"), "hpfracc_nn.layers.torch"),
+    **dict.fromkeys(_LAYERS, "hpfracc_nn.layers.torch"),
     **dict.fromkeys(("NeuralFDE", "NeuralFSDE", "fdeint", "fsdeint"), "hpfracc_nn.solvers.torch"),
     "SDE": "hpfracc_nn.solvers",
 }

@@ -39,17 +39,19 @@ def real(owner: str, argument: str, value: Any, least: float, *, above: bool = F
     return number
 
 
-def axis(owner: str, dim: Any, ndim: int) -> int:
-    """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise."""
+def axis(owner: str, dim: Any, ndim: int, *, argument: str = "dim", array: str = "x") -> int:
+    """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise; the others are names in messages."""
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-        raise TypeError(f"{owner}(dim={dim!r}): needs an integer; pass the index of the time axis, such as dim=-1.")
+        raise TypeError(
+            f"{owner}({argument}={dim!r}): needs an integer; pass the index of the time axis, such as {argument}=-1."
+        )
     index = dim.__index__()
     if ndim == 0:
-        raise ValueError(f"{owner}(x): needs at least one axis; x has shape (), pass a series of samples.")
+        raise ValueError(f"{owner}({array}): needs at least one axis; {array} has shape (), pass a series of samples.")
     if not -ndim <= index < ndim:
         raise ValueError(
-            f"{owner}(dim={index}): needs {-ndim} <= dim < {ndim} for {ndim} axes; "
-            "pass the index of the time axis, such as dim=-1."
+            f"{owner}({argument}={index}): needs {-ndim} <= {argument} < {ndim} for {ndim} axes; "
+            f"pass the index of the time axis, such as {argument}=-1."
         )
     return index % ndim
 

@@ -23,15 +23,16 @@ ARROWS = {
     "errors": set(),
     "selection": {"errors"},
     "fractional": {"errors", "selection"},
-    "layers": {"errors", "selection", "fractional"},
     "solvers": {"errors", "selection", "fractional"},
+    "layers": {"errors", "selection", "fractional", "solvers"},  # a block is a memory equation, solved
     "training": {"errors", "selection", "fractional", "layers", "solvers"},
+    "preprocessing": {"errors", "fractional"},
     "data": {"", "errors", "selection", "fractional", "layers", "solvers", "training"},
     "commands": {"errors", "selection"},
     "cli": {"", "commands", "errors", "selection", "fractional", "layers", "solvers", "training", "data"},
     "__main__": {"cli"},
     "jax": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
-    "": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
+    "": {"errors", "selection", "fractional", "layers", "solvers", "training", "preprocessing", "data"},
 }
 
 # Third party -> the files that may import it, also inside a function. `*` crosses folders.
@@ -58,7 +59,8 @@ THIRD_PARTY = {
     "matplotlib": TOPS,
     "pandas": TOPS,
     "arch": TOPS,
-    "statsmodels": TOPS,
+    "statsmodels": (*TOPS, "preprocessing/*"),
+    "sklearn": ("preprocessing/*",),
 }
 
 LONGEST = 400  # lines
@@ -75,7 +77,7 @@ KEPT_OUT = {
     "numba": ("torch", "jax", "flax", "optax", "cupy", "lightning"),
     "": ("torch", "jax", "flax", "optax", "numba", "cupy", "lightning"),
 }
-KEPT_OUT_OF_IMPORT = (*KEPT_OUT[""], "scipy", "pandas", "matplotlib", "arch", "statsmodels", "rich", "typer")
+KEPT_OUT_OF_IMPORT = (*KEPT_OUT[""], "scipy", "pandas", "matplotlib", "arch", "statsmodels", "sklearn", "rich", "typer")
 
 
 def module_name(path: str) -> str:
@@ -198,6 +200,8 @@ BREAKS = [
     (forbidden_imports, "fractional/exact.py", "import requests"),
     (forbidden_imports, "commands/wisdom.py", "import hpfracc_nn.cli"),
     (forbidden_imports, "commands/wisdom.py", "import typer"),
+    (forbidden_imports, "preprocessing/columns.py", "from hpfracc_nn.layers import FractionalLayer"),
+    (forbidden_imports, "fractional/exact.py", "import sklearn.base"),
     (forbidden_imports, "utils/misc.py", ""),
     (broad_excepts, "fractional/exact.py", "try:\n    pass\nexcept:\n    pass"),
     (broad_excepts, "fractional/exact.py", "try:\n    pass\nexcept Exception as error:\n    raise"),

@@ -11,7 +11,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hpfracc_nn import Caputo, FractionalLayer, GrunwaldLetnikov, derivative, fsdeint  # noqa: E402
+from hpfracc_nn import Caputo, FractionalLayer, FractionalLSTM, GrunwaldLetnikov, derivative, fsdeint  # noqa: E402
 from tests.sde_cases import Given  # noqa: E402
 
 BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
@@ -423,3 +423,21 @@ def test_every_definition_is_timed_and_those_with_a_bound_are_compared_with_it(l
     definitions.verdicts(table)
     assert "caputo_fabrizio: 2.0 times as fast as caputo or more; at least 1.5 wanted." in table.notes
     assert "tempered_caputo: at most 1.05 times the time of caputo; at most 1.1 wanted." in table.notes
+
+
+def test_the_loop_over_past_cells_computes_the_layer(load):
+    layers = load("layers")
+    layer = FractionalLSTM(3, 5, alpha=layers.ALPHA, memory=7, dtype=torch.float64)
+    cell = torch.nn.LSTMCell(3, 5, dtype=torch.float64)
+    cell.load_state_dict({name.removesuffix("_l0"): value for name, value in layer.state_dict().items()})
+    x = torch.randn(30, 2, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    with torch.no_grad():
+        assert_same(layers.window_loop(cell, x, 7), layer(x)[0])
+
+
+@pytest.mark.slow
+def test_the_benchmark_of_layers_fills_its_tables(load, capsys):
+    layers = load("layers")
+    for group in layers.GROUPS.values():
+        assert group(True).records
+    assert "wanted" in capsys.readouterr().out

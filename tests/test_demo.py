@@ -45,7 +45,7 @@ def test_the_volatility_of_the_index_is_forecast_better_than_by_har(learned):
     assert 0.4 < learned.alpha < 0.55
     assert 0.01 < learned.standard_error < 0.1
     rows = {(row.label, row.backwards > 0) for row in learned.rows}
-    assert rows == {("difference", True), ("difference", False)}
+    assert rows == {("model.difference", True), ("model.difference", False)}
 
 
 @pytest.mark.parametrize("seed", [1, 2])

@@ -219,7 +219,9 @@ def on_the_line(alpha: float | torch.Tensor) -> torch.Tensor:
     return FractionalLaplacian(alpha, space="line")(torch.exp(-(x**2)), dt=1 / 8)[256]
 
 
-@pytest.mark.parametrize(("end", "compiled"), [(0.0, False), (0.7, False), (0.7, True), (2.0, False)])
+@pytest.mark.parametrize(
+    ("end", "compiled"), [(0.0, False), (0.7, False), pytest.param(0.7, True, marks=pytest.mark.slow), (2.0, False)]
+)
 def test_a_learned_order_on_the_line_has_the_value_and_the_slope_of_the_closed_form(end: float, compiled: bool) -> None:
     torch.compiler.reset()
     call = torch.compile(on_the_line, backend="aot_eager", fullgraph=True) if compiled else on_the_line

@@ -156,7 +156,8 @@ print("done")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("program", [LOADER, pytest.param(CHILD, marks=pytest.mark.slow)], ids=["loader", "fork"])
+@pytest.mark.slow
+@pytest.mark.parametrize("program", [LOADER, CHILD], ids=["loader", "fork"])
 def test_a_child_of_a_process_that_has_threads_gets_the_same(program: str) -> None:
     assert run("-W", "ignore", "-c", FORKED + program, timeout=60).endswith("done\n")
 

@@ -9,7 +9,7 @@ import pytest
 ROOT = pathlib.Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-LIBRARIES = {"torch", "jax", "numba", "cuda12", "cuda13", "lightning", "otel", "otlp", "cli", "plot", "data"}
+LIBRARIES = {"torch", "jax", "numba", "cuda12", "cuda13", "lightning", "otel", "otlp", "cli", "plot", "data", "sklearn"}
 PROMISED = LIBRARIES | {"demo", "docs", "dev", "all"}
 
 

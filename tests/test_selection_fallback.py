@@ -573,7 +573,7 @@ class Storm:
 
 @pytest.mark.parametrize(
     ("mode", "calls"),
-    [("learn", 2000), *(pytest.param(mode, 10_000, marks=pytest.mark.slow) for mode in ("prior", "learn"))],
+    [("learn", 500), *(pytest.param(mode, 10_000, marks=pytest.mark.slow) for mode in ("prior", "learn"))],
 )
 def test_calls_through_failing_kernels_are_right_and_every_failure_is_recorded(mode, calls, clock):
     storm, manager = Storm(clock), made(clock, mode=mode)

@@ -95,6 +95,7 @@ def test_consultations_are_counted_by_site_and_direction():
     ]
 
 
+@pytest.mark.slow
 def test_counts_outlive_their_plans_and_their_site():
     manager = fake_manager()
     site = manager.site("test_op", "torch")

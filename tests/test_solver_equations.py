@@ -28,7 +28,9 @@ def test_a_jacobian_that_is_out_of_date_proves_nothing(kind, dtype, tolerance, a
     torch.testing.assert_close(solved(dtype, tolerance).double(), expected, rtol=0, atol=allowed)
 
 
-@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, None), (torch.float64, 1e-6)], ids=str)
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float32, None), pytest.param(torch.float64, 1e-6, marks=pytest.mark.slow)], ids=str
+)
 def test_nor_does_it_for_gradients(dtype, tolerance):
     def gradients(dtype, tolerance):
         theta, y0 = (torch.tensor([value], dtype=dtype, requires_grad=True) for value in (3.0, 0.5))

@@ -35,6 +35,7 @@ def test_a_tensor_that_outlived_a_transform_has_its_gradient() -> None:
     torch.testing.assert_close((x.grad, alpha.grad), wanted)
 
 
+@pytest.mark.slow
 def test_a_step_leaves_nothing_to_the_garbage_collector() -> None:
     layer, x = fnn.FractionalLayer(0.5, "caputo", learn_alpha=True), torch.randn(1, 1000)
     layer(x).sum().backward()

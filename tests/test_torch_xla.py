@@ -233,6 +233,7 @@ print(json.dumps([bool(x.grad.isfinite().all()), message, explained]))
 """
 
 
+@pytest.mark.slow
 def test_without_jax_everything_else_works_and_the_reason_is_told() -> None:
     finite, message, explained = run(WITHOUT)
     reason = "JAX is not installed; pip install 'hpfracc-nn[jax]'"
@@ -290,7 +291,8 @@ print(json.dumps([early, loaded, child, told(lambda: run(forced))]))
 
 @needs_jax
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("jax", ["ran", *(pytest.param(how, marks=pytest.mark.slow) for how in ("imported", "early"))])
+@pytest.mark.slow
+@pytest.mark.parametrize("jax", ["ran", "imported", "early"])
 def test_a_forked_process_asks_again_and_refuses(jax: str) -> None:
     early, loaded, (answers, status), parent = run(FORKED, jax)
     reason = (

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         TemperedRiemannLiouville,
         logarithmic_times,
     )
+    from hpfracc_nn.fractional.differencing import fdiff
     from hpfracc_nn.fractional.inversion import solve
     from hpfracc_nn.fractional.nonuniform.variable import variable_order
     from hpfracc_nn.fractional.operator import (
@@ -74,6 +75,7 @@ __all__ = [
     "caputo",
     "choose",
     "derivative",
+    "fdiff",
     "fractional_fourier",
     "grunwald_letnikov",
     "integral",
@@ -115,6 +117,7 @@ _HOMES = {
     "caputo": _OPERATOR,
     "choose": _OPERATOR,
     "derivative": _OPERATOR,
+    "fdiff": "hpfracc_nn.fractional.differencing",
     "fractional_fourier": _SPECIAL,
     "grunwald_letnikov": _OPERATOR,
     "integral": _OPERATOR,

@@ -188,7 +188,7 @@ def apply(
 
 def apply_multiplier(owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any) -> Samples:
     """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
-    x, framework = _placed(owner, "x", x)
+    x, framework = placed(owner, "x", x)
     return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim)
 
 
@@ -251,13 +251,13 @@ def checked(
         raise TypeError(
             f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
         )
+    return placed(owner, name, x, manager)
+
+
+def placed(owner: str, name: str, x: Samples, manager: BackendManager | None = None) -> tuple[Samples, str]:
+    """Return the samples, as an array, and the framework that has a room for them."""
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
-    return _placed(owner, name, x)
-
-
-def _placed(owner: str, name: str, x: Samples) -> tuple[Samples, str]:
-    """Return the samples, as an array, and the framework that has a room for them."""
     framework = _frameworks.get(type(x)) or framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(

@@ -5,13 +5,29 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = ("Alpha", "FractionalDifference", "FractionalLayer")
-
-__all__ = ["Alpha", "FractionalDifference", "FractionalLayer"]
+__all__ = [
+    "ARFIMA",
+    "Alpha",
+    "FDEBlock",
+    "FSDEBlock",
+    "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGRU",
+    "FractionalGraphConv",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+    "ProbabilisticAlpha",
+    "RoughnessFeatures",
+    "SpectralFractional",
+    "param_groups",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TORCH:
+    if name in __all__:
         return getattr(import_module("hpfracc_nn.layers.torch"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

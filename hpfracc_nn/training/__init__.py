@@ -1,7 +1,7 @@
 """Training: optimizers, losses, fits of fractional models, Hurst indices, the report of what ran where, baselines.
 
-The names are loaded when they are first asked for. `BackendReport` needs `hpfracc-nn[lightning]`, `whittle` and
-`structure_function` nothing, all others `hpfracc-nn[torch]`.
+The names are loaded when they are first asked for. `AlphaLogger` and `BackendReport` need `hpfracc-nn[lightning]`,
+`whittle` and `structure_function` nothing, all others `hpfracc-nn[torch]`.
 """
 
 import importlib
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.training.fit import Fit
     from hpfracc_nn.training.hurst import HurstEstimate, StructureFunction, structure_function, whittle
     from hpfracc_nn.training.stochastic_fit import StochasticFit
+    from hpfracc_nn.training.torch.alpha_logger import AlphaLogger
     from hpfracc_nn.training.torch.backend_report import BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size
     from hpfracc_nn.training.torch.fit_fde import fit_fde
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "AlphaLogger",
     "AlphaSchedule",
     "BackendReport",
     "Fit",
@@ -52,6 +54,7 @@ _HURST = "hpfracc_nn.training.hurst"
 _LOSSES = "hpfracc_nn.training.torch.losses"
 _OPTIMIZERS = "hpfracc_nn.training.torch.optimizers"
 _ROOMS = {
+    "AlphaLogger": "hpfracc_nn.training.torch.alpha_logger",
     "GradientVariance": "hpfracc_nn.training.torch.gradient_variance",
     "StochasticFit": "hpfracc_nn.training.stochastic_fit",
     "AlphaSchedule": _OPTIMIZERS,
@@ -84,7 +87,7 @@ def __getattr__(name: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in _EXTRAS:
             raise
-        extra = "lightning" if name == "BackendReport" else _EXTRAS[error.name]
+        extra = "lightning" if name in ("AlphaLogger", "BackendReport") else _EXTRAS[error.name]
         raise ModuleNotFoundError(
             f"{__name__}.{name}: needs the package {error.name!r}; pip install 'hpfracc-nn[{extra}]'.",
             name=error.name,

@@ -1,4 +1,4 @@
-"""What a fit has found: estimates, their uncertainty, and the table that says so; and the one by least squares."""
+"""What a least-squares fit has found: estimates, their uncertainty, and the table that says so."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+
+from hpfracc_nn.layers.estimates import LeastSquares
 
 Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -19,84 +20,36 @@ _NEAR_ZERO = 1e-2  # of a parameter's first value
 
 
 @dataclass(frozen=True)
-class Estimates:
-    """Estimates and their uncertainty.
-
-    Attributes:
-        names: Of the parameters.
-        values: Their estimates, [parameters].
-        covariance: Of the estimates, [parameters, parameters].
-        level: Of the confidence intervals.
-    """
-
-    names: tuple[str, ...]
-    values: np.ndarray
-    covariance: np.ndarray
-    level: float
-
-    @property
-    def estimates(self) -> dict[str, float]:
-        """The estimates by name."""
-        return dict(zip(self.names, self.values.tolist(), strict=True))
-
-    @property
-    def standard_errors(self) -> dict[str, float]:
-        """The standard errors by name."""
-        return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
-
-    @property
-    def intervals(self) -> dict[str, tuple[float, float]]:
-        """The confidence intervals by name."""
-        half = self._half_width()
-        return {
-            name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
-            for name, value in self.estimates.items()
-        }
-
-    def _half_width(self) -> float:
-        """Return that of an interval in standard errors, here by the normal distribution."""
-        return float(stats.norm.ppf((1 + self.level) / 2))
-
-    def _lines(self) -> list[str]:
-        """Return the table of the estimates by lines."""
-        width = max(len(name) for name in self.names)
-        lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * self.level:g} % interval"]
-        for name, value in self.estimates.items():
-            low, high = self.intervals[name]
-            lines.append(f"{name:{width}}  {value:12.6g}  {self.standard_errors[name]:12.3g}  [{low:.6g}, {high:.6g}]")
-        return lines
-
-
-@dataclass(frozen=True)
-class Fit(Estimates):
-    """Estimates of a fractional model, of which alpha is one parameter; intervals are by Student's distribution.
+class Fit(LeastSquares):
+    """Estimates of a fractional model.
 
     Attributes:
         names: Of the parameters; "alpha" is one of them.
         values: Their estimates, [parameters].
         covariance: Of the estimates, [parameters, parameters].
-        level: Of the confidence intervals.
         deviation: Standard deviation of the residuals.
         observations: How many numbers were fitted.
         iterations: Of the optimisation, at both numbers of steps.
         n_steps: Of the solver, at the end.
         shift: By how much alpha moved when the number of steps was doubled.
+        level: Of the confidence intervals.
         notes: What else is to be known of the estimates.
     """
 
-    deviation: float
-    observations: int
     iterations: int
     n_steps: int
     shift: float
+    level: float
     notes: tuple[str, ...] = ()
 
-    def _half_width(self) -> float:
-        return float(stats.t.ppf((1 + self.level) / 2, self.observations - len(self.names)))
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The confidence intervals by name, by Student's distribution."""
+        return self.intervals_at(self.level)
 
     def summary(self) -> str:
         """Return a table of the estimates, and what to think of them."""
-        lines = self._lines()
+        lines = self.table(self.level)
         lines.append(
             f"residual deviation {self.deviation:.3g} over {self.observations} observations, {self.iterations} "
             "iterations"

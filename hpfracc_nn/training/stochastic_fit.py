@@ -6,23 +6,23 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-from hpfracc_nn.training.fit import Estimates
+from hpfracc_nn.layers.estimates import Estimates
 
 
 @dataclass(frozen=True)
 class StochasticFit(Estimates):
-    """Estimates by simulated moments; intervals are by the normal distribution.
+    """Estimates by simulated moments.
 
     Attributes:
         names: Of the parameters.
         values: Their estimates, [parameters].
         covariance: Of the estimates, [parameters, parameters].
-        level: Of the confidence intervals.
         statistic: n times the weighted square of what is left between observed and simulated moments.
         freedom: Moments less parameters: what `statistic` is expected to be where the model is right.
         observed: How many paths were observed.
         simulated: How many were simulated.
         evaluations: Of the objective and its gradient.
+        level: Of the confidence intervals.
         converged: Whether the optimisation did, in its last round; where not, neither estimates nor errors hold.
     """
 
@@ -31,7 +31,13 @@ class StochasticFit(Estimates):
     observed: int
     simulated: int
     evaluations: int
+    level: float
     converged: bool
+
+    @property
+    def intervals(self) -> dict[str, tuple[float, float]]:
+        """The confidence intervals by name, by the normal distribution."""
+        return self.intervals_at(self.level)
 
     @property
     def p_value(self) -> float:
@@ -40,7 +46,7 @@ class StochasticFit(Estimates):
 
     def summary(self) -> str:
         """Return a table of the estimates, and what to think of them."""
-        lines = self._lines()
+        lines = self.table(self.level)
         lines.append(f"{self.observed} paths observed, {self.simulated} simulated, {self.evaluations} evaluations")
         if not self.converged:
             lines.append("the optimisation has not converged: neither the estimates nor their errors hold")

@@ -9,8 +9,7 @@ The weights are never traced: that takes a second a layer.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -32,7 +31,7 @@ from hpfracc_nn.fractional.torch.eager import (
     planned,
     restored,
 )
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, uncompiled, unpacked
+from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, plainly, uncompiled, unpacked
 from hpfracc_nn.fractional.torch.product import in_shape_of
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
@@ -163,7 +162,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     layout, dtype = _layout(operator, x, definition), computed_in(operator.owner, x, definition)
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
-    with _plainly():
+    with plainly():
         data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
@@ -238,7 +237,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
     layout, dtype = _layout(operator, g, definition), computed_in(operator.owner, g, definition)
     if 0 in layout.canonical:
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
-    with _plainly():
+    with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
         grads = arranged(g.detach(), layout, dtype)
         product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
@@ -346,35 +345,6 @@ def _refuse_tangents(owner: str, tensors: Sequence[Tensor]) -> None:
             f"{owner}(x with a tangent): a compiled graph loses the tangents of its inputs; "
             "take forward mode inside the compiled function, or call it without torch.compile."
         )
-
-
-def _keys(*names: str) -> Any:
-    found = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
-    for name in names[1:]:
-        found = found.add(getattr(torch._C.DispatchKey, name))
-    return found
-
-
-# The dispatcher's state in a plain call: views are tracked, autocast is off.
-_PLAIN = (
-    _keys("BackendSelect", "ADInplaceOrView"),
-    _keys(*[name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]),
-)
-
-
-@contextmanager
-def _plainly() -> Iterator[None]:
-    """Compute as in a plain call, whatever was entered on the way here.
-
-    An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records
-    nothing, and the lazy conjugate of a tensor is its plain value.
-    """
-    with (
-        torch.inference_mode(False),
-        torch._C._ForceDispatchKeyGuard(*_PLAIN),
-        torch.no_grad(),
-    ):
-        yield
 
 
 def _like(

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -84,6 +85,35 @@ def around_compiled(function: Any) -> Any:
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
     function._torchdynamo_disable, function._torchdynamo_disable_msg = True, None
     return function
+
+
+def _keys(*names: str) -> Any:
+    found = torch._C.DispatchKeySet(getattr(torch._C.DispatchKey, names[0]))
+    for name in names[1:]:
+        found = found.add(getattr(torch._C.DispatchKey, name))
+    return found
+
+
+# The dispatcher's state in a plain call: views are tracked, autocast is off.
+_PLAIN_KEYS = (
+    _keys("BackendSelect", "ADInplaceOrView"),
+    _keys(*[name for name in torch._C.DispatchKey.__members__ if name.startswith("Autocast")]),
+)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Compute as in a plain call, whatever was entered on the way here.
+
+    An operation may run inside a dispatch mode, as the first call of a compiled graph does: there autograd records
+    nothing, and the lazy conjugate of a tensor is its plain value.
+    """
+    with (
+        torch.inference_mode(False),
+        torch._C._ForceDispatchKeyGuard(*_PLAIN_KEYS),
+        torch.no_grad(),
+    ):
+        yield
 
 
 class TorchProbe:

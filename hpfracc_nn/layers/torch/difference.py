@@ -32,14 +32,16 @@ class FractionalDifference(nn.Module):
     Args:
         channels: Channels of the input.
         orders: Orders per channel; output channel c * orders + j is order j of channel c.
-        bounds: Where the orders stay. A bank whose bounds contain a whole number is split there by the first values: an
-            order stays on its side, so that each part is differenced as often as it needs.
-        init: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly.
-        learn_alpha: Whether the orders are parameters.
+        bounds: Where the orders stay; None is (0, 1). A bank whose bounds contain a whole number is split there by the
+            first values: an order stays on its side, so that each part is differenced as often as it needs.
+        init: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly. Or an
+            `Alpha` or `ProbabilisticAlpha` of shape [channels * orders], which then is the orders, with its own bounds
+            and in one part.
+        learn_alpha: Whether the orders are parameters; an `Alpha` always is one.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
-        device: Of the parameters.
+        device: Of the parameters that it makes.
         dtype: Of the parameters; the orders and the weights are computed in float64 whatever it is.
 
     Shape:
@@ -58,8 +60,8 @@ class FractionalDifference(nn.Module):
         channels: int,
         orders: int = 1,
         *,
-        bounds: tuple[float, float] = (0, 1),
-        init: float | Sequence[float] | None = None,
+        bounds: tuple[float, float] | None = None,
+        init: float | Sequence[float] | Alpha | None = None,
         learn_alpha: bool = True,
         dt: float = 1.0,
         dim: int = -1,
@@ -73,33 +75,22 @@ class FractionalDifference(nn.Module):
         self.orders = errors.count(owner, "orders", orders)
         self.dt = errors.positive_step(owner, dt)
         self.dim = dim
-        self.learn_alpha = bool(learn_alpha)
-        low, high = GrunwaldLetnikov(_middle(bounds), bounds=bounds).interval
-        values = self._values(init, low, high)
-        self.bounds = (low, high)
-        self._parts = _split(values, low, high)
+        self.learn_alpha = bool(learn_alpha) or isinstance(init, Alpha)
         self.parts = nn.ModuleList()
-        for index, interval in self._parts:
-            start = values[index].tolist()
-            if self.learn_alpha:
-                self.parts.append(Alpha(start, interval, (len(start),), owner=owner, device=device, dtype=dtype))
-        self._fixed = None if self.learn_alpha else values
-        if self._fixed is not None:
-            for value in values.tolist():
-                GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
-        self._definitions = [
-            GrunwaldLetnikov(interval[1] if self.learn_alpha else values[index].tolist(), bounds=interval)
-            for index, interval in self._parts
-        ]
+        self._fixed: np.ndarray | None = None
+        if isinstance(init, Alpha):
+            self._take(init, init.taken_by(owner, bounds, (self.channels * self.orders,)))
+        else:
+            self._start(init, (0.0, 1.0) if bounds is None else bounds, device, dtype)
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
     @property
     def alpha(self) -> Tensor:
-        """The orders in real units, float64, [channels * orders]."""
+        """The orders in real units, float64, [channels * orders]; of random ones the mean."""
         if self._fixed is not None:
             return torch.tensor(self._fixed)
-        found = [part() for part in self.parts]
+        found = [part.mean for part in self._learned]
         return found[0] if len(found) == 1 else torch.cat(found)[self._inverse]
 
     def forward(self, x: Tensor) -> Tensor:
@@ -194,6 +185,42 @@ class FractionalDifference(nn.Module):
         return (
             f"{self.channels}, orders={self.orders}, {kind}, bounds=({low:g}, {high:g}), dt={self.dt:g}, dim={self.dim}"
         )
+
+    @property
+    def _learned(self) -> list[Alpha]:
+        return list(self.parts)  # type: ignore[arg-type]
+
+    def _take(self, order: Alpha, bounds: tuple[float, float]) -> None:
+        """Make the bank of one part, whose orders are given as a module."""
+        self.bounds = bounds
+        self._parts = [(np.arange(self.channels * self.orders), bounds)]
+        self._definitions = [GrunwaldLetnikov(bounds[1], bounds=bounds)]
+        self.parts.append(order)
+
+    def _start(
+        self,
+        init: float | Sequence[float] | None,
+        bounds: tuple[float, float],
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """Make the parts of a bank whose orders are given in numbers."""
+        owner = "FractionalDifference"
+        low, high = self.bounds = GrunwaldLetnikov(_middle(bounds), bounds=bounds).interval
+        values = self._values(init, low, high)
+        self._parts = _split(values, low, high)
+        for index, interval in self._parts:
+            start = values[index].tolist()
+            if self.learn_alpha:
+                self.parts.append(Alpha(start, interval, (len(start),), owner=owner, device=device, dtype=dtype))
+        if not self.learn_alpha:
+            self._fixed = values
+            for value in values.tolist():
+                GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
+        self._definitions = [
+            GrunwaldLetnikov(interval[1] if self.learn_alpha else values[index].tolist(), bounds=interval)
+            for index, interval in self._parts
+        ]
 
     def _split(self, x: Tensor, where: int) -> list[Tensor]:
         """What each part of the bank sees: its orders' channels."""

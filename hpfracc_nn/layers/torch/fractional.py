@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -10,12 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.layers.torch.order import definition_of, started, told
 from hpfracc_nn.selection import BackendManager, default_manager
 
 
@@ -26,18 +26,19 @@ class FractionalLayer(nn.Module):
     (Caputo: less the first sample).
 
     Args:
-        alpha: The order, or one per channel.
+        alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which
+            then is the layer's `order`, with its own bounds.
         definition: A name, such as "caputo" or "riemann_liouville_integral", a definition's class, or a definition: its
             options are taken, and its order and bounds are not.
         scheme: The discretisation; None is the definition's default.
         channels: C gives every channel its own alpha: axis 1 when time is the last axis, else the last axis.
-        learn_alpha: Whether alpha is a parameter.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how
             often the data are differenced; with bounds wider than 1.25 it is computed in float64.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
-        device: Of the parameter, if there is one.
+        device: Of the parameter, if the layer makes one.
         dtype: Of the parameter; alpha and the weights are computed in float64 whatever it is.
 
     Shape:
@@ -55,7 +56,7 @@ class FractionalLayer(nn.Module):
 
     def __init__(
         self,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         definition: str | type[Definition] | Definition = "caputo",
         *,
         scheme: str | None = None,
@@ -69,30 +70,28 @@ class FractionalLayer(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        given = definition if isinstance(definition, Definition) else _kind(definition)(0.5)
-        given = given if scheme is None else replace(given, scheme=scheme)
-        start = replace(given, alpha=alpha, bounds=bounds)
-        if not start.is_fixed:
-            raise TypeError(
-                f"FractionalLayer(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-                "pass learn_alpha=True to train it, or use derivative() for an alpha that you compute."
-            )
         self.dt = errors.positive_step("FractionalLayer", dt)
         self.dim = dim
         self.channels = None if channels is None else errors.count("FractionalLayer", "channels", channels)
-        self.learn_alpha = bool(learn_alpha)
-        shape = self._shape(start.alpha)
-        if self.learn_alpha:
-            bounds = start.bounds or unit_interval(start.interval)
-            self.order = Alpha(start.alpha, bounds, shape, owner="FractionalLayer", device=device, dtype=dtype)
-            start = replace(given, alpha=bounds[1], bounds=bounds)
-        self.definition = start
+        self.definition, order = started(
+            "FractionalLayer",
+            definition_of("FractionalLayer", definition, scheme),
+            alpha,
+            bounds=bounds,
+            learn_alpha=learn_alpha,
+            shape=self._order_shape,
+            device=device,
+            dtype=dtype,
+        )
+        self.learn_alpha = order is not None
+        if order is not None:
+            self.order = order
         self.site = (manager or default_manager()).site("toeplitz", "torch")
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
-        """The order in real units: a float64 tensor where it is learned."""
-        return self.order() if self.learn_alpha else self.definition.alpha
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
@@ -174,30 +173,24 @@ class FractionalLayer(nn.Module):
         return definition
 
     def extra_repr(self) -> str:
-        definition = self.definition
-        name = next(name for name, kind in DEFINITIONS.items() if type(definition) is kind)
-        alpha = f"alpha={definition.alpha}" if not self.learn_alpha else "learn_alpha=True"
+        alpha = f"alpha={self.definition.alpha}" if not self.learn_alpha else "learn_alpha=True"
         channels = "" if self.channels is None else f", channels={self.channels}"
-        own = "".join(f", {option}={getattr(definition, option)!r}" for option in definition.own_fields)
-        side = "" if definition.side == "left" else f", side={definition.side!r}"
-        operator = f"definition={name!r}, scheme={definition.scheme!r}{own}{side}"
-        return f"{alpha}, {operator}{channels}, dt={self.dt:g}, dim={self.dim}"
+        return f"{alpha}, {told(self.definition)}{channels}, dt={self.dt:g}, dim={self.dim}"
 
-    def _shape(self, alpha: float | tuple) -> tuple[int, ...]:
-        if isinstance(alpha, float):
-            return () if self.channels is None else (self.channels,)
-        if any(isinstance(value, tuple) for value in alpha):
+    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        """The order's shape for an alpha of shape `given`; one that is not scalar says how many channels there are."""
+        if len(given) > 1:
             raise ValueError(
-                f"FractionalLayer(alpha={alpha}): needs one order per channel; pass a flat list of floats."
+                f"FractionalLayer(alpha of shape {given}): needs one order per channel; pass a flat list of floats."
             )
         if self.channels is None:
-            self.channels = len(alpha)
-        if len(alpha) != self.channels:
+            self.channels = given[0] if given else None
+        if given and given[0] != self.channels:
             raise ValueError(
-                f"FractionalLayer(alpha of {len(alpha)} values, channels={self.channels}): needs one order per "
-                f"channel; pass channels={len(alpha)}."
+                f"FractionalLayer(alpha of {given[0]} values, channels={self.channels}): needs one order per "
+                f"channel; pass channels={given[0]}."
             )
-        return (self.channels,)
+        return () if self.channels is None else (self.channels,)
 
     def _check_channels(self, shape: Sequence[int], ndim: int, where: int) -> None:
         """Raise unless the shape of x, which has `ndim` axes, or of its time slice has the channels on axis `where`."""
@@ -222,23 +215,6 @@ class FractionalLayer(nn.Module):
 def channel_axis(ndim: int, axis: int) -> int:
     """Return the channel axis: 1 when time is last (0 without a batch), else the last."""
     return min(1, ndim - 2) if axis == ndim - 1 else ndim - 1
-
-
-def unit_interval(interval: tuple[float, float]) -> tuple[float, float]:
-    """Return (c - 1, c) around orders that lie in it."""
-    c = math.ceil(interval[1]) if interval[1] != 0 else 1
-    return float(c - 1), float(c)
-
-
-def _kind(definition: str | type[Definition]) -> type[Definition]:
-    if isinstance(definition, type) and issubclass(definition, Definition):
-        return definition
-    if not isinstance(definition, str):
-        raise TypeError(
-            f"FractionalLayer(definition={definition!r}): needs a name, a definition or the class of one; pass one of "
-            f"{', '.join(map(repr, sorted(DEFINITIONS)))}."
-        )
-    return DEFINITIONS[errors.one_of("FractionalLayer", "definition", definition, DEFINITIONS)]
 
 
 def _trailing_ones(alpha: tuple, count: int) -> tuple:

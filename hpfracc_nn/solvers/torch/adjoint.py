@@ -15,6 +15,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.field import product
+from hpfracc_nn.solvers.torch.held import Tenure
 from hpfracc_nn.solvers.torch.orders import order_gradient
 from hpfracc_nn.solvers.torch.parameters import ParameterGradient, direct_parts
 from hpfracc_nn.solvers.torch.problem import Problem
@@ -48,7 +49,7 @@ class _Solve(torch.autograd.Function):
     def forward(ctx: Any, problem: Problem, plan: Plan, *tensors: Tensor) -> Tensor:
         z0, dz0, alpha, *parameters = tensors
         states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach())
-        ctx.problem, ctx.plan = problem, plan
+        ctx.problem, ctx.plan, ctx.tenure = problem, plan, Tenure(problem.field.f)
         ctx.save_for_backward(states, dz0, alpha, *parameters)
         return states
 
@@ -65,15 +66,16 @@ class _Solve(torch.autograd.Function):
         learns = alpha is not None and ctx.needs_input_grad[4]
         wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[5:], strict=True) if needs]
         sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
-        with torch.autocast(g.device.type, enabled=False):
+        with torch.autocast(g.device.type, enabled=False), ctx.tenure.renewed():
             z0_gradient, dz0_gradient = sweep.run()
+            of_alpha = sweep.order_gradient(alpha) if learns else None
         found = iter(direct_parts(wanted, sweep.gradient.totals))
         return (
             None,
             None,
             z0_gradient,
             None if dz0 is None else dz0_gradient,
-            sweep.order_gradient(alpha) if learns else None,
+            of_alpha,
             *(next(found) if needs else None for needs in ctx.needs_input_grad[5:]),
         )
 

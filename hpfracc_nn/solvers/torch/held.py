@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import CellType, FunctionType
 from typing import Any
@@ -31,6 +32,38 @@ def tensors_within(value: Any) -> list[Tensor]:
     for each in _held(value, is_deep=True):
         found += [each] if isinstance(each, Tensor) else [*each.parameters(), *each.buffers()]
     return found
+
+
+class Tenure:
+    """The parameters and buffers that modules have now, for a time when they have others.
+
+    Under `torch.func.functional_call` a module has them during the call alone, and the adjoint evaluates f later.
+
+    Args:
+        functions: What holds the modules.
+    """
+
+    def __init__(self, *functions: Callable[..., Any]):
+        modules = (each for f in functions for module in modules_of(f) for each in module.modules())
+        tables = (table for each in modules for table in (each._parameters, each._buffers))
+        self._tables: list[tuple[dict[str, Any], dict[str, Any]]] = [(table, dict(table)) for table in tables if table]
+
+    @contextmanager
+    def renewed(self) -> Iterator[None]:
+        """Let the modules have them once more."""
+        others = [
+            (table, name, table[name])
+            for table, before in self._tables
+            for name, tensor in before.items()
+            if name in table and table[name] is not tensor
+        ]
+        try:
+            for table, before in self._tables if others else ():
+                table.update({name: tensor for name, tensor in before.items() if name in table})
+            yield
+        finally:
+            for table, name, tensor in others:
+                table[name] = tensor
 
 
 def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:

@@ -10,19 +10,19 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.call import Method
+from hpfracc_nn.solvers.torch.equation import CaputoEquation
 from hpfracc_nn.solvers.torch.ode import solved
 from hpfracc_nn.solvers.torch.packing import S
 from hpfracc_nn.solvers.torch.problem import Progress
 from hpfracc_nn.solvers.torch.wrapped import bare
 
 
-class NeuralFDE(nn.Module):
+class NeuralFDE(CaputoEquation):
     """y0 to the solution of D^alpha y = f(t, y) at given times, with a learnable alpha.
 
     Beside a network that is free to change, an order that is learned is a hyper-parameter and no measurement: the
@@ -30,10 +30,11 @@ class NeuralFDE(nn.Module):
 
     Args:
         f: The right-hand side, called as f(t, y); its parameters are learned.
-        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned.
+        alpha: The order, or orders along some of y0's axes, in (0, 2); the first value where it is learned; or an
+            `Alpha`, which then is the order.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays. Where they reach above 1 every call needs dy0; where 1 lies inside them dy0
-            is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
+        bounds: Where a learned alpha stays; None is (0, 1). Where they reach above 1 every call needs dy0; where 1 lies
+            inside them dy0 is 0, because the solution jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees.
         scheme: As in `fdeint`.
         history: As in `fdeint`.
         mesh: As in `fdeint`.
@@ -64,10 +65,10 @@ class NeuralFDE(nn.Module):
     def __init__(
         self,
         f: nn.Module,
-        alpha: float | Sequence[float] = 0.5,
+        alpha: float | Sequence[float] | Alpha = 0.5,
         *,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.0, 1.0),
+        bounds: tuple[float, float] | None = None,
         scheme: str | Scheme = "predictor_corrector",
         history: str | History = "auto",
         mesh: str | Mesh = "uniform",
@@ -77,33 +78,20 @@ class NeuralFDE(nn.Module):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        super().__init__()
-        owner = type(self).__name__
+        super().__init__(
+            alpha,
+            learn_alpha=learn_alpha,
+            bounds=bounds,
+            scheme=scheme,
+            history=history,
+            mesh=mesh,
+            n_steps=n_steps,
+            adjoint=adjoint,
+            manager=manager,
+            device=device,
+            dtype=dtype,
+        )
         self.f = f
-        self.method = Method.of(owner, scheme, history, mesh)
-        self.n_steps, self.adjoint, self.learn_alpha = n_steps, adjoint, bool(learn_alpha)
-        values = np.asarray(alpha, dtype=np.float64)
-        low, high = bounds
-        if self.learn_alpha and not 0 <= low < high <= 2:
-            raise ValueError(
-                f"{owner}(bounds={bounds}): needs 0 <= low < high <= 2; pass for example (0, 1), or (1, 2) where dy0 "
-                "is given."
-            )
-        if not ((values > 0) & (values < 2)).all():
-            raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
-        self._fixed = None if self.learn_alpha else values.copy()  # no buffer: model.float() would round it
-        self.order: Alpha | None = None
-        if self.learn_alpha:
-            self.order = Alpha(values.tolist(), bounds, values.shape, owner=owner, device=device, dtype=dtype)
-        self.site = (manager or default_manager()).site(self.method.op, "torch")
-
-    @property
-    def alpha(self) -> Tensor:
-        """The order in real units, float64."""
-        if self.order is not None:
-            return self.order()
-        assert self._fixed is not None, "an order is learned or fixed"
-        return torch.as_tensor(self._fixed).clone()
 
     def forward(
         self,
@@ -119,7 +107,7 @@ class NeuralFDE(nn.Module):
             self.f,
             y0,
             ts,
-            self.alpha,
+            self.drawn(),
             self.method,
             self.site,
             self.n_steps,
@@ -147,11 +135,3 @@ class NeuralFDE(nn.Module):
                 f"NeuralFDE(bounds={(low, high)}): needs dy0 = 0 where 1 lies between the bounds, because the solution "
                 "jumps by (t - ts[0]) dy0 at alpha = 1, which no gradient sees; pass zeros, or bounds on one side of 1."
             )
-
-    def extra_repr(self) -> str:
-        kind = "learn_alpha=True" if self.learn_alpha else f"alpha={self.alpha.tolist()}"
-        method = self.method
-        return (
-            f"{kind}, scheme={method.scheme.name!r}, history={method.history.name!r}, "
-            f"mesh={type(method.mesh).__name__.lower()!r}, n_steps={self.n_steps}"
-        )

@@ -52,15 +52,24 @@ class Toeplitz:
         columns: [a, outs, ins, steps + 1], float64 or the values' dtype; lag 0 is left out.
         nodes: Of exponentials that stand for lags from `nodes.first` on, or None.
         coefficients: Theirs, [a, outs, ins, q].
+        reach: The largest lag that has a weight, or None where all may have one.
 
     Attributes:
         backwards: From the largest lag down to lag 1, then 0s, [a, outs, ins, 2 steps + 1].
     """
 
-    def __init__(self, columns: Tensor, nodes: Nodes | None = None, coefficients: Tensor | None = None):
+    def __init__(
+        self,
+        columns: Tensor,
+        nodes: Nodes | None = None,
+        coefficients: Tensor | None = None,
+        *,
+        reach: int | None = None,
+    ):
         self.columns, self.nodes, self.coefficients = columns, nodes, coefficients
         self.outs, self.ins = columns.shape[1], columns.shape[2]
         self.steps = columns.shape[-1] - 1
+        self.reach = self.steps if reach is None else reach
         self.backwards = torch.cat([columns[..., 1:].flip(-1), columns.new_zeros(columns.shape)], -1).contiguous()
 
     def rectangle(self, first: int, last: int, begin: int, end: int) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.blocks import Advance, Forgetful, NoiseRows, Solve, Tensors
+from hpfracc_nn.solvers.torch.held import Tenure
 from hpfracc_nn.solvers.torch.parameters import direct_parts
 from hpfracc_nn.solvers.torch.volterra import Anticipation, Recollection, Weighting
 
@@ -34,6 +35,7 @@ def recorded(
     z0: Tensor,
     alpha: Tensor | None,
     parameters: Tensors,
+    tenure: Tenure,
 ) -> Tensor:
     """Return the states at the outputs with their gradients.
 
@@ -44,8 +46,9 @@ def recorded(
         z0: The state at the start.
         alpha: The orders as a tensor of [a] values, or None.
         parameters: The tensors that drift and diffusion have graphs to.
+        tenure: What their modules have.
     """
-    return _Solve.apply(solve, weighting, plan, z0, alpha, solve.noise.whole, *parameters)  # type: ignore[no-any-return]
+    return _Solve.apply(solve, weighting, plan, tenure, z0, alpha, solve.noise.whole, *parameters)  # type: ignore[no-any-return]
 
 
 def _forward(
@@ -62,9 +65,11 @@ def _forward(
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, *tensors: Tensor) -> Tensor:
+    def forward(
+        ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, tenure: Tenure, *tensors: Tensor
+    ) -> Tensor:
         found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
-        ctx.given = solve, weighting, plan
+        ctx.given = solve, weighting, plan, tenure
         ctx.weights = {past[0].shape[0]: past[1] for past in pasts if past}  # those of blocks of one length are equal
         ctx.counts = len(tensors), [len(carry) for carry in carries]
         each = [part for carry in carries for part in carry]
@@ -77,20 +82,21 @@ class _Solve(torch.autograd.Function):
             raise RuntimeError(
                 "fsdeint: the adjoint cannot be differentiated again; pass adjoint=False for second derivatives."
             )
-        solve, weighting, plan = ctx.given
+        solve, weighting, plan, tenure = ctx.given
         if weighting is not None:
             weighting.problem.site.again(plan)
         count, lengths = ctx.counts
         saved = iter(ctx.saved_tensors)
         alpha, whole, *parameters = (next(saved) for _ in range(count - 1))
         carries = [tuple(next(saved) for _ in range(length)) for length in lengths]
-        needs = ctx.needs_input_grad[3:]
+        needs = ctx.needs_input_grad[4:]
         wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
         replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
-        with torch.autocast(grads[0].device.type, enabled=False):
+        with torch.autocast(grads[0].device.type, enabled=False), tenure.renewed():
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
         totals = iter(direct_parts(wanted, replay.totals))
         return (
+            None,
             None,
             None,
             None,

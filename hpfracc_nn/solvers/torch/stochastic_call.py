@@ -34,6 +34,7 @@ from hpfracc_nn.solvers.torch.coefficients import (
     diffusion_shape,
     noise_type_of,
 )
+from hpfracc_nn.solvers.torch.held import Tenure
 from hpfracc_nn.solvers.torch.noise import NoisePath, learned
 from hpfracc_nn.solvers.torch.one_step import one_step_of
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
@@ -191,7 +192,8 @@ class StochasticCall:
         tensors = (z0, self.alpha, noise.whole, *parameters)
         if not any(each is not None and each.requires_grad for each in tensors):
             return replay.solved(solve, weighting, _plan(weighting, False), z0)
-        return replay.recorded(solve, weighting, _plan(weighting, True), z0, self.alpha, parameters)
+        tenure = Tenure(self.coefficients.drift.f, self.coefficients.diffusion.f)
+        return replay.recorded(solve, weighting, _plan(weighting, True), z0, self.alpha, parameters, tenure)
 
     def _weighting(self, site: Site, progress: Progress | None) -> Weighting:
         weights, is_fixed = self.method.weights, not self.learns

@@ -1,10 +1,6 @@
 """ARFIMA(1, d, 0) as a Lightning module: three parameters, trained on the whole span at once.
 
-(1 - phi z) (1 - z)**alpha (x - mu) = noise, with zero history before the first sample. The loss is the
-conditional sum of squares of the noise, by its mean.
-
-Source: Hosking, Fractional Differencing, Biometrika 68 (1981); Chung & Baillie, Small Sample Bias in
-Conditional Sum-of-Squares Estimators, Empirical Economics 18 (1993).
+The model is the layer `ARFIMA`; the loss is the conditional sum of squares of its errors, by their mean.
 """
 
 import math
@@ -12,11 +8,12 @@ from collections.abc import Iterator
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from hpfracc_nn import errors
-from hpfracc_nn.layers.torch import FractionalDifference
+from hpfracc_nn.layers.torch import ARFIMA
+from hpfracc_nn.layers.torch.arfima_fit import covariance_of
 from hpfracc_nn.selection import BackendManager
 
 
@@ -48,25 +45,34 @@ class Arfima(pl.LightningModule):
         manager: BackendManager | None = None,
     ):
         super().__init__()
-        self.difference = FractionalDifference(
-            1, bounds=bounds, init=alpha, learn_alpha=learn_alpha, manager=manager, dtype=torch.float64
-        )
-        self.phi = nn.Parameter(torch.tensor(phi, dtype=torch.float64))
-        self.mu = nn.Parameter(torch.tensor(mu, dtype=torch.float64))
+        self.model = ARFIMA(1, alpha=alpha, learn_alpha=learn_alpha, bounds=bounds, manager=manager)
+        with torch.no_grad():
+            self.phi.fill_(phi)
+            self.mu.fill_(mu)
 
     @property
     def alpha(self) -> Tensor:
-        return self.difference.alpha[0]
+        return torch.as_tensor(self.model.alpha, dtype=torch.float64)
+
+    @property
+    def phi(self) -> Tensor:
+        """The coefficient of the day before, [1]."""
+        assert self.model.ar is not None, "it has one lag"
+        return self.model.ar
+
+    @property
+    def mu(self) -> Tensor:
+        """The level."""
+        return self.model.mean
 
     def residuals(self, series: Tensor) -> Tensor:
         """Return the one-step errors of `series` [n], the first ones with less history than the others."""
-        differenced = self.difference((series - self.mu)[None, None])[0, 0]
-        return differenced - self.phi * nn.functional.pad(differenced, (1, 0))[:-1]
+        return self.model(series)
 
     def forward(self, past: Tensor, last: Tensor) -> Tensor:
         """Return the forecasts of the samples after `last`.
 
-        The unknown sample stands as zero: its difference is then what the past contributes to it.
+        The unknown sample stands at the level: its error is then what the past makes of it, with the other sign.
 
         Args:
             past: Series that end at `last`, shape [rows, n]; what follows is not used.
@@ -77,10 +83,7 @@ class Arfima(pl.LightningModule):
         """
         last = last[:, None]
         known = torch.arange(past.shape[-1], device=past.device) <= last
-        centred = torch.where(known, past - self.mu, 0)
-        differenced = self.difference(centred[:, None])[:, 0]
-        forecast = self.mu - differenced.gather(1, last + 1) + self.phi * differenced.gather(1, last)
-        return forecast[:, 0]
+        return self.mu - self.model(torch.where(known, past, self.mu)).gather(1, last + 1)[:, 0]
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
         loss = self.residuals(batch).square().mean()
@@ -104,23 +107,12 @@ class Arfima(pl.LightningModule):
     def standard_error(self, series: Tensor) -> float | None:
         """Return the standard error of alpha after training on `series` [n]; None if it is not determined.
 
-        From the Hessian H of the sum of squares S at its minimum: the covariance is 2 sigma**2 H**-1 with
-        sigma**2 = S / (n - parameters). None where alpha is fixed, or H is not positive, as at a bound.
+        None where alpha is fixed or at a bound, or the sum of squares has no minimum there.
         """
-        learned = [parameter for parameter in self.parameters() if parameter.requires_grad]
-        if not self.alpha.requires_grad:
+        if not self.model.difference.learn_alpha:
             return None
-        total = self.residuals(series).square().sum()
-        slopes = torch.autograd.grad(total, learned, create_graph=True)
-        rows = [torch.autograd.grad(slope, learned, retain_graph=True) for slope in _flat(slopes)]
-        hessian = torch.stack([_flat(row) for row in rows])
-        factor, fault = torch.linalg.cholesky_ex((hessian + hessian.mT) / 2)
-        if fault:
-            return None
-        variance = 2 * total.detach() / (len(series) - len(hessian)) * torch.cholesky_inverse(factor)
-        # Parameters to alpha: the layer keeps alpha in its bounds by a transform.
-        slope = _flat(torch.autograd.grad(self.alpha, learned, materialize_grads=True))
-        return math.sqrt(slope @ variance @ slope)
+        error = math.sqrt(covariance_of(self.model, series)[0, 0])
+        return None if math.isnan(error) else error
 
 
 class Pasts(Dataset[tuple[Tensor, Tensor]]):
@@ -150,7 +142,3 @@ class Pasts(Dataset[tuple[Tensor, Tensor]]):
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return (self[index] for index in range(len(self)))
-
-
-def _flat(tensors: tuple[Tensor, ...]) -> Tensor:
-    return torch.cat([tensor.reshape(-1) for tensor in tensors])

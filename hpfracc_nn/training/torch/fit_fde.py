@@ -131,7 +131,7 @@ def fit_fde(
     for note in notes:
         warnings.warn(f"fit_fde: {note}", UserWarning, stacklevel=2)
     total += first.iterations + last.iterations
-    return Fit(names, last.point, covariance, level, np.sqrt(variance), data.size, total, 2 * count, shift, notes)
+    return Fit(names, last.point, covariance, np.sqrt(variance), data.size, total, 2 * count, shift, level, notes)
 
 
 def _held(mesh: Mesh, alpha: float) -> Mesh:

@@ -131,7 +131,7 @@ def fit_fsde(
     covariance = _covariance(simulated, found, values, weight)
     freedom, converged = len(target) - len(params), bool(ended.success)
     return StochasticFit(
-        tuple(params), values, covariance, level, float(ended.fun), freedom, count, paths, evaluations, converged
+        tuple(params), values, covariance, float(ended.fun), freedom, count, paths, evaluations, level, converged
     )
 
 

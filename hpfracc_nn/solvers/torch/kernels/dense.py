@@ -18,12 +18,14 @@ class DenseForm(Blocks):
         """See `forms.Form.far`."""
         if not first:
             return
-        past = values[:, : first * self.operand.ins]
         if isinstance(self.operand, Toeplitz):  # copying rows is faster upwards; the result is small
             a, outs, rows, width = out.shape
-            weights = self.operand.upside_down(first, last, 0, first).reshape(a, outs * rows, -1)
+            begin, ins = max(0, first - self.operand.reach), self.operand.ins
+            weights = self.operand.upside_down(first, last, begin, first).reshape(a, outs * rows, -1)
+            past = values[:, begin * ins : first * ins]
             out += torch.bmm(weights, past).view(a, outs, rows, width).flip(2)
         else:
+            past = values[:, : first * self.operand.ins]
             add_product(self.operand.rectangle(first, last, 0, first), past, out)
 
 

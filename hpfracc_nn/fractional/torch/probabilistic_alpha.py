@@ -1,0 +1,159 @@
+"""An order that is random: drawn anew at every training pass, with a law that is learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.laws import LAWS, Law, Pair
+
+
+class ProbabilisticAlpha(Alpha):
+    """Orders with a learned law between two bounds: alpha = low + (high - low) u, 0 < u < 1.
+
+    In training every call draws u anew, one number for each order and not for each signal, with a gradient in the law's
+    two parameters. In evaluation alpha is the mean. A stream (`initial_state`) keeps the alpha that it was made with.
+
+    - "normal": u = sigmoid(mu + sigma z), z standard normal;
+    - "beta": u has a beta law; the gradient is that of `torch.distributions.Gamma`, and has no second derivative;
+    - "uniform": u is anywhere between two learned ends alike.
+
+    Args:
+        init: The first mean or means, inside the bounds.
+        bounds: (low, high).
+        shape: Shape of alpha; `init` and `std` are broadcast to it.
+        distribution: "normal", "beta" or "uniform".
+        std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
+        prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
+            with; None is those of a uniform law between the bounds.
+        owner: Who asks, for messages.
+        device: Of the parameters.
+        dtype: Of the parameters; alpha itself is float64.
+
+    Raises:
+        ValueError: `init` or `prior` is not strictly inside the bounds, or a standard deviation is not positive or
+            larger than the law can have between them.
+
+    Source: Kingma & Welling, arXiv 1312.6114; Figurnov, Mohamed & Mnih, arXiv 1805.08498, for the beta law.
+
+    Example:
+        >>> order = ProbabilisticAlpha(0.6, std=0.05)
+        >>> layer = FractionalLayer(order, "caputo")
+        >>> loss = layer(torch.randn(4, 100)).square().mean() + 1e-3 * order.kl()
+    """
+
+    def __init__(
+        self,
+        init: float | Sequence[float],
+        bounds: tuple[float, float] = (0.0, 1.0),
+        shape: tuple[int, ...] = (),
+        *,
+        distribution: str = "normal",
+        std: float | Sequence[float] | None = None,
+        prior: tuple[float, float] | None = None,
+        owner: str = "ProbabilisticAlpha",
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__(init, bounds, shape, owner=owner, device=device, dtype=dtype)
+        self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
+        low, high = self.bounds
+        mean = (torch.as_tensor(init, dtype=torch.float64, device="cpu") - low) / (high - low)
+        spread = torch.minimum(mean, 1 - mean) / 4
+        if std is not None:
+            spread = torch.as_tensor(std, dtype=torch.float64, device="cpu") / (high - low)
+        first = self._member(owner, "std", mean, spread)
+        self.spread = nn.Parameter(torch.empty_like(self.raw))
+        with torch.no_grad():
+            for parameter, value in zip((self.raw, self.spread), self._law.free(*first), strict=True):
+                parameter.copy_(value)
+        self.prior = ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else _pair(owner, prior)
+        self._prior = self._prior_member(owner)
+
+    def forward(self) -> Tensor:
+        """Return alpha in real units, float64: a draw in training, the mean in evaluation."""
+        return self.sample() if self.training else self.mean
+
+    def sample(self, sample_shape: Sequence[int] = (), *, generator: torch.Generator | None = None) -> Tensor:
+        """Return draws of alpha, float64 [*sample_shape, *shape], differentiable in the law's parameters.
+
+        Args:
+            sample_shape: How many.
+            generator: Where randomness comes from, on the parameters' device; None is torch's own.
+        """
+        return self._scaled(self._law.sample(self._own(), tuple(sample_shape), generator))
+
+    @property
+    def mean(self) -> Tensor:
+        """The mean of alpha, float64: in closed form, but for the normal law by quadrature, to 1e-12."""
+        return self._scaled(self._law.moments(*self._own())[0])
+
+    @property
+    def std(self) -> Tensor:
+        """The standard deviation of alpha, float64; computed as the mean is."""
+        low, high = self.bounds
+        return (high - low) * self._law.moments(*self._own())[1]
+
+    def kl(self) -> Tensor:
+        """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
+
+        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
+        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior has an infinite one.
+        """
+        one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
+        return self._law.divergence(self._own(), (one, other)).sum()
+
+    def extra_repr(self) -> str:
+        mean, std = self.prior
+        return f"{super().extra_repr()}, distribution={self.distribution!r}, prior=({mean:g}, {std:g})"
+
+    @property
+    def _law(self) -> Law:
+        return LAWS[self.distribution]
+
+    def _own(self) -> Pair:
+        return self._law.own(self.raw.to(torch.float64), self.spread.to(torch.float64))
+
+    def _scaled(self, u: Tensor) -> Tensor:
+        low, high = self.bounds
+        return low + (high - low) * u
+
+    def _member(self, owner: str, argument: str, mean: Tensor, std: Tensor, *, widest: bool = False) -> Pair:
+        """Return the own parameters of a member of the law, or raise where it has none so wide."""
+        low, high = self.bounds
+        limit = self._law.widest(mean)
+        if not bool(((std > 0) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all()):
+            width = high - low
+            raise ValueError(
+                f"{owner}({argument}={(std * width).tolist()}): needs 0 < standard deviation < "
+                f"{(limit * width).min():g} for a {self.distribution} law around {(low + width * mean).tolist()} "
+                f"within ({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
+            )
+        return self._law.member(*torch.broadcast_tensors(mean, std))
+
+    def _prior_member(self, owner: str) -> tuple[float, float]:
+        low, high = self.bounds
+        mean, std = self.prior
+        if not low < mean < high:
+            raise ValueError(
+                f"{owner}(prior={self.prior}): needs a mean inside the bounds ({low:g}, {high:g}); pass for example "
+                f"({(low + high) / 2:g}, {(high - low) / 8:g})."
+            )
+        unit = (torch.tensor(value, dtype=torch.float64, device="cpu") for value in (mean - low, std))
+        own = self._member(owner, "prior", *(value / (high - low) for value in unit), widest=True)
+        return float(own[0]), float(own[1])
+
+
+def _pair(owner: str, prior: tuple[float, float]) -> tuple[float, float]:
+    try:
+        mean, std = (float(value) for value in prior)
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{owner}(prior={prior!r}): needs a mean and a standard deviation; pass a pair such as (0.5, 0.1)."
+        ) from None
+    return mean, std

@@ -1,0 +1,182 @@
+"""The convolution of images' fractional derivatives."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.layers.torch.order import definition_of, started, told
+from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, place_of, with_weights_of
+from hpfracc_nn.selection import BackendManager, default_manager
+
+
+class FractionalConv2d(nn.Conv2d):
+    """`torch.nn.Conv2d` on fractional derivatives of each channel along one axis of the images, or along both.
+
+    y = conv2d(D_1^alpha_1 D_2^alpha_2 x, weight, bias), D_j the derivative along axis j of `dims`; they commute.
+    Each has zero history and begins at the first row or column: for Grunwald-Letnikov along the last axis
+
+    (D^alpha x)[..., t] = dt^-alpha sum over k = 0, ..., t of w_k x[..., t - k],
+
+    w_0 = 1, w_k = w_(k-1) (k - 1 - alpha) / k. With it alpha = 0 is `nn.Conv2d` and alpha = 1 is `nn.Conv2d` of
+    (x[..., t] - x[..., t-1]) / dt with x[..., -1] = 0. What is padded is the derivative.
+
+    Args:
+        in_channels: As in `torch.nn.Conv2d`.
+        out_channels: As there.
+        kernel_size: As there.
+        stride: As there.
+        padding: As there.
+        dilation: As there.
+        groups: As there.
+        bias: As there.
+        padding_mode: As there.
+        dims: The axes of the derivatives: (-1,), which is time where images are [..., features, n], (-2,) or (-2, -1).
+        alpha: The order, one that all axes share, or a list of one for each axis; or an `Alpha` or `ProbabilisticAlpha`
+            of shape [] or [axes], which then is the order.
+        definition: As in `FractionalLayer`.
+        scheme: The discretisation; None is the definition's default.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is the unit interval around its first value.
+        dt: Spacing of the samples, one for all axes or one for each.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        device: Of the parameters.
+        dtype: Of the parameters; alpha and its weights are computed in float64 whatever it is.
+
+    Shape:
+        [batch, in_channels, height, width] -> [batch, out_channels, height_out, width_out], or both without batch; as
+        in `torch.nn.Conv2d`.
+
+    Raises:
+        ValueError: alpha, bounds, dt, dims or an argument of the convolution is out of range.
+        TypeError: An argument has the wrong type.
+
+    Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
+
+    Example:
+        >>> layer = FractionalConv2d(3, 5, 3, padding="same", dims=(-2, -1), alpha=(0.4, 0.8), learn_alpha=True)
+        >>> layer(torch.randn(8, 3, 28, 28)).shape
+        torch.Size([8, 5, 28, 28])
+    """
+
+    def __init__(
+        self,
+        in_channels: int,
+        out_channels: int,
+        kernel_size: int | tuple[int, int],
+        stride: int | tuple[int, int] = 1,
+        padding: str | int | tuple[int, int] = 0,
+        dilation: int | tuple[int, int] = 1,
+        groups: int = 1,
+        bias: bool = True,
+        padding_mode: Literal["zeros", "reflect", "replicate", "circular"] = "zeros",
+        *,
+        dims: Sequence[int] = (-1,),
+        alpha: float | Sequence[float] | Alpha = 0.5,
+        definition: str | type[Definition] | Definition = "grunwald_letnikov",
+        scheme: str | None = None,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        dt: float | Sequence[float] = 1.0,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        convolution = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        super().__init__(*convolution, bias, padding_mode, device, dtype)
+        owner = "FractionalConv2d"
+        self.dims = _image_axes(dims)
+        self.dt = tuple(errors.positive_step(owner, step) for step in self._each("dt", dt))
+        self.definition, order = started(
+            owner,
+            definition_of(owner, definition, scheme),
+            alpha,
+            bounds=bounds,
+            learn_alpha=learn_alpha,
+            shape=self._order_shape,
+            device=device,
+            dtype=dtype,
+        )
+        self.learn_alpha = order is not None
+        if order is None:
+            fixed = self._each("alpha", self.definition.alpha)
+            self._fixed = [replace(self.definition, alpha=each) for each in fixed]
+        else:
+            self.order = order
+        self.site = (manager or default_manager()).site("toeplitz", "torch")
+
+    @classmethod
+    def from_torch(cls, module: nn.Conv2d, **options: Any) -> FractionalConv2d:
+        """Return the layer with torch's arguments, weights, device and dtype; `options` are the keyword arguments.
+
+        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+
+        Raises:
+            TypeError: `module` is no `torch.nn.Conv2d`, or is one of these layers.
+
+        Example:
+            >>> FractionalConv2d.from_torch(torch.nn.Conv2d(3, 5, 3), dims=(-2, -1), alpha=0.4)
+        """
+        own = {**place_of(cls, module, nn.Conv2d), **arguments_of(module), **options}
+        return with_weights_of(module, cls(**own))
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units, or one for each axis; a float64 tensor where it is learned, random ones' mean."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the convolution of the derivatives of x; same dtype and device."""
+        check_images("FractionalConv2d", x, self.in_channels, 2)
+        for dim, dt, definition in zip(self.dims, self.dt, self._present(), strict=True):
+            x = apply_at("FractionalConv2d", x, definition, dt, dim, self.site)
+        return self._conv_forward(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
+        return f"{super().extra_repr()}, {alpha}, {told(self.definition)}, dims={self.dims}, dt={self.dt}"
+
+    def _present(self) -> Sequence[Definition]:
+        """The definition of each axis, with its present alpha."""
+        if self.learn_alpha:
+            orders = self.order().expand(len(self.dims)).unbind()
+            return [replace(self.definition, alpha=alpha) for alpha in orders]
+        return self._fixed
+
+    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        if given not in ((), (len(self.dims),)):
+            raise ValueError(
+                f"FractionalConv2d(alpha of shape {given}, dims={self.dims}): needs one order, or one for each axis; "
+                f"pass a number, or {len(self.dims)} of them."
+            )
+        return given
+
+    def _each(self, argument: str, given: Any) -> tuple[Any, ...]:
+        """Return what was given for each axis."""
+        if not isinstance(given, list | tuple):
+            return (given,) * len(self.dims)
+        if len(given) != len(self.dims):
+            raise ValueError(
+                f"FractionalConv2d({argument}={given}, dims={self.dims}): needs one, or one for each axis; "
+                f"pass {len(self.dims)}."
+            )
+        return tuple(given)
+
+
+def _image_axes(dims: Any) -> tuple[int, ...]:
+    """Return the axes of the derivatives as a tuple, or raise."""
+    found = tuple(dims) if isinstance(dims, list | tuple) else ()
+    if found not in ((-1,), (-2,), (-2, -1), (-1, -2)):
+        raise ValueError(
+            f"FractionalConv2d(dims={dims!r}): needs axes of the images, counted from the last; pass (-1,), (-2,) or "
+            "(-2, -1)."
+        )
+    return found

@@ -1,0 +1,175 @@
+"""A linear layer on the fractional derivative of its features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.torch import streaming
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.layers.torch.fractional import FractionalLayer
+from hpfracc_nn.layers.torch.transfer import counted_orders, place_of, with_weights_of
+from hpfracc_nn.selection import BackendManager
+
+
+class FractionalLinear(nn.Linear):
+    """`torch.nn.Linear` on the fractional derivative of each feature along time.
+
+    y[..., t, o] = bias[o] + sum over i of weight[o, i] (D^alpha x)[..., t, i], and for Grunwald-Letnikov
+
+    (D^alpha x)[t] = dt^-alpha sum over k = 0, ..., t of w_k x[t - k], w_0 = 1, w_k = w_(k-1) (k - 1 - alpha) / k.
+
+    With it alpha = 0 is `nn.Linear` and alpha = 1 is `nn.Linear` of (x[t] - x[t-1]) / dt with x[-1] = 0. Sample t of
+    the output depends on samples up to t.
+
+    Args:
+        in_features: As in `torch.nn.Linear`.
+        out_features: As there.
+        bias: As there.
+        alpha: The order, or a list of one for each input feature, such as [0.5] * in_features; or an `Alpha` or
+            `ProbabilisticAlpha` of shape [] or [in_features], which then is the order.
+        definition: As in `FractionalLayer`.
+        scheme: The discretisation; None is the definition's default.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is the unit interval around its first value.
+        dt: Spacing of the samples, in the caller's time unit.
+        dim: The time axis: any but the last, which are the features.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        device: Of the parameters.
+        dtype: Of the parameters; alpha and its weights are computed in float64 whatever it is.
+
+    Shape:
+        [..., n, in_features] -> [..., n, out_features], with time on `dim`.
+
+    Raises:
+        ValueError: alpha, bounds, dt or dim is out of range.
+        TypeError: An argument has the wrong type.
+
+    Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
+
+    Example:
+        >>> layer = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
+        >>> layer(torch.randn(8, 100, 3)).shape
+        torch.Size([8, 100, 5])
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        alpha: float | Sequence[float] | Alpha = 0.5,
+        definition: str | type[Definition] | Definition = "grunwald_letnikov",
+        scheme: str | None = None,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        dt: float = 1.0,
+        dim: int = -2,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        owner = "FractionalLinear"
+        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
+        if dim == -1:
+            raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
+        self.derivative = FractionalLayer(
+            alpha,
+            definition,
+            scheme=scheme,
+            channels=counted_orders(owner, alpha, "in_features", self.in_features),
+            learn_alpha=learn_alpha,
+            bounds=bounds,
+            dt=dt,
+            dim=dim,
+            manager=manager,
+            device=device,
+            dtype=dtype,
+        )
+
+    @classmethod
+    def from_torch(cls, module: nn.Linear, **options: Any) -> FractionalLinear:
+        """Return the layer with the weights, device and dtype of torch's; `options` are the keyword arguments.
+
+        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+
+        Raises:
+            TypeError: `module` is no `torch.nn.Linear`, or is one of these layers.
+
+        Example:
+            >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
+        """
+        own = {**place_of(cls, module, nn.Linear), **options}
+        return with_weights_of(module, cls(module.in_features, module.out_features, module.bias is not None, **own))
+
+    @property
+    def order(self) -> Alpha:
+        """The module of a learned order."""
+        return self.derivative.order
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.derivative.alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the layer's value at x; same dtype and device."""
+        if getattr(x, "is_nested", False):  # it has no shape
+            check_dense("FractionalLinear", "x", x)
+        self._check_features("FractionalLinear", "x", x.shape, 2)
+        if errors.axis("FractionalLinear", self.derivative.dim, x.ndim) == x.ndim - 1:
+            raise ValueError(
+                f"FractionalLinear(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
+                f"x has shape {tuple(x.shape)}, pass dim=-2."
+            )
+        return F.linear(self.derivative(x), self.weight, self.bias)
+
+    def initial_state(
+        self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
+    ) -> StreamState:
+        """Return the state before the first sample, for `step`.
+
+        Args:
+            shape: Of one time slice, [..., in_features]: of x without its time axis.
+            horizon: As in `FractionalLayer.initial_state`, where more is said.
+            device: As there.
+
+        Raises:
+            ValueError: As there, or `shape` has another number of features.
+            TypeError: An argument has the wrong type.
+        """
+        owner = "FractionalLinear.initial_state"
+        self._check_features(owner, "shape", streaming.slice_shape(owner, shape), 1)
+        return self.derivative.initial_state(shape, horizon=horizon, device=device)
+
+    def step(self, x: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
+        """Return the next sample of the result, [..., out_features], and the state after it.
+
+        Args:
+            x: One time slice, [..., in_features], of the state's shape.
+            state: From `initial_state` or the step before; it stays as it is.
+
+        Raises:
+            ValueError: As in `FractionalLayer.step`.
+            TypeError: As in `FractionalLayer.step`.
+        """
+        d, state = self.derivative.step(x, state)
+        return F.linear(d, self.weight, self.bias), state
+
+    def _check_features(self, owner: str, argument: str, shape: Sequence[int], least: int) -> None:
+        """Raise unless a shape of `least` axes or more ends with the features."""
+        if len(shape) < least or shape[-1] != self.in_features:
+            wanted = ", ".join([*["...", "n"][:least], str(self.in_features)])
+            raise ValueError(
+                f"{owner}({argument} of shape {tuple(shape)}): needs [{wanted}], whose last axis are the features; "
+                "move them there with x.movedim, or make the layer with another in_features."
+            )

@@ -1,0 +1,103 @@
+"""What layers that stand in for one of torch's share: its weights and arguments taken over, shapes checked."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
+
+L = TypeVar("L", bound=nn.Module)
+
+
+def place_of(layer: type[nn.Module], module: Any, kind: type[nn.Module]) -> dict[str, Any]:
+    """Return the device and dtype of torch's module as keyword arguments, or raise unless it is of the kind.
+
+    Args:
+        layer: Ours, for messages.
+        module: Whose weights are wanted.
+        kind: Torch's class that `layer` stands in for.
+    """
+    owner, theirs = layer.__name__, f"torch.nn.{kind.__name__}"
+    if not isinstance(module, kind) or isinstance(module, layer):
+        raise TypeError(
+            f"{owner}.from_torch(module of type {type(module).__name__}): needs a {theirs}; pass one"
+            + (", or copy the layer with copy.deepcopy." if isinstance(module, layer) else ".")
+        )
+    if any(is_lazy(parameter) for parameter in module.parameters()):
+        raise ValueError(
+            f"{owner}.from_torch({type(module).__name__}): needs weights that have a shape; call the module once first."
+        )
+    weight = next(module.parameters())
+    return {"device": weight.device, "dtype": weight.dtype}
+
+
+def with_weights_of(module: nn.Module, layer: L) -> L:
+    """Return `layer` with torch's weights: values, which of them are frozen, and whether it trains.
+
+    Orders aside, the layer's own parameters must be called as torch's.
+    """
+    theirs = dict(module.named_parameters())
+    orders = {id(each) for part in layer.modules() if isinstance(part, Alpha) for each in part.parameters()}
+    with torch.no_grad():
+        for name, own in layer.named_parameters():
+            if id(own) not in orders:
+                own.copy_(module.get_parameter(name) if name in theirs else getattr(module, name))
+                own.requires_grad_(name not in theirs or theirs[name].requires_grad)
+    return layer.train(module.training)
+
+
+def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | None:
+    """Return `count` where alpha is one order for each feature, None where it is one order, or raise.
+
+    Args:
+        owner: The layer, for messages.
+        alpha: As it was given.
+        argument: What the layer calls the number of features.
+        count: That number.
+    """
+    shape = (
+        alpha.shape
+        if isinstance(alpha, Alpha)
+        else np.shape(alpha)
+        if isinstance(alpha, list | tuple | np.ndarray)
+        else ()
+    )
+    if shape not in ((), (count,)):
+        raise ValueError(
+            f"{owner}(alpha of shape {shape}, {argument}={count}): needs one order, or one for each of them; "
+            f"pass {count} orders."
+        )
+    return count if shape else None
+
+
+def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
+    """Raise unless x has `channels` channels before its last `axes` axes, and at most a batch before them."""
+    if getattr(x, "is_nested", False):  # it has no shape
+        check_dense(owner, "x", x)
+    if x.ndim not in (axes + 1, axes + 2) or x.shape[-axes - 1] != channels:
+        shape = f"{channels}, n" if axes == 1 else f"{channels}, height, width"
+        raise ValueError(
+            f"{owner}(x of shape {tuple(x.shape)}): needs [batch, {shape}] or [{shape}]; move the channels there with "
+            "x.movedim, or make the layer with another in_channels."
+        )
+
+
+def arguments_of(module: nn.Conv1d | nn.Conv2d) -> dict[str, Any]:
+    """Return what torch's convolution was made with."""
+    names = (
+        "in_channels",
+        "out_channels",
+        "kernel_size",
+        "stride",
+        "padding",
+        "dilation",
+        "groups",
+        "padding_mode",
+    )
+    return {"bias": module.bias is not None, **{name: getattr(module, name) for name in names}}

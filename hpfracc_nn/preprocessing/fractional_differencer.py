@@ -1,0 +1,96 @@
+"""The difference of a given order, as a scikit-learn transformer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+
+from hpfracc_nn.preprocessing.columns import ColumnDifferences
+
+
+class FractionalDifferencer(ColumnDifferences):
+    """Differences of order `alpha` along the rows of every column: (1 - z)**alpha, with zeros before the first row.
+
+    alpha = 0 leaves the series as it is, alpha = 1 takes its first difference, a negative alpha sums.
+
+    Args:
+        alpha: The order, or one for each column.
+        window: With window_policy="fixed" how many rows make one of the result: older ones have no weight. With
+            "expanding" how many must be there, which counts in mode "valid" only.
+        mode: "same": a row of the result for each row; the first window - 1 are made of fewer rows and of zeros before
+            them. "valid": without these.
+        window_policy: "fixed": the last `window` rows make a row of the result. "expanding": all rows since the first.
+
+    Attributes:
+        alpha_: The orders, [columns].
+        n_features_in_: Columns seen in `fit`.
+        feature_names_in_: Their names, where they have any.
+
+    Raises:
+        TypeError: `window` is no integer.
+        ValueError: An argument is out of range; there is not one order for each column.
+
+    Source: Hosking, Biometrika 68 (1981) 165; Lopez de Prado, Advances in Financial Machine Learning (2018), section
+    5.5, for the fixed window.
+
+    Example:
+        >>> X = np.cumsum(np.random.default_rng(0).standard_normal((500, 2)), axis=0)
+        >>> FractionalDifferencer(0.4, window=50, mode="valid").fit_transform(X).shape
+        (451, 2)
+    """
+
+    def __init__(
+        self, alpha: Any = 0.5, *, window: int = 100, mode: str = "same", window_policy: str = "fixed"
+    ) -> None:
+        self.alpha = alpha
+        self.window = window
+        self.mode = mode
+        self.window_policy = window_policy
+
+    def fit(self, X: Any, y: Any = None) -> FractionalDifferencer:
+        """Check the arguments and look at the columns of `X` [rows, columns]; `y` counts for nothing."""
+        self._check_window()
+        values = validate_data(self, X, dtype=[np.float64, np.float32])
+        alphas = np.asarray(self.alpha)
+        if alphas.dtype.kind not in "iuf" or not np.isfinite(alphas).all():
+            raise ValueError(
+                f"FractionalDifferencer(alpha={self.alpha!r}): needs a finite order, or one for each column; pass for "
+                "example alpha=0.5."
+            )
+        if alphas.ndim > 1 or alphas.size not in (1, values.shape[1]):
+            raise ValueError(
+                f"FractionalDifferencer(alpha of shape {alphas.shape}): needs one order, or one for each of "
+                f"{values.shape[1]} columns; pass as many."
+            )
+        self.alpha_ = np.broadcast_to(alphas.astype(np.float64), values.shape[1:]).copy()
+        return self
+
+    def inverse_transform(self, X: Any) -> np.ndarray:
+        """Return the series whose differences are the columns of `X`: the difference of order -alpha.
+
+        Exact to rounding; with the expanding window only, since a fixed one has forgotten what came before it.
+
+        Args:
+            X: [rows, columns], all rows from the first on.
+
+        Returns:
+            An array, [rows, columns].
+
+        Raises:
+            ValueError: The window is fixed, rows were left out, or `X` has another number of columns than in `fit`.
+        """
+        check_is_fitted(self)
+        if (self.mode, self.window_policy) != ("same", "expanding"):
+            raise ValueError(
+                f"FractionalDifferencer(mode={self.mode!r}, window_policy={self.window_policy!r}): needs mode='same' "
+                "and window_policy='expanding' to be undone; transform with these."
+            )
+        values = check_array(X, dtype=[np.float64, np.float32])
+        if values.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"FractionalDifferencer.inverse_transform(X of {values.shape[1]} columns): needs {self.n_features_in_} "
+                "columns, as in fit; pass what transform returned."
+            )
+        return self._differences(values, -self.alpha_)

@@ -1,0 +1,151 @@
+"""A Lightning callback that logs learned orders, in real units."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger
+from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from torch import Tensor, nn
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
+
+log = logging.getLogger(__name__)
+
+_VERSION = 1  # of what a checkpoint holds
+
+
+class AlphaRow(NamedTuple):
+    """One order at one time.
+
+    Attributes:
+        step: Steps of the optimizer so far.
+        epoch: Of training.
+        name: Of the order, as `AlphaLogger` says.
+        alpha: Its value, or what the name says of the values.
+    """
+
+    step: int
+    epoch: int
+    name: str
+    alpha: float
+
+
+class AlphaLogger(Callback):
+    """Logs each learned order, and keeps its history.
+
+    Every logger of the trainer gets the orders after every `log_every_n_steps` steps of the optimizer and at the end
+    of each training epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives
+    its own metrics. The history also has the orders before the first step.
+
+    A name is that of the module whose order it is: "net.0". With several orders "net.0.2" is the third of them, and
+    beyond `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean
+    counts, and "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
+
+    Rank zero logs. The sanity check takes no step and leaves no row. A resumed run continues the history of its
+    checkpoint.
+
+    Args:
+        log_every_n_steps: Steps of the optimizer from one row to the next; None is the trainer's own number.
+        most: The most orders of a module that are logged one by one.
+
+    Raises:
+        ValueError: A number is out of range.
+        TypeError: A number is not whole.
+
+    Example:
+        >>> logger = AlphaLogger()
+        >>> Trainer(callbacks=[logger], logger=False).fit(model, loader)
+        >>> pandas.DataFrame(logger.history()).pivot(index="step", columns="name", values="alpha").plot()
+    """
+
+    def __init__(self, log_every_n_steps: int | None = None, most: int = 16):
+        super().__init__()
+        owner = "AlphaLogger"
+        every = log_every_n_steps
+        self.log_every_n_steps = None if every is None else errors.count(owner, "log_every_n_steps", every)
+        self.most = errors.count(owner, "most", most)
+        self._rows: list[AlphaRow] = []
+        self._orders: dict[str, Alpha] = {}
+        self._warned = False
+
+    @property
+    def state_key(self) -> str:
+        return self._generate_state_key(log_every_n_steps=self.log_every_n_steps, most=self.most)
+
+    def history(self) -> list[AlphaRow]:
+        """Return all rows so far, in the order of time; `pandas.DataFrame` takes them as they are."""
+        return list(self._rows)
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._orders = learned_orders(pl_module)
+        if not self._orders and not self._warned:
+            rank_zero_warn(
+                f"AlphaLogger: {type(pl_module).__name__} has no learned order, so there is nothing to log; make a "
+                "layer with learn_alpha=True, or take the callback out."
+            )
+            self._warned = True
+        if trainer.global_step == 0:
+            self._note(trainer, 0)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        every = self.log_every_n_steps or trainer.log_every_n_steps  # type: ignore[attr-defined]
+        loop = trainer.fit_loop.epoch_loop
+        step = loop._batches_that_stepped + 1  # Lightning counts this one after the callbacks
+        if every and step % every == 0 and not loop._should_accumulate():
+            self._note(trainer, step, trainer.loggers)
+
+    def on_train_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._note(trainer, trainer.fit_loop.epoch_loop._batches_that_stepped, trainer.loggers)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"version": _VERSION, "rows": [tuple(row) for row in self._rows]}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        if state_dict.get("version") == _VERSION:
+            self._rows = [AlphaRow(*row) for row in state_dict["rows"]]
+        else:
+            log.info("AlphaLogger: the checkpoint's history is of another version; it begins anew.")
+
+    @rank_zero_only
+    @torch.no_grad()
+    def _note(self, trainer: pl.Trainer, step: int, loggers: Sequence[Logger] = ()) -> None:
+        """Keep and log the orders as they are after `step` steps, once."""
+        if self._rows and self._rows[-1].step >= step:
+            return
+        values: dict[str, float] = {}
+        for module, order in self._orders.items():
+            values |= self._values(module, order)
+        self._rows += [AlphaRow(step, trainer.current_epoch, name, value) for name, value in values.items()]
+        for logger in loggers if values else ():
+            prefix = f"{type(self).__name__}{logger.group_separator}"
+            logger.log_metrics({f"{prefix}{name}": value for name, value in values.items()}, step=step - 1)
+
+    def _values(self, name: str, order: Alpha) -> dict[str, float]:
+        found = self._each(name, order.mean)
+        return {**found, **self._each(f"{name}.std", order.std)} if isinstance(order, ProbabilisticAlpha) else found
+
+    def _each(self, name: str, values: Tensor) -> dict[str, float]:
+        if values.ndim == 0:
+            return {name: values.item()}
+        if values.numel() <= self.most:
+            return {f"{name}.{k}": value for k, value in enumerate(values.flatten().tolist())}
+        return {f"{name}.{what}": getattr(values, what)().item() for what in ("mean", "min", "max")}
+
+
+def learned_orders(module: nn.Module) -> dict[str, Alpha]:
+    """Return the orders in `module`, each once, by the name of the module whose `order` it is, or else their own."""
+    found = {}
+    for name, child in module.named_modules():
+        if isinstance(child, Alpha):
+            found[name.removesuffix("order").removesuffix(".") or type(module).__name__] = child
+    return found

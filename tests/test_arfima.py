@@ -1,0 +1,223 @@
+"""ARFIMA as a model: its fit, its standard errors, its forecasts."""
+
+import copy
+import math
+import re
+
+import numpy as np
+import pytest
+
+from hpfracc_nn import data
+
+pytest.importorskip("torch")
+pytest.importorskip("lightning.pytorch")  # of the demo, whose test has the recurrence
+
+import torch
+
+from hpfracc_nn import ARFIMA, Alpha, ProbabilisticAlpha
+from tests.test_demo import difference_by_recurrence
+
+N = 300
+SIGNS = ((1, 1), (1, -1), (-1, 1), (-1, -1))
+
+
+def simulated(n, alpha, ar=(), seed=0):
+    """ARFIMA by its autoregression of exact fractional noise."""
+    noise = data.arfima(n + 500, alpha, np.random.default_rng(seed))
+    series = np.zeros(n + 500)
+    for t in range(n + 500):
+        series[t] = noise[t] + sum(weight * series[t - lag] for lag, weight in enumerate(ar, 1) if lag <= t)
+    return series[500:]
+
+
+def errors_by_recurrence(series, alpha, ar, mean):
+    u = difference_by_recurrence(series - mean, alpha)
+    return u - sum(weight * np.append(np.zeros(lag), u[:-lag]) for lag, weight in enumerate(ar, 1))
+
+
+@pytest.fixture(scope="module")
+def series():
+    return 3 + 10 * simulated(N, 0.4, (-0.3,), seed=0)
+
+
+@pytest.fixture(scope="module")
+def fitted(series):
+    return ARFIMA(1).fit(series)
+
+
+@pytest.mark.parametrize(
+    ("lags", "learn_mean"),
+    [
+        (1, False),
+        (1, True),
+        *[pytest.param(lags, mean, marks=pytest.mark.slow) for lags in (0, 2) for mean in (False, True)],
+    ],
+)
+def test_it_finds_the_minimum_of_the_sum_of_squares(series, lags, learn_mean):
+    model = ARFIMA(lags).fit(series, learn_mean=learn_mean)
+    assert model.estimates.names == ("alpha", *["mean"] * learn_mean, *[f"ar{k + 1}" for k in range(lags)])
+    assert learn_mean or model.mean.item() == pytest.approx(series.mean(), rel=1e-12)
+    values = model.estimates.values
+
+    def errors(point):
+        given = dict(zip(model.estimates.names, point, strict=True))
+        ar = [given[f"ar{k + 1}"] for k in range(lags)]
+        if not ar:
+            return difference_by_recurrence(series - given.get("mean", series.mean()), given["alpha"])
+        return errors_by_recurrence(series, given["alpha"], ar, given.get("mean", series.mean()))
+
+    step = 1e-5 * np.where(np.array(model.estimates.names) == "mean", 10, 1)
+    slopes = [(errors(values + e) - errors(values - e)) / (2 * e.sum()) for e in np.diag(step)]
+    jacobian = np.stack(slopes, axis=1)
+    found = errors(values)
+    gradient = jacobian.T @ found / (np.linalg.norm(jacobian, axis=0) * np.linalg.norm(found))
+    assert gradient == pytest.approx(0, abs=1e-7)  # the cosine of residuals and columns; rounding of the differences
+    variance = found @ found / (len(series) - lags - 2)
+    assert model.estimates.deviation == pytest.approx(math.sqrt(variance), rel=1e-6)
+    shifts = 1e3 * np.diag(step)
+    rises = [[[(errors(values + a * i + b * j) ** 2).sum() for a, b in SIGNS] for j in shifts] for i in shifts]
+    hessian = np.array(rises) @ [1, -1, -1, 1] / (4 * 1e6 * np.outer(step, step))
+    expected = np.sqrt(np.diag(2 * variance * np.linalg.inv(hessian)))
+    assert [*model.estimates.standard_errors.values()] == pytest.approx(expected, rel=5e-3)  # shifts of 1e-2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("alpha", "ar"), [(0.3, ()), (0.4, (-0.3,)), (0.3, (-0.5, -0.3))])
+@pytest.mark.filterwarnings("ignore:ARFIMA.fit. alpha has gone to")  # then there is no interval, and it counts
+def test_intervals_cover_the_truth(alpha, ar):
+    """At a true level of 95 % fewer than 43 of 50 have a probability of 0.3 %."""
+    inside = 0
+    for seed in range(50):
+        found = ARFIMA(len(ar)).fit(simulated(1000, alpha, ar, seed)).estimates
+        low, high = found.intervals_at(0.95)["alpha"]
+        inside += low <= alpha <= high
+    assert inside >= 43
+
+
+@pytest.mark.parametrize("true", [-0.3, 0.25])
+def test_an_order_below_zero_is_found_in_bounds_that_hold_it(true):
+    model = ARFIMA(0, bounds=(-0.5, 1.0)).fit(data.arfima(1000, true, np.random.default_rng(1)))
+    assert abs(torch.as_tensor(model.alpha).item() - true) < 4 * model.estimates.standard_errors["alpha"]
+
+
+def test_units_and_level_of_the_series_do_not_matter(series, fitted):
+    other = ARFIMA(1).fit(1e-6 * (series - 1e3))
+    assert other.estimates.values == pytest.approx(fitted.estimates.values, rel=1e-6)
+    assert other.estimates.deviation == pytest.approx(1e-6 * fitted.estimates.deviation, rel=1e-6)
+
+
+def test_a_forecast_is_what_makes_the_next_errors_vanish(series, fitted):
+    steps = 7
+    expected = fitted.forecast(steps).numpy()
+    going_on = np.concatenate([series, expected])
+    found = errors_by_recurrence(going_on, fitted.alpha.item(), fitted.ar.tolist(), fitted.mean.item())
+    assert found[-steps:] == pytest.approx(0, abs=1e-9 * np.abs(series).max())
+    assert fitted.forecast(steps, torch.as_tensor(series)).numpy() == pytest.approx(expected, rel=1e-12)
+
+
+def test_a_one_step_forecast_is_the_sample_less_its_error(series, fitted):
+    found = fitted.errors_of(torch.as_tensor(series)).detach().numpy()
+    for t in (1, 2, 50, N - 1):
+        assert float(fitted.forecast(1, series[:t])[0]) == pytest.approx(series[t] - found[t], rel=1e-9)
+    assert fitted.forecast_mse(series, 200) == pytest.approx(np.mean(found[200:] ** 2), rel=1e-12)
+
+
+def test_forecast_intervals_are_those_of_the_moving_average(fitted):
+    steps, alpha, phi = 5, fitted.alpha.item(), fitted.ar[0].item()
+    # psi: (1 - z)**-alpha of the powers of phi
+    psi = difference_by_recurrence(phi ** np.arange(steps), -alpha)
+    low, high = fitted.forecast_interval(steps, 0.9)
+    half = 1.6448536269514722 * fitted.estimates.deviation * np.sqrt(np.cumsum(psi**2))
+    assert ((high - low) / 2).numpy() == pytest.approx(half, rel=1e-9)
+    assert ((high + low) / 2).numpy() == pytest.approx(fitted.forecast(steps).numpy(), rel=1e-12)
+
+
+def test_what_is_fixed_stays(series):
+    model = ARFIMA(1, alpha=0.3, learn_alpha=False).fit(series)
+    assert model.alpha == 0.3
+    assert model.estimates.names == ("ar1",)
+    assert model.forecast(3).shape == (3,)
+
+
+def test_a_model_of_single_precision_is_estimated_in_double(series, fitted):
+    model = ARFIMA(1, dtype=torch.float32).fit(series)
+    assert model.estimates.values == pytest.approx(fitted.estimates.values, rel=1e-12)
+    assert {parameter.dtype for parameter in model.parameters()} == {torch.float32}
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert model.forecast(3).numpy() == pytest.approx(fitted.forecast(3).numpy(), rel=1e-5)
+
+
+@pytest.mark.parametrize("dim", [0, 1, -2])
+def test_the_time_axis_of_the_layer_does_not_matter_to_the_model(series, fitted, dim):
+    model = ARFIMA(1, dim=dim).fit(series)
+    assert model.estimates.values == pytest.approx(fitted.estimates.values, rel=1e-9)
+    assert model.forecast(3).numpy() == pytest.approx(fitted.forecast(3).numpy(), rel=1e-9)
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_the_mode_of_the_caller_does_not_matter(series, fitted, mode):
+    model = ARFIMA(1)
+    with mode():
+        model.fit(torch.as_tensor(series))
+        assert model.forecast(2).numpy() == pytest.approx(fitted.forecast(2).numpy(), rel=1e-9)
+    assert model.estimates.values == pytest.approx(fitted.estimates.values, rel=1e-12)
+
+
+def test_a_fitted_model_is_copied_with_its_series(fitted):
+    assert torch.equal(copy.deepcopy(fitted).forecast(3), fitted.forecast(3))
+
+
+def test_the_summary_names_estimates_and_intervals(fitted):
+    text = fitted.estimates.summary(0.9)
+    assert re.search(r"std\. error +90 % interval", text)
+    assert re.search(r"alpha +0\.\d+ +0\.0\d+ +\[", text)
+    assert f"over {N} samples" in text
+
+
+def test_an_order_at_its_bound_is_told():
+    noise = np.random.default_rng(0).standard_normal(300)
+    with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to .*, where the sum of squares has no minimum"):
+        model = ARFIMA(0).fit(noise - np.append(0, noise[:-1]))  # the order of a difference of noise is -1
+    assert math.isnan(model.estimates.standard_errors["alpha"])
+
+
+S = np.arange(30.0)
+FAULTS = [
+    (lambda: ARFIMA().fit(np.ones((2, 30))), ValueError, "ARFIMA.fit(series of shape (2, 30)): needs one axis of at"),
+    (lambda: ARFIMA().fit(np.ones(5)), ValueError, "ARFIMA.fit(series of shape (5,)): needs one axis of at least 8"),
+    (lambda: ARFIMA().fit(np.ones(30)), ValueError, "ARFIMA.fit(series): needs samples that vary; all are 1; pass"),
+    (lambda: ARFIMA().fit(np.full(30, 0.1)), ValueError, "ARFIMA.fit(series): needs samples that vary; all are 0.1;"),
+    (lambda: ARFIMA().fit(np.append(S, np.nan)), ValueError, "ARFIMA.fit(series): needs finite samples; series[30]=n"),
+    (lambda: ARFIMA().fit(S + 1j), TypeError, "ARFIMA.fit(series of dtype complex128): needs real samples; pass"),
+    (lambda: ARFIMA().fit(torch.ones(30) + 1j), TypeError, "ARFIMA.fit(series of dtype torch.complex64): needs real"),
+    (lambda: ARFIMA().fit(["a"] * 30), TypeError, "ARFIMA.fit(series of dtype <U1): needs real samples; pass floats."),
+    (lambda: ARFIMA(0, learn_alpha=False).fit(S), ValueError, "ARFIMA.fit: needs something to estimate; pass"),
+    (lambda: ARFIMA().forecast(3), ValueError, "ARFIMA.forecast(series=None): needs a series to go on with; pass"),
+    (lambda: ARFIMA().forecast(0, S), ValueError, "ARFIMA.forecast(steps=0): needs steps >= 1; pass a whole number"),
+    (lambda: ARFIMA().forecast_interval(3), ValueError, "ARFIMA: needs a series that it was fitted to; call fit"),
+    (lambda: ARFIMA().forecast_mse(S, 30), ValueError, "ARFIMA.forecast_mse(start=30): needs start < 30, the length"),
+]
+
+
+@pytest.mark.parametrize(("call", "kind", "message"), FAULTS, ids=[fault[2][:45] for fault in FAULTS])
+def test_what_cannot_be_fitted_or_forecast_is_an_error(call, kind, message):
+    with pytest.raises(kind, match=f"^{re.escape(message)}"):
+        call()
+
+
+def test_a_random_order_is_not_fitted(series):
+    model = ARFIMA(alpha=ProbabilisticAlpha(0.3))
+    with pytest.raises(ValueError, match=r"ARFIMA\.fit: needs an order that is a number, and alpha is random; train"):
+        model.fit(series)
+
+
+def test_an_order_that_is_passed_is_fitted(series, fitted):
+    order = Alpha(0.5, (0, 1), dtype=torch.float64)
+    model = ARFIMA(1, alpha=order).fit(series)
+    assert order().item() == pytest.approx(fitted.alpha.item(), rel=1e-6)
+    assert model.estimates.names == ("alpha", "ar1")
+
+
+def test_a_level_outside_its_range_is_an_error(fitted):
+    with pytest.raises(ValueError, match=r"forecast_interval\(level=1\.0\): needs 0 < level < 1"):
+        fitted.forecast_interval(3, 1.0)

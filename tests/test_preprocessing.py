@@ -1,0 +1,228 @@
+"""Fractional differences as scikit-learn transformers."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpfracc_nn import fdiff, preprocessing
+
+pytest.importorskip("sklearn")
+pytest.importorskip("statsmodels")
+
+from sklearn.exceptions import NotFittedError
+from sklearn.linear_model import LinearRegression
+from sklearn.pipeline import make_pipeline
+from sklearn.utils.estimator_checks import check_estimator
+from statsmodels.tsa.stattools import adfuller
+
+from hpfracc_nn.preprocessing import FractionalDifferencer, StationaryDifferencer
+
+
+class Untagged:
+    """The tag keeps more of scikit-learn's checks from running than it must: here it is off."""
+
+    def __sklearn_tags__(self):
+        tags = super().__sklearn_tags__()  # type: ignore[misc]  # of the estimator it is mixed into
+        tags.non_deterministic = False
+        return tags
+
+
+class UntaggedFractional(Untagged, FractionalDifferencer):
+    pass
+
+
+class UntaggedStationary(Untagged, StationaryDifferencer):
+    pass
+
+
+options = pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        pytest.param({"window": 5}, marks=pytest.mark.slow),
+        pytest.param({"window_policy": "expanding"}, marks=pytest.mark.slow),
+    ],
+    ids=["defaults", "window", "expanding"],
+)
+
+
+@pytest.fixture(scope="module")
+def walks():
+    return np.cumsum(np.random.default_rng(0).standard_normal((600, 2)), axis=0)
+
+
+@options
+@pytest.mark.parametrize("kind", [FractionalDifferencer, StationaryDifferencer])
+@pytest.mark.filterwarnings("ignore:Skipping check", "ignore:.*keeps its unit root")
+def test_it_passes_the_checks_of_scikit_learn(kind, given):
+    check_estimator(kind(**given))
+
+
+@options
+@pytest.mark.parametrize("kind", [UntaggedFractional, pytest.param(UntaggedStationary, marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:Skipping check", "ignore:.*keeps its unit root")
+def test_of_all_checks_only_those_fail_that_take_rows_for_independent(kind, given):
+    results = check_estimator(kind(**given), on_fail=None)
+    assert {result["check_name"] for result in results if result["status"] == "failed"} <= {
+        "check_methods_sample_order_invariance",
+        "check_methods_subset_invariance",
+    }
+    assert len([result for result in results if result["status"] == "passed"]) > 40
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.4, 1.0, -0.3, [0.2, 0.8]])
+@pytest.mark.parametrize(("policy", "lags"), [("fixed", 50), ("expanding", None)])
+def test_columns_are_differenced_with_the_window(walks, alpha, policy, lags):
+    orders = np.broadcast_to(alpha, 2)
+    expected = np.stack([fdiff(walks[:, j], float(orders[j]), window=lags) for j in range(2)], axis=1)
+    same = FractionalDifferencer(alpha, window=50, window_policy=policy).fit(walks)
+    valid = FractionalDifferencer(alpha, window=50, window_policy=policy, mode="valid").fit(walks)
+    near = {"rtol": 0, "atol": 1e-12 * np.abs(expected).max()}  # columns together or one by one: FFT's rounding
+    assert np.allclose(same.transform(walks), expected, **near)
+    assert np.allclose(valid.transform(walks), expected[49:], **near)
+    assert same.alpha_.tolist() == orders.tolist()
+
+
+def test_a_series_goes_on_where_the_last_window_is_passed_again(walks):
+    taken = FractionalDifferencer(0.4, window=50, mode="valid").fit(walks[:400])
+    assert np.allclose(taken.transform(walks[400 - 49 :]), taken.transform(walks)[-200:], rtol=0, atol=1e-12)
+
+
+def test_the_expanding_window_is_undone(walks):
+    taken = FractionalDifferencer([0.4, 1.2], window_policy="expanding").fit(walks)
+    assert np.allclose(taken.inverse_transform(taken.transform(walks)), walks, rtol=0, atol=1e-10)
+    single = walks.astype(np.float32)
+    assert taken.inverse_transform(taken.transform(single)).dtype == np.float32
+
+
+@pytest.mark.parametrize("mode", ["same", "valid"])
+def test_frames_keep_their_names_and_the_index_of_their_rows(walks, mode):
+    pandas = pytest.importorskip("pandas")
+    days = pandas.date_range("2020-01-01", periods=600)
+    frame = pandas.DataFrame(walks, columns=["first", "second"], index=days)
+    taken = FractionalDifferencer(0.4, window=10, mode=mode).set_output(transform="pandas")
+    found = taken.fit_transform(frame)
+    assert list(found.columns) == ["first", "second"] == taken.get_feature_names_out().tolist()
+    assert (found.index == days[0 if mode == "same" else 9 :]).all()
+    assert taken.feature_names_in_.tolist() == ["first", "second"]
+    plain = FractionalDifferencer(0.4, window=10, mode=mode).fit_transform(frame)
+    assert type(plain) is np.ndarray
+    assert np.array_equal(plain, found.to_numpy())
+
+
+def test_it_stands_in_a_pipeline(walks):
+    model = make_pipeline(FractionalDifferencer(0.4), LinearRegression()).fit(walks, walks[:, 0])
+    model.set_params(fractionaldifferencer__alpha=0.6)
+    assert model.fit(walks, walks[:, 0]).predict(walks).shape == (600,)
+
+
+@pytest.mark.parametrize(
+    ("mode", "policy"),
+    [
+        ("valid", "fixed"),
+        pytest.param("same", "fixed", marks=pytest.mark.slow),
+        pytest.param("same", "expanding", marks=pytest.mark.slow),
+        pytest.param("valid", "expanding", marks=pytest.mark.slow),
+    ],
+)
+def test_the_order_found_passes_the_test_and_one_just_below_does_not(walks, mode, policy):
+    window = 30
+    taken = StationaryDifferencer(window=window, mode=mode, window_policy=policy, precision=0.02).fit(walks)
+    assert (taken.pvalues_ <= 0.05).all()
+    assert ((taken.alpha_ > 0) & (taken.alpha_ < 1)).all()
+
+    def p_value(column, alpha):
+        centred = walks[:, column] - walks[0, column]
+        y = fdiff(centred, alpha, window=window if policy == "fixed" else None)
+        return adfuller(y[window - 1 if mode == "valid" else 0 :], result_object=True).pvalue
+
+    for column, (alpha, found) in enumerate(zip(taken.alpha_, taken.pvalues_, strict=True)):
+        assert p_value(column, alpha) == pytest.approx(found, rel=1e-6)
+        assert max(p_value(column, alpha - 0.02 * part) for part in (0.5, 0.75, 1.0)) > 0.05
+
+
+def test_where_the_whole_window_is_there_the_test_is_of_the_result_itself(walks):
+    taken = StationaryDifferencer(window=30, mode="valid")
+    found = taken.fit_transform(100 + walks)
+    for column in range(2):
+        p_value = adfuller(found[:, column], result_object=True).pvalue
+        assert p_value == pytest.approx(taken.pvalues_[column], rel=1e-6)  # a constant is not seen
+
+
+def test_a_stationary_column_stays_as_it_is():
+    noise = np.random.default_rng(1).standard_normal((300, 1))
+    columns = np.concatenate([noise, np.full((300, 1), 5.0)], axis=1)
+    taken = StationaryDifferencer().fit(columns)
+    assert taken.alpha_.tolist() == [0.0, 0.0]
+    assert taken.pvalues_[1] == 0.0
+    assert np.array_equal(taken.transform(columns), columns)
+
+
+def test_a_column_that_never_passes_is_told(walks):
+    with pytest.warns(UserWarning, match=r"column 0 keeps its unit root at level 0\.05 up to order 0\.05 \(p-value"):
+        taken = StationaryDifferencer(upper=0.05).fit(walks[:, :1])
+    assert taken.alpha_ == [0.05]
+    assert taken.pvalues_[0] > 0.05
+
+
+WRONG: list[Any] = [None, 1]  # of another type than the annotation's
+X = np.arange(40.0).reshape(20, 2)
+FAULTS = [
+    (FractionalDifferencer("a"), X, ValueError, "FractionalDifferencer(alpha='a'): needs a finite order, or one for"),
+    (FractionalDifferencer(np.nan), X, ValueError, "FractionalDifferencer(alpha=nan): needs a finite order"),
+    (FractionalDifferencer([0.1] * 3), X, ValueError, "FractionalDifferencer(alpha of shape (3,)): needs one order,"),
+    (FractionalDifferencer(window=0), X, ValueError, "FractionalDifferencer(window=0): needs window >= 1; pass a"),
+    (
+        FractionalDifferencer(window=WRONG[0]),
+        X,
+        TypeError,
+        "FractionalDifferencer(window=None): needs an integer; pass",
+    ),
+    (FractionalDifferencer(mode="full"), X, ValueError, "FractionalDifferencer(mode='full'): needs one of 'same',"),
+    (
+        FractionalDifferencer(window_policy=WRONG[1]),
+        X,
+        ValueError,
+        "FractionalDifferencer(window_policy=1): needs one of",
+    ),
+    (FractionalDifferencer(mode="valid"), X, ValueError, "FractionalDifferencer(window=100, mode='valid'): needs at"),
+    (StationaryDifferencer(1.0), X, ValueError, "StationaryDifferencer(level=1.0): needs 0 < level < 1; pass for"),
+    (StationaryDifferencer(upper=0), X, ValueError, "StationaryDifferencer(upper=0): needs a finite upper > 0; pass"),
+    (StationaryDifferencer(precision=-1), X, ValueError, "StationaryDifferencer(precision=-1): needs a finite"),
+    (
+        StationaryDifferencer(window=14, mode="valid"),
+        X,
+        ValueError,
+        "StationaryDifferencer(window=14, mode='valid'): needs at least 21 rows to test; X has 20, pass more,",
+    ),
+]
+
+
+@pytest.mark.parametrize(("estimator", "given", "kind", "message"), FAULTS, ids=[fault[3][:50] for fault in FAULTS])
+def test_what_cannot_be_transformed_is_an_error(estimator, given, kind, message):
+    with pytest.raises(kind, match=f"^{re.escape(message)}"):
+        estimator.fit_transform(given)
+
+
+def test_what_cannot_be_undone_is_an_error(walks):
+    for taken in (FractionalDifferencer(), FractionalDifferencer(mode="valid", window_policy="expanding")):
+        taken.fit(walks)
+        with pytest.raises(ValueError, match=r"needs mode='same' and window_policy='expanding' to be undone"):
+            taken.inverse_transform(walks)
+    with pytest.raises(ValueError, match=r"inverse_transform\(X of 1 columns\): needs 2 columns, as in fit"):
+        FractionalDifferencer(window_policy="expanding").fit(walks).inverse_transform(walks[:, :1])
+    with pytest.raises(NotFittedError):
+        FractionalDifferencer(window_policy="expanding").inverse_transform(walks)
+
+
+def test_a_missing_package_is_named(monkeypatch):
+    for name, package in (("StationaryDifferencer", "statsmodels"), ("FractionalDifferencer", "sklearn")):
+
+        def missing(module, package=package):
+            raise ModuleNotFoundError(module, name=package)
+
+        monkeypatch.setattr(preprocessing.importlib, "import_module", missing)
+        with pytest.raises(ModuleNotFoundError, match=r"needs the package .*pip install 'hpfracc-nn\[sklearn\]'\."):
+            getattr(preprocessing, name)
