@@ -6,12 +6,19 @@
 torch's cells: the ordinary one, and one that keeps the last 100 cell states and adds them up by their weights, which is
 what the formula says.
 
+`bank`: a bank of k learned orders beside one fixed and one learned order of the same input, forward, and forward with
+backward to the input. A learned order needs one product more in its backward pass, for its own gradient.
+
+`attention`: causal self-attention, forward and backward, with each kernel and with the one that is chosen, beside
+`nn.MultiheadAttention`, whose weights are softmax of products.
+
 One thread; medians over rounds in which all calls of a group take turns.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,12 +27,15 @@ from results import Table
 from timing import Call, interleaved, machine, set_allocator, torch_threads
 from torch import Tensor, nn
 
-from hpfracc_nn import BackendManager, FractionalGRU, FractionalLSTM
+from hpfracc_nn import BackendManager, FractionalAttention, FractionalDifference, FractionalGRU, FractionalLSTM
 from hpfracc_nn.layers.torch.recurrent.memory import lag_weights
 from hpfracc_nn.selection import Settings
 
 ALPHA, MEMORY = 0.5, 100
 AT_MOST = 2.0  # times the time of a loop over nn.LSTMCell
+ORDERS = (4, 8)
+FEATURES, HEADS = 64, 4
+BANK_AT_MOST = 1.3  # times k times one fixed order
 
 
 def cell_loop(cell: nn.LSTMCell, x: Tensor) -> Tensor:
@@ -126,7 +136,113 @@ def recurrent(quick: bool) -> Table:
     return table
 
 
-GROUPS: dict[str, Callable[[bool], Table]] = {"recurrent": recurrent}
+def bank_calls(batch: int, n: int, k: int) -> dict[str, Call]:
+    """Return forward, and forward with backward, of one order and of a bank."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, 1, n)
+    manager = BackendManager(Settings(mode="prior", calibration="shipped"))
+    layers = {
+        "one fixed order": FractionalDifference(1, init=0.4, learn_alpha=False, manager=manager),
+        "one learned order": FractionalDifference(1, init=0.4, manager=manager),
+        "bank": FractionalDifference(1, orders=k, manager=manager),
+    }
+    found: dict[str, Call] = {}
+    for name, layer in layers.items():
+        found[f"{name}, forward"] = lambda layer=layer: without_gradient(layer, x)
+        found[f"{name}, both"] = lambda layer=layer: both(layer, x.requires_grad_())
+    return found
+
+
+def without_gradient(layer: nn.Module, x: Tensor) -> None:
+    with torch.no_grad():
+        layer(x)
+
+
+def both(layer: nn.Module, x: Tensor) -> None:
+    layer.zero_grad(set_to_none=True)
+    x.grad = None
+    layer(x).sum().backward()
+
+
+def bank(quick: bool) -> Table:
+    """Time banks of learned orders."""
+    shapes = [(4, 64)] if quick else [(256, 256), (256, 1024), (64, 4096)]
+    table = Table(
+        "layers_bank",
+        f"CPU milliseconds, float32, one thread, {machine()}. Ratios: over k times one order, fixed or learned.",
+        {
+            "batch": ("batch", ""),
+            "n": ("samples", ""),
+            "k": ("k", ""),
+            "what": ("pass", ""),
+            "ms": ("bank, ms", ".2f"),
+            "one": ("one fixed, ms", ".2f"),
+            "fixed": ("over k fixed", ".2f"),
+            "learned": ("over k learned", ".2f"),
+        },
+    )
+    table.begin("all")
+    for batch, n in shapes:
+        for k in ORDERS:
+            times = interleaved(bank_calls(batch, n, k), 3 if quick else 15, seconds=0.1, clock=time.process_time)
+            for what in ("forward", "both"):
+                mine, one, learned = (
+                    times[f"{name}, {what}"] for name in ("bank", "one fixed order", "one learned order")
+                )
+                ratios = {"fixed": mine / (k * one), "learned": mine / (k * learned)}
+                table.add(batch=batch, n=n, k=k, what=what, ms=1e3 * mine, one=1e3 * one, **ratios)
+    worst = max(record["fixed"] for record in table.records)
+    table.note(f"A bank of k learned orders: at most {worst:.2f} k times one fixed order; {BANK_AT_MOST} k wanted.")
+    return table
+
+
+def attention_calls(batch: int, n: int) -> tuple[dict[str, Call], Callable[[], str]]:
+    """Return forward and backward of each kernel and of torch's layer, and what names the kernel that was chosen."""
+    torch.manual_seed(0)
+    x = torch.randn(batch, n, FEATURES).requires_grad_()
+    later = torch.ones(n, n, dtype=torch.bool).triu(1)
+    theirs = nn.MultiheadAttention(FEATURES, HEADS, batch_first=True)
+    managers = {
+        name: BackendManager(Settings(mode="prior", calibration="shipped", force_algorithm=name))
+        for name in ("dense", "blocks")
+    }
+    managers["chosen"] = BackendManager(Settings(mode="prior", calibration="shipped"))
+    layers = {
+        name: FractionalAttention(FEATURES, HEADS, batch_first=True, learn_alpha=True, manager=manager)
+        for name, manager in managers.items()
+    }
+    found: dict[str, Call] = {"torch": lambda: theirs(x, x, x, need_weights=False, attn_mask=later)[0].sum().backward()}
+    for name, layer in layers.items():
+        found[name] = lambda layer=layer: layer(x, x, x, need_weights=False, is_causal=True)[0].sum().backward()
+    return found, lambda: layers["chosen"].site.plans()[0].kernel.name
+
+
+def attention(quick: bool) -> Table:
+    """Time the kernels of attention."""
+    shapes = [(2, 16)] if quick else [(16, 32), (16, 128), (4, 512), (1, 2048)]
+    table = Table(
+        "layers_attention",
+        f"CPU milliseconds, {FEATURES} features, {HEADS} heads, float32, one thread, {machine()}.",
+        {
+            "batch": ("batch", ""),
+            "n": ("samples", ""),
+            "torch": ("nn.MultiheadAttention", ".2f"),
+            "dense": ("dense", ".2f"),
+            "blocks": ("blocks", ".2f"),
+            "chosen": ("chosen", ""),
+            "ratio": ("chosen over torch", ".2f"),
+        },
+    )
+    table.begin("all")
+    for batch, n in shapes:
+        calls, chosen = attention_calls(batch, n)
+        times = interleaved(calls, 3 if quick else 7, seconds=0.1, budget=40, clock=time.process_time)
+        each = {name: 1e3 * times[name] for name in ("torch", "dense", "blocks")}
+        table.add(batch=batch, n=n, **each, chosen=chosen(), ratio=times["chosen"] / times["torch"])
+    return table
+
+
+GROUPS: dict[str, Callable[[bool], Table]] = {"recurrent": recurrent, "bank": bank, "attention": attention}
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, preprocessing, selection, solvers, training
+    from hpfracc_nn import analytics, fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         ARFIMA,
         Alpha,
         FDEBlock,
+        FractionalAttention,
         FractionalConv1d,
         FractionalConv2d,
         FractionalDifference,
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
         FractionalLSTM,
         FSDEBlock,
         ProbabilisticAlpha,
+        RoughnessFeatures,
+        SpectralFractional,
         param_groups,
     )
     from hpfracc_nn.selection import BackendManager, configure
@@ -84,6 +87,7 @@ __all__ = [
     "DistributedOrder",
     "FDEBlock",
     "FSDEBlock",
+    "FractionalAttention",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
@@ -106,10 +110,13 @@ __all__ = [
     "RiemannLiouville",
     "RiemannLiouvilleIntegral",
     "Riesz",
+    "RoughnessFeatures",
+    "SpectralFractional",
     "Stencil",
     "TemperedCaputo",
     "TemperedRiemannLiouville",
     "__version__",
+    "analytics",
     "caputo",
     "choose",
     "configure",
@@ -135,12 +142,13 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
+_ROOMS = ("analytics", "fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _LAYERS = (
     "ARFIMA",
     "Alpha",
     "FDEBlock",
     "FSDEBlock",
+    "FractionalAttention",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
@@ -150,6 +158,8 @@ _LAYERS = (
     "FractionalLayer",
     "FractionalLinear",
     "ProbabilisticAlpha",
+    "RoughnessFeatures",
+    "SpectralFractional",
     "param_groups",
 )
 _HOMES = {

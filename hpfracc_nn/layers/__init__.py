@@ -5,28 +5,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-_TORCH = (
-    "ARFIMA",
-    "Alpha",
-    "FDEBlock",
-    "FSDEBlock",
-    "FractionalConv1d",
-    "FractionalConv2d",
-    "FractionalDifference",
-    "FractionalGraphConv",
-    "FractionalGRU",
-    "FractionalLSTM",
-    "FractionalLayer",
-    "FractionalLinear",
-    "ProbabilisticAlpha",
-    "param_groups",
-)
-
 __all__ = [
     "ARFIMA",
     "Alpha",
     "FDEBlock",
     "FSDEBlock",
+    "FractionalAttention",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
@@ -36,12 +20,14 @@ __all__ = [
     "FractionalLayer",
     "FractionalLinear",
     "ProbabilisticAlpha",
+    "RoughnessFeatures",
+    "SpectralFractional",
     "param_groups",
 ]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _TORCH:
+    if name in __all__:
         return getattr(import_module("hpfracc_nn.layers.torch"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 

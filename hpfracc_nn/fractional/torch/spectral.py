@@ -1,4 +1,4 @@
-"""Multipliers on PyTorch tensors: torch's own transforms, which autograd, functorch and compilers follow."""
+"""Multipliers on PyTorch tensors: the checks, the axes, the factors; `multiplied.py` has the product."""
 
 from __future__ import annotations
 
@@ -12,16 +12,28 @@ from torch import Tensor
 from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.shelf import Charge, free
+from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_dense, computed_in, floating_alpha, may_be_read
+from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, multiplied
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.selection import Site, default_manager
 
-Factors = tuple[Tensor, tuple[Tensor, Tensor] | None]  # the symbol, and columns of images
+Factors = tuple[Symbol, tuple[Tensor, Tensor] | None]  # the symbol, and columns of images
 
 
-def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any) -> Tensor:
-    """Return the operator applied to `x`; same shape, dtype and device. See `fractional.derivative`."""
+def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, site: Site | None = None) -> Tensor:
+    """Return the operator applied to `x`; same shape, dtype and device. See `fractional.derivative`.
+
+    Args:
+        owner: Who asks, for messages.
+        x: Samples.
+        definition: The operator.
+        dt: One spacing, or one for each axis.
+        dim: One axis or several.
+        site: Where the plans are kept; None is that of all functions.
+    """
     dtype = computed_in(owner, x)
     check_dense(owner, "x", x)
     if not definition.is_fixed:
@@ -37,7 +49,9 @@ def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any) -> T
         data = x.movedim(axes, last).to(dtype)
         sizes = tuple(data.shape[-len(axes) :])
         symbol, images = _factors_of(definition, sizes, steps, data)
-        y = torch.fft.irfftn(torch.fft.rfftn(data, dim=last) * symbol, sizes, dim=last)
+        if site is None and not torch.compiler.is_compiling():  # a graph is not told of plans
+            site = default_manager().shared_site(OP, "torch", "functions")
+        y = multiplied(data, symbol, site)
         if images is not None:
             away = (torch.arange(sizes[-1], device=x.device) - sizes[-1] // 2).to(dtype) * steps[-1]
             y = y + images[0] * data.sum(-1, keepdim=True) + images[1] * (data * away).sum(-1, keepdim=True)
@@ -73,6 +87,7 @@ def _factors(
         found = 2 * math.pi * frequencies(n, step, dtype=torch.float64, device=device)
         omega.append(found.reshape(-1, *(1,) * (len(sizes) - 1 - axis)))
     real, imaginary = definition.symbol(alpha, omega, TORCH)
-    symbol = real.to(dtype) if imaginary is None else torch.complex(real.to(dtype), imaginary.to(dtype))
+    values = real.to(dtype) if imaginary is None else torch.complex(real.to(dtype), imaginary.to(dtype))
     images = definition.images(alpha, sizes[-1], steps[-1], TORCH)
-    return charge(symbol), None if images is None else charge((images[0].to(dtype), images[1].to(dtype)))
+    symbol = Symbol(charge(values), tuple(sizes), charge)
+    return symbol, None if images is None else charge((images[0].to(dtype), images[1].to(dtype)))

@@ -1,5 +1,23 @@
 """The kernels for torch tensors, one file each; importing this package registers them."""
 
-from hpfracc_nn.fractional.torch.kernels import chunked_scan, dense, fft, numba_recurrence, xla_chunked_scan, xla_fft
+from hpfracc_nn.fractional.torch.kernels import (
+    chunked_scan,
+    dense,
+    fft,
+    multiplier_dense,
+    multiplier_fft,
+    numba_recurrence,
+    xla_chunked_scan,
+    xla_fft,
+)
 
-__all__ = ["chunked_scan", "dense", "fft", "numba_recurrence", "xla_chunked_scan", "xla_fft"]
+__all__ = [
+    "chunked_scan",
+    "dense",
+    "fft",
+    "multiplier_dense",
+    "multiplier_fft",
+    "numba_recurrence",
+    "xla_chunked_scan",
+    "xla_fft",
+]

@@ -1,0 +1,298 @@
+"""Power-law attention: weights that fall like a power of the distance, with a fixed or a learned order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended
+from hpfracc_nn.layers.torch.attention_inputs import checked_bounds, checked_orders, merged_bias, with_batch
+from hpfracc_nn.layers.torch.attention_projections import Projections
+from hpfracc_nn.layers.torch.attention_state import AttentionState
+from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
+from hpfracc_nn.selection import BackendManager, default_manager
+
+_OWNER = "FractionalAttention"
+
+
+class FractionalAttention(Projections):
+    """`nn.MultiheadAttention` whose weights fall like a power of the distance between query and key.
+
+    The weights of query i are those of a step of a Levy flight of index alpha in `dimension` = D dimensions,
+
+        A_ij = phi(d_ij) exp(b_ij) / sum_m phi(d_im) exp(b_im),
+        phi(d) = (1 + d / sqrt(bandwidth))**-(D + alpha)   for 0 < alpha < 2,
+        phi(d) = exp(-d**2 / bandwidth)                    for alpha = 2, Brownian motion,
+
+    with b the mask. d is the Euclidean distance of query and key after all keys were lifted to one sphere,
+
+        d_ij**2 = |q_i|**2 + R_i**2 - 2 q_i . k_j,   R_i the greatest |k_j| that query i sees:
+
+    a key gets one more coordinate, sqrt(R_i**2 - |k_j|**2), and a query a zero. At alpha = 2 the terms that do not
+    depend on j cancel, and with the default bandwidth 2 sqrt(head_dim) the layer is `nn.MultiheadAttention` with the
+    same weights, to rounding. Without the lift, as in the paper, that holds for keys of equal norm only; for such keys
+    the two distances are the same. As in the paper the family jumps at alpha = 2: the power law has the exponent D + 2
+    there. A learned alpha stays below.
+
+    Memory is proportional to the number of queries and keys, not to their product, where the manager chooses the
+    kernel "blocks"; asking for the weights, or dropout in training, takes the product, of one byte each for dropout.
+
+    Args:
+        embed_dim: Features of queries and of the result.
+        num_heads: They share the features.
+        dropout: The part of the weights that is dropped in training.
+        bias: Whether the projections have one.
+        add_bias_kv: Whether a learned key and value are added to those of each sequence.
+        add_zero_attn: Whether a key and value of zeros are.
+        kdim: Features of keys; None is embed_dim.
+        vdim: Features of values; None is embed_dim.
+        batch_first: Whether data are [batch, time, features] and not [time, batch, features].
+        device: Of the parameters.
+        dtype: Of the parameters; alpha is float64 whatever it is.
+        alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none. Or an `Alpha`
+            or `ProbabilisticAlpha` of shape [] or [num_heads], which then is the layer's `order`, with its own bounds.
+        learn_alpha: Whether alpha is a parameter, within (0, 2); an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is (0, 2).
+        dimension: D; None is head_dim. The smaller it is, the more alpha counts.
+        bandwidth: The square of the distance where the power law sets in; None is 2 sqrt(head_dim).
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+
+    Shape:
+        As `nn.MultiheadAttention`: time is the axis that is neither the batch's nor the features'.
+
+    Raises:
+        ValueError: An argument is out of range or of the wrong shape.
+        TypeError: An argument has the wrong type.
+
+    Source: Qu, Ly & Gong, Fractional neural attention for efficient multiscale sequence processing, arXiv 2511.10208
+        (2025): the formula follows the paper's description and its authors' published code, with the intrinsic
+        dimension and the bandwidth as parameters; its text was not at hand, so that no equation is cited by number.
+        The lift is that of Bachrach et al., RecSys (2014) 257.
+
+    Example:
+        >>> layer = FractionalAttention(32, 4, batch_first=True, alpha=1.2, learn_alpha=True)
+        >>> x = torch.randn(8, 50, 32)
+        >>> layer(x, x, x, need_weights=False, is_causal=True)[0].shape
+        torch.Size([8, 50, 32])
+    """
+
+    order: Alpha
+
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
+        add_bias_kv: bool = False,
+        add_zero_attn: bool = False,
+        kdim: int | None = None,
+        vdim: int | None = None,
+        batch_first: bool = False,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+        *,
+        alpha: float | Sequence[float] | Alpha = 1.5,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        dimension: float | None = None,
+        bandwidth: float | None = None,
+        manager: BackendManager | None = None,
+    ):
+        factory = {"device": device, "dtype": dtype}
+        super().__init__(_OWNER, embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, factory)
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"{_OWNER}(dropout={dropout}): needs 0 <= dropout <= 1; pass a part such as 0.1.")
+        self.dropout, self.batch_first = float(dropout), bool(batch_first)
+        self.dimension = errors.real(_OWNER, "dimension", self.head_dim if dimension is None else dimension, 0.0)
+        ordinary = 2 * math.sqrt(self.head_dim)
+        self.bandwidth = errors.real(_OWNER, "bandwidth", ordinary if bandwidth is None else bandwidth, 0.0, above=True)
+        self._make_order(alpha, bounds, learn_alpha, device, dtype)
+        self.site = (manager or default_manager()).site(OP, "torch")
+
+    @classmethod
+    def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> FractionalAttention:
+        """Return the layer with the weights, device and dtype of torch's; `options` are the keyword arguments.
+
+        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+
+        Raises:
+            TypeError: `module` is no `torch.nn.MultiheadAttention`.
+
+        Example:
+            >>> FractionalAttention.from_torch(torch.nn.MultiheadAttention(32, 4), alpha=1.2)
+        """
+        own = place_of(cls, module, nn.MultiheadAttention)
+        own |= {name: getattr(module, name) for name in ("dropout", "add_zero_attn", "kdim", "vdim", "batch_first")}
+        own |= {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None, **options}
+        return with_weights_of(module, cls(module.embed_dim, module.num_heads, **own))
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self._fixed
+
+    def forward(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the result and, unless need_weights is False, the weights; see `nn.MultiheadAttention`.
+
+        Args:
+            query: [batch, queries, embed_dim], or with the first two axes exchanged, or without the batch's.
+            key: [batch, keys, kdim].
+            value: [batch, keys, vdim].
+            key_padding_mask: [batch, keys]: True, or minus infinity, hides a key; other numbers are added to the
+                logarithms of the weights.
+            need_weights: Whether the weights are returned, which takes memory for all of them.
+            attn_mask: [queries, keys] or [batch * num_heads, queries, keys], as key_padding_mask.
+            average_attn_weights: Whether the returned weights are the mean over the heads.
+            is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
+        """
+        given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self.widths)
+        q, k, v = self.projected(*given)
+        causal = is_causal and attn_mask is None
+        bias = merged_bias(_OWNER, q, k.shape[2], key_padding_mask, attn_mask)
+        y, weights = self._averaged(q, k, v, bias, causal, need_weights)
+        y = self.out_proj(y.transpose(1, 2).flatten(2))
+        if is_single:
+            y = y.squeeze(0)
+        elif not self.batch_first:
+            y = y.transpose(0, 1)
+        if weights is None:
+            return y, None
+        weights = weights.mean(dim=1) if average_attn_weights else weights
+        return y, weights.squeeze(0) if is_single else weights
+
+    def initial_state(
+        self, shape: Sequence[int], *, horizon: int | None = None, device: torch.device | str | None = None
+    ) -> AttentionState:
+        """Return the state before the first sample, for `step`: no keys and values.
+
+        It grows by a key and a value with each step, O(n) memory after n steps, and step n costs O(n): a power law of
+        the distance in a space of features has no shorter memory.
+
+        Args:
+            shape: Of one time slice, [batch, embed_dim].
+            horizon: The most steps it will serve; None is no bound.
+            device: Of the samples; None is that of the weights.
+
+        Raises:
+            ValueError: The shape is another, or keys or values have features of their own.
+        """
+        owner = f"{_OWNER}.initial_state"
+        if not self.kdim == self.vdim == self.embed_dim:
+            raise ValueError(
+                f"{owner}: needs kdim = vdim = embed_dim, because each sample is query, key and value; "
+                f"kdim={self.kdim}, vdim={self.vdim}, embed_dim={self.embed_dim}, call forward with is_causal=True."
+            )
+        if len(shape) != 2 or shape[1] != self.embed_dim:
+            raise ValueError(
+                f"{owner}(shape={tuple(shape)}): needs [batch, {self.embed_dim}], the shape of one time slice; "
+                f"pass for example (1, {self.embed_dim})."
+            )
+        weight = self.out_proj.weight
+        place = weight.device if device is None else device
+        none = torch.empty(shape[0], self.num_heads, 0, self.head_dim, device=place, dtype=weight.dtype)
+        most = None if horizon is None else errors.count(owner, "horizon", horizon)
+        return AttentionState(none, none, most)
+
+    def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
+        """Return the next sample of causal self-attention, [batch, embed_dim], and the state after it.
+
+        Args:
+            x: One time slice, [batch, embed_dim].
+            state: From `initial_state` or the step before; it stays as it is.
+
+        Raises:
+            ValueError: x has another shape than the state, or the state has reached its horizon.
+            TypeError: `state` is no state.
+        """
+        owner = f"{_OWNER}.step"
+        if not isinstance(state, AttentionState):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            )
+        if tuple(x.shape) != (state.key.shape[0], self.embed_dim):
+            raise ValueError(
+                f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [{state.key.shape[0]}, {self.embed_dim}]; "
+                "pass the samples of one step, without a time axis."
+            )
+        q, k, v = self.projected(x[:, None], x[:, None], x[:, None])
+        state = state.grown(owner, k, v)
+        y, _ = self._averaged(q, state.key, state.value, None, False, False)
+        return self.out_proj(y.transpose(1, 2).flatten(2)).squeeze(1), state
+
+    def extra_repr(self) -> str:
+        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self._fixed}"
+        return (
+            f"{self.embed_dim}, {self.num_heads}, dropout={self.dropout:g}, batch_first={self.batch_first}, {alpha}, "
+            f"dimension={self.dimension:g}, bandwidth={self.bandwidth:.4g}"
+        )
+
+    def _make_order(
+        self,
+        alpha: float | Sequence[float] | Alpha,
+        bounds: tuple[float, float] | None,
+        learn_alpha: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> None:
+        """Check the orders, and make or take the learned ones."""
+        self.learn_alpha = bool(learn_alpha) or isinstance(alpha, Alpha)
+        if isinstance(alpha, Alpha):
+            checked_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
+            self.order = alpha
+            return
+        self._fixed = checked_orders(_OWNER, alpha, self.num_heads)
+        if self.learn_alpha:
+            shape = () if isinstance(self._fixed, float) else (self.num_heads,)
+            within = checked_bounds(_OWNER, (0.0, 2.0) if bounds is None else bounds)
+            self.order = Alpha(self._fixed, within, shape, owner=_OWNER, device=device, dtype=dtype)
+
+    def _averaged(
+        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, needs_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return averages and weights of the keys and those that are added to them."""
+        more = self.added
+        if more and is_causal:
+            hidden = torch.ones(q.shape[2], k.shape[2], dtype=torch.bool, device=q.device).triu(1)
+            later = torch.zeros_like(hidden, dtype=q.dtype).masked_fill(hidden, -torch.inf)
+            bias, is_causal = later[None, None] if bias is None else bias + later, False
+        if more and bias is not None:
+            bias = functional.pad(bias, (0, more))
+        k, v = self.extended(k, v)
+        share = 1 - self.dropout if self.training else 1.0
+        kept = None
+        if share < 1:
+            kept = torch.rand(*q.shape[:3], k.shape[2], device=q.device) < share
+        alpha = self._present()
+        gain = 1 / share if share else 0.0
+        attention = Attention(self.dimension, self.bandwidth, is_causal, needs_weights, gain)
+        return attended(attention, Given(q, k, v, bias, alpha, kept), self.site)
+
+    def _present(self) -> Tensor | None:
+        """Return alpha as a tensor that broadcasts over heads, None where it is 2."""
+        if self.learn_alpha:
+            found = self.order()
+            return found if found.ndim == 0 else found[:, None, None]
+        if self._fixed == 2.0 or (isinstance(self._fixed, tuple) and set(self._fixed) == {2.0}):
+            return None
+        device = self.out_proj.weight.device
+        found = torch.tensor(self._fixed, dtype=torch.float64, device=device)
+        return found if found.ndim == 0 else found[:, None, None]

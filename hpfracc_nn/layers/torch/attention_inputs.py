@@ -1,0 +1,103 @@
+"""What attention is given: orders, sequences with or without a batch, masks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.eager import check_dense
+
+
+def with_batch(
+    owner: str, given: Sequence[Any], batch_first: bool, widths: Sequence[int]
+) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+    """Return query, key and value as [batch, time, features], and whether they came without a batch; or raise."""
+    for name, x in zip(("query", "key", "value"), given, strict=True):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{owner}({name} of type {type(x).__name__}): needs a torch tensor.")
+        check_dense(owner, name, x)
+    query, key, value = given
+    if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
+        raise ValueError(
+            f"{owner}(query, key, value of {query.ndim}, {key.ndim} and {value.ndim} axes): needs batch, time and "
+            "features, or time and features, of all three; add a batch with x[None]."
+        )
+    for name, x, width in zip(("query", "key", "value"), given, widths, strict=True):
+        if x.shape[-1] != width:
+            raise ValueError(
+                f"{owner}({name} of shape {tuple(x.shape)}): needs {width} features on the last axis; "
+                f"the layer was made for them."
+            )
+    is_single = query.ndim == 2
+    if is_single:
+        query, key, value = (x.unsqueeze(0) for x in given)
+    elif not batch_first:
+        query, key, value = (x.transpose(0, 1) for x in given)
+    if not (query.shape[0] == key.shape[0] == value.shape[0] and key.shape[1] == value.shape[1]):
+        raise ValueError(
+            f"{owner}(key of shape {tuple(given[1].shape)}, value of shape {tuple(given[2].shape)}): needs a value for "
+            f"each key, and the batch of the query, {tuple(given[0].shape)}; see batch_first."
+        )
+    return (query, key, value), is_single
+
+
+def merged_bias(
+    owner: str, q: Tensor, keys: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> Tensor | None:
+    """Return what both masks add to the logarithms of the weights, broadcastable to [batch, heads, queries, keys]."""
+    batch, heads, queries, _ = q.shape
+    bias = None
+    if attn_mask is not None:
+        shapes = ((queries, keys), (batch * heads, queries, keys))
+        bias = _additive(owner, "attn_mask", attn_mask, shapes, q.dtype)
+        bias = bias.expand(1, 1, -1, -1) if attn_mask.ndim == 2 else bias.view(batch, heads, queries, keys)
+    if key_padding_mask is not None:
+        shape = (batch, keys) if key_padding_mask.ndim == 2 else (keys,)
+        padding = _additive(owner, "key_padding_mask", key_padding_mask, (shape,), q.dtype).reshape(-1, 1, 1, keys)
+        bias = padding if bias is None else bias + padding
+    return bias
+
+
+def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
+    """Return a mask as numbers: where it is True, minus infinity."""
+    if tuple(mask.shape) not in shapes:
+        raise ValueError(
+            f"{owner}({name} of shape {tuple(mask.shape)}): needs {' or '.join(map(str, shapes))}; "
+            "the last axis is that of the keys."
+        )
+    if mask.dtype == torch.bool:
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf)
+    if not mask.is_floating_point():
+        raise TypeError(f"{owner}({name} of dtype {mask.dtype}): needs bool or floating; pass {name}.bool().")
+    return mask.to(dtype)
+
+
+def checked_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float, ...]:
+    """Return one order, or one for each head, or raise."""
+    if isinstance(alpha, bool) or not isinstance(alpha, int | float | list | tuple):
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train it."
+        )
+    values = tuple(float(value) for value in alpha) if isinstance(alpha, list | tuple) else (float(alpha),)
+    if isinstance(alpha, list | tuple) and len(values) != heads:
+        raise ValueError(f"{owner}(alpha of {len(values)} values): needs one order, or one for each of {heads} heads.")
+    if not all(0 < value <= 2 for value in values):
+        raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha <= 2; pass 2 for ordinary attention.")
+    if 2.0 in values and set(values) != {2.0}:
+        raise ValueError(f"{owner}(alpha={alpha}): needs 2 for all heads or none; pass for example 1.99 in its place.")
+    return values if isinstance(alpha, list | tuple) else values[0]
+
+
+def checked_bounds(owner: str, bounds: Any) -> tuple[float, float]:
+    """Return where a learned order stays, or raise."""
+    try:
+        low, high = (float(end) for end in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
+    if not 0 <= low < high <= 2:
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")
+    return low, high

@@ -1,0 +1,175 @@
+"""Fractional derivatives of periodic fields: a factor for every frequency, with a fixed or a learned order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import MULTIPLIERS, FractionalLaplacian, Multiplier
+from hpfracc_nn.fractional.torch import spectral
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.multiplied import OP
+from hpfracc_nn.selection import BackendManager, default_manager
+
+_OWNER = "SpectralFractional"
+
+
+class SpectralFractional(nn.Module):
+    """A fractional derivative of a PERIODIC field on one to three axes; the shape stays as it is.
+
+    With F the discrete Fourier transform over the axes `dim` and omega the vector of angular frequencies,
+    omega = 2 pi m / (n dt) on an axis of n samples dt apart, it computes
+
+        y = F^-1 [ |omega|**alpha F x ]                    the fractional Laplacian (-Laplacian)**(alpha / 2).
+
+    alpha = 0 is the identity, alpha = 2 minus the Laplacian, exact for a trigonometric polynomial that the grid
+    resolves. "periodic_riesz" has the factor -|omega|**alpha and "periodic_weyl" (i omega)**alpha, both on one axis. A
+    field that is not periodic has a jump at the box's edge, which the operator sees.
+
+    Args:
+        alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which
+            then is the layer's `order`, with its own bounds.
+        definition: A name among `MULTIPLIERS`, the class of a multiplier, or one whose options are taken.
+        channels: C gives every channel its own alpha: the channels are the last axis that is not in `dim`.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is (0, 2).
+        dt: Spacing of the samples, or one for each axis of `dim`.
+        dim: The axis or axes of space; the last by default.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        device: Of the parameter, if there is one.
+        dtype: Of the parameter; alpha and the factors are computed in float64 whatever it is.
+
+    Shape:
+        Input and output: any with the axes `dim`, floating. Half precision is computed in float32. In float32 and for
+        alpha >= 1 the rounding of smooth, long signals is amplified: see the page on definitions.
+
+    Raises:
+        ValueError: An argument is out of range, or the definition takes fewer axes.
+        TypeError: An argument has the wrong type.
+
+    Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
+
+    Example:
+        >>> layer = SpectralFractional(1.5, dt=(0.1, 0.1), dim=(-2, -1), learn_alpha=True)
+        >>> layer(torch.randn(8, 3, 32, 32)).shape
+        torch.Size([8, 3, 32, 32])
+    """
+
+    def __init__(
+        self,
+        alpha: float | Sequence[float] | Alpha = 1.0,
+        definition: str | type[Multiplier] | Multiplier = "fractional_laplacian",
+        *,
+        channels: int | None = None,
+        learn_alpha: bool = False,
+        bounds: tuple[float, float] | None = None,
+        dt: float | Sequence[float] = 1.0,
+        dim: int | Sequence[int] = -1,
+        manager: BackendManager | None = None,
+        device: torch.device | str | None = None,
+        dtype: torch.dtype | None = None,
+    ):
+        super().__init__()
+        given = _multiplier(definition)
+        start = given if isinstance(alpha, Alpha) else replace(given, alpha=alpha)
+        if not start.is_fixed:
+            raise TypeError(
+                f"{_OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+                "pass learn_alpha=True to train it, or call the definition for an alpha that you compute."
+            )
+        self.dim = tuple(dim) if isinstance(dim, Sequence) else (dim,)
+        self.dt = tuple(errors.positive_step(_OWNER, step) for step in (dt if isinstance(dt, Sequence) else (dt,)))
+        if not 1 <= len(self.dim) <= start.most_axes or len(self.dt) not in (1, len(self.dim)):
+            raise ValueError(
+                f"{_OWNER}(dim={self.dim}, dt={self.dt}): needs one to {start.most_axes} axes for "
+                f"{type(start).__name__}, and one spacing or one for each; pass such as dim=-1, dt=0.1."
+            )
+        self.channels = None if channels is None else errors.count(_OWNER, "channels", channels)
+        order = self._order(alpha, start, bounds, learn_alpha, device, dtype)
+        self.learn_alpha = order is not None
+        if order is not None:
+            for end in order.bounds:
+                start.check(end)
+            self.order = order
+        self.definition = start
+        self.site = (manager or default_manager()).site(OP, "torch")
+
+    @property
+    def alpha(self) -> float | tuple[float, ...] | Tensor:
+        """The order in real units: a float64 tensor where it is learned, the mean where it is random."""
+        return self.order.mean if self.learn_alpha else self.definition.alpha
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the operator applied to x; same shape, dtype and device."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{_OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
+        dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
+        return spectral.apply(_OWNER, x, definition, dt, self.dim, self.site)
+
+    def extra_repr(self) -> str:
+        alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
+        name = next(name for name, kind in MULTIPLIERS.items() if type(self.definition) is kind)
+        channels = "" if self.channels is None else f", channels={self.channels}"
+        return f"{alpha}, definition={name!r}{channels}, dt={self.dt}, dim={self.dim}"
+
+    def _order(
+        self,
+        alpha: float | Sequence[float] | Alpha,
+        start: Multiplier,
+        bounds: tuple[float, float] | None,
+        learn_alpha: bool,
+        device: torch.device | str | None,
+        dtype: torch.dtype | None,
+    ) -> Alpha | None:
+        """Return the order that is learned, if there is one."""
+        if isinstance(alpha, Alpha):
+            if self.channels is None and len(alpha.shape) == 1:
+                (self.channels,) = alpha.shape
+            alpha.taken_by(_OWNER, bounds, () if not alpha.shape else (self.channels or 1,))
+            return alpha
+        shape = self._shape(start.alpha)
+        if not learn_alpha:
+            return None
+        return Alpha(start.alpha, _bounds(bounds), shape, owner=_OWNER, device=device, dtype=dtype)
+
+    def _shape(self, alpha: float | tuple) -> tuple[int, ...]:
+        """Return the shape of the orders, and note how many channels they are for."""
+        if isinstance(alpha, float):
+            return () if self.channels is None else (self.channels,)
+        self.channels = len(alpha) if self.channels is None else self.channels
+        if len(alpha) != self.channels or any(isinstance(value, tuple) for value in alpha):
+            raise ValueError(
+                f"{_OWNER}(alpha={alpha}, channels={self.channels}): needs one order per channel; "
+                "pass a flat list of as many floats."
+            )
+        return (self.channels,)
+
+
+def _bounds(bounds: tuple[float, float] | None) -> tuple[float, float]:
+    if bounds is None:
+        return 0.0, 2.0
+    try:
+        low, high = (float(end) for end in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{_OWNER}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
+    if not low < high:
+        raise ValueError(f"{_OWNER}(bounds={bounds!r}): needs low < high; pass a pair such as (0, 2).")
+    return low, high
+
+
+def _multiplier(definition: str | type[Multiplier] | Multiplier) -> Multiplier:
+    if isinstance(definition, Multiplier):
+        return definition
+    if isinstance(definition, type) and issubclass(definition, Multiplier):
+        return definition(1.0)
+    if not isinstance(definition, str):
+        raise TypeError(
+            f"{_OWNER}(definition={definition!r}): needs a name, a multiplier or the class of one; pass for example "
+            f"{FractionalLaplacian.__name__}."
+        )
+    return MULTIPLIERS[errors.one_of(_OWNER, "definition", definition, MULTIPLIERS)](1.0)

@@ -1,0 +1,117 @@
+"""Energies of fractional differences of fractional Gaussian noise: the spectral integral, and what it tells of H."""
+
+import math
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import zeta
+
+from hpfracc_nn import RoughnessFeatures
+from hpfracc_nn.data import fgn
+
+
+def density(frequency, hurst):
+    """Return the spectral density of fractional Gaussian noise of variance 1 (Sinai, 1976)."""
+    power, turn = 2 * hurst + 1, frequency / (2 * math.pi)
+    images = (2 * math.pi) ** -power * (zeta(power, turn) + zeta(power, 1 - turn))
+    scale = math.sin(math.pi * hurst) * math.gamma(power) / math.pi
+    return scale * 2 * np.sin(frequency / 2) ** 2 * images
+
+
+def energy(alpha, hurst):
+    """Return the variance of the noise after the difference of order alpha, by the integral of the docstring.
+
+    With w = pi u**20 the integrand, a power above -1 of w at 0, is smooth there.
+    """
+    u, weights = np.polynomial.legendre.leggauss(200)
+    u = (u + 1) / 2
+    w = np.pi * u**20
+    return float(np.sum(weights * density(w, hurst) * (2 * np.sin(w / 2)) ** (2 * alpha) * 20 * np.pi * u**19))
+
+
+def signals(hurst, count, n, seed=0):
+    rng = np.random.default_rng(seed)
+    return torch.as_tensor(np.stack([fgn(n, hurst, rng) for _ in range(count)]))[:, None]
+
+
+def test_the_density_has_variance_one():
+    assert [energy(0.0, hurst) for hurst in (0.2, 0.5, 0.8)] == pytest.approx([1, 1, 1], rel=1e-6)
+
+
+@pytest.mark.parametrize("hurst", [0.2, 0.5, 0.8])
+def test_features_of_noise_are_the_spectral_integral(hurst):
+    alphas = [-0.15 if hurst < 0.6 else 0.25, 0.0, 0.4, 0.9]
+    layer = RoughnessFeatures(1, 4, alpha=alphas, skip=512)
+    count = 24
+    found = layer(3.0 * signals(hurst, count, 2048))
+    expected = [math.log(9 * energy(alpha, hurst)) for alpha in alphas]
+    error = found.std(0) / count**0.5
+    # What lies before the first sample is worth about skip**(2 H - 2 - 2 alpha) at sample skip: 0.4 % at most here.
+    assert bool(((found.mean(0) - torch.tensor(expected)).abs() < 4 * error + 4e-3).all())
+
+
+def test_the_slope_between_two_orders_falls_with_the_hurst_index():
+    indices = np.linspace(0.1, 0.9, 9)
+    slopes = [math.log(energy(0.5, hurst) / energy(0.0, hurst)) / 0.5 for hurst in indices]
+    assert (np.diff(slopes) < -0.05).all()
+    for alpha in (0.0, 0.3, 0.6, 0.9):
+        short = [energy(alpha + 0.1, hurst) / energy(alpha, hurst) for hurst in indices]
+        assert (np.diff(short) < 0).all()
+    layer = RoughnessFeatures(1, 2, alpha=[0.0, 0.5], skip=256)
+    for hurst in (0.3, 0.7):
+        low, high = layer(signals(hurst, 20, 4096, seed=1)).mean(0).tolist()
+        found = np.interp(-(high - low) / 0.5, -np.array(slopes), indices)
+        assert found == pytest.approx(hurst, abs=0.02)  # 20 signals know it to 0.003; the rest is interpolation
+
+
+def test_features_do_not_depend_on_the_place_of_the_time_axis_and_scale_adds_its_logarithm():
+    x = torch.randn(3, 2, 50, dtype=torch.float64)
+    last = RoughnessFeatures(2, 2, alpha=[0.3, -0.3])
+    middle = RoughnessFeatures(2, 2, alpha=[0.3, -0.3], dim=1)
+    torch.testing.assert_close(middle(x.mT), last(x))
+    torch.testing.assert_close(last(10 * x), last(x) + math.log(100), rtol=0, atol=1e-10)
+    silent = RoughnessFeatures(2, 2, floor=1e-6)(torch.zeros(1, 2, 8))
+    torch.testing.assert_close(silent, torch.full((1, 4), math.log(1e-6)))
+
+
+def test_a_step_returns_the_features_so_far():
+    layer = RoughnessFeatures(2, 3, skip=2)
+    x = torch.randn(4, 2, 30)
+    state = layer.initial_state((4, 2))
+    kept = state
+    for t in range(30):
+        features, state = layer.step(x[..., t], state)
+        if t < 2:
+            torch.testing.assert_close(features, torch.full((4, 6), math.log(1e-12)))
+        else:
+            torch.testing.assert_close(features, layer(x[..., : t + 1]), rtol=0, atol=1e-4)  # float32 against float64
+    assert (kept.step, state.step) == (0, 30)
+    assert not kept.sums.any()
+    again = pickle.loads(pickle.dumps(state.to("cpu").detach().renew(layer.initial_state((4, 2)))))
+    torch.testing.assert_close(layer.step(x[..., 0], again)[0], layer.step(x[..., 0], state)[0], rtol=0, atol=0)
+    assert state.nbytes == kept.nbytes == again.nbytes
+    leaves, structure = torch.utils._pytree.tree_flatten(state)
+    assert all(leaf is None or isinstance(leaf, torch.Tensor) for leaf in leaves)
+    assert torch.utils._pytree.tree_unflatten(leaves, structure).step == 30
+    with pytest.raises(TypeError, match="initial_state"):
+        layer.step(x[..., 0], None)  # type: ignore[arg-type]
+
+
+def test_learned_orders_move_towards_what_tells_two_classes_apart():
+    """By gradient of the t statistic between two Hurst indices, in which the orders alone are free."""
+    layer = RoughnessFeatures(1, 2, alpha=[0.05, 0.15], bounds=(0, 1), learn_alpha=True, skip=32, dtype=torch.float64)
+    one, other = signals(0.4, 60, 256), signals(0.6, 60, 256, seed=1)
+
+    def separation():
+        a, b = (layer(x) @ torch.tensor([1.0, -1.0], dtype=torch.float64) for x in (one, other))
+        return (a.mean() - b.mean()).square() / (a.var() + b.var())
+
+    before = separation()
+    optimizer = torch.optim.Adam(layer.parameters(), lr=0.1)
+    for _ in range(15):
+        optimizer.zero_grad()
+        (-separation()).backward()
+        optimizer.step()
+    assert separation() > before
