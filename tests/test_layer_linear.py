@@ -15,6 +15,7 @@ from torch.nn.utils import parametrizations, prune
 from torch.utils import _pytree
 
 from hpfracc_nn.layers.torch import (
+    FractionalAttention,
     FractionalConv1d,
     FractionalConv2d,
     FractionalLayer,
@@ -117,7 +118,7 @@ BY_HOOKS: dict[str, Callable[[nn.Module], Any]] = {
 def test_weights_that_a_hook_makes_are_refused_and_taken_once_it_is_removed(name: str) -> None:
     module = nn.Linear(3, 5, **DOUBLE)
     BY_HOOKS[name](module)
-    with pytest.raises(ValueError, match=r"needs a weight that is a parameter.*remove it first with prune\.remove"):
+    with pytest.raises(ValueError, match=r"needs weight to be a parameter.*remove it first with prune\.remove"):
         FractionalLinear.from_torch(module)
     remove: dict[str, Callable[[], Any]] = {
         "pruned": lambda: prune.remove(module, "weight"),  # type: ignore[no-untyped-call]
@@ -126,6 +127,18 @@ def test_weights_that_a_hook_makes_are_refused_and_taken_once_it_is_removed(name
     }
     remove[name]()
     assert torch.equal(FractionalLinear.from_torch(module).weight, module.weight)
+
+
+def test_the_same_holds_for_a_weight_of_a_part() -> None:
+    module = nn.MultiheadAttention(8, 2)
+    parametrizations.orthogonal(module.out_proj).requires_grad_(False)
+    layer = FractionalAttention.from_torch(module)
+    assert torch.equal(layer.out_proj.weight, module.out_proj.weight)
+    assert not layer.out_proj.weight.requires_grad
+    module = nn.MultiheadAttention(8, 2)
+    prune.l1_unstructured(module.out_proj, "weight", 0.5)  # type: ignore[no-untyped-call]
+    with pytest.raises(ValueError, match=r"needs out_proj\.weight to be a parameter"):
+        FractionalAttention.from_torch(module)
 
 
 @pytest.mark.parametrize(
@@ -153,9 +166,9 @@ def test_weights_that_a_hook_makes_are_refused_and_taken_once_it_is_removed(name
             nn.Linear(3, 4, bias=False),
             FractionalLinear,
             {"bias": True},
-            "needs a module with a bias; pass one, or leave",
+            "needs a module with bias; pass one, or leave",
         ),
-        (nn.Conv2d(2, 4, 3, bias=False), FractionalConv2d, {"bias": True}, "needs a module with a bias"),
+        (nn.Conv2d(2, 4, 3, bias=False), FractionalConv2d, {"bias": True}, "needs a module with bias"),
     ],
     ids=["in_features", "out_features", "kernel_size", "bias", "bias of an image"],
 )

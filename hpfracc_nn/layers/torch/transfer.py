@@ -58,7 +58,7 @@ def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
                 value, is_frozen = _weight_of(type(layer).__name__, module, name)
                 if value.shape != own.shape:
                     raise ValueError(
-                        f"{type(layer).__name__}.from_torch({type(module).__name__}): needs a {name} of shape "
+                        f"{type(layer).__name__}.from_torch({type(module).__name__}): needs {name} of shape "
                         f"{tuple(own.shape)}; torch's has {tuple(value.shape)}, leave out the keyword that changes it."
                     )
                 own.copy_(value)
@@ -70,16 +70,18 @@ def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
 
 def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
     """Return a weight of torch's module as it is now, and whether it is frozen, or raise."""
-    call, value = f"{owner}.from_torch({type(module).__name__})", getattr(module, name, None)
+    call, (path, _, leaf) = f"{owner}.from_torch({type(module).__name__})", name.rpartition(".")
+    part = dict(module.named_modules()).get(path)
+    value = getattr(part, leaf, None)
     if value is None:
-        raise ValueError(f"{call}: needs a module with a {name}; pass one, or leave out the keyword that asks for it.")
-    if parametrize.is_parametrized(module, name):
-        originals = module.parametrizations[name].parameters()  # type: ignore[index, union-attr]
+        raise ValueError(f"{call}: needs a module with {name}; pass one, or leave out the keyword that asks for it.")
+    if part is not None and parametrize.is_parametrized(part, leaf):
+        originals = part.parametrizations[leaf].parameters()  # type: ignore[index, union-attr]
         return value, not any(original.requires_grad for original in originals)
     if not isinstance(value, nn.Parameter):
         raise ValueError(
-            f"{call}: needs a {name} that is a parameter, and a hook makes this one anew at each call; remove it first "
-            f"with prune.remove(module, {name!r}), remove_weight_norm(module) or remove_spectral_norm(module) of "
+            f"{call}: needs {name} to be a parameter, and a hook makes this one anew at each call; remove it first "
+            f"with prune.remove(module, {leaf!r}), remove_weight_norm(module) or remove_spectral_norm(module) of "
             "torch.nn.utils."
         )
     return value, not value.requires_grad
