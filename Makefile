@@ -44,7 +44,7 @@ types: $(VENV)/.dev
 
 bench: $(VENV)/.demo
 	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special differencing layers optimizers \
-			solvers noise sde selection_hot_path selection_live selection; do \
+			solvers noise sde selection_hot_path selection_live telemetry selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
 

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import fractional, layers, preprocessing, selection, solvers, training
+    from hpfracc_nn import analytics, fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -116,6 +116,7 @@ __all__ = [
     "TemperedCaputo",
     "TemperedRiemannLiouville",
     "__version__",
+    "analytics",
     "caputo",
     "choose",
     "configure",
@@ -141,7 +142,7 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("fractional", "layers", "preprocessing", "selection", "solvers", "training")
+_ROOMS = ("analytics", "fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _LAYERS = (
     "ARFIMA",
     "Alpha",

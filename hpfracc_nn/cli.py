@@ -1,4 +1,4 @@
-"""The command `hpfracc-nn`: demo, info, explain, and those of `commands`: calibrate, wisdom.
+"""The command `hpfracc-nn`: demo, info, explain, and those of `commands`: calibrate, report, wisdom.
 
 Importing this module loads no optional package. A command loads what it needs; `main` names what is missing.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import hpfracc_nn as fnn
-from hpfracc_nn.commands import calibrate, wisdom
+from hpfracc_nn.commands import calibrate, report, wisdom
 from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels
 from hpfracc_nn.selection.environment import shown
 from hpfracc_nn.selection.memory import host_free, limit
@@ -76,6 +76,7 @@ def app() -> Any:
     for make in (_demo, _info, _explain):
         made.command()(make(typer))
     made.command()(calibrate.command(typer, ROOMS))
+    made.command()(report.command(typer))
     made.add_typer(wisdom.application(typer), name="wisdom")
     return made
 

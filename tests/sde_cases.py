@@ -123,3 +123,50 @@ def order(errors: list[float]) -> float:
 def rms(error: torch.Tensor) -> float:
     """Return the root mean square."""
     return float(error.square().mean().sqrt())
+
+
+class Network(torch.nn.Module):
+    """An equation whose drift and diffusion are small networks, for a state of three entries."""
+
+    def __init__(self, noise_type="diagonal", channels=2):
+        super().__init__()
+        torch.manual_seed(0)
+        self.noise_type = noise_type
+        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 5), torch.nn.Tanh(), torch.nn.Linear(5, 3)).double()
+        self.scale = torch.nn.Parameter(torch.tensor([0.3, 0.5, 0.7], dtype=torch.float64))
+        self.mix = torch.nn.Parameter(torch.linspace(-0.4, 0.6, 3 * channels, dtype=torch.float64).view(3, channels))
+
+    def drift(self, t, y):
+        return self.inner(y) + torch.sin(t)
+
+    def diffusion(self, t, y):
+        if self.noise_type == "diagonal":
+            return self.scale * torch.cos(y) * (1 + t)
+        if self.noise_type == "scalar":
+            return (self.scale * torch.cos(y.roll(1, -1)))[..., None]
+        if self.noise_type == "additive":
+            return self.mix.expand(*y.shape, -1) * (1 + t)
+        return torch.cos(y)[..., None] * self.mix
+
+
+def gradients(sde, adjoint, *, n_steps=20, alpha=None, noise=None, also=(), **options):
+    """Return the solution and the gradients of a loss over all of it: y0, alpha, parameters, and others."""
+    y0 = torch.linspace(-1, 1, 6, dtype=torch.float64).view(2, 3).requires_grad_()
+    wanted = [y0, *(each for each in sde.parameters()), *also]
+    if alpha is not None:
+        options["alpha"] = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+        wanted.append(options["alpha"])
+    if noise is not None:
+        options["noise"] = noise
+    generator = torch.Generator().manual_seed(3)
+    ts = options.pop("ts", torch.linspace(0, 1.2, n_steps + 1, dtype=torch.float64))
+    ys = fsdeint(sde, y0, ts, adjoint=adjoint, generator=generator, **options)
+    loss = (ys * torch.linspace(1, 9, ys.numel(), dtype=torch.float64).cos().view_as(ys)).sum()
+    found = torch.autograd.grad(loss, wanted, allow_unused=True)
+    return [ys.detach(), *(torch.zeros_like(x) if g is None else g for g, x in zip(found, wanted, strict=True))]
+
+
+def assert_same(found, expected, tolerance=1e-12):
+    assert len(found) == len(expected)
+    for one, other in zip(found, expected, strict=True):
+        assert (one - other).norm() <= tolerance * other.norm()

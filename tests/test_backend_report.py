@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hpfracc_nn.selection import Workload, register, register_probe, unregister
+from hpfracc_nn.selection import register, register_probe, unregister
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.training import table as tables
 from tests.selection_kernels import FakeProbe, fake, fake_manager
@@ -21,65 +21,7 @@ import lightning.pytorch as pl
 import torch
 
 from hpfracc_nn.training import BackendReport
-
-STEPS = 5
-
-
-class Consulted(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx, x, site, plan):
-        ctx.site, ctx.plan = site, plan
-        return x.clone()
-
-    @staticmethod
-    def backward(ctx, g):
-        ctx.site.again(ctx.plan)
-        return g, None, None
-
-
-class Fractional(torch.nn.Module):
-    """The identity; consults its site once forward and once backward."""
-
-    def __init__(self, manager):
-        super().__init__()
-        self.site = manager.site("test_op", "torch")
-
-    def forward(self, x):
-        work = Workload("test_op", "torch", rows=len(x), n=x.shape[1], needs_gradient=torch.is_grad_enabled())
-        plan = self.site.pick((x.shape, torch.is_grad_enabled()), lambda: work)
-        self.site.manager.record(plan, 2e-3)
-        return Consulted.apply(x, self.site, plan)
-
-
-class Net(pl.LightningModule):
-    def __init__(self, manager, fractional=2):
-        super().__init__()
-        self.linear = torch.nn.Linear(4, 4)
-        self.fractional = torch.nn.ModuleList(Fractional(manager) for _ in range(fractional))
-
-    def forward(self, x):
-        x = self.linear(x)
-        for module in self.fractional:
-            x = module(x)
-        return x
-
-    def training_step(self, batch, batch_idx):
-        return self(batch).square().mean()
-
-    def predict_step(self, batch, batch_idx):
-        return self(batch)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-class Validated(Net):
-    def validation_step(self, batch, batch_idx):
-        self(batch)
-
-
-def loader(batches=STEPS):
-    return torch.utils.data.DataLoader(list(torch.ones(3 * batches, 4)), batch_size=3)  # type: ignore[arg-type]
+from tests.report_cases import STEPS, Fractional, Net, Validated, loader, trainer
 
 
 @pytest.fixture
@@ -92,19 +34,6 @@ def manager():
         unregister(kernel)
     _probes.clear()
     _probes.update(known)
-
-
-def trainer(tmp_path, report, **options):
-    options = {
-        "logger": False,
-        "max_steps": STEPS,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "num_sanity_val_steps": 0,
-        **options,
-    }
-    return pl.Trainer(accelerator="cpu", callbacks=[report], default_root_dir=tmp_path, **options)
 
 
 def calls(report):
@@ -359,10 +288,10 @@ def test_the_progress_bar_names_the_kernel(tmp_path, manager, capsys, bar):
     assert "get_metrics" not in vars(made)
 
 
-def test_a_narrow_table_comes_in_two_parts(tmp_path, manager):
+def test_a_narrow_table_comes_in_three_parts(tmp_path, manager):
     report = BackendReport(table=None)
     trainer(tmp_path, report).fit(Net(manager), loader())
     wide, narrow = tables.plain(report.rows(), 300), tables.plain(report.rows(), 80)
-    assert wide.count("\n") + 5 == narrow.count("\n")  # a blank, and again two rows under a header of two lines
+    assert wide.count("\n") + 10 == narrow.count("\n")  # twice a blank, a header of two lines and two rows
     assert set(narrow.split()) - set(wide.split()) == {"#"}
     assert max(map(len, narrow.splitlines()[:-1])) <= 80

@@ -158,3 +158,53 @@ def test_an_optimisation_that_stops_early_is_said():
     fit = fitted(*given, paths=32)
     assert fit.converged
     assert "converged" not in fit.summary()
+
+
+def test_a_moment_that_is_the_same_for_all_paths_is_named():
+    def moments(x):
+        return torch.stack([x.mean(0), 0 * x[0] + 3.0, x.square().mean(0)], 1)
+
+    with pytest.raises(ValueError, match=r"differ from path to path; column 1 of 3 is 3 for all simulated paths"):
+        fitted(*paths(8, n=20, end=2.0), paths=32, moments=moments)
+
+
+def test_a_state_without_noise_is_named_too():
+    # The first entry follows a drift alone: its sums over time differ by rounding, if at all.
+    def sde(p):
+        on = torch.tensor([0.0, 1.0]).double()
+        return SDE(lambda t, y: -p["rate"] * y, lambda t, y: (p["sigma"] * on).expand_as(y), "additive")
+
+    ts, observed = paths(8, n=20, end=2.0)
+    both = np.stack([np.exp(-ts)[:, None] + 0 * observed, observed], -1)
+    y0 = torch.tensor([1.0, 0.0], dtype=torch.float64)
+    with pytest.raises(ValueError, match=r"column 0 of 14 is"):
+        fit_fsde(sde, ts, both, y0, {"rate": 2.0, "sigma": 1.0}, bounds=WHERE, paths=32)
+
+
+@pytest.mark.parametrize(
+    ("diffusion", "text"),
+    [
+        (lambda p: p["sigma"] * p["size"], "the moments do not tell 'sigma' and 'size' from one another; fix all but"),
+        (lambda p: p["sigma"] + 0 * p["size"], "the moments tell nothing of 'size'; fix it"),
+    ],
+)
+def test_parameters_that_the_moments_do_not_tell_apart_are_named(diffusion, text):
+    def sde(p):
+        return SDE(lambda t, y: -p["rate"] * y, lambda t, y: diffusion(p).expand_as(y), "additive")
+
+    params = {"rate": 2.0, "sigma": 1.0, "size": 1.0}
+    ts, observed = paths(8, n=20, end=2.0)
+    with pytest.raises(ValueError, match=rf"fit_fsde\(params\): {text}"):
+        fit_fsde(sde, ts, observed, ZERO, params, bounds=WHERE, paths=32)
+
+
+def test_paths_and_a_start_with_a_graph_are_taken_as_numbers():
+    ts, observed = paths(8, n=20, end=2.0)
+    graph = torch.tensor(observed, requires_grad=True) * 1
+    y0 = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    found = fit_fsde(ornstein_uhlenbeck, torch.tensor(ts), graph, y0, {"rate": 2.0, "sigma": 1.0}, paths=32)
+    expected = fit_fsde(ornstein_uhlenbeck, ts, observed, ZERO, {"rate": 2.0, "sigma": 1.0}, paths=32)
+    assert found.estimates == expected.estimates
+    number: Any = 0.0
+    with pytest.raises(TypeError, match=r"y0 of type float\): needs a tensor"):
+        fit_fsde(ornstein_uhlenbeck, ts, observed, number, {"rate": 2.0, "sigma": 1.0})

@@ -1,13 +1,25 @@
 """What is asked of the arguments of `fsdeint`, and what is said when it goes wrong."""
 
+import math
+from dataclasses import dataclass
+
 import pytest
 
 pytest.importorskip("torch")
 
 import torch
 
-from hpfracc_nn.solvers import SDE, AlphaStable, Coloured, FractionalBrownian, MarkovFractionalBrownian, fsdeint
-from hpfracc_nn.solvers.rules import INTERPRETATIONS, NOISE_TYPES, REASONS, RULES, Case, rule_of, table
+from hpfracc_nn.solvers import (
+    NOISES,
+    SDE,
+    AlphaStable,
+    Coloured,
+    FractionalBrownian,
+    MarkovFractionalBrownian,
+    Noise,
+    fsdeint,
+)
+from hpfracc_nn.solvers.rules import DRIVERS, INTERPRETATIONS, NOISE_TYPES, REASONS, RULES, Case, rule_of, table
 
 TS = torch.linspace(0, 1, 11, dtype=torch.float64)
 
@@ -101,6 +113,42 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
 
 
 @pytest.mark.parametrize(
+    ("diffusion", "noise_type", "text"),
+    [
+        (lambda t, y: y**2, "additive", r"does not depend on y, for noise_type 'additive', and at t=0 it does"),
+        (lambda t, y: t * y, "additive", "does not depend on y, for noise_type 'additive', and at t=1 it does"),
+        (lambda t, y: (1 - t) * y**2, "additive", "at t=0 it does"),
+        (lambda t, y: y * y.roll(1, -1), "diagonal", "same entry of y alone.*at t=0 they depend"),
+        (lambda t, y: t * y.roll(1, -1), "diagonal", "same entry of y alone.*at t=1 they depend"),
+    ],
+)
+def test_a_noise_type_is_looked_at_where_a_slope_does_not_vanish(diffusion, noise_type, text):
+    scheme = "milstein" if noise_type == "diagonal" else "euler"
+    with pytest.raises(ValueError, match=text):
+        call(sde=SDE(drift, diffusion, noise_type), y0=torch.zeros(2, 3).double(), scheme=scheme)
+
+
+@pytest.mark.parametrize("noise_type", ["additive", "diagonal"])
+def test_a_look_at_the_noise_type_takes_no_random_numbers_and_bears_the_end_of_a_domain(noise_type):
+    # sqrt(y (1 - y)) is NaN beyond 1, where the look may be.
+    scale = torch.ones((), dtype=torch.float64, requires_grad=True)
+    states = []
+
+    def diffusion(t, y):
+        states.append(torch.get_rng_state())
+        torch.rand(())
+        return scale.expand_as(y) if noise_type == "additive" else scale * (y * (1 - y)).sqrt()
+
+    y0 = torch.full((2, 3), 0.999, dtype=torch.float64)
+    sde = SDE(lambda t, y: 0 * y, diffusion, noise_type)
+    generator = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        call(sde=sde, y0=y0, ts=[0.0, 1e-9], scheme="srk", generator=generator)
+    # Once for the shape; then what is looked at draws on from there, and the first step does so again.
+    assert torch.equal(states[4], states[1])
+
+
+@pytest.mark.parametrize(
     ("changes", "text"),
     [
         ({"alpha": 0.7, "scheme": "heun"}, "pass scheme='euler'"),
@@ -139,7 +187,7 @@ def test_what_does_not_go_together_is_refused_with_the_reason_and_the_table(chan
 def cases():
     """Yield every combination of what the table has columns for."""
     schemes = sorted({rule.scheme for rule in RULES})
-    for driver in ("brownian", "fractional", "smooth", "jumps"):
+    for driver in DRIVERS:
         for hurst in (0.2, 0.4, 0.5, 0.7) if driver == "fractional" else (0.5,):
             for interpretation in INTERPRETATIONS:
                 for alpha in (0.7, 1.0):
@@ -165,7 +213,58 @@ def test_a_lower_bound_of_a_learned_index_is_not_reached():
     with pytest.raises(ValueError, match=r"of H=0.49.*diverge like"):
         call(noise=FractionalBrownian(LEARNED, bounds=(0.49, 0.9)), **along)
     with pytest.raises(ValueError, match=r"of H=0.5.*diverge like"):
-        call(noise=FractionalBrownian(0.5), **along)
+        call(noise=FractionalBrownian((0.5, 0.6, 0.7)), **along)
+
+
+@dataclass(frozen=True)
+class Own(Noise):
+    """Brownian motion times a scale, or whatever is said of it."""
+
+    smoothness: float = 0.5
+    scale: float = 1.0
+    name = "own"
+
+    @property
+    def regularity(self):
+        return self.smoothness
+
+    def increments(self, n_steps, shape, dt, source, state):
+        return self.scale * math.sqrt(dt) * source.normal((n_steps, *shape)), ()
+
+
+def test_a_semimartingale_of_ones_own_has_its_ito_integral():
+    # Milstein's formula stands on the variance of Brownian increments; Euler's sums converge whatever it is.
+    twice = call(noise=Own(scale=2.0), generator=torch.Generator().manual_seed(0))
+    other = call(sde=SDE(drift, lambda t, y: 2 * scale(t, y)), generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(twice, other, rtol=1e-14, atol=0)
+    call(noise=Own(), scheme="heun", interpretation="stratonovich")
+    for wrong in ({"scheme": "milstein"}, {"scheme": "heun"}, {"interpretation": "stratonovich"}, {"alpha": 0.7}):
+        with pytest.raises(ValueError, match=r"driven by Own: a continuous semimartingale\): "):
+            call(noise=Own(), **wrong)
+
+
+@pytest.mark.parametrize("noise", [FractionalBrownian(0.5), MarkovFractionalBrownian(0.5)])
+def test_a_hurst_index_of_one_half_has_an_ito_integral(noise):
+    call(noise=noise)
+    with pytest.raises(ValueError, match="Euler's step is Ito's"):
+        call(noise=noise, interpretation="stratonovich")
+
+
+@pytest.mark.parametrize("smoothness", [0.3, 0.7])
+def test_a_noise_of_ones_own_that_is_no_semimartingale_is_called_by_its_name(smoothness):
+    with pytest.raises(ValueError, match=rf"by Own: paths like those of .* of H={smoothness}\): the noise is no semi"):
+        call(noise=Own(smoothness))
+
+
+def test_whether_a_noise_is_a_semimartingale_decides_what_may_drive_an_equation():
+    class Claimed(Own):
+        is_semimartingale = False
+
+    with pytest.raises(ValueError, match="no semimartingale"):
+        call(noise=Claimed())
+    for noise in (each for kind in NOISES.values() for each in kind.examples()):
+        if noise.is_semimartingale and not noise.regularity >= 1:
+            call(sde=SDE(drift, scale), noise=noise)
 
 
 def test_every_combination_is_in_one_row_of_the_table_or_refused_with_a_reason():
@@ -189,10 +288,16 @@ def test_the_table_of_the_documentation_is_the_one_that_counts():
     assert table() in page
 
 
-def test_a_solution_that_is_not_finite_names_the_step():
-    for alpha in (1.0, 0.8):
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize("alpha", [1.0, 0.8])
+def test_a_solution_that_is_not_finite_names_the_step(alpha, adjoint):
+    sde = SDE(lambda t, y: y**3, lambda t, y: y**3)
+    for learns in (False, True):
+        y0 = torch.full((4,), 30.0, requires_grad=learns)
         with pytest.raises(FloatingPointError, match=r"not finite at step \d+, t=.*smaller steps"):
-            call(sde=SDE(lambda t, y: y**3, lambda t, y: y**3), y0=torch.full((4,), 30.0), alpha=alpha)
+            call(sde=sde, y0=y0, alpha=alpha, adjoint=adjoint)
+    with pytest.raises(FloatingPointError, match=r"not finite at step \d+, t=.*smaller steps"):
+        torch.func.grad(lambda y0: call(sde=sde, y0=y0, alpha=alpha)[-1].sum())(torch.full((4,), 30.0))
 
 
 def test_progress_is_told_after_each_block():
@@ -202,11 +307,11 @@ def test_progress_is_told_after_each_block():
             SDE(drift, scale),
             torch.ones(2),
             [0.0, 1.0],
-            dt=0.005,
+            dt=0.0025,
             alpha=alpha,
             progress=lambda *step: seen.append(step),  # noqa: B023
         )
-        assert seen == [(63, 200), (127, 200), (191, 200), (200, 200)]
+        assert seen == [(127, 400), (255, 400), (383, 400), (400, 400)]
 
 
 def test_the_same_generator_gives_the_same_path_with_and_without_gradients():

@@ -131,19 +131,25 @@ def test_mixed_precision_trains(alpha):
     assert losses[-1] < 0.8 * losses[0]
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.8])
-def test_torch_func_differentiates_by_plain_backpropagation(alpha):
-    noise = Given(streams(brownian(10, (2,)), 2 if alpha < 1 else 1))
+@pytest.mark.parametrize(
+    ("scheme", "alpha"), [("euler", 1.0), ("euler", 0.8), ("milstein", 1.0), ("srk", 1.0), ("heun", 1.0)]
+)
+def test_torch_func_differentiates_by_plain_backpropagation(scheme, alpha):
+    noise = Given(streams(brownian(10, (2,)), 2 if alpha < 1 or scheme == "srk" else 1))
     sde = SDE(lambda t, y: -(y**2), lambda t, y: 0.3 * y.cos())
+    options = {"scheme": scheme, "interpretation": "stratonovich" if scheme == "heun" else "ito"}
 
     def end(y0):
-        return fsdeint(sde, y0, [0.0, 1.0], dt=0.1, alpha=alpha, noise=noise)[-1].sum()
+        return fsdeint(sde, y0, [0.0, 1.0], dt=0.1, alpha=alpha, noise=noise, adjoint=False, **options)[-1].sum()
 
     y0 = torch.tensor([0.4, -0.2], dtype=torch.float64, requires_grad=True)
     (expected,) = torch.autograd.grad(end(y0), y0)
     torch.testing.assert_close(torch.func.grad(end)(y0.detach()), expected, rtol=1e-12, atol=0)
     along = torch.func.jvp(end, (y0.detach(),), (torch.ones(2, dtype=torch.float64),))[1]
     torch.testing.assert_close(along, expected.sum(), rtol=1e-12, atol=0)
+    (slope,) = torch.autograd.grad(end(y0), y0, create_graph=True)
+    second = torch.stack([torch.autograd.grad(each, y0, retain_graph=True)[0] for each in slope])
+    torch.testing.assert_close(torch.func.hessian(end)(y0.detach()), second, rtol=1e-11, atol=1e-13)
 
 
 def test_an_order_of_one_has_a_derivative_in_every_mode():

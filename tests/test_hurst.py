@@ -131,6 +131,23 @@ REFUSALS = [
 ]
 
 
+@pytest.mark.parametrize("size", [2.0**700, 1e200, 1e-200, 1e308])
+def test_the_size_of_a_path_does_not_matter(size):
+    path = paths(0.3, 500, 1)[0]
+    path /= np.abs(path).max()
+    found, expected = whittle(size * path), whittle(path)
+    assert (found.hurst, found.standard_error) == pytest.approx((expected.hurst, expected.standard_error), rel=1e-5)
+    assert found.scale == pytest.approx(size * expected.scale, rel=1e-5)
+    noisy = whittle(size * path, has_noise=True)
+    assert noisy.noise == pytest.approx(size * whittle(path, has_noise=True).noise, rel=1e-3)
+
+
+@pytest.mark.parametrize("lags", [[1.0, 2.0], ["1", "2"], [True, 2]])
+def test_lags_are_whole_numbers(lags):
+    with pytest.raises(TypeError, match=r"structure_function\(lags=.*needs an integer"):
+        structure_function(np.arange(50.0) ** 2, lags=lags)
+
+
 @pytest.mark.parametrize(("call", "message"), REFUSALS, ids=[message[:40] for _, message in REFUSALS])
 def test_bad_input_is_refused_with_the_way_out(call, message):
     with pytest.raises(ValueError, match=re.escape(message)):

@@ -216,6 +216,14 @@ def test_a_noise_is_a_frozen_value(name):
     assert len(set(NOISES[name].examples())) == len(NOISES[name].examples())
 
 
+@pytest.mark.parametrize("i", [-1, 3])
+def test_a_block_that_is_not_there_is_refused(i):
+    path = NoisePath(CompoundPoisson(2.0), 70_000, (2,), dt=0.1, generator=generator())
+    assert path.n_blocks == 3
+    with pytest.raises(IndexError, match=r"NoisePath\.block\(i=.*needs"):
+        path.block(i)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("noise", WHOLE)
 def test_on_a_gpu_the_law_and_the_replay_are_the_same(noise):
@@ -261,3 +269,15 @@ def test_a_noise_draws_the_same_numbers_where_it_learns(noise):
     assert path.n_blocks > 1 or path.noise.is_whole
     assert torch.equal(found, expected)
     assert all(torch.equal(path.block(i), other.block(i)) for i in reversed(range(path.n_blocks)))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(), (3,), (8, 5), (2, 100)])
+def test_paths_are_the_running_sums_of_the_increments_in_double_precision(shape, dtype):
+    options: dict[str, Any] = {"dt": 0.01, "dtype": dtype}
+    found = paths(FractionalBrownian(0.3), 70, shape, generator=generator(), **options)
+    steps = increments(FractionalBrownian(0.3), 70, shape, generator=generator(), **options).double()
+    expected = torch.cat([torch.zeros_like(steps[:1]), steps.cumsum(0)])
+    assert found.dtype == dtype
+    eps = torch.finfo(dtype).eps if dtype != torch.float64 else 1e-13
+    torch.testing.assert_close(found.double(), expected, rtol=eps, atol=torch.finfo(dtype).tiny)

@@ -10,21 +10,17 @@ from scipy import stats
 
 @dataclass(frozen=True)
 class Estimates:
-    """Estimates by least squares.
+    """Estimates that are normally distributed.
 
     Attributes:
         names: Of the parameters; "alpha" is one of them where it is estimated.
         values: Their estimates, [parameters].
         covariance: Of the estimates, [parameters, parameters]; NaN where the data do not tell it.
-        deviation: Standard deviation of the residuals.
-        observations: How many numbers were fitted.
     """
 
     names: tuple[str, ...]
     values: np.ndarray
     covariance: np.ndarray
-    deviation: float
-    observations: int
 
     @property
     def estimates(self) -> dict[str, float]:
@@ -36,9 +32,13 @@ class Estimates:
         """The standard errors by name."""
         return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
 
+    def half_width(self, level: float) -> float:
+        """Return half of an interval's width at `level`, in standard errors."""
+        return float(stats.norm.ppf((1 + level) / 2))
+
     def intervals_at(self, level: float) -> dict[str, tuple[float, float]]:
-        """Return the confidence intervals at `level` by name, by Student's distribution."""
-        half = stats.t.ppf((1 + level) / 2, self.observations - len(self.names))
+        """Return the confidence intervals at `level` by name."""
+        half = self.half_width(level)
         return {
             name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
             for name, value in self.estimates.items()
@@ -54,3 +54,23 @@ class Estimates:
                 f"[{low:.6g}, {high:.6g}]"
             )
         return lines
+
+
+@dataclass(frozen=True)
+class LeastSquares(Estimates):
+    """Estimates by least squares, whose intervals are by Student's distribution.
+
+    Attributes:
+        names: Of the parameters; "alpha" is one of them where it is estimated.
+        values: Their estimates, [parameters].
+        covariance: Of the estimates, [parameters, parameters]; NaN where the data do not tell it.
+        deviation: Standard deviation of the residuals.
+        observations: How many numbers were fitted.
+    """
+
+    deviation: float
+    observations: int
+
+    def half_width(self, level: float) -> float:
+        """See `Estimates.half_width`."""
+        return float(stats.t.ppf((1 + level) / 2, self.observations - len(self.names)))

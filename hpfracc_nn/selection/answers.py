@@ -1,14 +1,17 @@
 """What a manager answers when it is asked about itself; nothing is changed by asking."""
 
+import math
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from hpfracc_nn.selection.cost import CostModel, Limit, limit_of, parts
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.fingerprint import cores
 from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.placement import Share, paced, spread
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.recommend import Outlook, advice
 from hpfracc_nn.selection.reporting import ReportRow, rows
@@ -49,6 +52,48 @@ class Answers(ABC):
                 verdicts, workload, self.settings.of(workload.op), self.history(), plan, expected, roofline, trial
             )
 
+    def place(
+        self,
+        workload: Workload,
+        devices: Sequence[str],
+        *,
+        busy: Mapping[str, float] | None = None,
+        bandwidths: Mapping[str, float] | None = None,
+    ) -> list[Share]:
+        """Return how to spread the rows of `workload` over devices, so that all are done as early as possible.
+
+        Nothing is moved: that is for whoever asks. A device that would be too late gets nothing, and none gets more
+        than its memory takes. It rests on what is predicted and measured for each device.
+
+        Args:
+            workload: All of it; its device is where the data are.
+            devices: The framework's names for them.
+            busy: Seconds of work that each has to do before; 0 where it is not named.
+            bandwidths: Bytes per second between the data and each other device. None: every part is made where it is
+                computed, and nothing has to be moved.
+
+        Raises:
+            LookupError: No device accepts any of it.
+            ValueError: There are no devices, one is named twice or has no bandwidth, or not all rows have room.
+
+        Example:
+            >>> for share in manager.place(workload, ["cuda:0", "cuda:1"], busy={"cuda:0": 2e-3}):
+            ...     send(share.device, share.rows)
+        """
+        if not devices or len(set(devices)) < len(devices):
+            raise ValueError(f"place(devices={list(devices)!r}): needs one device or more, each once.")
+        named = {workload.device: math.inf, **(bandwidths or dict.fromkeys(devices, math.inf))}
+        unknown = [device for device in devices if device not in named]
+        if unknown:
+            raise ValueError(f"place(bandwidths=...): needs one for {', '.join(unknown)} too, in bytes per second.")
+        paces = [
+            paced(workload, device, self.plan, start=(busy or {}).get(device, 0.0), bandwidth=named[device])
+            for device in devices
+        ]
+        if not any(pace.most for pace in paces):
+            self.plan(replace(workload, device=devices[0]))  # which says why not
+        return spread(workload.rows, paces)
+
     def recommend(self) -> list[str]:
         """Return what would make the calls so far faster, with its figures, the most seconds first.
 
@@ -70,8 +115,7 @@ class Answers(ABC):
             return self.learner.expected(workload, verdicts)
         found = {}
         for each in accepted(verdicts):
-            low, high = each.seconds / each.uncertainty, each.seconds * each.uncertainty
-            found[each.kernel.name] = Prediction(each.seconds, low, high, samples=0)
+            found[each.kernel.name] = Prediction.within(each.seconds, each.uncertainty)
         return found
 
     def _roofline(self, verdicts: list[Verdict], workload: Workload) -> dict[str, tuple[float, Limit]]:
@@ -103,6 +147,9 @@ class Answers(ABC):
             moving=moving,
             missing=missing,
         )
+
+    @abstractmethod
+    def plan(self, workload: Workload) -> Plan: ...
 
     @abstractmethod
     def sites(self) -> list[Site]: ...

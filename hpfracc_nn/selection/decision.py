@@ -1,7 +1,7 @@
 """The values that go into a decision and come out of it."""
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -82,6 +82,11 @@ class Prediction:
     high: float
     samples: int
 
+    @classmethod
+    def within(cls, seconds: float, uncertainty: float, samples: int = 0) -> "Prediction":
+        """Return the prediction of a time that is known to a factor either way."""
+        return cls(seconds, seconds / uncertainty, seconds * uncertainty, samples)
+
     def expected_gain(self, now: float) -> float:
         """Return the expectation of max(0, now - time), what a call gains that takes `now` seconds without this kernel.
 
@@ -105,6 +110,30 @@ class Prediction:
         return max(0.0, mean - now + self.expected_gain(now))
 
 
+def predictions(
+    name: str,
+    seconds: float,
+    uncertainty: float,
+    alternatives: Iterable[tuple[str, float]],
+    doubts: Iterable[float],
+) -> dict[str, Prediction]:
+    """Return what a plan, or the note of one, says of its kernel and of the others."""
+    others = zip(alternatives, doubts, strict=True)
+    return {
+        name: Prediction.within(seconds, uncertainty),
+        **{other: Prediction.within(least, doubt) for (other, least), doubt in others},
+    }
+
+
+def confidence(name: str, found: Mapping[str, Prediction]) -> float:
+    """Return the probability that a kernel is no slower than another one, the least over all others; 1 without any.
+
+    Times are taken as lognormal and independent, as in `Prediction.expected_gain`.
+    """
+    one = found[name]
+    return min((_is_no_slower(one, other) for each, other in found.items() if each != name), default=1.0)
+
+
 @dataclass(frozen=True, slots=True)
 class Change:
     """A lasting change: `factor` times what the kernel took before."""
@@ -113,6 +142,13 @@ class Change:
     name: str
     direction: Direction
     factor: float
+
+
+def _is_no_slower(one: Prediction, other: Prediction) -> float:
+    deviation = math.hypot(*(math.log(each.high / each.seconds) / 2 for each in (one, other)))
+    if deviation < _CERTAIN:
+        return float(one.seconds <= other.seconds)
+    return _normal(math.log(other.seconds / one.seconds) / deviation)
 
 
 def _normal(d: float) -> float:

@@ -83,10 +83,14 @@ def _code(handler: Any) -> CodeType | None:
 
 def cause_of(error: Exception) -> str:
     """Return class and text of an error, on one short line."""
-    text = " ".join(str(error).split())
-    if len(text) > LONGEST_CAUSE:
-        text = text[: LONGEST_CAUSE - 3] + "..."
+    text = text_of(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an error, on one short line."""
+    text = " ".join(str(error).split())
+    return text if len(text) <= LONGEST_CAUSE else text[: LONGEST_CAUSE - 3] + "..."
 
 
 def free_memory(errors: Iterable[BaseException], framework: str, device: str) -> None:

@@ -123,7 +123,8 @@ class _Rescue:
                 free_memory(causes, plan.workload.framework, plan.workload.device)
                 return plan
         tried = {each.kernel.name for each, _ in self.errors} | {each.kernel.name for each, _, _ in self.doubts}
-        found = self.site.stand_in(plan, tried, self.work.direction)
+        error = self.errors[-1][1] if self.errors and self.errors[-1][0] is plan else None
+        found = self.site.stand_in(plan, tried, self.work.direction, error)
         if found is not None:
             _log.debug("%s runs in place of %s.", found.kernel.name, plan.kernel.name)
         return found
@@ -137,6 +138,7 @@ class _Rescue:
         (plan, _), *others = self.errors
         first = _first([error for _, error in self.errors])
         self.errors.clear()  # which the error's own traceback leads to
+        self.site.manager.defeated(plan, first, self.work.direction)
         first.add_note(plan.failure_note())
         for other, error in others:
             if other is not plan:

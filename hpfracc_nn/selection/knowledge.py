@@ -34,6 +34,7 @@ class Record:
         backwards: Backward passes for each call, lately.
         period: Of the last decision.
         asked: Decisions since the incumbent is another.
+        born: Rounds of telling that there had been before the first decision.
     """
 
     arms: dict[str, Arm] = field(default_factory=dict)
@@ -47,6 +48,7 @@ class Record:
     backwards: float = 1.0
     period: int = 1
     asked: int = 0
+    born: int = 0
 
     def staleness(self, name: str, samples: int) -> float:
         """Return for how many octaves of calls an arm was not timed for too long; none for the incumbent."""
@@ -64,15 +66,20 @@ class Knowledge:
         self._without_estimate: dict[Key, list[tuple[str, Direction, Entry, bool]]] = {}
         self._on_old_basis: set[tuple[Key, str]] = set()  # arms, until they are candidates again
 
-    def record(self, key: Key) -> Record:
-        """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes."""
+    def record(self, key: Key, rounds: int = 0) -> Record:
+        """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes.
+
+        Args:
+            key: Whose.
+            rounds: Of telling so far, for a new one.
+        """
         record = self.records.pop(key, None)
         if record is None:
             if len(self.records) >= MOST_KEYS:
                 oldest = next(iter(self.records))
                 del self.records[oldest]
                 self._neighbours.forget(oldest.__eq__)
-            record = Record()
+            record = Record(born=rounds)
         self.records[key] = record  # so that it is the last
         return record
 
@@ -193,7 +200,8 @@ class Knowledge:
         record = self.records.get(key) or Record()
         track = record.arms[name].tracks[direction] if name in record.arms else Track()
         seconds, estimate, samples = entry
-        if track.level is not None or estimate is None:
+        is_told = is_own and not track.warm  # it came from elsewhere too, and may be newer now
+        if estimate is None or (track.level is not None and not is_told):
             return
         self._neighbours.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
         if is_own:

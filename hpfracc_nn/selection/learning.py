@@ -9,10 +9,11 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import cache, wraps
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
-from hpfracc_nn.selection.decision import Candidate, Decision, Prediction
+from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction
 from hpfracc_nn.selection.knowledge import MOST_KEYS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.objective import eligible, handicaps
@@ -23,7 +24,7 @@ from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.translation import SHORTEST, Basis, state_of, timings_of, understood
 from hpfracc_nn.selection.verdict import Verdict, accepted
-from hpfracc_nn.selection.wisdom import TRUSTS, Wisdom
+from hpfracc_nn.selection.wisdom import TRUSTS, Trust, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Direction, Workload
 
@@ -173,8 +174,8 @@ class Learner:
         direction: Direction,
         keep: bool,
         verdicts: Callable[[Workload], Sequence[Verdict]],
-    ) -> bool:
-        """Learn from a timed call; return whether what is believed of other workloads has changed with it.
+    ) -> Change | None:
+        """Learn from a timed call; return a change of what is believed, of other workloads too, if it reveals one.
 
         Args:
             plan: What ran.
@@ -188,7 +189,7 @@ class Learner:
             self.know()
             self.policy.introduce(key, _candidates(self._able(plan.workload, verdicts(plan.workload))))
             if not self.policy.expects(key, name):
-                return False
+                return None
         plain = self._plain.get(key, {}).get(name)
         estimate = None if plain is None else plain.estimate(direction)
         seconds = max(seconds, SHORTEST)
@@ -196,7 +197,7 @@ class Learner:
         if keep:
             self._timed.add((key, name))
             self._new[key.text(), name] += 1
-        return change is not None
+        return change
 
     def forget(self, op: str | None = None) -> None:
         """Drop what is known of an operation, or of all, in this process; the file stays."""
@@ -211,6 +212,32 @@ class Learner:
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
             self.outbox.drop(lambda timing: Key.parse(timing.key).group[0] == op)
+
+    def known(self, timed_here: bool, now: float) -> Wisdom:
+        """Return what is known of kernels, and the rates of this machine.
+
+        Args:
+            timed_here: Leave out what this process has not timed itself.
+            now: Unix time.
+        """
+        self.know()
+        state = self.policy.state()
+        samples = {
+            (key, name): max(int(entry[2] or 0) for entry in directions.values())
+            for key, arms in state.items()
+            for name, directions in arms.items()
+            if not timed_here or (Key.parse(key), name) in self._timed
+        }
+        return Wisdom.of(timings_of(state, samples, now, self._basis()), self._machine.calibrated())
+
+    def take_over(self, wisdom: Wisdom, trust: Trust) -> None:
+        """Learn what another process has; what this one has timed stays."""
+        self.know()
+        if trust == "own":
+            self._machine.restore(wisdom.rates)
+        timings = understood(wisdom, Path("another process"))
+        self.policy.restore(state_of(timings, trust, self._basis()), trust)
+        self.policy.rounds += 1
 
     @property
     def has_news(self) -> bool:

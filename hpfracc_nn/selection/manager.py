@@ -5,10 +5,10 @@ import os
 import threading
 import time
 import weakref
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 from hpfracc_nn.selection.answers import Answers
 from hpfracc_nn.selection.endings import enrol
@@ -21,17 +21,17 @@ from hpfracc_nn.selection.recording import Records
 from hpfracc_nn.selection.registry import watch
 from hpfracc_nn.selection.reporting import Counters
 from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged
+from hpfracc_nn.selection.sharing import Sharing
 from hpfracc_nn.selection.site import Site
+from hpfracc_nn.selection.tally import Totals
 from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
 from hpfracc_nn.selection.workload import Measurement
-
-T = TypeVar("T")
 
 MOST_MEASUREMENTS = 4096
 MOST_RETIRED = 64
 
 
-class BackendManager(Planning, Records, Answers):
+class BackendManager(Planning, Records, Sharing, Answers):
     """Chooses the kernel for each workload: the forced one, else the best by the objective.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
@@ -55,9 +55,6 @@ class BackendManager(Planning, Records, Answers):
         self._sites: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
         self._shared_sites: dict[tuple[str, str, str], Site] = {}
         self._site_numbers = itertools.count()
-        self._retired: deque[tuple[Plan, ...]] = deque()
-        self._past = Counter[str]()
-        self._past_backward = 0
         self.learner = Learner(self.settings, self._machine)
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
         watch(self)
@@ -67,6 +64,7 @@ class BackendManager(Planning, Records, Answers):
         """Make the locks anew, in a child process: a thread that the child does not have may hold them."""
         self.lock = threading.RLock()
         self.learner.after_fork()
+        self.journal.after_fork()
         self._machine.renew_lock()
 
     def configure(
@@ -146,9 +144,9 @@ class BackendManager(Planning, Records, Answers):
 
     def site(self, op: str, framework: str, label: str = "") -> Site:
         """Return a site for one caller to keep; it is reported for as long as it lives."""
-        if len(self._retired) > MOST_RETIRED:
+        if len(self.tally.retired) > MOST_RETIRED:
             self._fold()  # not where a site dies: the garbage collector must not wait for a lock
-        made = Site(self, op, framework, label, self._retired)
+        made = Site(self, op, framework, label, self.tally.retired)
         with self.lock:
             self._sites[next(self._site_numbers)] = made
         return made
@@ -199,18 +197,25 @@ class BackendManager(Planning, Records, Answers):
     def counters(self) -> Counters:
         """Return how often sites, also those that are gone, were consulted."""
         with self.lock:
-            self._fold()
-            picks, backward = self._past.copy(), self._past_backward
-            for site in self.sites():
-                for plan in site.plans():
-                    forwards, backwards = plan.uncounted()
-                    picks[plan.kernel.name] += forwards
-                    backward += backwards
-        return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
+            return self.tally.counters(self._plans_in_use())
+
+    def totals(self) -> Totals:
+        """Return how often each kernel was consulted, and took over from another one, so far."""
+        with self.lock:
+            return self.tally.totals(self._plans_in_use())
+
+    def exploration(self) -> tuple[float, float]:
+        """Return the seconds that trials took longer than the best kernel would have, and those of all calls."""
+        budget = self.learner.policy.budget
+        return budget.explored, budget.total
+
+    def overhead(self) -> float:
+        """Return the seconds that deciding and learning took so far; the look-up at each call is not in it."""
+        return self.learner.cost
 
     def retire(self, plans: tuple[Plan, ...]) -> None:
         """Keep the counts of plans that their site lets go."""
-        self._retired.append(plans)
+        self.tally.retired.append(plans)
         self._fold()
 
     def _adopt(self, settings: Settings) -> None:
@@ -221,12 +226,10 @@ class BackendManager(Planning, Records, Answers):
 
     def _fold(self) -> None:
         with self.lock:
-            retired: Iterator[tuple[Plan, ...]] = _drain(self._retired)
-            for plan in itertools.chain.from_iterable(retired):
-                forwards, backwards = plan.uncounted()
-                plan.counted = plan.forwards, plan.backwards  # one that an interrupt left in two places counts once
-                self._past[plan.kernel.name] += forwards
-                self._past_backward += backwards
+            self.tally.fold()
+
+    def _plans_in_use(self) -> Iterator[Plan]:
+        return (plan for site in self.sites() for plan in site.plans())
 
     def __copy__(self) -> "BackendManager":
         return self
@@ -265,8 +268,3 @@ def default_manager() -> BackendManager:
 def is_process_wide(manager: BackendManager) -> bool:
     """Return whether `manager` is the one that `default_manager` returns; a compiler can follow it."""
     return manager is _process_wide
-
-
-def _drain(queue: deque[T]) -> Iterator[T]:
-    while queue:
-        yield queue.popleft()

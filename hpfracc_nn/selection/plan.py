@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from hpfracc_nn.selection.decision import confidence, predictions
 from hpfracc_nn.selection.registry import Compilation, Kernel
 from hpfracc_nn.selection.sampling import LONGEST_PERIOD, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
@@ -27,6 +28,7 @@ class Plan:
             it: "prior" (the estimate), "wisdom" (an earlier process), "measured", "explore" (it is being tried), or
             "fallback" (it stands in for a kernel that failed).
         alternatives: The other kernels that accept it, with predicted seconds, fastest first.
+        doubts: The factor u of each of them.
         sample: Whether live calls are to be timed at all.
         learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
         chunk: Rows to compute at a time, None for all at once; it follows the memory that there is.
@@ -37,7 +39,11 @@ class Plan:
         granted: What `left` began with.
         told: Backward calls that were there then.
         compilation: What the first call has to compile or load, None where all is there.
-        counted: Consultations, forward and backward, that the manager has added up for good.
+        trials: Forward calls that only tried its kernel.
+        switches: How often it replaced another plan that had run.
+        failures: Exceptions and wrong results of its kernel.
+        announced: Whether the journal of its manager knows of it.
+        counted: Consultations, forward and backward, and switches that the manager has added up for good.
         kept: Room for whoever picks the plan: what it would make anew at every call.
     """
 
@@ -48,6 +54,7 @@ class Plan:
     workspace: float
     reason: str
     alternatives: tuple[tuple[str, float], ...] = ()
+    doubts: tuple[float, ...] = ()
     sample: bool = True
     learns: bool = False
     chunk: int | None = None
@@ -58,7 +65,11 @@ class Plan:
     granted: int = field(default=1, init=False)
     told: int = field(default=0, init=False)
     compilation: Compilation | None = field(init=False, repr=False)
-    counted: tuple[int, int] = field(default=(0, 0), init=False, repr=False)
+    trials: int = field(default=0, init=False)
+    switches: int = field(default=0, init=False)
+    failures: int = field(default=0, init=False)
+    announced: bool = field(default=False, init=False, repr=False)
+    counted: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False)
     kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
@@ -80,6 +91,7 @@ class Plan:
             self.workspace,
             self.reason,
             self.alternatives,
+            self.doubts,
             self.sample,
             self.learns,
             self.chunk,
@@ -93,7 +105,7 @@ class Plan:
     def renew(self, fresh: "Plan") -> None:
         """Take over what another plan says of the same kernel; the counters stay."""
         self.reason, self.provisional, self.alternatives = fresh.reason, fresh.provisional, fresh.alternatives
-        self.seconds, self.uncertainty = fresh.seconds, fresh.uncertainty
+        self.seconds, self.uncertainty, self.doubts = fresh.seconds, fresh.uncertainty, fresh.doubts
         self.cut(fresh.chunk, fresh.workspace)
 
     def grant(self, calls: int) -> None:
@@ -128,9 +140,14 @@ class Plan:
             other.backwards += 1
             self.backwards -= 1
 
-    def uncounted(self) -> tuple[int, int]:
-        """Return the consultations, forward and backward, that the manager has not added up yet."""
-        return self.forwards - self.counted[0], self.backwards - self.counted[1]
+    def uncounted(self) -> tuple[int, int, int]:
+        """Return the consultations, forward and backward, and switches that the manager has not added up yet."""
+        forwards, backwards, switches = self.counted
+        return self.forwards - forwards, self.backwards - backwards, self.switches - switches
+
+    def settle(self) -> None:
+        """Take all that there is as added up."""
+        self.counted = self.forwards, self.backwards, self.switches
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward
@@ -157,6 +174,12 @@ class Plan:
             f"while running {work.op} by {self.kernel.name} on {work.place}, rows={work.rows} n={work.n} "
             f"width={work.width}; to do without it: configure(disable={self.kernel.name!r})"
         )
+
+    @property
+    def confidence(self) -> float:
+        """The probability that no other kernel is faster; see `decision.confidence`."""
+        name = self.kernel.name
+        return confidence(name, predictions(name, self.seconds, self.uncertainty, self.alternatives, self.doubts))
 
     @property
     def countdown(self) -> int:

@@ -27,6 +27,7 @@ Trust = Literal["own", "prior"]
 WARM_UP = 2  # decisions after the first for an incumbent: one sample only bounds its time, one is kept
 AFTER_CHANGE = 4  # the longest period while little is known
 APART = 0.01  # seconds of calls between decisions, so that one of some 100 us adds 1 %; not fewer calls than above
+UNHEARD = 2  # rounds of telling, after which an arm of somebody else is tried here
 REMEMBERED = 64  # calls over which the share of backward passes is averaged
 
 
@@ -41,6 +42,8 @@ class Policy:
 
     Attributes:
         budget: What was spent, and on what.
+        share: Number and count of those who share the trials: every count-th kernel is tried here.
+        rounds: How often the others have told what they know.
 
     Raises:
         ValueError: An argument is out of its range.
@@ -65,6 +68,8 @@ class Policy:
         self.budget = Budget(explore_fraction, allowance)
         self.switch_margin = switch_margin
         self.learn = learn
+        self.share = 0, 1
+        self.rounds = 0
         self._knowledge = Knowledge()
         self._rental = Rental()
 
@@ -89,7 +94,7 @@ class Policy:
             raise ValueError("Policy.decide(candidates=[]): needs at least one; raise where every kernel refuses.")
         if calls < 1:
             raise ValueError(f"Policy.decide(calls={calls!r}): needs calls >= 1, this one included.")
-        record = self._knowledge.record(key)
+        record = self._knowledge.record(key, self.rounds)
         self._count(record, calls, calls if backwards is None else backwards)
         record.candidates = {each.name: each for each in candidates}
         found = self.predict(key, candidates)
@@ -240,10 +245,15 @@ class Policy:
         hopeful = [name for name in ready if name != record.incumbent and found[name].low < bar]
         for name in sorted(hopeful, key=lambda name: found[name].low):
             arm = found[name]
-            is_open = _is_open(record, name, arm.samples)
+            is_open = _is_open(record, name, arm.samples) and self._is_mine(record, name)
             if is_open and self.budget.allows(arm.expected_loss(now.seconds), arm.high - now.seconds):
                 return name
         return None
+
+    def _is_mine(self, record: Record, name: str) -> bool:
+        """Whether an arm is tried here; one that nobody has told of in two rounds is, whoever should have tried it."""
+        rank, count = self.share
+        return sorted(record.candidates).index(name) % count == rank or self.rounds >= record.born + UNHEARD
 
     def _purchase(self, key: Key, record: Record, calls: int, found: Mapping[str, Prediction]) -> str | None:
         """Return the arm whose code has become worth its price and may be faster here."""

@@ -4,10 +4,10 @@ Pure: the time is an argument, in seconds of any clock that never goes back. Cal
 """
 
 import math
-from collections.abc import Hashable
+from collections.abc import Iterator
 from dataclasses import dataclass
 
-from hpfracc_nn.selection.bucket import key_of
+from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.failure import Kind
 from hpfracc_nn.selection.memory import in_bytes
 from hpfracc_nn.selection.registry import Kernel
@@ -16,6 +16,8 @@ from hpfracc_nn.selection.workload import Workload
 BACK_OFF = 60.0  # seconds after the first failure; twice as long after each further one
 LONGEST = 86400.0
 MOST_HOLDS = 4096
+
+_Place = Kernel | tuple[Kernel, str | Key]
 
 
 @dataclass(slots=True)
@@ -47,7 +49,7 @@ class Quarantine:
     """
 
     def __init__(self) -> None:
-        self._holds: dict[Hashable, Hold] = {}
+        self._holds: dict[_Place, Hold] = {}
 
     def __bool__(self) -> bool:
         """Whether any kernel has failed since the last `lift`."""
@@ -94,6 +96,12 @@ class Quarantine:
             return f"quarantined for {max(1, round(hold.until - now))} s{above} after {hold.cause}"
         return None
 
+    def held(self, now: float) -> Iterator[Kernel]:
+        """Yield the kernel of each hold that lasts: one for each workload, size or computer it is left alone at."""
+        for place, hold in self._holds.items():
+            if now < hold.until:
+                yield place if isinstance(place, Kernel) else place[0]
+
     def forgive(self, kernel: Kernel, workload: Workload, *, size: float, now: float) -> None:
         """Forget the failures whose time is over, and which a success refutes: the next one counts as the first."""
         for kind in ("environment", "memory", "kernel"):
@@ -107,7 +115,7 @@ class Quarantine:
         self._holds.clear()
 
 
-def _place(kind: Kind, kernel: Kernel, workload: Workload) -> Hashable:
+def _place(kind: Kind, kernel: Kernel, workload: Workload) -> _Place:
     """Return what is left alone; a kernel is meant by itself, so that a new one of its name begins afresh."""
     if kind == "environment":
         return kernel

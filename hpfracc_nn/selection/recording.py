@@ -2,14 +2,18 @@
 
 import math
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hpfracc_nn.selection.decision import Change
+from hpfracc_nn.selection.journal import Drift, Journal
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.profiling import Block
+from hpfracc_nn.selection.telemetry import Telemetry
 from hpfracc_nn.selection.verdict import Verdict
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
 
@@ -19,6 +23,8 @@ class Records(ABC):
 
     lock: threading.RLock
     learner: Learner
+    journal: Journal
+    telemetry: Telemetry | None
     _history: deque[Measurement]
 
     def record(
@@ -70,11 +76,17 @@ class Records(ABC):
                     peak_bytes=peak_bytes,
                 )
             )
+        if self.telemetry is not None and keep:
+            self.telemetry.timed(plan, seconds, direction)
         if plan.learns:
             with self.lock:
-                if self.learner.observe(plan, seconds, direction, keep, self._verdicts_now):
+                change = self.learner.observe(plan, seconds, direction, keep, self._verdicts_now)
+                if change is not None:
                     self.reconsider()
+                    self._note_drift(plan, change)
                 is_due = self.learner.is_due
+            if change is not None:
+                self.tell()
             if is_due:
                 self.save(0.0)  # whoever computes does not wait for other processes, nor other threads for the disk
 
@@ -105,6 +117,20 @@ class Records(ABC):
             succeeded = True
         finally:
             self._history.append(block.measured(Workload(name, "python"), succeeded))
+
+    def _note_drift(self, plan: Plan, change: Change) -> None:
+        self.journal.note(
+            Drift(
+                time=time.time(),
+                workload=plan.workload,
+                kernel=plan.kernel.name,
+                direction=change.direction,
+                factor=change.factor,
+            )
+        )
+
+    @abstractmethod
+    def tell(self) -> None: ...
 
     @abstractmethod
     def _verdicts_now(self, workload: Workload) -> list[Verdict]: ...

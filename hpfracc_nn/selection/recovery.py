@@ -3,15 +3,18 @@
 import logging
 import math
 import threading
-from abc import ABC, abstractmethod
+import time
+from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from hpfracc_nn.selection.chronicle import Chronicle
 from hpfracc_nn.selection.decision import Prediction
-from hpfracc_nn.selection.failure import cause_of, kind_of
+from hpfracc_nn.selection.failure import cause_of, kind_of, text_of
 from hpfracc_nn.selection.fallback import carried_out
+from hpfracc_nn.selection.journal import Defeat, Failure, Quarantined
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.objective import eligible, handicaps
 from hpfracc_nn.selection.operations import RUN, operation
@@ -30,7 +33,7 @@ _SCOPES = {
 }
 
 
-class Recovery(ABC):
+class Recovery(Chronicle):
     """The part of a manager that lets others run in place of a kernel that fails."""
 
     lock: threading.RLock
@@ -39,9 +42,9 @@ class Recovery(ABC):
     _history: deque[Measurement]
 
     def __init__(self, clock: Callable[[], float]):
+        super().__init__()
         self._clock = clock
         self._quarantine = Quarantine()
-        self._failures: Counter[tuple[str, str]] = Counter()
 
     def run(self, op: str, /, *args: Any, **kwargs: Any) -> Any:
         """Return what a kernel of an operation of the caller's own returns for these arguments.
@@ -69,15 +72,32 @@ class Recovery(ABC):
         """Return how often each kernel failed, by its name and the class of the error."""
         with self.lock:
             found: dict[str, dict[str, int]] = {}
-            for (kernel, error), count in self._failures.items():
-                found.setdefault(kernel, {})[error] = count
+            for (_, kernel, error), count in self.tally.failures.items():
+                by_error = found.setdefault(kernel, {})
+                by_error[error] = by_error.get(error, 0) + count
             return found
+
+    def quarantined(self) -> Counter[tuple[str, str]]:
+        """Return at how many workloads, sizes or places each kernel is left alone now, by operation and kernel."""
+        with self.lock:
+            return Counter((kernel.op, kernel.name) for kernel in self._quarantine.held(self._clock()))
 
     def failed(self, plan: Plan, error: Exception, direction: Direction) -> None:
         """Record that a plan's kernel raised."""
         kind = type(error).__name__
         with self.lock:
-            self._failures[plan.kernel.name, kind] += 1
+            plan.failures += 1
+            self.tally.failures[plan.workload.op, plan.kernel.name, kind] += 1
+            self.journal.note(
+                Failure(
+                    time=time.time(),
+                    workload=plan.workload,
+                    kernel=plan.kernel.name,
+                    direction=direction,
+                    error=kind,
+                    message=text_of(error),
+                )
+            )
             self._history.append(
                 Measurement(plan.workload, plan.kernel.name, math.nan, direction, succeeded=False, error=kind)
             )
@@ -90,6 +110,17 @@ class Recovery(ABC):
             seconds = self._quarantine.add(plan.kernel, workload, kind, cause, size=size, now=now)
             for site in self.sites():
                 site.expire(plan.kernel, self._is_left_alone)
+            self.journal.note(
+                Quarantined(
+                    time=time.time(),
+                    workload=workload,
+                    kernel=plan.kernel.name,
+                    seconds=seconds,
+                    error=type(error).__name__,
+                    message=text_of(error),
+                )
+            )
+        self.tell()
         until = "until something is configured" if kind == "environment" else f"for {seconds:.0f} s"
         note = "; plans are not the deterministic ones meanwhile"
         _log.warning(
@@ -97,6 +128,21 @@ class Recovery(ABC):
             *(plan.kernel.name, workload, workload.rows, workload.n, workload.width, cause, _SCOPES[kind], until),
             note if self.settings.is_deterministic(workload.framework) else "",
         )
+
+    def defeated(self, plan: Plan, error: BaseException, direction: Direction) -> None:
+        """Note that every kernel failed at a call, the one of `plan` first, and that its error is raised."""
+        with self.lock:
+            self.journal.note(
+                Defeat(
+                    time=time.time(),
+                    workload=plan.workload,
+                    kernel=plan.kernel.name,
+                    direction=direction,
+                    error=type(error).__name__,
+                    message=text_of(error),
+                )
+            )
+        self.tell()
 
     def forgive(self, plan: Plan, *, at_once: bool = False) -> None:
         """Forget earlier failures of a plan's kernel, because it works; `at_once` also while it is left alone."""

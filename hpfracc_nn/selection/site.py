@@ -1,5 +1,6 @@
 """What a call site keeps: the plans it was given, found again in a fraction of a microsecond."""
 
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Hashable
@@ -107,6 +108,11 @@ class Site:
             every = (*self._plans.values(), *self._others.values())
             return tuple(dict.fromkeys(every))  # an interrupt may leave one in two places
 
+    def in_use(self) -> tuple[Plan, ...]:
+        """Return the same without those that were only tried or are replaced."""
+        with self.manager.lock:
+            return tuple(self._plans.values())
+
     def follow(self, follower: Follower) -> None:
         """Tell `follower` from now on when plans are let go, for as long as it lives."""
         with self.manager.lock:
@@ -130,19 +136,23 @@ class Site:
                 if plan.kernel is kernel and matches(plan):
                     plan.expire()
 
-    def stand_in(self, plan: Plan, tried: Collection[str], direction: Direction) -> Plan | None:
+    def stand_in(
+        self, plan: Plan, tried: Collection[str], direction: Direction, error: BaseException | None = None
+    ) -> Plan | None:
         """Return what runs in place of `plan`, whose kernel failed, and count the consultation for it.
 
         Args:
             plan: It was picked here.
             tried: Names of the kernels that failed at this call.
             direction: Of the pass.
+            error: What the kernel raised, if it is told.
 
         Returns:
             None where no kernel is left.
         """
-        with self.manager.lock:
-            found = self.manager.stand_in(plan.workload, tried)
+        manager, started = self.manager, time.perf_counter()
+        with manager.lock:
+            found = manager.stand_in(plan.workload, tried)
             if found is None:
                 return None
             key, name = self._key_of(plan), found.kernel.name
@@ -153,7 +163,10 @@ class Site:
                 kept = self._others.setdefault((key, name), found)
             kept.cut(found.chunk, found.workspace)
             plan.move(kept, direction)
-            return kept
+            manager.tally.stand_ins[self.op, name] += 1
+            manager.chosen(self, plan, kept, "fallback", time.perf_counter() - started, direction, error)
+        manager.tell()
+        return kept
 
     def _key_of(self, plan: Plan) -> Hashable:
         """Return what `plan` was picked for; its workload where it is no longer kept here."""
@@ -163,7 +176,7 @@ class Site:
         return next((key for (key, _), kept in self._others.items() if kept is plan), plan.workload)
 
     def _ask(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
-        manager = self.manager
+        manager, started = self.manager, time.perf_counter()
         with manager.lock:
             epoch = manager.epoch  # read before planning: a change meanwhile makes the next pick ask again
             if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
@@ -173,7 +186,10 @@ class Site:
             if plan is None:
                 plan = manager.draft(self._described(describe))
                 self._plans[key] = plan
-            return plan
+            if not plan.learns:  # else the call itself decides
+                manager.chosen(self, None, plan, plan.reason, time.perf_counter() - started)
+        manager.tell()
+        return plan
 
     def _let_go(self) -> None:
         plans = self.plans()
@@ -186,59 +202,67 @@ class Site:
 
     def _decide(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
         """Return what runs now, which may be another plan for this call or from now on."""
-        manager = self.manager
+        manager, started = self.manager, time.perf_counter()
         with manager.lock:
             if self._plans.get(key) is not plan or plan.left > 0:  # another thread decided while this one waited
                 return self._plans.get(key, plan)
             if manager.has_changed(self.framework):
                 plan.forwards -= 1
                 return self.pick(key, describe)
-            if not plan.learns:
-                return self._renewed(key, plan)
-            backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
-            name, reason, period, provisional = manager.decide(plan, plan.granted, backwards)
-            self._tried.pop(key, None)
-            if name == plan.kernel.name:
-                self._justify(plan, reason, provisional)
-                plan.grant(period)
-                return plan
-            chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
-            manager.refit(chosen)
-            if reason == "explore":
-                self._others[key, name] = self._tried[key] = chosen
-                plan.left = plan.granted = 1
-                chosen.grant(NEVER)
-            else:
-                self._justify(chosen, reason, provisional)
-                chosen.grant(period)
-                self._replace(key, plan, chosen)
-            plan.move(chosen, "forward")
-            return chosen
+            chosen, reason = self._learnt(key, plan) if plan.learns else self._renewed(key, plan)
+            manager.chosen(self, plan, chosen, reason, time.perf_counter() - started)
+        manager.tell()
+        return chosen
+
+    def _learnt(self, key: Hashable, plan: Plan) -> tuple[Plan, str]:
+        """Return what runs in place of a plan that learns, which may be itself, and why."""
+        manager = self.manager
+        backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
+        name, reason, period, provisional = manager.decide(plan, plan.granted, backwards)
+        self._tried.pop(key, None)
+        if name == plan.kernel.name:
+            self._justify(plan, reason, provisional)
+            plan.grant(period)
+            return plan, plan.reason
+        chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
+        manager.refit(chosen)
+        if reason == "explore":
+            self._others[key, name] = self._tried[key] = chosen
+            plan.left = plan.granted = 1
+            chosen.trials += 1
+            chosen.grant(NEVER)
+        else:
+            self._justify(chosen, reason, provisional)
+            chosen.grant(period)
+            self._replace(key, plan, chosen)
+        plan.move(chosen, "forward")
+        return chosen, reason
 
     def _justify(self, plan: Plan, reason: str, provisional: bool) -> None:
         """Note why `plan` runs, and where that is another reason than before, what is expected of it now."""
         if (reason, provisional) != (plan.reason, plan.provisional) and plan.reason != "forced":
             plan.renew(self.manager.plan_with(plan.kernel.name, reason, plan.workload))
 
-    def _renewed(self, key: Hashable, plan: Plan) -> Plan:
-        """Return the plan that is right now in place of one that does not learn."""
+    def _renewed(self, key: Hashable, plan: Plan) -> tuple[Plan, str]:
+        """Return the plan that is right now in place of one that does not learn, and why."""
         fresh = self.manager.plan(plan.workload)
         if fresh.kernel is plan.kernel:
             plan.renew(fresh)
             plan.postpone()
-            return plan
+            return plan, plan.reason
         chosen = self._others.get((key, fresh.kernel.name)) or fresh.twin()
         chosen.renew(fresh)
         chosen.granted = 1
         chosen.postpone()
         self._replace(key, plan, chosen)
         plan.move(chosen, "forward")
-        return chosen
+        return chosen, chosen.reason
 
     def _replace(self, key: Hashable, plan: Plan, chosen: Plan) -> None:
         """Keep `chosen` from now on; an interrupt in between leaves one of the two, or one twice: see `plans`."""
         if plan.forwards > 1 or plan.backwards:  # not only for the call that `chosen` will have run
             self._others[key, plan.kernel.name] = plan
+            chosen.switches += 1
         self._plans[key] = chosen
         self._others.pop((key, chosen.kernel.name), None)
         plan.left = NEVER

@@ -102,7 +102,7 @@ def plan_of(
     found = {each.kernel.name: (each.seconds, each.uncertainty) for each in (chosen, *ranked)}
     for kernel, said in (believed or {}).items():
         found[kernel] = said.seconds, said.high / said.seconds
-    others = sorted((seconds, kernel) for kernel, (seconds, _) in found.items() if kernel != name)
+    others = sorted((seconds, kernel, doubt) for kernel, (seconds, doubt) in found.items() if kernel != name)
     seconds, uncertainty = found[name]
     return Plan(
         kernel=chosen.kernel,
@@ -111,7 +111,8 @@ def plan_of(
         uncertainty=uncertainty,
         workspace=chosen.workspace,
         reason="forced" if settings.forced else why(reason, name, ranked, provisional),
-        alternatives=tuple((kernel, seconds) for seconds, kernel in others),
+        alternatives=tuple((kernel, seconds) for seconds, kernel, _ in others),
+        doubts=tuple(doubt for _, _, doubt in others),
         sample=settings.sample,
         learns=learns,
         chunk=chosen.rows,

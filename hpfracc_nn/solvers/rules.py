@@ -15,6 +15,7 @@ INTERPRETATIONS = (ITO, STRATONOVICH)
 NOISE_TYPES = ("additive", "diagonal", "scalar", "general")
 DRIVERS = {
     "brownian": "Brownian motion",
+    "semimartingale": "a continuous semimartingale",
     "fractional": "fractional Brownian motion",
     "smooth": "a noise with integrable paths",
     "jumps": "a process with jumps",
@@ -91,6 +92,7 @@ class Case:
         scheme: By name.
         hurst: Of a fractional driver, the least.
         is_open: Whether `hurst` is an end that is not reached, as the bound of a learned index.
+        noise: What the noise is called, for messages.
     """
 
     driver: str
@@ -100,6 +102,17 @@ class Case:
     scheme: str
     hurst: float = 0.5
     is_open: bool = False
+    noise: str = "a noise"
+
+    def __str__(self) -> str:
+        order = "alpha=1" if self.alpha >= 1 else f"alpha={self.alpha:g}"
+        kind = DRIVERS[self.driver]
+        if self.driver == "fractional":
+            kind = f"paths like those of {kind} of H={self.hurst:g}"
+        return (
+            f"scheme={self.scheme!r}, interpretation={self.interpretation!r}, {order}, noise_type={self.noise_type!r}, "
+            f"driven by {self.noise}: {kind}"
+        )
 
 
 def _order(a: float, b: float = 0, c: float = 0) -> Order:
@@ -120,6 +133,10 @@ RULES: tuple[Rule, ...] = (
     Rule("brownian", (STRATONOVICH,), ("general",), "reversible_heun", _order(0.5)),
     Rule("brownian", INTERPRETATIONS, ("additive",), "euler", _order(-0.5, 1), has_memory=True),
     Rule("brownian", (ITO,), _MULTIPLICATIVE, "euler", _order(-0.5, 1), has_memory=True),
+    Rule("semimartingale", INTERPRETATIONS, ("additive",), "euler"),
+    Rule("semimartingale", (ITO,), _MULTIPLICATIVE, "euler"),
+    Rule("semimartingale", INTERPRETATIONS, ("additive",), "heun"),
+    Rule("semimartingale", (STRATONOVICH,), _MULTIPLICATIVE, "heun"),
     Rule("fractional", INTERPRETATIONS, ("additive",), "euler", Order(((1, 0, 0), (0.5, 0, 1)))),
     Rule("fractional", INTERPRETATIONS, ("additive",), "heun", _order(0.5, 0, 1)),
     Rule("fractional", (STRATONOVICH,), _MULTIPLICATIVE, "euler", _order(-1, 0, 2), above=1 / 2),
@@ -167,8 +184,8 @@ REASONS: tuple[Reason, ...] = (
     ),
     Reason(
         lambda case: case.driver == "fractional" and case.interpretation == ITO,
-        "a fractional Brownian motion is no semimartingale, and a diffusion that depends on the state has no Ito "
-        "integral against it; pass interpretation='stratonovich', the integral along each path",
+        "the noise is no semimartingale, and a diffusion that depends on the state has no Ito integral against it; "
+        "pass interpretation='stratonovich', the integral along each path",
     ),
     Reason(
         lambda case: case.driver == "fractional" and case.scheme == "euler",
@@ -186,7 +203,9 @@ REASONS: tuple[Reason, ...] = (
         "'additive'",
     ),
     Reason(
-        lambda case: case.driver == "smooth",
+        lambda case: (
+            case.driver in ("smooth", "semimartingale") and case.scheme in ("milstein", "srk", "reversible_heun")
+        ),
         "its formula is that of Brownian increments; pass scheme='euler' or 'heun'",
     ),
     Reason(
@@ -219,7 +238,9 @@ def driver_of(noise: Noise) -> str:
         return "brownian"
     if not noise.is_continuous:
         return "jumps"
-    return "smooth" if noise.regularity >= 1 else "fractional"
+    if noise.regularity >= 1:
+        return "smooth"
+    return "semimartingale" if noise.is_semimartingale else "fractional"
 
 
 def rule_of(owner: str, case: Case) -> Rule:
@@ -232,11 +253,8 @@ def rule_of(owner: str, case: Case) -> Rule:
         if rule.takes(case):
             return rule
     reason = next(reason.text for reason in REASONS if reason.applies(case))
-    order = "alpha=1" if case.alpha >= 1 else f"alpha={case.alpha:g}"
-    driver = DRIVERS[case.driver] + (f" of H={case.hurst:g}" if case.driver == "fractional" else "")
     raise ValueError(
-        f"{owner}(scheme={case.scheme!r}, interpretation={case.interpretation!r}, {order}, noise_type="
-        f"{case.noise_type!r}, driven by {driver}): {reason}. Allowed for this driver are:\n"
+        f"{owner}({case}): {reason}. Allowed for this driver are:\n"
         f"{table([rule for rule in RULES if rule.driver == case.driver])}"
     )
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpfracc_nn.layers.estimates import Estimates
+from hpfracc_nn.layers.estimates import LeastSquares
 
 Model = Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]
 
@@ -20,7 +20,7 @@ _NEAR_ZERO = 1e-2  # of a parameter's first value
 
 
 @dataclass(frozen=True)
-class Fit(Estimates):
+class Fit(LeastSquares):
     """Estimates of a fractional model.
 
     Attributes:
@@ -176,11 +176,20 @@ def scale_of(jacobian: np.ndarray) -> np.ndarray:
     return np.where(found > 0, found, 1.0)
 
 
-def covariance_of(jacobian: np.ndarray, variance: float, names: Sequence[str]) -> np.ndarray:
-    """Return the covariance of estimates, from the Jacobian of the predictions and the variance of an observation.
+def covariance_of(
+    jacobian: np.ndarray, variance: float, names: Sequence[str], owner: str = "fit_fde", what: str = "observations"
+) -> np.ndarray:
+    """Return the covariance of estimates.
+
+    Args:
+        jacobian: Of the predictions, [predictions, parameters].
+        variance: Of a prediction's error; the errors of several are independent.
+        names: Of the parameters.
+        owner: Who fits, for messages.
+        what: Is predicted.
 
     Raises:
-        ValueError: The observations do not determine all parameters; the text names those that they do not.
+        ValueError: The predictions do not determine all parameters; the text names those that they do not.
     """
     scale = scale_of(jacobian)
     _, sizes, directions = np.linalg.svd(jacobian / scale, full_matrices=False)
@@ -188,11 +197,11 @@ def covariance_of(jacobian: np.ndarray, variance: float, names: Sequence[str]) -
         loose = np.abs(directions[-1])
         unknown = [repr(name) for name, part in zip(names, loose, strict=True) if part > _PART * loose.max()]
         if len(unknown) == 1:
-            what = f"tell nothing of {unknown[0]}"
+            missing = f"tell nothing of {unknown[0]}"
         else:
-            what = f"do not tell {', '.join(unknown[:-1])} and {unknown[-1]} from one another"
+            missing = f"do not tell {', '.join(unknown[:-1])} and {unknown[-1]} from one another"
         raise ValueError(
-            f"fit_fde(params): the observations {what}; fix {'it' if len(unknown) == 1 else 'all but one'}, or observe "
+            f"{owner}(params): the {what} {missing}; fix {'it' if len(unknown) == 1 else 'all but one'}, or observe "
             "what depends on it."
         )
     half = directions.T / sizes / scale[:, None]

@@ -98,9 +98,13 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
     if not 0 < level < 1:
         raise ValueError(f"whittle(level={level}): needs 0 < level < 1; pass for example 0.95.")
     path = _path("whittle", x)
-    if np.ptp(np.diff(path)) <= _ROUNDING * np.finfo(np.float64).eps * np.abs(path).max():
+    size = _size(path)
+    path = path / size
+    changes = np.diff(path)
+    if np.ptp(changes) <= _ROUNDING * np.finfo(np.float64).eps * np.abs(path).max():
         raise ValueError("whittle(x): needs increments that vary; those of a straight line have no Hurst index.")
-    spectrum = _Spectrum(np.diff(path))
+    unit = _size(changes)  # the squares of what is near 1 neither overflow nor vanish
+    spectrum = _Spectrum(changes / unit)
     hurst, ratio = spectrum.best(has_noise)
     variance = spectrum.variance(hurst, ratio)
     deviation = spectrum.deviation(hurst, ratio, has_noise)
@@ -110,8 +114,8 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
         standard_error=deviation,
         interval=(max(0.0, hurst - half), min(1.0, hurst + half)),
         level=level,
-        scale=math.sqrt(variance) * step**-hurst,
-        noise=math.sqrt(ratio * variance),
+        scale=math.sqrt(variance) * unit * size * step**-hurst,
+        noise=math.sqrt(ratio * variance) * unit * size,
     )
 
 
@@ -131,12 +135,14 @@ def structure_function(
     Raises:
         ValueError: There are fewer than 32 samples, one of them is not finite, all are the same, or a lag or power is
             out of range.
+        TypeError: A lag is no whole number.
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1.
     """
     path = _path("structure_function", x)
     n = path.size
-    steps = np.unique(np.geomspace(1, n // 10, 12).round().astype(int) if lags is None else np.asarray(lags))
+    given = np.geomspace(1, n // 10, 12).round().astype(int) if lags is None else lags
+    steps = np.unique([errors.count("structure_function", "lags", lag, 0) for lag in given])
     if steps.size < 2 or steps[0] < 1 or steps[-1] >= n:
         raise ValueError(
             f"structure_function(lags={lags}): needs two lags or more, from 1 to {n - 1}; pass for example "
@@ -249,6 +255,11 @@ class _Spectrum:
 
         mixed = pairs(weights * sines**2, weights)
         return slopes @ slopes.T + (mixed + mixed.T) / 2 - pairs(weights * sines, weights * sines)
+
+
+def _size(x: np.ndarray) -> float:
+    """Return the power of two that is nearest below the largest number: a division by it does not round."""
+    return 2.0 ** (math.frexp(float(np.abs(x).max()))[1] - 1)
 
 
 def _path(owner: str, x: np.ndarray) -> np.ndarray:

@@ -1,28 +1,30 @@
 """What the call sites of a model did while it was watched, over stages and over a resumed run."""
 
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
 
 from hpfracc_nn.selection import Plan, ReportRow, Site
-from hpfracc_nn.selection.reporting import summary
+from hpfracc_nn.selection.journal import MOST_LOOKS, Look
+from hpfracc_nn.selection.reporting import Counts, row_of, shared
 
-SCHEMA = 1
+SCHEMA = 2
 
 Key = tuple[Any, ...]  # name, kernel, then the workload's fields: what tells two rows apart
 
 
 @dataclass(slots=True)
-class _Watched:
-    """A plan of one site, and the calls of it that are not to be counted."""
+class Watched:
+    """A plan of one site, and the counts of it that are not to be counted."""
 
     name: str
     plan: Plan
-    forwards: int
-    backwards: int
+    past: Counts
 
-    def calls(self) -> tuple[int, int]:
-        return self.plan.forwards - self.forwards, self.plan.backwards - self.backwards
+    def counts(self) -> Counts:
+        """Return what the plan counted since."""
+        return Counts.of(self.plan).minus(self.past)
 
 
 class Ledger:
@@ -34,8 +36,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._sites: dict[str, Site] = {}
-        self._watched: dict[Plan, _Watched] = {}
-        self._paused: dict[Plan, tuple[int, int]] = {}
+        self._watched: dict[Plan, Watched] = {}
+        self._paused: dict[Plan, Counts] = {}
         self._past: dict[Key, ReportRow] = {}
 
     def attach(self, sites: Mapping[str, Site]) -> None:
@@ -62,31 +64,28 @@ class Ledger:
     def pause(self) -> None:
         """Leave out the calls from here to `resume`."""
         self._watch(count=True)
-        self._paused = {plan: watched.calls() for plan, watched in self._watched.items()}
+        self._paused = {plan: watched.counts() for plan, watched in self._watched.items()}
 
     def resume(self) -> None:
         """Count again."""
         self._watch(count=True)
         for plan, watched in self._watched.items():
-            forwards, backwards = self._paused.get(plan, (0, 0))
-            watched.forwards = plan.forwards - forwards
-            watched.backwards = plan.backwards - backwards
+            watched.past = Counts.of(plan).minus(self._paused.get(plan, Counts()))
 
-    def look(self) -> list[tuple[str, Plan, int, int]]:
-        """Return (name, plan, forward calls, backward calls) of every plan since `attach`."""
+    def look(self) -> list[Watched]:
+        """Return every plan with its counts since `attach`."""
         self._watch(count=True)
-        return [(watched.name, watched.plan, *watched.calls()) for watched in list(self._watched.values())]
+        return list(self._watched.values())
 
     def rows(self) -> list[ReportRow]:
         """Return one row per site and workload that was consulted, the most consulted first within a site.
 
         A row's share is its part of all calls.
         """
-        found = [row for row in self._collected().values() if _calls(row)]
-        total = sum(map(_calls, found))
+        found = [row for row in self._collected().values() if row.counts.calls]
         places = {name: place for place, name in enumerate(dict.fromkeys(row.label for row in found))}
-        found.sort(key=lambda row: (places[row.label], -_calls(row)))
-        return [replace(row, share=_calls(row) / total) for row in found]
+        found.sort(key=lambda row: (places[row.label], -row.counts.calls))
+        return shared(found)
 
     def state(self) -> dict[str, Any]:
         """Return the counts in numbers, strings, lists and dicts only."""
@@ -109,15 +108,33 @@ class Ledger:
     def _add(self, name: str, plans: Iterable[Plan], *, count: bool) -> None:
         for plan in plans:
             if plan not in self._watched:
-                past = (0, 0) if count else (plan.forwards, plan.backwards)
-                self._watched[plan] = _Watched(name, plan, *past)
+                self._watched[plan] = Watched(name, plan, Counts() if count else Counts.of(plan))
 
     def _collected(self) -> dict[Key, ReportRow]:
         rows = dict(self._past)
-        for name, plan, forwards, backwards in self.look():
-            key = (name, plan.kernel.name, *astuple(plan.workload))
-            rows[key] = _added(rows.get(key), _row(name, plan, forwards, backwards))
+        for each in self.look():
+            key = (each.name, each.plan.kernel.name, *astuple(each.plan.workload))
+            rows[key] = _added(rows.get(key), row_of(each.name, each.plan, each.counts()))
         return rows
+
+
+class Steps:
+    """How often each kernel had been consulted after some steps: at most a few hundred, spread over the run."""
+
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+        self.looks: list[Look] = []
+
+    def add(self, step: int, watched: Iterable[Watched]) -> None:
+        """Keep the counts after a step; of too many every other one goes."""
+        uses: dict[tuple[str, str], int] = {}
+        for each in watched:
+            use = each.plan.workload.op, each.plan.kernel.name
+            uses[use] = uses.get(use, 0) + each.counts().calls
+        self.steps.append(step)
+        self.looks.append(Look(time.time(), uses))
+        if len(self.steps) > MOST_LOOKS:
+            del self.steps[1::2], self.looks[1::2]
 
 
 def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
@@ -129,45 +146,13 @@ def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
     return {name: count / whole if whole else 0.0 for name, count in totals.items()}
 
 
-def _row(name: str, plan: Plan, forwards: int, backwards: int) -> ReportRow:
-    work = plan.workload
-    second = plan.alternatives[0][1] if plan.alternatives else None
-    return ReportRow(
-        label=name,
-        op=work.op,
-        workload=summary(work),
-        dtype=work.dtype,
-        device=work.device,
-        backend=plan.backend,
-        algorithm=plan.algorithm,
-        forwards=forwards,
-        backwards=backwards,
-        share=0.0,  # known when all rows are
-        forward_ms=milliseconds(plan.quantile("forward")),
-        backward_ms=milliseconds(plan.quantile("backward")),
-        predicted_ms=1e3 * plan.seconds,
-        speed_up=second / plan.seconds if second is not None and plan.seconds else None,
-        reason=plan.reason,
-    )
-
-
-def _calls(row: ReportRow) -> int:
-    return row.forwards + row.backwards
-
-
-def milliseconds(seconds: float | None) -> float | None:
-    """Return `seconds` in milliseconds."""
-    return None if seconds is None else 1e3 * seconds
-
-
 def _added(past: ReportRow | None, row: ReportRow) -> ReportRow:
-    """Return `row` with the calls of `past`, and its times where `row` has none."""
+    """Return `row` with the counts of `past`, and its times where `row` has none."""
     if past is None:
         return row
     return replace(
         row,
-        forwards=past.forwards + row.forwards,
-        backwards=past.backwards + row.backwards,
+        **past.counts.plus(row.counts)._asdict(),
         forward_ms=past.forward_ms if row.forward_ms is None else row.forward_ms,
         backward_ms=past.backward_ms if row.backward_ms is None else row.backward_ms,
     )

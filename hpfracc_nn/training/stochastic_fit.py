@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
 from scipy import stats
+
+from hpfracc_nn.layers.estimates import Estimates
 
 
 @dataclass(frozen=True)
-class StochasticFit:
+class StochasticFit(Estimates):
     """Estimates by simulated moments.
 
     Attributes:
@@ -25,9 +26,6 @@ class StochasticFit:
         converged: Whether the optimisation did, in its last round; where not, neither estimates nor errors hold.
     """
 
-    names: tuple[str, ...]
-    values: np.ndarray
-    covariance: np.ndarray
     statistic: float
     freedom: int
     observed: int
@@ -37,23 +35,9 @@ class StochasticFit:
     converged: bool
 
     @property
-    def estimates(self) -> dict[str, float]:
-        """The estimates by name."""
-        return dict(zip(self.names, self.values.tolist(), strict=True))
-
-    @property
-    def standard_errors(self) -> dict[str, float]:
-        """The standard errors by name."""
-        return dict(zip(self.names, np.sqrt(np.diag(self.covariance)).tolist(), strict=True))
-
-    @property
     def intervals(self) -> dict[str, tuple[float, float]]:
         """The confidence intervals by name, by the normal distribution."""
-        half = float(stats.norm.ppf((1 + self.level) / 2))
-        return {
-            name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
-            for name, value in self.estimates.items()
-        }
+        return self.intervals_at(self.level)
 
     @property
     def p_value(self) -> float:
@@ -62,11 +46,7 @@ class StochasticFit:
 
     def summary(self) -> str:
         """Return a table of the estimates, and what to think of them."""
-        width = max(len(name) for name in self.names)
-        lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * self.level:g} % interval"]
-        for name, value in self.estimates.items():
-            low, high = self.intervals[name]
-            lines.append(f"{name:{width}}  {value:12.6g}  {self.standard_errors[name]:12.3g}  [{low:.6g}, {high:.6g}]")
+        lines = self.table(self.level)
         lines.append(f"{self.observed} paths observed, {self.simulated} simulated, {self.evaluations} evaluations")
         if not self.converged:
             lines.append("the optimisation has not converged: neither the estimates nor their errors hold")

@@ -25,13 +25,23 @@ HOW: dict[str, Callable[[ReportRow], str]] = {
     "Forward ms": lambda row: _number(row.forward_ms, ".3g"),
     "Backward ms": lambda row: _number(row.backward_ms, ".3g"),
     "Predicted ms": lambda row: _number(row.predicted_ms, ".3g"),
+}
+WHY: dict[str, Callable[[ReportRow], str]] = {
     "x vs 2nd best": lambda row: _number(row.speed_up, ".3g"),
+    "Confidence %": lambda row: f"{100 * row.confidence:.0f}",
+    "Explored %": lambda row: _number(None if row.explored is None else 100 * row.explored, ".1f"),
+    "Switches": lambda row: str(row.switches),
+    "Failures": lambda row: str(row.failures),
     "Reason": lambda row: row.reason,
 }
+PARTS = (WHAT, HOW, WHY)
+ALL = {**WHAT, **HOW, **WHY}
+TEXT = (*WHAT, "Reason")  # the columns that hold no number
 TITLE = "Which kernel ran"
 CAPTION = (
     "Input: rows x n x width. Forward and backward ms: 20 % quantiles of sampled calls; "
-    "predicted: both together. x vs 2nd best: predicted."
+    "predicted: both together. x vs 2nd best: predicted. Confidence: that none is faster. "
+    "Explored: calls that only tried the kernel."
 )
 
 
@@ -51,19 +61,31 @@ def render(rows: Sequence[ReportRow], form: str) -> str:
 
 
 def plain(rows: Sequence[ReportRow], width: int | None = None) -> str:
-    """Return the table as text, in two parts if it is wider than `width`."""
-    text = _aligned(_cells(rows, {**WHAT, **HOW}))
+    """Return the table as text, in three parts if it is wider than `width`."""
+    text = _aligned(_cells(rows, ALL))
     if width is not None and max(map(len, text)) > width:
-        parts = [_headed(_numbered(rows, part)) for part in (WHAT, HOW)]
-        text = [*_aligned(parts[0]), "", *_aligned(parts[1])]
+        first, *others = [_aligned(_headed(_numbered(rows, part))) for part in PARTS]
+        text = [*first, *(line for part in others for line in ("", *part))]
     return "\n".join([TITLE, *text, CAPTION, ""])
+
+
+def markdown(rows: Sequence[ReportRow], footer: str) -> str:
+    """Return the table in Markdown, with what is said below it."""
+    header, *lines = cells(rows)
+    marked = [" | ".join(line) for line in (header, ["---"] * len(header), *lines)]
+    return "\n".join([*(f"| {line} |" for line in marked), "", CAPTION, "", footer])
+
+
+def cells(rows: Sequence[ReportRow]) -> list[list[str]]:
+    """Return the header and a line for each row, as text."""
+    return _cells(rows, ALL)
 
 
 def _rich(rows: Sequence[ReportRow]) -> str:
     console = importlib.import_module("rich.console").Console(markup=False, highlight=False)
-    parts = [_cells(rows, {**WHAT, **HOW})]
+    parts = [_cells(rows, ALL)]
     if _rich_width(parts[0]) > console.width:
-        parts = [_numbered(rows, WHAT), _numbered(rows, HOW)]
+        parts = [_numbered(rows, part) for part in PARTS]
     with console.capture() as captured:
         console.print(TITLE, style="bold")
         for header, *lines in parts:
@@ -71,7 +93,7 @@ def _rich(rows: Sequence[ReportRow]) -> str:
                 box=importlib.import_module("rich.box").SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0)
             )
             for name in header:
-                table.add_column(_folded(name), justify="right" if name in HOW and name != "Reason" else "left")
+                table.add_column(_folded(name), justify="left" if name in TEXT else "right")
             for line in lines:
                 table.add_row(*line)
             console.print(table)
@@ -87,7 +109,7 @@ def _rich_width(cells: Sequence[Sequence[str]]) -> int:
 
 
 def _folded(name: str) -> str:
-    return textwrap.fill(name, 9)
+    return textwrap.fill(name, 10)  # "Confidence"
 
 
 def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.layers.estimates import Estimates
+from hpfracc_nn.layers.estimates import LeastSquares
 
 Model = Any  # an `ARFIMA`, which imports this file
 
@@ -31,7 +31,7 @@ _DONE = 1e-14  # of the sum of squares, that a step would still take away
 
 
 @dataclass(frozen=True)
-class ArfimaEstimates(Estimates):
+class ArfimaEstimates(LeastSquares):
     """What `ARFIMA.fit` has found: alpha, the mean, and the lags' coefficients ar1, ar2, ..., as far as it looked.
 
     Standard errors are NaN where the sum of squares has no minimum inside the bounds of alpha.

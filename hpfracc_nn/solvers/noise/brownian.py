@@ -31,4 +31,6 @@ class Brownian(Noise):
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""
-        return source.normal((n_steps, *shape)) * math.sqrt(dt), ()
+        found = source.normal((n_steps, *shape))
+        found *= math.sqrt(dt)
+        return found, ()

@@ -53,11 +53,6 @@ class MarkovNoise(HurstNoise):
             )
         object.__setattr__(self, "n_states", errors.count(owner, "n_states", self.n_states, _FEWEST))
 
-    @property
-    def is_semimartingale(self) -> bool:
-        """The states are, and so is their sum."""
-        return True
-
     def rates(self, n_steps: int, dt: float) -> np.ndarray:
         """Return the rates at which the states decay, [n_states], on a mesh of so many steps."""
         return markov.geometric(self.form, self.n_states, *self.interval, n_steps, dt)

@@ -42,8 +42,11 @@ class Noise(ABC):
 
     @property
     def is_semimartingale(self) -> bool:
-        """Whether sums of left-point values times increments converge to an Ito integral."""
-        return True
+        """Whether sums of left-point values times increments converge to an Ito integral as steps become short.
+
+        By default where paths jump, have bounded variation, or are as regular as those of Brownian motion.
+        """
+        return not self.is_continuous or self.regularity >= 1 or (self.regularity == 0.5 and not self.is_open)
 
     @property
     def regularity(self) -> float:

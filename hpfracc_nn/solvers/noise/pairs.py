@@ -9,7 +9,7 @@ from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.noise import Shape
 from hpfracc_nn.solvers.noise.source import Source
 
-_AT_ONCE = 1 << 14  # complex numbers: 256 KiB in double precision, which the allocator hands out again
+_AT_ONCE = 1 << 15  # complex numbers: 512 KiB in double precision, which stay in the cache
 
 
 def in_pairs(
@@ -30,6 +30,5 @@ def in_pairs(
     if not pairs or not math.prod(channels):
         return source.normal((n_steps, *shape))  # nothing
     most = max(1, _AT_ONCE // (math.prod(channels) * length))
-    some = [source.parts(drawn(min(most, pairs - begin))) for begin in range(0, pairs, most)]
-    both = some[0] if len(some) == 1 else source.joined(some, 1)
+    both = source.by_time((drawn(min(most, pairs - begin)) for begin in range(0, pairs, most)), pairs)
     return both[:, :paths].reshape(n_steps, *shape)

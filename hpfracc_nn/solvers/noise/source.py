@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -49,8 +50,13 @@ class Source(Protocol):
         """
         ...
 
-    def parts(self, x: Array) -> Array:
-        """Return complex [m, ..., n] as [n, 2 m, ...]: m real parts, then m imaginary ones, time first."""
+    def by_time(self, pairs: Iterable[Array], count: int) -> Array:
+        """Return complex arrays [m, ..., n] as one real array, time first: [n, 2 count, ...].
+
+        Args:
+            pairs: Taken one after the other; of each there are m real parts, then m imaginary ones.
+            count: The sum of all m, at least 1.
+        """
         ...
 
     def joined(self, some: list[Array], axis: int) -> Array:
@@ -105,10 +111,10 @@ class NumpySource:
         pairs = self.normal((*shape, 2)) * self.cast(scale)[..., None]
         return pairs.view(np.result_type(self.dtype, np.complex64))[..., 0]
 
-    def parts(self, x: np.ndarray) -> np.ndarray:
-        """See `Source.parts`."""
-        both = np.concatenate([x.real, x.imag])
-        return np.ascontiguousarray(np.moveaxis(both, -1, 0))
+    def by_time(self, pairs: Iterable[np.ndarray], count: int) -> np.ndarray:
+        """See `Source.by_time`."""
+        both = [np.moveaxis(part, -1, 0) for x in pairs for part in (x.real, x.imag)]
+        return np.concatenate(both, 1)
 
     def joined(self, some: list[np.ndarray], axis: int) -> np.ndarray:
         """See `Source.joined`."""

@@ -123,6 +123,29 @@ VOLTERRA_WEIGHTS: dict[str, type[Hybrid] | type[Average] | type[Isometry] | type
 }
 
 
+@dataclass(frozen=True)
+class OfRates:
+    """The weights of f_j + g_j dW_j / h, which is one product less for each step: w times h.
+
+    Attributes:
+        weights_of: What w is.
+    """
+
+    weights_of: VolterraWeights
+
+    @property
+    def name(self) -> str:
+        return self.weights_of.name
+
+    @property
+    def sets(self) -> int:
+        return self.weights_of.sets
+
+    def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
+        """See `VolterraWeights.weights`."""
+        return Weights(self.weights_of.weights(alpha, n_steps, dt, xp).columns * dt, None)
+
+
 def residual(alpha: Array, dt: float, xp: Namespace) -> Array:
     """Return sigma, the deviation of the newest cell's integral about its projection on the increment; [a].
 

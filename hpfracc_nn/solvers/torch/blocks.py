@@ -17,8 +17,21 @@ from torch import Tensor
 
 from hpfracc_nn.solvers.torch.noise import NoisePath
 from hpfracc_nn.solvers.torch.problem import Progress
+from hpfracc_nn.solvers.torch.wrapped import is_finite
 
 Tensors = tuple[Tensor, ...]
+
+_NUMBERS = 1 << 16  # of the states of a block, which each step's sum over its own block reads from the cache
+_SHORTEST, _LONGEST = 16, 128  # steps: the graph of one block is held when it is replayed
+
+
+def steps_of_block(numbers: int) -> int:
+    """Return how many steps a block has for states of so many numbers, a power of two.
+
+    A block costs some ten calls of torch forward and again backward, beside its steps.
+    """
+    most = min(_LONGEST, max(_SHORTEST, _NUMBERS // max(1, numbers)))
+    return 1 << (most.bit_length() - 1)
 
 
 @dataclass
@@ -30,11 +43,13 @@ class Advance:
         carry: What the next block begins with; empty after the last step.
         values: What each of its steps brings the past, [*shape], or [sets, *shape] where there are several sets of
             weights; none where there is no memory.
+        sums: What each of its steps has of the past, [*shape]; none where there is no memory.
     """
 
     states: list[Tensor]
     carry: Tensors
     values: list[Tensor] = field(default_factory=list)
+    sums: list[Tensor] = field(default_factory=list)
 
 
 class Steps(Protocol):
@@ -89,10 +104,13 @@ class NoiseRows:
     Args:
         path: Where it is drawn.
         whole: All of it, where gradients are wanted of it.
+
+    Attributes:
+        has_gradients: Whether what is drawn may have a graph; the adjoint would lose it.
     """
 
     def __init__(self, path: NoisePath, whole: Tensor | None = None):
-        self.path, self.whole = path, whole
+        self.path, self.whole, self.has_gradients = path, whole, True
         self._at, self._block = -1, torch.empty(0)
 
     def rows(self, first: int, last: int) -> Tensor:
@@ -104,11 +122,30 @@ class NoiseRows:
         while first < last:
             i = first // length
             if i != self._at:
-                self._at, self._block = i, self.path.block(i)
+                self._at, self._block = i, self._drawn(i)
             end = min(last, (i + 1) * length)
             parts.append(self._block[first - i * length : end - i * length])
             first = end
         return parts[0] if len(parts) == 1 else torch.cat(parts) if parts else self._block[:0]
+
+    def _drawn(self, i: int) -> Tensor:
+        """Return a block of the path.
+
+        Raises:
+            ValueError: It has a graph where none is expected.
+        """
+        if self.has_gradients:
+            return self.path.block(i)
+        with torch.enable_grad():
+            found = self.path.block(i)
+        if found.requires_grad:
+            kind = type(self.path.noise).__name__
+            raise ValueError(
+                f"fsdeint(noise of type {kind}): its increments have a gradient, and no tensor that it holds has one; "
+                "keep what is learned as an attribute of the noise, in a container or a module of it, or pass "
+                "adjoint=False."
+            )
+        return found
 
 
 @dataclass(eq=False)
@@ -140,22 +177,27 @@ class Solve:
         low, high = np.searchsorted(self.outputs, (first, last))
         return int(low), int(high)
 
-    def run(self, z0: Tensor, shared: Tensors, memory: Memory) -> tuple[Tensor, list[Tensors], list[Tensors]]:
-        """Return the states at the outputs, and what each block began with: its carry, and what it had of the past.
+    def run(
+        self, z0: Tensor, shared: Tensors, memory: Memory, keeps: bool
+    ) -> tuple[Tensor, list[Tensors], list[Tensors]]:
+        """Return the states at the outputs, what each block began with, and what its steps had of the past: their
+        sums, and the weights of the block's own steps.
 
-        Without a graph.
+        Without a graph, and both without members unless it `keeps` them, for a replay.
 
         Raises:
             FloatingPointError: A state is not finite.
         """
         found = z0.new_empty(self.outputs.size, *z0.shape)
         carry: Tensors = (z0,)
-        carries, pasts = [], []
+        carries: list[Tensors] = []
+        pasts: list[Tensors] = []
         for first, last in self.blocks:
             past = memory.opened(first, last)
-            carries.append(carry)
-            pasts.append(past)
             made = self.steps.run(first, last, carry, shared, past, self.noise.rows(first, last))
+            if keeps:
+                carries.append(carry)
+                pasts.append((torch.stack(made.sums), past[1]) if past else ())
             self.check(first, made.states)
             memory.add(first, made.values)
             low, high = self.wanted(first, last)
@@ -170,17 +212,22 @@ class Solve:
         return found, carries, pasts
 
     def plain(self, z0: Tensor, shared: Tensors, past: Tensors) -> Tensor:
-        """Return the states at the outputs with the graph of every step: one block for all."""
+        """Return the states at the outputs with the graph of every step: one block for all.
+
+        Raises:
+            FloatingPointError: A state is not finite.
+        """
         last = self.n_steps + 1
         states = self.steps.run(0, last, (z0,), shared, past, self.noise.rows(0, last)).states
+        self.check(0, states)
         return torch.stack([states[n] for n in self.outputs])
 
     def check(self, first: int, states: list[Tensor]) -> None:
         """Raise where a state is not finite: one look for a block, at its last."""
-        if bool(torch.isfinite(states[-1].sum())):
+        if is_finite(states[-1]):
             return
         for n, state in enumerate(states, start=first):
-            if not bool(torch.isfinite(state).all()):
+            if not is_finite(state):
                 raise FloatingPointError(
                     f"fsdeint: the solution is not finite at step {n}, t={self.times[n]:g}; take smaller steps, or "
                     "keep drift and diffusion defined there and their growth at most linear."

@@ -17,6 +17,7 @@ from hpfracc_nn.solvers.torch.packing import Packing, State
 
 OWNER = "fsdeint"
 _ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
+_NEARBY = 1 / 64  # of a state's size, and of 1
 
 
 class Coefficients:
@@ -34,6 +35,7 @@ class Coefficients:
         drift: f.
         diffusion: g.
         dt: The step.
+        step: The same as a tensor: a number is made into one at each product.
         shape: Of the noise of one step.
         eps: Of the dtype that f and g are computed in.
     """
@@ -51,6 +53,7 @@ class Coefficients:
         self.packing, self.noise_type = packing, sde.noise_type
         self.eps = torch.finfo(low or like.dtype).eps
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
+        self.step = torch.full((), self.dt, dtype=like.dtype, device=like.device)
         self.drift = Field(sde.drift, packing, times, like, low, OWNER, "sde.drift")
         self.diffusion = Field(sde.diffusion, packing, times, like, low, OWNER, "sde.diffusion", diffusion)
         self._is_elementwise = len(diffusion) == len(packing.shape)
@@ -69,9 +72,11 @@ class Coefficients:
             return g.squeeze(-1) * noise
         return torch.matmul(g, noise.unsqueeze(-1)).squeeze(-1)
 
-    def moved(self, drift: Tensor, g: Tensor, noise: Tensor) -> Tensor:
-        """Return a drift's part of a step and the noise's, added; the last bit is not that of a sum."""
-        return torch.addcmul(drift, g, noise) if self._is_elementwise else drift + self.applied(g, noise)
+    def moved(self, x: Tensor, g: Tensor, noise: Tensor, room: Tensor | None = None) -> Tensor:
+        """Return x and g times the noise, added; the last bit is not that of a sum. In `room` where that saves one."""
+        if self._is_elementwise:
+            return torch.addcmul(x, g, noise, out=room)
+        return x + self.applied(g, noise)
 
 
 def noise_type_of(sde: Any) -> str:
@@ -166,7 +171,10 @@ def _fitting(noise_type: str, shape: torch.Size, state: torch.Size) -> torch.Siz
 
 
 def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool) -> None:
-    """Raise unless the diffusion at the start depends on the state as its noise type says.
+    """Raise unless the diffusion depends on the state as its noise type says.
+
+    Looked at are the start, a state nearby, since a slope may vanish at the start alone, and that state at the end.
+    Random numbers that the diffusion draws by itself stay those that it would draw without a look.
 
     Raises:
         ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
@@ -174,25 +182,41 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
     noise_type = coefficients.noise_type
     if noise_type != "additive" and not (needs_diagonal and noise_type == "diagonal"):
         return
-    with torch.enable_grad():
-        z = z0.detach().requires_grad_()
-        g = coefficients.diffusion(0, z)
-    if not g.requires_grad:
-        return
+    z0 = z0.detach()
+    # Upwards, where prices, variances and rates stay in their domain, and by another part for each entry.
+    parts = 1.5 + 0.5 * torch.cos(torch.arange(1.0, z0.numel() + 1)).to(z0).view_as(z0)
+    nearby = z0 + _NEARBY * parts * (1 + z0.abs())
+    check = _check_additive if noise_type == "additive" else _check_diagonal
+    field = coefficients.diffusion
+    with torch.random.fork_rng([z0.device] if z0.is_cuda else []):
+        for t, point in ((field.times[0], z0), (field.times[0], nearby), (field.times[-1], nearby)):
+            with torch.enable_grad():
+                z = point.requires_grad_()
+                g = field.at(t, z)
+            if g.requires_grad:
+                check(g, z, t, coefficients.eps)
+
+
+def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
+    direction = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g)
+    (found,) = torch.autograd.grad(g, z, direction, allow_unused=True)
+    if found is not None and bool(((found != 0) & found.isfinite()).any()):
+        raise ValueError(
+            f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
+            f"at t={float(t):g} it does; declare 'diagonal' or 'general'."
+        )
+
+
+def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     directions = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g), torch.ones_like(g)
     each = [torch.autograd.grad(g, z, v, retain_graph=True, allow_unused=True)[0] for v in directions]
     if each[0] is None:
         return
-    if noise_type == "additive":
-        if bool((each[0] != 0).any()):
-            raise ValueError(
-                f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
-                "it does; declare 'diagonal' or 'general'."
-            )
-        return
-    size = _ROUNDING * coefficients.eps * float(each[1].abs().max())
-    if bool(((each[0] - directions[0] * each[1]).abs() > size).any()):
+    found, alone = each[0], directions[0] * each[1]
+    size = _ROUNDING * eps * float(each[1].abs().max())
+    if bool(((found - alone).abs() > size).any()):
         raise ValueError(
             f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
-            "noise_type 'diagonal', and they depend on others; pass scheme='euler', or 'heun' in Stratonovich's sense."
+            f"noise_type 'diagonal', and at t={float(t):g} they depend on others; pass scheme='euler', or 'heun' in "
+            "Stratonovich's sense."
         )

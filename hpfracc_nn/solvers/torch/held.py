@@ -1,7 +1,8 @@
-"""What a right-hand side holds: the modules and tensors of its closure, arguments, attributes and globals."""
+"""What a right-hand side or a noise holds: modules and tensors of its closure, arguments, attributes and globals."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -23,6 +24,14 @@ def modules_of(f: Any) -> list[nn.Module]:
 def tensors_of(f: Any) -> list[Tensor]:
     """Return the tensors that f is bound to or names, without those of modules."""
     return [each for each in _held(f) if isinstance(each, Tensor)]
+
+
+def tensors_within(value: Any) -> list[Tensor]:
+    """Return the tensors of a value and of all values that it holds: of its attributes, containers and modules."""
+    found: list[Tensor] = []
+    for each in _held(value, is_deep=True):
+        found += [each] if isinstance(each, Tensor) else [*each.parameters(), *each.buffers()]
+    return found
 
 
 class Tenure:
@@ -57,8 +66,12 @@ class Tenure:
                 table[name] = tensor
 
 
-def _held(f: Any) -> Iterator[Any]:
-    """Yield what f holds, each object once; functions of its own file and closure are looked into, and containers."""
+def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
+    """Yield the modules and tensors that f holds, each once.
+
+    Functions of its own file and closure are looked into, and containers; attributes of f, and of a function's
+    arguments. If it is deep, then the attributes of all values that f holds.
+    """
     seen: set[int] = set()
     waiting: list[tuple[Any, bool]] = [(f, True)]
     while waiting:
@@ -68,6 +81,8 @@ def _held(f: Any) -> Iterator[Any]:
         seen.add(id(one))
         if isinstance(one, nn.Module | Tensor):
             yield one
+            if is_deep and isinstance(one, nn.Module):  # tensors that are no parameters
+                waiting += [(each, True) for each in vars(one).values()]
         elif isinstance(one, partial):
             waiting += [(each, True) for each in (one.func, *one.args, *one.keywords.values())]
         elif inspect.ismethod(one):
@@ -75,9 +90,16 @@ def _held(f: Any) -> Iterator[Any]:
         elif inspect.isfunction(one):
             waiting += [(each, False) for each in _named(one)]
         elif isinstance(one, tuple | list | dict) and len(one) <= _FEW:
-            waiting += [(each, False) for each in (one.values() if isinstance(one, dict) else one)]
-        elif is_called and hasattr(one, "__dict__"):
-            waiting += [(each, False) for each in vars(one).values()]
+            waiting += [(each, is_deep) for each in (one.values() if isinstance(one, dict) else one)]
+        elif is_called and not inspect.isclass(one) and not inspect.ismodule(one):
+            waiting += [(each, is_deep) for each in _attributes(one)]
+
+
+def _attributes(one: Any) -> Iterator[Any]:
+    """Yield an object's own attributes; a dataclass may have them in slots."""
+    yield from vars(one).values() if hasattr(one, "__dict__") else ()
+    if dataclasses.is_dataclass(one):
+        yield from (getattr(one, each.name, None) for each in dataclasses.fields(one))
 
 
 def _named(f: FunctionType) -> Iterator[Any]:

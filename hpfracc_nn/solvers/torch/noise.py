@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +18,10 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.probe import is_plain
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.torch.held import tensors_within
 
 _BLOCK = 1 << 16  # numbers that a block holds
 _SHORTEST = 32  # steps
@@ -92,11 +94,16 @@ class TorchSource:
 
     def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
         """See `Source.complex_normal`."""
-        return torch.view_as_complex(self.normal((*shape, 2)) * self.cast(scale)[..., None])
+        found, scales = self.normal((*shape, 2)), self.cast(scale)
+        # One number for each of theirs: a loop over pairs that share a number is several times slower.
+        each = scales[..., None].expand(*scales.shape, 2).contiguous()
+        is_number = is_plain(each) and not each.requires_grad
+        return torch.view_as_complex(found.mul_(each) if is_number else found * each)
 
-    def parts(self, x: Tensor) -> Tensor:
-        """See `Source.parts`."""
-        return torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2)
+    def by_time(self, pairs: Iterable[Tensor], count: int) -> Tensor:
+        """See `Source.by_time`."""
+        parts = [torch.view_as_real(x).movedim((-2, -1), (0, 1)).flatten(1, 2) for x in pairs]
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
     def joined(self, some: list[Tensor], axis: int) -> Tensor:
         """See `Source.joined`."""
@@ -146,7 +153,7 @@ class NoisePath:
             raise ValueError(f"NoisePath(dtype={self.dtype}): needs a floating dtype; pass for example torch.float32.")
         self.source = _source(generator, self.dtype, device)
         width = max(1, math.prod(self.shape))
-        learns = any(each.requires_grad for each in learned(noise))
+        learns = bool(learned(noise))
         # The same blocks whether it learns or not, so that the same generator gives the same numbers.
         self.block_steps = self.n_steps if noise.is_whole else min(self.n_steps, max(_SHORTEST, _BLOCK // width))
         self._keeps = noise.is_whole or learns
@@ -160,7 +167,16 @@ class NoisePath:
         return -(-self.n_steps // self.block_steps)
 
     def block(self, i: int) -> Tensor:
-        """Return the increments of block `i`, [steps, *shape]."""
+        """Return the increments of block `i`, [steps, *shape].
+
+        Raises:
+            IndexError: There is no such block.
+        """
+        if not 0 <= i < self.n_blocks:
+            raise IndexError(
+                f"NoisePath.block(i={i}): needs 0 <= i < {self.n_blocks}, which is n_blocks; block i holds the steps "
+                f"from {self.block_steps} i on."
+            )
         drawn = len(self._made if self._keeps else self._begun)
         for k in range(drawn, i):
             self._draw(k)
@@ -209,16 +225,8 @@ class NoisePath:
 
 
 def learned(noise: Noise) -> list[Tensor]:
-    """Return a noise's parameters that are tensors, those of values that it holds among them."""
-    return list(_tensors(noise))
-
-
-def _tensors(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif dataclasses.is_dataclass(value):
-        for each in dataclasses.fields(value):
-            yield from _tensors(getattr(value, each.name))
+    """Return the tensors that a noise holds and whose gradients may be wanted: its own, and those of what it holds."""
+    return [each for each in tensors_within(noise) if each.requires_grad]
 
 
 def increments(
@@ -266,9 +274,24 @@ def paths(
     """
     steps = increments(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
     flat = steps.reshape(n_steps, -1)
+    if flat.shape[1] >= _COLUMNS and flat.device.type == "cpu" and is_plain(flat) and not flat.requires_grad:
+        return _sums(flat).view(n_steps + 1, *steps.shape[1:])
     # Sums along the first axis of a wide array read one number per cache line.
     sums = [torch.cat([torch.zeros_like(some[:1]), some.cumsum(0)]) for some in flat.split(_COLUMNS, 1)]
     return torch.cat(sums, 1).reshape(n_steps + 1, *steps.shape[1:])
+
+
+def _sums(steps: Tensor) -> Tensor:
+    """Return zero and the running sums of rows [n, columns], added up in double precision as torch's own are."""
+    found = steps.new_empty(steps.shape[0] + 1, steps.shape[1])
+    rows = found.unbind()
+    total = rows[0].zero_().double()
+    for step, row in zip(steps.unbind(), rows[1:], strict=True):
+        if row.dtype == total.dtype:
+            total = torch.add(total, step, out=row)
+        else:
+            row.copy_(total.add_(step))
+    return found
 
 
 def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:

@@ -13,6 +13,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.solvers.rules import ITO
 from hpfracc_nn.solvers.schemes.stochastic import Euler, Heun, Milstein, ReversibleHeun, RungeKutta, StochasticScheme
 from hpfracc_nn.solvers.torch.coefficients import Coefficients
@@ -42,7 +43,7 @@ class EulerStep:
     """y + f h + g dZ."""
 
     def __init__(self, scheme: Euler, coefficients: Coefficients, interpretation: str):
-        self.c, self.h = coefficients, coefficients.dt
+        self.c, self.h = coefficients, coefficients.step
 
     def start(self, z0: Tensor) -> Carry:
         """See `OneStep`."""
@@ -59,8 +60,8 @@ class MilsteinStep:
     """Euler's step + g g' (dW**2 - h) / 2, or + g g' dW**2 / 2 in Stratonovich's sense; g diagonal."""
 
     def __init__(self, scheme: Milstein, coefficients: Coefficients, interpretation: str):
-        self.c, self.h = coefficients, coefficients.dt
-        self.corrected = self.h if interpretation == ITO else 0.0
+        self.c, self.h = coefficients, coefficients.step
+        self.corrected = coefficients.dt if interpretation == ITO else 0.0
 
     def start(self, z0: Tensor) -> Carry:
         """See `OneStep`."""
@@ -74,6 +75,9 @@ class MilsteinStep:
 
     def _second(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return g, and g g' times a factor: a diagonal Jacobian is its own transpose."""
+        if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
+            g, pulled = torch.func.vjp(lambda z: self.c.diffusion(n, z), y)  # type: ignore[misc]  # three, with aux
+            return g, pulled(g * factor)[0]
         is_recorded = torch.is_grad_enabled()
         with torch.enable_grad():
             # A view: a diffusion that holds the start may depend on y another way too; the slope is in z alone.
@@ -90,7 +94,7 @@ class HeunStep:
     """Predict by Euler's step, average f and g of both ends."""
 
     def __init__(self, scheme: Heun, coefficients: Coefficients, interpretation: str):
-        self.c, self.h = coefficients, coefficients.dt
+        self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
     def start(self, z0: Tensor) -> Carry:
         """See `OneStep`."""
@@ -102,14 +106,14 @@ class HeunStep:
         c, h = self.c, self.h
         f, g = c.drift(n, y), c.diffusion(n, y)
         end = y + f * h + c.applied(g, noise)
-        return (y + (f + c.drift(n + 1, end)) * (h / 2) + c.applied(g + c.diffusion(n + 1, end), noise / 2),)
+        return (y + (f + c.drift(n + 1, end)) * self.half + c.applied(g + c.diffusion(n + 1, end), noise / 2),)
 
 
 class ReversibleHeunStep:
     """A second state z is reflected in y, and f and g are evaluated at z; the carry is y, z, f(z), g(z)."""
 
     def __init__(self, scheme: ReversibleHeun, coefficients: Coefficients, interpretation: str):
-        self.c, self.h = coefficients, coefficients.dt
+        self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
     def start(self, z0: Tensor) -> Carry:
         """See `OneStep`."""
@@ -121,7 +125,7 @@ class ReversibleHeunStep:
         c, h = self.c, self.h
         z = 2 * y - z + f * h + c.applied(g, noise)
         f_end, g_end = c.drift(n + 1, z), c.diffusion(n + 1, z)
-        y = y + (f + f_end) * (h / 2) + c.applied(g + g_end, noise / 2)
+        y = y + (f + f_end) * self.half + c.applied(g + g_end, noise / 2)
         return y, z, f_end, g_end
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hpfracc_nn.solvers.torch.blocks import Advance, Tensors
-from hpfracc_nn.solvers.torch.kernels.blocks import block_length
+from hpfracc_nn.solvers.torch.blocks import Advance, Tensors, steps_of_block
 from hpfracc_nn.solvers.torch.one_step import OneStep
 
 
@@ -19,7 +18,7 @@ class OneStepBlocks:
     """
 
     def __init__(self, step: OneStep, n_steps: int, numbers: int):
-        self.step, self.n_steps, self.block = step, n_steps, block_length(numbers)
+        self.step, self.n_steps, self.block = step, n_steps, steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
         """See `blocks.Steps`."""

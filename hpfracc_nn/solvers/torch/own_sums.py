@@ -16,6 +16,10 @@ class OwnSums(Protocol):
         """x_0."""
         ...
 
+    def room(self, i: int) -> Tensor | None:
+        """Return where Z_i may be made, or None."""
+        ...
+
     def following(self, i: int, value: Tensor) -> Tensor:
         """Return x_(i+1), [*shape], after Z_i, of that shape or [sets, *shape]; asked for in turn, from 0 on."""
         ...
@@ -37,6 +41,10 @@ class TrackedSums:
         """See `OwnSums`."""
         return self._rows[0]
 
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return None
+
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
         rows = self._rows[1:]
@@ -47,12 +55,58 @@ class TrackedSums:
 
 
 class BufferedSums:
-    """See `OwnSums`: the values lie in one buffer, and a sum over them is one product, backwards too.
+    """See `OwnSums`: without a graph. The values lie in one buffer, and a sum over them is one product.
 
     Made once for all blocks of one length, of which one is in use at a time.
 
     Args:
         rows: [steps, *shape].
+        weights: By lag from 0 on, [steps, sets, *varying].
+    """
+
+    def __init__(self, rows: Tensor, weights: Tensor):
+        count, sets = weights.shape[:2]
+        self._shape = rows.shape[1:]
+        self._is_one = weights[0, 0].numel() == 1
+        values, each = rows.new_empty(sets, count, *self._shape), _by_set(weights, self._is_one)
+        self._slots = values.unbind(1) if sets > 1 else values[0].unbind()
+        # By i: Z_0 to Z_i with lags i + 1 to 1 for x_(i+1).
+        up, steps = each.flip(1), range(count - 1)
+        self._past = [
+            [(_sides(values[k, : i + 1], self._is_one), up[k, count - 2 - i : -1]) for k in range(sets)] for i in steps
+        ]
+        self.begin(rows)
+
+    def begin(self, rows: Tensor) -> None:
+        """Begin the next block."""
+        self._rows = (rows.reshape(rows.shape[0], -1) if self._is_one else rows).unbind()
+
+    @property
+    def first(self) -> Tensor:
+        """See `OwnSums`."""
+        return self._rows[0].view(self._shape)
+
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return self._slots[i]
+
+    def following(self, i: int, value: Tensor) -> Tensor:
+        """See `OwnSums`."""
+        if value is not self._slots[i]:
+            self._slots[i].copy_(value)
+        row = self._rows[i + 1]
+        for values, weights in self._past[i]:
+            row = torch.addmv(row, values, weights) if self._is_one else row + (weights * values).sum(0)
+        return row.view(self._shape)
+
+
+class KnownSums:
+    """See `OwnSums`: with a graph, for sums that were made before. What brings a value its cotangent is one product.
+
+    Made once for all blocks of one length, of which one is in use at a time.
+
+    Args:
+        rows: The sums themselves, [steps, *shape]; a leaf, which gets their cotangents.
         weights: By lag from 0 on, [steps, sets, *varying]; no gradient is taken of them.
     """
 
@@ -60,67 +114,65 @@ class BufferedSums:
         count, sets = weights.shape[:2]
         self._shape = rows.shape[1:]
         self._is_one = weights[0, 0].numel() == 1
-        each = weights.transpose(0, 1)
-        each = each.reshape(sets, count) if self._is_one else each
-        values, cotangents = rows.new_empty(sets, count, *self._shape), torch.empty_like(rows)
-        self._slots, self._their_slots = values.unbind(1) if sets > 1 else values[0].unbind(), cotangents.unbind()
-        # By i: Z_0 to Z_i with lags i + 1 to 1 for x_(i+1), and the cotangents of x_(i+1) and after with lags 1 on.
-        up, sums = each.flip(1), range(count - 1)
-        self._past = [[(self._sides(values[k, : i + 1]), up[k, count - 2 - i : -1]) for k in range(sets)] for i in sums]
-        self._later = [[(self._sides(cotangents[i + 1 :]), each[k, 1 : count - i]) for k in range(sets)] for i in sums]
+        cotangents, each = torch.empty_like(rows), _by_set(weights, self._is_one)
+        self._slots = cotangents.unbind()
+        # By i: the cotangents of x_(i+1) and after with lags 1 on.
+        self._later = [
+            [(_sides(cotangents[i + 1 :], self._is_one), each[k, 1 : count - i]) for k in range(sets)]
+            for i in range(count - 1)
+        ]
         self.begin(rows)
 
     def begin(self, rows: Tensor) -> None:
         """Begin the next block."""
-        self._rows = self._flat(rows).unbind()
-        self._token = rows.new_empty(0)  # ties each step to the one before: their cotangents come in turn
+        self._rows, self._known = rows.unbind(), rows.detach().unbind()
+        self._last: Tensor | None = None  # ties each step to the one before: their cotangents come in turn
 
     @property
     def first(self) -> Tensor:
         """See `OwnSums`."""
-        return self._rows[0].view(self._shape)
+        return self._rows[0]
+
+    def room(self, i: int) -> Tensor | None:
+        """See `OwnSums`."""
+        return None
 
     def following(self, i: int, value: Tensor) -> Tensor:
         """See `OwnSums`."""
-        row = self._rows[i + 1]
-        if not torch.is_grad_enabled():
-            return self.sum(i, value, row)
-        found, self._token = _Following.apply(self, i, value, self._token, row)
+        self._last = found = _Following.apply(self, i, value, self._last, self._rows[i + 1])
         return found
 
-    def sum(self, i: int, value: Tensor, row: Tensor) -> Tensor:
-        """Return x_(i+1) for the row of that step."""
-        self._slots[i].copy_(value)
-        for values, weights in self._past[i]:
-            row = torch.addmv(row, values, weights) if self._is_one else row + (weights * values).sum(0)
-        return row.view(self._shape)
+    def known(self, i: int) -> Tensor:
+        """Return x_i."""
+        return self._known[i]
 
     def pulled(self, i: int, g: Tensor) -> Tensor:
         """Return the sums' cotangent of Z_i, where x_(i+1) has cotangent g and those after it have been here."""
-        self._their_slots[i + 1].copy_(g)
+        self._slots[i + 1].copy_(g)
         if self._is_one:
             found = [torch.mv(values, weights).view(self._shape) for values, weights in self._later[i]]
         else:
             found = [(weights * values).sum(0) for values, weights in self._later[i]]
         return found[0] if len(found) == 1 else torch.stack(found)
 
-    def _flat(self, rows: Tensor) -> Tensor:
-        return rows.reshape(rows.shape[0], -1) if self._is_one else rows
 
-    def _sides(self, x: Tensor) -> Tensor:
-        return x.view(x.shape[0], -1).T if self._is_one else x
+def _by_set(weights: Tensor, is_one: bool) -> Tensor:
+    each = weights.transpose(0, 1)
+    return each.reshape(each.shape[:2]) if is_one else each
+
+
+def _sides(x: Tensor, is_one: bool) -> Tensor:
+    return x.view(x.shape[0], -1).T if is_one else x
 
 
 class _Following(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, sums: BufferedSums, i: int, value: Tensor, token: Tensor, row: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        ctx.given, ctx.row = (sums, i), row.shape
-        return sums.sum(i, value, row), token.clone()
+    def forward(ctx: Any, sums: KnownSums, i: int, value: Tensor, last: Tensor | None, row: Tensor) -> Tensor:
+        ctx.given = sums, i
+        return sums.known(i + 1)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         sums, i = ctx.given
-        g, token = grads
-        return None, None, sums.pulled(i, g), token, g.reshape(ctx.row)
+        (g,) = grads
+        return None, None, sums.pulled(i, g), None, g

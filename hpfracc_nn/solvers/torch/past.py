@@ -31,6 +31,7 @@ class Past:
         packing: How a value is laid out; it goes in and comes out as [*shape].
         like: A tensor of the values' dtype and device.
         starts: What the first values bring besides, [a, outs, steps + 1, k], where one goes in per step; or None.
+        block: Steps of a block; None is what suits the solver of deterministic equations.
 
     Attributes:
         values: All that goes in, [a, steps + 1, ins, r].
@@ -46,9 +47,10 @@ class Past:
         packing: Packing,
         like: Tensor,
         starts: Tensor | None = None,
+        block: int | None = None,
     ):
         self.operand, self.site, self.plan, self.direction, self.packing = operand, site, plan, direction, packing
-        self.block = block_length(packing.orders * packing.width)
+        self.block = block_length(packing.orders * packing.width) if block is None else block
         self.values = like.new_zeros(packing.orders, operand.steps + 1, operand.ins, packing.width)
         views = packing.viewed(self.values)
         self.views = views[:, 0] if operand.ins == 1 else views
@@ -63,6 +65,7 @@ class Past:
         self._near: Sequence[Tensor] = ()
         self._out = self._weights = like
         self._kept: tuple[Tensor, Sequence[Tensor]] | None = None
+        self._own: tuple[Tensor, Tensor] | None = None
         self._is_one = packing.orders == 1
         self._shape = (operand.outs, *packing.shape) if operand.outs > 1 else tuple(packing.shape)
         self._work = _FORWARD if direction == "forward" else _BACKWARD
@@ -74,6 +77,14 @@ class Past:
             first: A multiple of `block`; blocks begin in turn, and all before were put in.
             base: What the memories begin with, [*shape] or [rows, *shape]; None is 0.
         """
+        last = self._open(first, base)
+        out, near = self._out, self._weights
+        self._far = (out[0].transpose(0, 1) if self._is_one else out.transpose(0, 2).transpose(1, 2)).unbind()
+        self._near, self._slots = self._rows(near), self.views[first:last].unbind()
+        return last
+
+    def _open(self, first: int, base: Tensor | None) -> int:
+        """Make the block's memories of what is before it, and its near weights; return where it ends."""
         last = min(first + self.block, self.operand.steps + 1)
         started = time.perf_counter()
         out = carried_out(self._work, self.site, self.plan, self, first, last)
@@ -86,8 +97,6 @@ class Past:
         if self._starts is not None:
             near = self._with_starts(first, last, near, out)
         self._first, self._begin, self._out, self._weights = first, first - before, out, near
-        self._far = (out[0].transpose(0, 1) if self._is_one else out.transpose(0, 2).transpose(1, 2)).unbind()
-        self._near, self._slots = self._rows(near), self.views[first:last].unbind()
         return last
 
     def opened(self, first: int, base: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -97,17 +106,22 @@ class Past:
             What the block's memories have of all steps before it, [outs, rows, *shape], and the weights of its own
             steps by lag from 0 on, [rows, outs * ins, *varying] with `varying` as the packing has it.
         """
-        self.begin(first, base)
-        a, outs, rows, _ = self._weights.shape
+        self._open(first, base)
         ins, begin = self.operand.ins, self._begin
         before = (first - begin) * ins
         out = self._out
         if before:
             recent = self._merged[:, None, begin * ins : first * ins]
             out = out + torch.matmul(self._weights[..., :before], recent)
-        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, ins).flip(2)
-        by_lag = own.permute(2, 1, 3, 0).reshape(rows, outs * ins, *self.packing.varying)
-        return self.packing.viewed(out), by_lag
+        if self._own is None or self._own[0] is not self._weights:
+            self._own = self._weights, self._by_lag(before)
+        return self.packing.viewed(out), self._own[1]
+
+    def _by_lag(self, before: int) -> Tensor:
+        """Return the weights of the block's own steps by lag; those of most blocks are the same."""
+        a, outs, rows, _ = self._weights.shape
+        own = self._weights[:, :, -1, before:].reshape(a, outs, rows, self.operand.ins).flip(2)
+        return own.permute(2, 1, 3, 0).reshape(rows, outs * self.operand.ins, *self.packing.varying)
 
     def put(self, n: int, value: Tensor) -> None:
         """Put in the value of step n, which is in the present block."""

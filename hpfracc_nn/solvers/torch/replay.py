@@ -25,7 +25,7 @@ def solved(solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Ten
         z0: The state at the start.
     """
     with torch.no_grad():
-        return _forward(solve, weighting, plan, z0)[0]
+        return _forward(solve, weighting, plan, z0, keeps=False)[0]
 
 
 def recorded(
@@ -52,13 +52,13 @@ def recorded(
 
 
 def _forward(
-    solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor
+    solve: Solve, weighting: Weighting | None, plan: Plan | None, z0: Tensor, keeps: bool
 ) -> tuple[Tensor, list[Tensors], list[Tensors]]:
     if weighting is None:
-        return solve.run(z0, (), Forgetful())
+        return solve.run(z0, (), Forgetful(), keeps)
     assert plan is not None, "there is a history"
     memory = Recollection(weighting.problem, plan, z0)
-    found = solve.run(z0, weighting.fixed(), memory)
+    found = solve.run(z0, weighting.fixed(), memory, keeps)
     memory.tell()
     return found
 
@@ -68,7 +68,7 @@ class _Solve(torch.autograd.Function):
     def forward(
         ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, tenure: Tenure, *tensors: Tensor
     ) -> Tensor:
-        found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach())
+        found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
         ctx.given = solve, weighting, plan, tenure
         ctx.weights = {past[0].shape[0]: past[1] for past in pasts if past}  # those of blocks of one length are equal
         ctx.counts = len(tensors), [len(carry) for carry in carries]
@@ -157,7 +157,7 @@ class Replay:
         Args:
             g: The loss's cotangents of the states at the outputs.
             carries: What each block began with.
-            rows: What each block had of the past; none where there is no memory.
+            rows: What the steps of each block had of the past; none where there is no memory.
         """
         z0_gradient = torch.zeros_like(carries[0][0])
         of_carry: Sequence[Tensor] = ()

@@ -21,7 +21,7 @@ from hpfracc_nn.solvers.noise import NOISES, Noise
 from hpfracc_nn.solvers.rules import INTERPRETATIONS, Case, Rule, driver_of, rule_of
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES, StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, VolterraWeights
+from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, OfRates, VolterraWeights
 from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
@@ -93,9 +93,17 @@ class StochasticMethod:
         Raises:
             ValueError: There is none.
         """
-        driver = driver_of(self.noise)
-        least, is_open = self.noise.regularity, self.noise.is_open
-        case = Case(driver, self.interpretation, alpha, noise_type, self.scheme.name, least, is_open)
+        noise = self.noise
+        case = Case(
+            driver_of(noise),
+            self.interpretation,
+            alpha,
+            noise_type,
+            self.scheme.name,
+            noise.regularity,
+            noise.is_open,
+            type(noise).__name__,
+        )
         return rule_of(OWNER, case)
 
 
@@ -176,8 +184,10 @@ class StochasticCall:
         for each in (self.coefficients.drift, self.coefficients.diffusion):
             found |= {id(leaf): leaf for leaf in discovered(each, z0, given)}
         noise = solve.noise
-        if any(each.requires_grad for each in learned(self.method.noise)):
+        if learned(self.method.noise):
             noise.whole = noise.path.whole()
+        else:
+            noise.has_gradients = False
         parameters = tuple(found.values())
         tensors = (z0, self.alpha, noise.whole, *parameters)
         if not any(each is not None and each.requires_grad for each in tensors):
@@ -189,7 +199,7 @@ class StochasticCall:
         weights, is_fixed = self.method.weights, not self.learns
         problem = Problem(
             self.coefficients.drift,
-            cast(Scheme, weights),  # of a scheme, a uniform mesh asks for the weights alone
+            cast(Scheme, OfRates(weights)),  # of a scheme, a uniform mesh asks for the weights alone
             self.method.history,
             site,
             self.orders,

@@ -1,6 +1,6 @@
 """Blocks of steps of a stochastic Volterra equation, with the history of the deterministic solver as its memory.
 
-    X_n = x0 + sum over j < n of w_(n-j) Z_j + sigma g_(n-1) zeta_(n-1),        Z_j = h f_j + g_j dW_j.
+    X_n = x0 + sum over j < n of h w_(n-j) Z_j + sigma g_(n-1) zeta_(n-1),        Z_j = f_j + g_j dW_j / h.
 
 What a block has of the steps before it comes from the history's kernel; its own steps are added up as they are taken.
 The adjoint's memory is the same history run backwards on the cotangents of X_n.
@@ -18,12 +18,11 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.schemes import volterra
-from hpfracc_nn.solvers.torch.blocks import Advance, Tensors
+from hpfracc_nn.solvers.torch.blocks import Advance, Tensors, steps_of_block
 from hpfracc_nn.solvers.torch.coefficients import Coefficients
-from hpfracc_nn.solvers.torch.kernels.blocks import block_length
 from hpfracc_nn.solvers.torch.operand import Toeplitz, toeplitz
 from hpfracc_nn.solvers.torch.orders import by_lag
-from hpfracc_nn.solvers.torch.own_sums import BufferedSums, TrackedSums
+from hpfracc_nn.solvers.torch.own_sums import BufferedSums, KnownSums, OwnSums, TrackedSums
 from hpfracc_nn.solvers.torch.past import Past
 from hpfracc_nn.solvers.torch.problem import Problem
 
@@ -48,61 +47,98 @@ class VolterraBlocks:
         is_tracked: bool,
     ):
         self.c, self.weights, self.n_steps, self.is_tracked = coefficients, weights, n_steps, is_tracked
-        self._buffers: dict[int, BufferedSums] = {}
-        self.block = block_length(numbers)
+        self._buffers: dict[tuple[type, int], BufferedSums | KnownSums] = {}
+        self.block = steps_of_block(numbers)
 
     def run(self, first: int, last: int, carry: Tensors, shared: Tensors, past: Tensors, noise: Tensor) -> Advance:
-        """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying]."""
-        sums, driving = self._sums_of(*past), self._driving(noise, shared)
+        """See `blocks.Steps`; `past` is rows [steps, *shape] and weights by lag [steps, sets, *varying].
+
+        With a graph, as a replay has it, the rows are the sums that the block has made before.
+        """
+        c, sums = self.c, self._sums_of(*past)
+        increments, residual = self._driving(noise, shared)
         states: list[Tensor] = []
         values: list[Tensor] = []
-        memory = sums.first
-        residual = carry[0] if first and carry else None
-        for i, drives in enumerate(zip(*driving, strict=True)):
-            y = memory if residual is None else memory + residual
+        made = [sums.first]
+        y = made[0] + carry[0] if first and carry else made[0]
+        for i, increment in enumerate(increments):
+            n = first + i
             states.append(y)
-            value, residual = self._step(first + i, y, *drives)
-            values.append(value)
-            if first + i + 1 < last:
-                memory = sums.following(i, value)
+            drift, g = c.drift(n, y), c.diffusion(n, y)
+            values.append(self._value(drift, g, increment, sums.room(i)))
+            if n + 1 < last:
+                made.append(sums.following(i, values[-1]))
+                y = residual.added(i, made[-1], g)
         if last > self.n_steps:
-            states.append(memory if residual is None else memory + residual)
-        if residual is None or last > self.n_steps:
-            return Advance(states, (), values)
-        return Advance(states, (residual,), values)
+            states.append(y)
+            return Advance(states, (), values, made)
+        return Advance(states, residual.alone(len(increments) - 1, g), values, made)
 
-    def _sums_of(self, rows: Tensor, weights: Tensor) -> BufferedSums | TrackedSums:
+    def _sums_of(self, rows: Tensor, weights: Tensor) -> OwnSums:
         """Return the sums of a block; buffers serve all blocks of one length."""
         if self.is_tracked:
             return TrackedSums(rows, weights)
-        found = self._buffers.get(rows.shape[0])
+        kind = KnownSums if torch.is_grad_enabled() else BufferedSums
+        found = self._buffers.get((kind, rows.shape[0]))
         if found is None:
-            found = self._buffers[rows.shape[0]] = BufferedSums(rows, weights)
+            found = self._buffers[kind, rows.shape[0]] = kind(rows, weights)
         else:
             found.begin(rows)
         return found
 
-    def _driving(self, noise: Tensor, shared: Tensors) -> list[Tensors]:
-        """Return the increments of each step; where there is a residual, then its noise and what stands before it."""
+    def _driving(self, noise: Tensor, shared: Tensors) -> tuple[Tensors, NoResidual | Residual]:
+        """Return the increments of each step over h, and the residual."""
         if not self.weights.has_residual:
-            return [noise.unbind()]
+            return (noise / self.c.dt).unbind(), NoResidual()
         increments, others = noise.unbind(1)
         deviation = shared[0] / math.sqrt(self.c.dt)  # of an increment that becomes a standard normal number
         if deviation.numel() == 1:
-            return [increments.unbind(), (others * deviation.reshape(())).unbind()]
-        return [increments.unbind(), others.unbind(), (deviation,) * noise.shape[0]]
+            others, factor = others * deviation.reshape(()), None
+        else:
+            factor = deviation
+        return (increments / self.c.dt).unbind(), Residual(self.c, others.unbind(), factor)
 
-    def _step(
-        self, n: int, y: Tensor, increment: Tensor, other: Tensor | None = None, deviation: Tensor | None = None
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return what step n brings the past, and the residual's term."""
-        c = self.c
-        drift, g = c.drift(n, y) * c.dt, c.diffusion(n, y)
-        value = torch.stack([drift, c.applied(g, increment)]) if self.weights.sets > 1 else c.moved(drift, g, increment)
-        if other is None:
-            return value, None
-        residual = c.applied(g, other)
-        return value, residual if deviation is None else residual * deviation
+    def _value(self, drift: Tensor, g: Tensor, increment: Tensor, room: Tensor | None) -> Tensor:
+        """Return what a step brings the past, made in `room` where there is some."""
+        if self.weights.sets == 1:
+            return self.c.moved(drift, g, increment, room)
+        return torch.stack([drift, self.c.applied(g, increment)], out=room)
+
+
+class NoResidual:
+    """What a step adds to its memory where the weights say all."""
+
+    def added(self, i: int, memory: Tensor, g: Tensor) -> Tensor:
+        """Return the state after step i of the block."""
+        return memory
+
+    def alone(self, i: int, g: Tensor) -> Tensors:
+        """Return what the next block adds to its first memory."""
+        return ()
+
+
+class Residual:
+    """The newest cell's part beside its weight, g times a normal number, which is not in the memory.
+
+    Args:
+        coefficients: Drift and diffusion.
+        noises: Of each step of a block.
+        factor: By which it is multiplied besides, or None.
+    """
+
+    def __init__(self, coefficients: Coefficients, noises: Tensors, factor: Tensor | None):
+        self.c, self._noises, self._factor = coefficients, noises, factor
+
+    def added(self, i: int, memory: Tensor, g: Tensor) -> Tensor:
+        """See `NoResidual`."""
+        if self._factor is None:
+            return self.c.moved(memory, g, self._noises[i])
+        return memory + self.alone(i, g)[0]
+
+    def alone(self, i: int, g: Tensor) -> Tensors:
+        """See `NoResidual`."""
+        found = self.c.applied(g, self._noises[i])
+        return (found if self._factor is None else found * self._factor,)
 
 
 class Recollection:
@@ -118,7 +154,8 @@ class Recollection:
         assert problem.kept is not None, "the mesh is uniform"
         self.problem, self.plan, self._z0 = problem, plan, z0
         operand = toeplitz(problem.kept, problem.like, backward=True)  # a value for each set goes in, one memory out
-        self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like)
+        block = steps_of_block(problem.packing.shape.numel())
+        self._past = Past(operand, problem.site, plan, "forward", problem.packing, problem.like, block=block)
         self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
@@ -150,11 +187,11 @@ class Anticipation:
         assert problem.kept is not None, "the mesh is uniform"
         self.problem, self.plan = problem, plan
         forward = toeplitz(problem.kept, problem.like)
-        self._block = block_length(problem.packing.orders * problem.packing.width)
+        self._block = steps_of_block(problem.packing.shape.numel())
         self._top = -(-(problem.n_steps + 1) // self._block) * self._block - 1
         columns = torch.nn.functional.pad(forward.columns, (0, self._top - problem.n_steps))
         operand = Toeplitz(columns, forward.nodes, forward.coefficients)
-        self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like)
+        self._past = Past(operand, problem.site, plan, "backward", problem.packing, problem.like, block=self._block)
         self._views = self._past.views
 
     def opened(self, first: int, last: int) -> Tensors:
@@ -184,7 +221,7 @@ class Weighting:
 
     Attributes:
         weights: How the past is weighted.
-        problem: The weights and the history.
+        problem: The history, and the weights as multiples of Z_j.
     """
 
     weights: volterra.VolterraWeights
@@ -198,7 +235,7 @@ class Weighting:
         """Return sigma, and the rows and weights of one block of all steps, as graphs of alpha [a] and z0."""
         problem = self.problem
         assert problem.kept is not None, "the mesh is uniform"
-        given = self.weights.weights(alpha, problem.n_steps, problem.dt, TORCH)
+        given = problem.scheme.weights(alpha, problem.n_steps, problem.dt, TORCH)
         columns = problem.history.used(given, problem.kept.nodes, TORCH).columns.to(problem.like)
         count = problem.n_steps + 1
         weights = columns.permute(2, 1, 0).reshape(count, self.weights.sets, *problem.packing.varying)
@@ -219,7 +256,7 @@ class Weighting:
         columns = torch.cat([by_lag(cotangents[:, :, None], some) for some in values.unbind(2)], 1)
         with torch.enable_grad():
             orders = alpha.detach().double().requires_grad_()
-            given = self.weights.weights(orders, problem.n_steps, problem.dt, TORCH)
+            given = problem.scheme.weights(orders, problem.n_steps, problem.dt, TORCH)
             used = problem.history.used(given, problem.kept.nodes, TORCH)
             outputs, grads = [used.columns], [columns]
             if sigma:

@@ -15,6 +15,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import Brownian, Noise, StochasticEquation
 from hpfracc_nn.solvers.torch import fsdeint
+from hpfracc_nn.training.fit import covariance_of
 from hpfracc_nn.training.stochastic_fit import StochasticFit
 
 Parameters = Mapping[str, Tensor]
@@ -23,6 +24,7 @@ Moments = Callable[[Tensor], Tensor]
 _LAGS = (1, 2, 4, 8, 16)
 _ROUNDS = 3  # of weights and estimates
 _RIDGE = 1e-6  # of the moments' correlations
+_SAME = 1e3  # times eps: what sums over time of the same numbers may differ by
 _UNIT = 0.01
 
 
@@ -72,7 +74,9 @@ def fit_fsde(
         options: Of `fsdeint`, such as scheme and interpretation.
 
     Raises:
-        ValueError: An argument is out of range, or there are fewer moments than parameters.
+        TypeError: `y0` is no tensor.
+        ValueError: An argument is out of range, there are fewer moments than parameters, a moment is the same for all
+            paths, or the moments do not tell the parameters apart.
 
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
@@ -88,7 +92,9 @@ def fit_fsde(
     errors.count("fit_fsde", "paths", paths, 2)
     errors.count("fit_fsde", "substeps", substeps)
     found = default_moments if moments is None else moments
-    simulated = _Simulated(sde, times, y0.double(), tuple(params), bounds or {}, noise, alpha, paths, substeps, seed)
+    simulated = _Simulated(
+        sde, times, y0.detach().double(), tuple(params), bounds or {}, noise, alpha, paths, substeps, seed
+    )
     simulated.options = options
     wanted = _finite("observed", found(data))
     if wanted.shape[1] < len(params):
@@ -100,12 +106,12 @@ def fit_fsde(
     point, evaluations = simulated.point(np.array(list(params.values()), dtype=np.float64)), 0
     for n in range(_ROUNDS):
         with torch.no_grad():
-            each = _finite("simulated", found(simulated.paths(torch.from_numpy(point))))
+            each = _finite("simulated", found(simulated.paths(simulated.natural(torch.from_numpy(point)))))
             weight = _weight(each, count, paths) if n else _relative(wanted)
 
         def objective(x: np.ndarray, weight: Tensor = weight) -> tuple[float, np.ndarray]:
             leaf = torch.from_numpy(x.copy()).requires_grad_()
-            left = found(simulated.paths(leaf)).mean(0) - target
+            left = found(simulated.paths(simulated.natural(leaf))).mean(0) - target
             value = left @ weight @ left
             (slope,) = torch.autograd.grad(value, leaf)
             return value.item(), slope.numpy()
@@ -122,7 +128,7 @@ def fit_fsde(
             stacklevel=2,
         )
     values = simulated.natural(torch.from_numpy(point)).numpy()
-    covariance = np.linalg.inv(_information(simulated, found, point, weight))
+    covariance = _covariance(simulated, found, values, weight)
     freedom, converged = len(target) - len(params), bool(ended.success)
     return StochasticFit(
         tuple(params), values, covariance, float(ended.fun), freedom, count, paths, evaluations, level, converged
@@ -172,9 +178,9 @@ class _Simulated:
         """Return the point of values in real units."""
         return np.array([_place(value, *each) for value, each in zip(values, self.bounds, strict=True)])
 
-    def paths(self, point: Tensor) -> Tensor:
-        """Return paths at the times, [times, paths, *state]; always of the same random numbers."""
-        p = dict(zip(self.names, self.natural(point).unbind(), strict=True))
+    def paths(self, values: Tensor) -> Tensor:
+        """Return paths at the times for values in real units, [times, paths, *state]; random numbers stay the same."""
+        p = dict(zip(self.names, values.unbind(), strict=True))
         noise = self.noise if isinstance(self.noise, Noise) else self.noise(p)
         alpha = self.alpha(p) if callable(self.alpha) else self.alpha
         generator = torch.Generator().manual_seed(self.seed)
@@ -217,29 +223,44 @@ def _relative(wanted: Tensor) -> Tensor:
 
 
 def _weight(each: Tensor, observed: int, simulated: int) -> Tensor:
-    """Return the inverse of the covariance of the difference of means, observed less simulated."""
-    spread = each.std(0).clamp_min(torch.finfo(each.dtype).tiny)
+    """Return the inverse of the covariance of the difference of means, observed less simulated.
+
+    Raises:
+        ValueError: A moment is the same for all simulated paths.
+    """
+    low, high = each.min(0).values, each.max(0).values
+    is_same = high - low <= _SAME * torch.finfo(each.dtype).eps * each.abs().max(0).values
+    if bool(is_same.any()):
+        k = int(is_same.nonzero()[0])
+        raise ValueError(
+            f"fit_fsde(moments): needs moments that differ from path to path; column {k} of {each.shape[1]} is "
+            f"{float(each[0, k]):g} for all simulated paths; pass moments= without it."
+        )
     correlation = torch.corrcoef(each.T) if each.shape[1] > 1 else torch.ones(1, 1, dtype=each.dtype)
-    correlation = correlation + _RIDGE * torch.eye(len(spread), dtype=each.dtype)
+    correlation = correlation + _RIDGE * torch.eye(each.shape[1], dtype=each.dtype)
+    spread = each.std(0)
     inverse = torch.linalg.inv(correlation) / torch.outer(spread, spread)
     return inverse / (1 / observed + 1 / simulated)
 
 
-def _information(simulated: _Simulated, moments: Moments, point: np.ndarray, weight: Tensor) -> np.ndarray:
-    """Return J' W J in real units, J the derivatives of the simulated means by the parameters."""
-    leaf = torch.from_numpy(point.copy()).requires_grad_()
+def _covariance(simulated: _Simulated, moments: Moments, values: np.ndarray, weight: Tensor) -> np.ndarray:
+    """Return the inverse of J' W J, J the derivatives of the simulated means by the parameters.
+
+    Raises:
+        ValueError: A derivative is not finite, or the moments do not determine all parameters.
+    """
+    leaf = torch.from_numpy(values.copy()).requires_grad_()
     means = moments(simulated.paths(leaf)).mean(0)
     rows = [torch.autograd.grad(mean, leaf, retain_graph=True)[0] for mean in means]
-    at = torch.from_numpy(point.copy()).requires_grad_()
-    (stretch,) = torch.autograd.grad(simulated.natural(at).sum(), at)
-    jacobian = torch.stack(rows) / stretch
-    return (jacobian.T @ weight @ jacobian).numpy()
+    jacobian = _finite("simulated", torch.stack(rows), "derivatives")
+    whitened = torch.linalg.cholesky(weight).T @ jacobian
+    return covariance_of(whitened.numpy(), 1.0, simulated.names, "fit_fsde", "moments")
 
 
-def _finite(whose: str, each: Tensor) -> Tensor:
+def _finite(whose: str, each: Tensor, what: str = "numbers") -> Tensor:
     if not bool(torch.isfinite(each).all()):
         raise ValueError(
-            f"fit_fsde(moments): needs finite numbers, and those of {whose} paths are not; begin nearer, or keep the "
+            f"fit_fsde(moments): needs finite {what}, and those of {whose} paths are not; begin nearer, or keep the "
             "parameters within bounds."
         )
     return each
@@ -253,7 +274,11 @@ def _checked(
     bounds: Mapping[str, tuple[float, float]],
     level: float,
 ) -> tuple[np.ndarray, Tensor]:
-    times, data = np.asarray(ts, dtype=np.float64), torch.as_tensor(np.asarray(observed, dtype=np.float64))
+    if not isinstance(y0, Tensor):
+        raise TypeError(
+            f"fit_fsde(y0 of type {type(y0).__name__}): needs a tensor of a state's shape; pass torch.tensor(y0)."
+        )
+    times, data = (_numbers(each) for each in (ts, observed))
     if data.ndim != 2 + y0.ndim or data.shape[0] != times.size or data.shape[2:] != y0.shape:
         raise ValueError(
             f"fit_fsde(ts of shape {times.shape}, observed of shape {tuple(data.shape)}, y0 of shape "
@@ -269,4 +294,9 @@ def _checked(
             )
     if not 0 < level < 1:
         raise ValueError(f"fit_fsde(level={level}): needs 0 < level < 1; pass for example 0.95.")
-    return times, data
+    return times, torch.from_numpy(data)
+
+
+def _numbers(x: Any) -> np.ndarray:
+    """Return data as float64; a tensor may have a graph or be on a device."""
+    return x.detach().cpu().double().numpy() if isinstance(x, Tensor) else np.array(x, dtype=np.float64)

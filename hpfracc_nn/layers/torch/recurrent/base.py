@@ -106,7 +106,7 @@ class Recurrent(nn.RNNBase):
                     "weights are for; leave it out, or make another layer."
                 )
         arguments = {name: getattr(module, name) for name in names}
-        return with_weights_of(module, cls(**{**arguments, **place, **options}))
+        return with_weights_of(module, cls(**{**arguments, **place, **options}), options.get("alpha"))
 
     def extra_repr(self) -> str:
         learns = f"learn_alpha=True, bounds={self.definition.bounds}"

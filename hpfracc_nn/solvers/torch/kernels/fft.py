@@ -25,10 +25,11 @@ _AT_ONCE = 1 << 20  # numbers that are transformed together
 class FFTForm(Blocks):
     """See `forms.Form`."""
 
-    def __init__(self, operand: Operand, block: int):
+    def __init__(self, operand: Operand):
         super().__init__(operand)
         assert isinstance(operand, Toeplitz), "the mesh is uniform"
-        self.columns, self.block = operand.columns, block
+        self.columns = operand.columns
+        self._block = 0  # where the second one begins
         self._pending: Tensor | None = None
         self._squares: dict[int, Tensor] = {}
 
@@ -39,8 +40,9 @@ class FFTForm(Blocks):
         ins, steps = self.operand.ins, self.operand.steps
         if self._pending is None:
             self._pending = values.new_zeros(values.shape[0], self.operand.outs, steps + 1, values.shape[-1])
-        number = first // self.block
-        length = self.block * (number & -number)
+        self._block = self._block or first
+        number = first // self._block
+        length = self._block * (number & -number)
         end = min(first + length, steps + 1)
         recent = values[:, (first - length) * ins : first * ins]
         target = self._pending[:, :, first:end]
@@ -80,7 +82,7 @@ class FFTForm(Blocks):
 
 
 def prepare(operand: Operand, workload: Workload) -> FFTForm:
-    return FFTForm(operand, block_length(workload.rows * workload.width))
+    return FFTForm(operand)
 
 
 def cost(workload: Workload) -> Cost:

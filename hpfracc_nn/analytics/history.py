@@ -1,0 +1,229 @@
+"""What a manager remembers of its calls, as one value that can be kept in a file."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from hpfracc_nn.selection import BackendManager, Measurement, Plan, Wisdom, Workload
+from hpfracc_nn.selection.bucket import known_key
+from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction
+
+SCHEMA = 1
+KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Choice, Drift, Failure, Quarantined, Defeat)}
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How often a plan was consulted.
+
+    Args:
+        workload: Its own.
+        kernel: "backend/algorithm".
+        forwards: Consultations of forward passes.
+        backwards: The same of backward passes.
+        seconds: What it is expected to take, forward and backward together.
+        second_best: The least that is expected of another kernel, None where no other accepts.
+        reason: As in `Plan.reason`.
+    """
+
+    workload: Workload
+    kernel: str
+    forwards: int
+    backwards: int
+    seconds: float
+    second_best: float | None
+    reason: str
+
+    @property
+    def calls(self) -> int:
+        return self.forwards + self.backwards
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a kernel was thought to take, forward and backward together, before it was measured."""
+
+    workload: Workload
+    kernel: str
+    seconds: float
+
+
+@dataclass(frozen=True)
+class History:
+    """What happened, at most some thousands of each.
+
+    Args:
+        uses: The plans that the sites use which are alive.
+        measurements: Calls that were timed, and blocks; oldest first.
+        events: Choices, changes of speed and failures; oldest first.
+        looks: How often each kernel had been consulted at some times.
+        estimates: What was thought of kernels where no choice tells it.
+
+    Example:
+        >>> history = History.of(default_manager())
+        >>> history.save("history.json")
+        >>> usage(History.load("history.json"))
+    """
+
+    uses: tuple[Use, ...] = ()
+    measurements: tuple[Measurement, ...] = ()
+    events: tuple[Event, ...] = ()
+    looks: tuple[Look, ...] = ()
+    estimates: tuple[Estimate, ...] = ()
+
+    @classmethod
+    def of(cls, *managers: BackendManager) -> "History":
+        """Return what these managers remember now."""
+        uses = [_use(manager, plan) for manager in managers for site in manager.sites() for plan in site.in_use()]
+        measured = [each for manager in managers for each in manager.history()]
+        events = sorted((each for manager in managers for each in manager.events()), key=lambda each: each.time)
+        looks = [manager.looks() for manager in managers]
+        return cls(tuple(uses), tuple(measured), tuple(events), _together(looks))
+
+    @classmethod
+    def of_wisdom(cls, wisdom: Wisdom) -> "History":
+        """Return what a wisdom file tells: times of kernels, and which was the fastest of those that were timed."""
+        found: dict[Workload, dict[str, dict[Direction, float]]] = {}
+        thought = []
+        for timing in wisdom.timings.values():
+            if timing.trust == "own":
+                times: dict[Direction, float] = {
+                    direction: seconds
+                    for direction in DIRECTIONS
+                    if (seconds := getattr(timing, direction)) is not None
+                }
+                work = _workload(timing.key)
+                found.setdefault(work, {})[timing.arm] = times
+                said = [getattr(timing, f"{direction}_estimate") for direction in times]
+                if None not in said:
+                    thought.append(Estimate(work, timing.arm, sum(said)))
+        measured = [
+            Measurement(work, kernel, seconds, direction)
+            for work, kernels in found.items()
+            for kernel, times in kernels.items()
+            for direction, seconds in times.items()
+        ]
+        whole = {work: _timed_both_ways(work, kernels) for work, kernels in found.items()}
+        fastest = tuple(_fastest(work, kernels) for work, kernels in whole.items() if kernels)
+        return cls(fastest, tuple(measured), estimates=tuple(thought))
+
+    def save(self, path: Path | str) -> None:
+        """Write it as JSON.
+
+        Raises:
+            OSError: `path` cannot be written.
+        """
+        body = {
+            "schema": SCHEMA,
+            "uses": [asdict(each) for each in self.uses],
+            "measurements": [asdict(each) for each in self.measurements],
+            "estimates": [asdict(each) for each in self.estimates],
+            "events": [{"kind": type(each).__name__.lower(), **asdict(each)} for each in self.events],
+            "looks": [{"time": each.time, "uses": [[*use, n] for use, n in each.uses.items()]} for each in self.looks],
+        }
+        Path(path).write_text(json.dumps(_finite(body), separators=(",", ":"), allow_nan=False), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path | str) -> "History":
+        """Return what `save` wrote.
+
+        Raises:
+            OSError: The file cannot be read.
+            ValueError: It is no history, or that of another version.
+        """
+        try:
+            body = json.loads(Path(path).read_text(encoding="utf-8"))
+            if body.get("schema") != SCHEMA:
+                raise ValueError(f"its schema is {body.get('schema')!r}, this version reads {SCHEMA}")
+            return cls(
+                tuple(_made(Use, each) for each in body["uses"]),
+                tuple(_made(Measurement, each) for each in body["measurements"]),
+                tuple(_made(KINDS[each.pop("kind")], each) for each in body["events"]),
+                tuple(Look(each["time"], {(op, name): n for op, name, n in each["uses"]}) for each in body["looks"]),
+                tuple(_made(Estimate, each) for each in body["estimates"]),
+            )
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{path}: needs a file that History.save wrote; {error}.") from None
+
+
+def _use(manager: BackendManager, plan: Plan) -> Use:
+    found = {name: each.seconds for name, each in manager.predict(plan.workload).items()}
+    seconds = found.pop(plan.kernel.name, plan.seconds)
+    second = min(found.values(), default=None)
+    return Use(plan.workload, plan.kernel.name, plan.forwards, plan.backwards, seconds, second, plan.reason)
+
+
+def _timed_both_ways(
+    workload: Workload, kernels: Mapping[str, dict[Direction, float]]
+) -> dict[str, dict[Direction, float]]:
+    """Return the kernels that were timed forward and, where a gradient is wanted, backward."""
+    passes = 1 + (workload.needs_gradient or workload.learns_weights)
+    return {name: times for name, times in kernels.items() if len(times) == passes}
+
+
+def _fastest(workload: Workload, kernels: Mapping[str, Mapping[Direction, float]]) -> Use:
+    ranked = sorted((sum(times.values()), kernel) for kernel, times in kernels.items())
+    second = ranked[1][0] if len(ranked) > 1 else None
+    return Use(workload, ranked[0][1], 0, 0, ranked[0][0], second, "wisdom")
+
+
+def _workload(text: str) -> Workload:
+    """Return a workload of the key: the least sizes of its buckets."""
+    op, framework, device, dtype, _, shares, needs, learns, threads = (key := known_key(text)).group
+    rows, n, width = (round(2**size) for size in key.features)
+    return Workload(
+        str(op),
+        str(framework),
+        str(device),
+        str(dtype),
+        rows=rows,
+        n=n,
+        width=width,
+        channels=1 if shares else 2,
+        needs_gradient=bool(needs),
+        learns_weights=bool(learns),
+        threads=int(threads),
+    )
+
+
+def _together(looks: Iterable[list[Look]]) -> tuple[Look, ...]:
+    """Return the looks of several managers as those of one: at each time the sum of what each had counted last."""
+    every = [(look.time, number, look) for number, each in enumerate(looks) for look in each]
+    last: dict[int, Look] = {}
+    found = []
+    for moment, number, look in sorted(every, key=lambda each: each[:2]):
+        last[number] = look
+        uses: dict[tuple[str, str], int] = {}
+        for each in last.values():
+            for use, count in each.uses.items():
+                uses[use] = uses.get(use, 0) + count
+        found.append(Look(moment, uses))
+    return tuple(found)
+
+
+def _finite(value: Any) -> Any:
+    """Return what JSON has words for: null for a number that is none, or infinite."""
+    if isinstance(value, Mapping):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _made(kind: Callable[..., Any], entry: dict[str, Any]) -> Any:
+    """Return the value that `asdict` and `_finite` took apart."""
+    names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
+    if set(entry) != names:
+        raise ValueError(f"{sorted(set(entry) ^ names)} are not the same")
+    given = dict(entry)
+    given["workload"] = Workload(**given["workload"])
+    if given.get("seconds", 0.0) is None:
+        given["seconds"] = math.inf if kind is Quarantined else math.nan
+    if "alternatives" in given:
+        given["alternatives"] = tuple((name, seconds) for name, seconds in given["alternatives"])
+        given["doubts"] = tuple(given["doubts"])
+    return kind(**given)

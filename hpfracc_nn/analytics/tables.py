@@ -1,0 +1,201 @@
+"""Summaries of a history as rows of a table, one dict for each; the columns are the same in all of them."""
+
+import math
+import statistics
+from collections.abc import Iterable
+from typing import Any
+
+from hpfracc_nn.analytics.history import History
+from hpfracc_nn.selection import Measurement, Workload
+from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Event, Failure, Quarantined
+from hpfracc_nn.selection.sampling import quantile
+from hpfracc_nn.selection.workload import Direction
+
+Row = dict[str, Any]
+
+USAGE = ("op", "backend", "algorithm", "calls", "share")
+PERFORMANCE = (
+    "op",
+    "rows",
+    "n",
+    "width",
+    "dtype",
+    "device",
+    "gradient",
+    "backend",
+    "algorithm",
+    "direction",
+    "samples",
+    "q20_ms",
+    "median_ms",
+    "max_ms",
+    "compile_ms",
+    "transfer_ms",
+    "samples_per_second",
+)
+ERRORS = ("op", "backend", "algorithm", "error", "count", "quarantined", "first", "last", "message")
+EVENTS = ("time", "kind", "op", "rows", "n", "width", "backend", "algorithm", "direction", "previous", "reason", "what")
+
+
+def usage(history: History) -> list[Row]:
+    """Return how often each kernel was consulted, the most first; `share` is its part of the operation's calls."""
+    if not history.looks:
+        return []
+    found, whole = history.looks[-1].uses, dict[str, int]()
+    for (op, _), calls in found.items():
+        whole[op] = whole.get(op, 0) + calls
+    return [
+        {"op": op, **_parts(kernel), "calls": calls, "share": calls / whole[op]}
+        for (op, kernel), calls in sorted(found.items(), key=lambda each: (each[0][0], -each[1]))
+        if calls
+    ]
+
+
+def performance(history: History) -> list[Row]:
+    """Return the times of each kernel at each workload and in each direction, in milliseconds.
+
+    `q20_ms` is the 20 % quantile; compiling is left out of it, and counted apart.
+    """
+    groups: dict[tuple[Workload, str, Direction], list[Measurement]] = {}
+    for each in history.measurements:
+        if each.succeeded and "/" in each.kernel:
+            groups.setdefault((each.workload, each.kernel, each.direction), []).append(each)
+    return [_performance(*group, measured) for group, measured in groups.items()]
+
+
+def errors(history: History) -> list[Row]:
+    """Return how often each kernel failed, by the class of the error, and how often it was left alone for that."""
+    groups: dict[tuple[str, str, str], list[Failure]] = {}
+    held: dict[tuple[str, str, str], int] = {}
+    for each in history.events:
+        if isinstance(each, Failure | Quarantined):
+            place = each.workload.op, each.kernel, each.error
+            if isinstance(each, Failure):
+                groups.setdefault(place, []).append(each)
+            else:
+                held[place] = held.get(place, 0) + 1
+    return [
+        {
+            "op": op,
+            **_parts(kernel),
+            "error": error,
+            "count": len(failures),
+            "quarantined": held.get((op, kernel, error), 0),
+            "first": failures[0].time,
+            "last": failures[-1].time,
+            "message": failures[-1].message,
+        }
+        for (op, kernel, error), failures in groups.items()
+    ]
+
+
+def events(history: History) -> list[Row]:
+    """Return what happened, oldest first; `what` says it in a few words, `time` is in seconds since 1970."""
+    return [_event(each) for each in history.events]
+
+
+def measured_seconds(history: History) -> dict[tuple[Workload, str], float]:
+    """Return what a kernel took at a workload: 20 % quantiles of both directions, added up, where both were timed."""
+    groups: dict[tuple[Workload, str], dict[str, list[float]]] = {}
+    for each in history.measurements:
+        if each.succeeded and not each.compile_seconds and "/" in each.kernel:
+            times = groups.setdefault((each.workload, each.kernel), {})
+            times.setdefault(each.direction, []).append(each.seconds)
+    return {
+        place: sum(quantile(seconds) or 0.0 for seconds in times.values())
+        for place, times in groups.items()
+        if len(times) == 1 + _has_backward(place[0])
+    }
+
+
+def first_predictions(history: History) -> dict[tuple[Workload, str], float]:
+    """Return what was predicted of a kernel at a workload when the first choice was made there."""
+    found = {(each.workload, each.kernel): each.seconds for each in history.estimates}
+    for each in history.events:
+        if isinstance(each, Choice):
+            for name, prediction in each.candidates.items():
+                found.setdefault((each.workload, name), prediction.seconds)
+    return found
+
+
+def last_predictions(history: History) -> dict[tuple[Workload, str], float]:
+    """Return what is predicted of the kernels that run now."""
+    return {(each.workload, each.kernel): each.seconds for each in history.uses if each.calls}
+
+
+def what(event: Event) -> str:
+    """Return an event in a few words."""
+    match event:
+        case Choice(previous="", reason=reason):
+            return f"first, {reason}"
+        case Choice(previous=previous, kernel=kernel, elapsed=elapsed) if previous == kernel:
+            return f"stays, chosen in {1e3 * elapsed:.2g} ms"
+        case Choice(previous=previous, reason=reason):
+            return f"in place of {previous}, {reason}"
+        case Drift(factor=factor):
+            return f"takes {factor:.2g} times as long"
+        case Failure(error=error):
+            return f"failed: {error}"
+        case Quarantined(seconds=seconds):
+            return "left alone" + (f" for {seconds:.0f} s" if math.isfinite(seconds) else "")
+        case Defeat(error=error):
+            return f"every kernel failed, the first by {error}"
+    return ""
+
+
+def _performance(workload: Workload, kernel: str, direction: Direction, measured: list[Measurement]) -> Row:
+    plain = [each.seconds for each in measured if not each.compile_seconds]
+    q20 = quantile(plain)
+    return {
+        "op": workload.op,
+        **_sizes(workload),
+        "dtype": workload.dtype,
+        "device": workload.device,
+        "gradient": _has_backward(workload),
+        **_parts(kernel),
+        "direction": direction,
+        "samples": len(plain),
+        "q20_ms": _ms(q20),
+        "median_ms": _ms(statistics.median(plain) if plain else None),
+        "max_ms": _ms(max(plain, default=None)),
+        "compile_ms": 1e3 * sum(each.compile_seconds for each in measured),
+        "transfer_ms": 1e3 * sum(each.transfer_seconds for each in measured),
+        "samples_per_second": workload.samples / q20 if q20 else None,
+    }
+
+
+def _event(event: Event) -> Row:
+    return {
+        "time": event.time,
+        "kind": type(event).__name__.lower(),
+        "op": event.workload.op,
+        **_sizes(event.workload),
+        **_parts(event.kernel),
+        "direction": getattr(event, "direction", "forward"),
+        "previous": getattr(event, "previous", ""),
+        "reason": getattr(event, "reason", ""),
+        "what": what(event),
+    }
+
+
+def _sizes(workload: Workload) -> Row:
+    return {"rows": workload.rows, "n": workload.n, "width": workload.width}
+
+
+def _parts(kernel: str) -> Row:
+    backend, algorithm = kernel.split("/", 1)
+    return {"backend": backend, "algorithm": algorithm}
+
+
+def _has_backward(workload: Workload) -> bool:
+    return workload.needs_gradient or workload.learns_weights
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1e3 * seconds
+
+
+def columns(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Any]]:
+    """Return the columns of rows, also where there is no row."""
+    rows = list(rows)
+    return {name: [row[name] for row in rows] for name in names}

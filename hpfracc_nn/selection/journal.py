@@ -1,0 +1,194 @@
+"""What happened to a manager's choices: the last events with their times, and how the calls were shared at times.
+
+Nothing is written where a plan is simply used. Whoever listens is told after the manager's lock is released.
+"""
+
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from hpfracc_nn.selection.decision import Prediction, confidence, predictions
+from hpfracc_nn.selection.workload import Direction, Workload
+
+MOST_EVENTS = 4096
+MOST_LOOKS = 512
+FIRST_INTERVAL = 0.05  # seconds between two looks at the counts; twice as many whenever there are too many looks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """Something that happened to the choice of a kernel.
+
+    Args:
+        time: When, in seconds since 1970.
+        workload: Of the call.
+        kernel: "backend/algorithm".
+    """
+
+    time: float
+    workload: Workload
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice(Event):
+    """A kernel runs from now on, or for one call: the first here, another than before, or one that took long to choose.
+
+    Args:
+        site: Label of the site, its operation where it has none.
+        previous: The kernel that ran before, or failed; "" where there was none, its own name where it only took long.
+        reason: As in `Plan.reason`; "deterministic" where that is why measurements do not count.
+        seconds: Predicted, forward and the backward pass that the workload asks for.
+        uncertainty: The time is believed to lie in [seconds / uncertainty, seconds * uncertainty].
+        alternatives: The other kernels that accept, with predicted seconds.
+        doubts: The uncertainty of each of them.
+        workspace: Bytes held beyond input and output.
+        elapsed: Seconds that the choice took.
+        direction: Of the pass.
+        error: The class of what the kernel before raised, "" where it did not.
+        message: Its text.
+    """
+
+    site: str
+    previous: str
+    reason: str
+    seconds: float
+    uncertainty: float
+    alternatives: tuple[tuple[str, float], ...] = ()
+    doubts: tuple[float, ...] = ()
+    workspace: float = 0.0
+    elapsed: float = 0.0
+    direction: Direction = "forward"
+    error: str = ""
+    message: str = ""
+
+    @property
+    def candidates(self) -> dict[str, Prediction]:
+        """What was predicted when the plan was made, by kernel."""
+        return predictions(self.kernel, self.seconds, self.uncertainty, self.alternatives, self.doubts)
+
+    @property
+    def confidence(self) -> float:
+        """The probability that no other kernel is faster; see `decision.confidence`."""
+        return confidence(self.kernel, self.candidates)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drift(Event):
+    """A kernel takes `factor` times as long as before, for good."""
+
+    direction: Direction
+    factor: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure(Event):
+    """A kernel raised, or its result was wrong; `error` is the class."""
+
+    direction: Direction
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quarantined(Event):
+    """A kernel is left alone for `seconds`, infinite until something is configured."""
+
+    seconds: float
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defeat(Event):
+    """Every kernel failed, and the error of the first was raised."""
+
+    direction: Direction
+    error: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """How often each kernel was consulted up to a time.
+
+    Args:
+        time: Seconds since 1970.
+        uses: Forward and backward consultations by operation and kernel.
+    """
+
+    time: float
+    uses: Mapping[tuple[str, str], int]
+
+
+class Journal:
+    """Keeps the last events and looks, and tells them on.
+
+    Callers hold the manager's lock where they write, and do not where they call `tell`.
+
+    Attributes:
+        listeners: Each is called with every event.
+    """
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[Event], None]] = []
+        self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
+        self._waiting = _Waiting()
+        self._looks: list[Look] = []
+        self._interval = FIRST_INTERVAL
+        self._next = 0.0
+
+    def note(self, event: Event) -> None:
+        """Keep an event."""
+        self._events.append(event)
+        if self.listeners:
+            self._waiting.events.append(event)
+
+    def tell(self) -> None:
+        """Tell the listeners what this thread has noted since the last time."""
+        events = self._waiting.events
+        while events:
+            event = events.popleft()
+            for listener in list(self.listeners):
+                listener(event)
+
+    @property
+    def looks_again(self) -> bool:
+        """Whether it is time for another look."""
+        return time.monotonic() >= self._next
+
+    def look(self, uses: Mapping[tuple[str, str, Direction], int]) -> None:
+        """Keep how often each kernel was consulted up to now; of too many looks every other one goes."""
+        self._next = time.monotonic() + self._interval
+        self._looks.append(_look(uses))
+        if len(self._looks) > MOST_LOOKS:
+            del self._looks[1::2]
+            self._interval *= 2
+
+    def events(self) -> list[Event]:
+        """Return the last events, oldest first."""
+        return list(self._events)
+
+    def looks(self, uses: Mapping[tuple[str, str, Direction], int]) -> list[Look]:
+        """Return all looks and one of now."""
+        return [*self._looks, _look(uses)]
+
+    def after_fork(self) -> None:
+        """Leave to the parent process what it has to tell."""
+        self._waiting = _Waiting()
+
+
+class _Waiting(threading.local):
+    """Events that are not told yet, of each thread apart: a span belongs to what the thread that decided was doing."""
+
+    def __init__(self) -> None:
+        self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
+
+
+def _look(uses: Mapping[tuple[str, str, Direction], int]) -> Look:
+    both = Counter[tuple[str, str]]()
+    for (op, kernel, _), count in uses.items():
+        both[op, kernel] += count
+    return Look(time.time(), dict(both))

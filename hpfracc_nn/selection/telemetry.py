@@ -1,0 +1,369 @@
+"""Decisions as OpenTelemetry spans, and what the plans count as metrics.
+
+The only file that may import OpenTelemetry, and it does so when a process that has imported it decides something.
+Without it, or without a provider, nothing is sent. The attributes are this package's own, `hpfracc.*`: the semantic
+conventions have none for the choice of a kernel.
+
+Nothing happens at a call that only uses its plan. Metrics are observable: whoever collects them reads the integers that
+the plans keep in any case. A histogram takes the times of the calls that are timed for the manager.
+"""
+
+import logging
+import os
+import sys
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from hpfracc_nn.selection.bucket import key_of
+from hpfracc_nn.selection.journal import Choice, Defeat, Event
+from hpfracc_nn.selection.limiter import Limiter
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.watched import Gone, Watched
+from hpfracc_nn.selection.workload import Direction, Workload
+
+if TYPE_CHECKING:
+    from hpfracc_nn.selection.chronicle import Chronicle
+
+NAME = "hpfracc_nn.selection"
+SPAN = "hpfracc select"
+CANDIDATE = "hpfracc.candidate"
+API = "opentelemetry.trace"
+BOUNDARIES = (*(step * 10.0**power for power in range(-6, 0) for step in (1, 2, 5)), 1.0)  # seconds
+MOST_SPANS = 100  # a second
+APART = 1.0  # seconds between two spans of one workload, kernel and reason
+
+_log = logging.getLogger(NAME)
+
+
+class Telemetry:
+    """Sends what managers decide to OpenTelemetry.
+
+    Spans are sent in the thread that decided, under its current span, for a first, changed, failed or slow decision; at
+    most 100 a second, and one a second for each workload, kernel and reason.
+
+    Args:
+        tracer_provider: None is the one of the process, also where it is set later.
+        meter_provider: The same.
+
+    Raises:
+        ModuleNotFoundError: The API is not installed.
+
+    Example:
+        >>> telemetry = Telemetry(tracer_provider=provider)
+        >>> telemetry.watch(default_manager())
+    """
+
+    def __init__(self, tracer_provider: Any = None, meter_provider: Any = None):
+        trace, metrics = _api("trace"), _api("metrics")
+        version = _version()
+        self._trace, self._observation = trace, metrics.Observation
+        self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
+        self._limiter = Limiter(MOST_SPANS, APART)
+        self._watched: list[Watched] = []
+        self._gone = Gone()
+        self._shown: dict[tuple[str, Hashable], float] = {}
+        meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
+        self._make_observables(meter)
+        self._durations = meter.create_histogram(
+            "hpfracc.operation.duration",
+            unit="s",
+            description="Time of the calls that were timed for the manager, a small part of all.",
+            explicit_bucket_boundaries_advisory=BOUNDARIES,
+        )
+
+    def watch(self, manager: "Chronicle") -> None:
+        """Send what `manager` decides from now on, and what it has counted so far; to no other `Telemetry` any more."""
+        if manager.telemetry is self:
+            return
+        if manager.telemetry is not None:
+            manager.telemetry.leave(manager)
+        self._settle()
+        self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
+        manager.telemetry = self
+        manager.journal.listeners.append(self._hear)
+
+    def leave(self, manager: "Chronicle") -> None:
+        """Send nothing more of `manager`."""
+        manager.telemetry = None
+        manager.journal.listeners.remove(self._hear)
+        self._watched = [each for each in self._watched if each.manager() is not manager]
+
+    def _all(self) -> "list[Watched | Gone]":
+        return [self._gone, *self._watched]
+
+    def _settle(self) -> None:
+        """Add up the managers that are gone, so that they need not be kept."""
+        left = [each for each in self._watched if each.manager() is not None]
+        for each in set(self._watched) - set(left):
+            self._gone.add(each)
+        self._watched = left
+
+    def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
+        """Take the time of a call."""
+        self._durations.record(seconds, _attributes(plan.workload.op, plan.kernel.name, direction))
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Choice):
+            if self._limiter.lets_through((key_of(event.workload), event.kernel, event.reason)):
+                self._send_choice(event)
+        elif isinstance(event, Defeat) and self._limiter.lets_through((key_of(event.workload), event.kernel, Defeat)):
+            self._send_defeat(event)
+
+    def _send_choice(self, event: Choice) -> None:
+        end = _nanoseconds(event.time)
+        span = self._start(event, end - _nanoseconds(event.elapsed), _of_choice(event))
+        if span.is_recording():
+            for name, found in event.candidates.items():
+                backend, algorithm = name.split("/", 1)
+                facts = {
+                    "hpfracc.backend": backend,
+                    "hpfracc.algorithm": algorithm,
+                    "hpfracc.predicted_seconds": found.seconds,
+                    "hpfracc.predicted_seconds.low": found.low,
+                    "hpfracc.predicted_seconds.high": found.high,
+                }
+                span.add_event(CANDIDATE, facts, end)
+            if event.error:
+                span.add_event("exception", _of_error(event.error, event.message), end)
+        span.end(end)
+
+    def _send_defeat(self, event: Defeat) -> None:
+        end = _nanoseconds(event.time)
+        facts = {**_of_workload(event.workload), **_attributes(event.workload.op, event.kernel, event.direction)}
+        span = self._start(event, end, {**facts, "error.type": event.error})
+        span.add_event("exception", _of_error(event.error, event.message), end)
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, "every kernel failed"))
+        span.end(end)
+
+    def _start(self, event: Event, start: int, facts: dict[str, Any]) -> Any:
+        return self._tracer.start_span(SPAN, kind=self._trace.SpanKind.INTERNAL, attributes=facts, start_time=start)
+
+    def _make_observables(self, meter: Any) -> None:
+        def counter(name: str, unit: str, description: str, callback: Callable[[], Iterator[Any]]) -> None:
+            meter.create_observable_counter(name, [lambda _: list(callback())], unit, description)
+
+        counter("hpfracc.backend.selections", "{selection}", "Consultations of the manager.", self._selections)
+        counter("hpfracc.backend.switches", "{switch}", "Kernels that replaced another one.", self._switches)
+        counter("hpfracc.backend.failures", "{failure}", "Exceptions and wrong results of kernels.", self._failures)
+        counter("hpfracc.selection.exploration.time", "s", "Time that trials cost beyond the best.", self._exploration)
+        counter("hpfracc.selection.spans.dropped", "{span}", "Decision spans beyond the limit.", self._dropped)
+        meter.create_observable_gauge(
+            "hpfracc.backend.quarantined",
+            [lambda _: list(self._quarantined())],
+            "{workload}",
+            "Workloads, sizes or places at which a kernel is left alone.",
+        )
+
+    def _selections(self) -> Iterator[Any]:
+        found = _sum(each.uses() for each in self._all())
+        for (op, kernel, direction), count in found.items():
+            yield self._grown("selections", count, _attributes(op, kernel, direction))
+
+    def _switches(self) -> Iterator[Any]:
+        for (op, kernel), count in _sum(each.switches() for each in self._all()).items():
+            yield self._grown("switches", count, _attributes(op, kernel))
+
+    def _failures(self) -> Iterator[Any]:
+        for (op, kernel, error), count in _sum(each.failures() for each in self._all()).items():
+            yield self._grown("failures", count, {**_attributes(op, kernel), "error.type": error})
+
+    def _exploration(self) -> Iterator[Any]:
+        yield self._observation(sum(each.explored() for each in self._all()))
+
+    def _dropped(self) -> Iterator[Any]:
+        yield self._observation(self._limiter.dropped)
+
+    def _quarantined(self) -> Iterator[Any]:
+        for (op, kernel), count in _sum(Counter(each.quarantined()) for each in self._watched).items():
+            yield self._observation(count, _attributes(op, kernel))
+
+    def _grown(self, name: str, count: float, facts: dict[str, str]) -> Any:
+        """Observe what never falls: a call that moves to another kernel is counted here first, and then there."""
+        place = name, tuple(facts.values())
+        most = self._shown[place] = max(count, self._shown.get(place, 0))
+        return self._observation(most, facts)
+
+
+_process_wide: Telemetry | None = None
+_making = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def join(manager: "Chronicle") -> None:
+    """Let a manager tell the process's OpenTelemetry, if the process has imported that; else look in `sys.modules`."""
+    if API in sys.modules:
+        process_wide().watch(manager)
+
+
+def process_wide() -> Telemetry:
+    """Return the one that tells the process's own providers.
+
+    Raises:
+        ModuleNotFoundError: The API is not installed.
+    """
+    global _process_wide
+    with _making:
+        if _process_wide is None:
+            _process_wide = Telemetry()
+        return _process_wide
+
+
+def enable_otlp(endpoint: str | None = None, *, interval: float | None = None) -> set[str]:
+    """Send the decisions of this process by OTLP over HTTP, where nobody has said yet where spans and metrics go.
+
+    Providers of OpenTelemetry are made and set for the whole process, of each kind only where there is none: what the
+    process has set stays, and gets the decisions anyway. Spans and metrics leave in threads of their own; a collector
+    that is down delays no call, and the end of the process by a few seconds. The variables of OpenTelemetry hold,
+    such as OTEL_SDK_DISABLED and OTEL_SERVICE_NAME.
+
+    Args:
+        endpoint: Where the collector listens, such as "http://localhost:4318"; None asks OTEL_EXPORTER_OTLP_ENDPOINT.
+        interval: Seconds between two exports of metrics; None asks OTEL_METRIC_EXPORT_INTERVAL, 60 by default.
+
+    Returns:
+        What goes there now: "traces", "metrics", both, or nothing because the process has its own providers.
+
+    Raises:
+        ModuleNotFoundError: The SDK or the exporter is not installed.
+        ValueError: `endpoint` is no address of HTTP, or `interval` is not positive.
+
+    Example:
+        >>> enable_otlp("http://localhost:4318")
+        {'traces', 'metrics'}
+    """
+    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
+        raise ValueError(f"enable_otlp(endpoint={endpoint!r}): needs an address such as 'http://localhost:4318'.")
+    if interval is not None and not interval > 0:
+        raise ValueError(f"enable_otlp(interval={interval!r}): needs seconds > 0.")
+    made = set()
+    with _making:
+        if _is_unset(_api("trace").get_tracer_provider()):
+            _set_tracer_provider(endpoint)
+            made.add("traces")
+        if _is_unset(_api("metrics").get_meter_provider()):
+            _set_meter_provider(endpoint, interval)
+            made.add("metrics")
+    for left in sorted({"traces", "metrics"} - made):
+        _log.info("enable_otlp: %s go where the process's own provider sends them.", left)
+    return made
+
+
+def _set_tracer_provider(endpoint: str | None) -> None:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        raise _missing(error, "otlp") from None
+    provider = TracerProvider()
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(_signal(endpoint, "traces"))))
+    _api("trace").set_tracer_provider(provider)
+
+
+def _set_meter_provider(endpoint: str | None, interval: float | None) -> None:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    except ModuleNotFoundError as error:
+        raise _missing(error, "otlp") from None
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(_signal(endpoint, "metrics")),
+        export_interval_millis=None if interval is None else 1e3 * interval,
+    )
+    _api("metrics").set_meter_provider(MeterProvider([reader]))
+
+
+def _signal(endpoint: str | None, kind: str) -> str | None:
+    """Return the address for one kind of signal, as OpenTelemetry makes it of that for all."""
+    return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{kind}"
+
+
+def _is_unset(provider: Any) -> bool:
+    """Whether the API's own stand-in answers; the one for metrics has no public name."""
+    return "Proxy" in type(provider).__name__
+
+
+def _api(name: str) -> Any:
+    try:
+        from opentelemetry import metrics, trace
+    except ModuleNotFoundError as error:
+        raise _missing(error, "otel") from None
+    return {"metrics": metrics, "trace": trace}[name]
+
+
+def _missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    if (error.name or "").split(".")[0] != "opentelemetry":
+        return error
+    return ModuleNotFoundError(
+        f"{NAME}.telemetry: needs the package {error.name!r}; pip install 'hpfracc-nn[{extra}]'.", name=error.name
+    )
+
+
+def _version() -> str:
+    try:
+        return metadata.version("hpfracc-nn")
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _of_choice(event: Choice) -> dict[str, Any]:
+    facts = {
+        **_of_workload(event.workload),
+        **_attributes(event.workload.op, event.kernel, event.direction),
+        "hpfracc.site": event.site,
+        "hpfracc.decision.reason": event.reason,
+        "hpfracc.confidence": event.confidence,
+        "hpfracc.predicted_seconds": event.seconds,
+        "hpfracc.memory.required_bytes": event.workspace,
+    }
+    if event.previous:
+        backend, algorithm = event.previous.split("/", 1)
+        facts |= {"hpfracc.previous_backend": backend, "hpfracc.previous_algorithm": algorithm}
+    if event.error:
+        facts["error.type"] = event.error
+    return facts
+
+
+def _of_workload(workload: Workload) -> dict[str, Any]:
+    return {
+        "hpfracc.shape": [workload.rows, workload.n, workload.width],
+        "hpfracc.dtype": workload.dtype,
+        "hpfracc.framework": workload.framework,
+        "hpfracc.device": workload.device,
+        "hpfracc.needs_gradient": workload.needs_gradient or workload.learns_weights,
+    }
+
+
+def _of_error(kind: str, message: str) -> dict[str, str]:
+    return {"exception.type": kind, "exception.message": message}
+
+
+def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dict[str, str]:
+    """Return what metrics are told apart by: no sizes, of which there may be any number."""
+    backend, algorithm = kernel.split("/", 1)
+    facts = {"hpfracc.op": op, "hpfracc.backend": backend, "hpfracc.algorithm": algorithm}
+    return facts if direction is None else {**facts, "hpfracc.direction": direction}
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(1e9 * seconds)
+
+
+def _sum(counters: Iterator[Counter[Any]]) -> Counter[Any]:
+    found: Counter[Any] = Counter()
+    for counter in counters:
+        found.update(counter)
+    return found
