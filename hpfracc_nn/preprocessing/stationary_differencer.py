@@ -15,7 +15,7 @@ from hpfracc_nn.preprocessing.columns import ColumnDifferences
 _EPSILON = float(np.finfo(np.float64).eps)
 _LAST_DIGITS = 4  # roundings that a computed sample may have gone through
 _STEPS = 10  # of the walk up to `upper`
-_LEAST = 15  # rows, with one lag
+_LEAST = 10  # rows, with one lag
 _ROWS_OF_A_LAG = 10  # rows for each lag at most: with all their lags 20 rows of a walk pass at 5 % in 22 of 100 cases
 
 
@@ -36,7 +36,7 @@ class StationaryDifferencer(ColumnDifferences):
     A column that is constant up to rounding passes. One whose samples the lags tell exactly, such as a straight line,
     has no noise for the test to measure by, and passes at the order alone at which it is constant. There are at most as
     many lags as a tenth of the rows; with less than 80 rows a random walk still passes at 5 % in some 10 of 100 cases,
-    and fewer than 15 are refused.
+    and fewer than 10 are refused.
 
     Args:
         level: At which the test rejects a unit root, between 0 and 1.
@@ -86,12 +86,12 @@ class StationaryDifferencer(ColumnDifferences):
     def fit(self, X: Any, y: Any = None) -> StationaryDifferencer:
         """Find the order of each column of `X` [rows, columns]; `y` counts for nothing."""
         self._check()
-        values = self._read(X, ensure_min_samples=_LEAST)
-        tested = len(values) - (self.window - 1 if self.mode == "valid" else 0)
-        if tested < _LEAST:
+        values = self._read(X, ensure_min_samples=2)
+        left_out = self.window - 1 if self.mode == "valid" else 0
+        if len(values) - left_out < _LEAST:
             raise ValueError(
-                f"StationaryDifferencer(window={self.window}, mode='valid'): needs at least {self.window + _LEAST - 1} "
-                f"rows to test; X has {len(values)}, pass more, or a shorter window."
+                f"StationaryDifferencer(window={self.window}, mode={self.mode!r}): needs at least {left_out + _LEAST} "
+                f"rows to test; X has {len(values)}, pass more{', or a shorter window' if left_out else ''}."
             )
         rounding = _LAST_DIGITS * np.finfo(values.dtype).eps * np.abs(values).max(axis=0)
         found = [
