@@ -185,7 +185,7 @@ def test_a_column_that_is_constant_up_to_rounding_passes(level):
     assert StationaryDifferencer().fit(column).alpha_[0] == 0.0
 
 
-@pytest.mark.parametrize("columns", [60, pytest.param(400, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("columns", [100, pytest.param(400, marks=pytest.mark.slow)])
 @pytest.mark.filterwarnings("ignore:.*keeps its unit root")
 def test_few_rows_of_a_walk_seldom_pass(columns):
     """With all of Schwert's lags 22 of 100 pass at 5 %; at a true size of 10 % more than 16 of 100 have 2 %."""
