@@ -136,7 +136,7 @@ def test_intervals_cover_orders_of_series_that_have_no_level(ar):
         inside += low <= 0.8 <= high
         found.append(estimates.estimates["alpha"])
     assert inside >= 43
-    assert np.median(found) == pytest.approx(0.8, abs=0.05)
+    assert np.median(found) == pytest.approx(0.8, abs=0.08)  # a bias of 0.02, and three standard errors
 
 
 @pytest.mark.parametrize("true", [-0.3, 0.25])

@@ -71,9 +71,9 @@ def _any(
     if not a.is_floating_point():
         return _of_floats(a.to(torch.get_default_dtype()), n, order, axis, window, manager)
     # An FFT would spread them over all samples. Nothing is asked of the values: neither a device nor a compiler waits.
-    gaps = ~a.isfinite()
-    found = _of_floats(a.masked_fill(gaps, 0), n, order, axis, window, manager)
-    return found.masked_fill(_reached(gaps, axis, window), torch.nan)
+    filled = a.nan_to_num(0.0, 0.0, 0.0)
+    found = _of_floats(filled, n, order, axis, window, manager)
+    return found.masked_fill(_reached(filled != a, axis, window), torch.nan)
 
 
 def _reached(gaps: Tensor, axis: int, window: int | None) -> Tensor:
