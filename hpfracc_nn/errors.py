@@ -39,6 +39,17 @@ def real(owner: str, argument: str, value: Any, least: float, *, above: bool = F
     return number
 
 
+def probability(owner: str, argument: str, value: Any) -> float:
+    """Return `value` as a float, or raise: it must lie strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(f"{owner}({argument}={value!r}): needs a real number; pass for example {argument}=0.95.")
+    if not 0 < float(value) < 1:
+        raise ValueError(
+            f"{owner}({argument}={value!r}): needs 0 < {argument} < 1; pass a part of 1, such as {argument}=0.95."
+        )
+    return float(value)
+
+
 def axis(owner: str, dim: Any, ndim: int, *, argument: str = "dim", array: str = "x") -> int:
     """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise; the others are names in messages."""
     if isinstance(dim, bool) or not hasattr(dim, "__index__"):

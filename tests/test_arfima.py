@@ -30,6 +30,13 @@ def simulated(n, alpha, ar=(), seed=0):
     return series[500:]
 
 
+def simulated_lags(noise, weight):
+    found = np.zeros(len(noise))
+    for t in range(len(noise)):
+        found[t] = noise[t] + weight * found[t - 1]
+    return found
+
+
 def errors_by_recurrence(series, alpha, ar, mean):
     u = difference_by_recurrence(series - mean, alpha)
     return u - sum(weight * np.append(np.zeros(lag), u[:-lag]) for lag, weight in enumerate(ar, 1))
@@ -46,39 +53,61 @@ def fitted(series):
 
 
 @pytest.mark.parametrize(
-    ("lags", "learn_mean"),
+    ("lags", "fixed_mean"),
     [
         (1, False),
-        (1, True),
-        *[pytest.param(lags, mean, marks=pytest.mark.slow) for lags in (0, 2) for mean in (False, True)],
+        *[
+            pytest.param(lags, mean, marks=pytest.mark.slow)
+            for lags, mean in ((0, True), (0, False), (1, True), (2, False))
+        ],
     ],
 )
-def test_it_finds_the_minimum_of_the_sum_of_squares(series, lags, learn_mean):
-    model = ARFIMA(lags).fit(series, learn_mean=learn_mean)
-    assert model.estimates.names == ("alpha", *["mean"] * learn_mean, *[f"ar{k + 1}" for k in range(lags)])
-    assert learn_mean or model.mean.item() == pytest.approx(series.mean(), rel=1e-12)
-    values = model.estimates.values
+def test_it_finds_the_minimum_of_what_it_is_told_to_minimise(series, lags, fixed_mean):
+    """Q = S (c'c)**(1 / (n - 1)), c the errors of ones; S where the mean is frozen. Errors by recurrence."""
+    model = ARFIMA(lags)
+    with torch.no_grad():
+        model.mean.fill_(3.0)
+    model.mean.requires_grad_(not fixed_mean)
+    model.fit(series)
+    names, values = model.estimates.names, model.estimates.values
+    assert names == ("alpha", *["mean"] * (not fixed_mean), *[f"ar{k + 1}" for k in range(lags)])
 
-    def errors(point):
-        given = dict(zip(model.estimates.names, point, strict=True))
+    def errors(x, point):
+        given = dict(zip(names, point, strict=True))
         ar = [given[f"ar{k + 1}"] for k in range(lags)]
         if not ar:
-            return difference_by_recurrence(series - given.get("mean", series.mean()), given["alpha"])
-        return errors_by_recurrence(series, given["alpha"], ar, given.get("mean", series.mean()))
+            return difference_by_recurrence(x - given.get("mean", 3.0), given["alpha"])
+        return errors_by_recurrence(x, given["alpha"], ar, given.get("mean", 3.0))
 
-    step = 1e-5 * np.where(np.array(model.estimates.names) == "mean", 10, 1)
-    slopes = [(errors(values + e) - errors(values - e)) / (2 * e.sum()) for e in np.diag(step)]
-    jacobian = np.stack(slopes, axis=1)
-    found = errors(values)
-    gradient = jacobian.T @ found / (np.linalg.norm(jacobian, axis=0) * np.linalg.norm(found))
-    assert gradient == pytest.approx(0, abs=1e-7)  # the cosine of residuals and columns; rounding of the differences
-    variance = found @ found / (len(series) - lags - 2)
-    assert model.estimates.deviation == pytest.approx(math.sqrt(variance), rel=1e-6)
-    shifts = 1e3 * np.diag(step)
-    rises = [[[(errors(values + a * i + b * j) ** 2).sum() for a, b in SIGNS] for j in shifts] for i in shifts]
-    hessian = np.array(rises) @ [1, -1, -1, 1] / (4 * 1e6 * np.outer(step, step))
+    def least(point):
+        total = (errors(series, point) ** 2).sum()
+        of_ones = errors(np.ones(N), [0.0 if name == "mean" else v for name, v in zip(names, point, strict=True)])
+        return total if fixed_mean else total * (of_ones**2).sum() ** (1 / (N - 1))
+
+    found = least(values)
+    shifts = np.diag(1e-3 * np.array([10.0 if name == "mean" else 1.0 for name in names]))
+    rises = [[[least(values + a * i + b * j) for a, b in SIGNS] for j in shifts] for i in shifts]
+    hessian = np.array(rises) @ [1, -1, -1, 1] / (4 * np.outer(shifts.sum(0), shifts.sum(0)))
+    variance = found / (N - len(names))
     expected = np.sqrt(np.diag(2 * variance * np.linalg.inv(hessian)))
-    assert [*model.estimates.standard_errors.values()] == pytest.approx(expected, rel=5e-3)  # shifts of 1e-2
+    assert [*model.estimates.standard_errors.values()] == pytest.approx(expected, rel=1e-3)  # shifts of 1e-3
+    slopes = [(least(values + e) - least(values - e)) / (2 * e.sum()) for e in 1e-2 * shifts]
+    away = np.linalg.solve(hessian, slopes) / expected
+    assert away == pytest.approx(0, abs=1e-5)  # standard errors; rounding of the differences
+    total = (errors(series, values) ** 2).sum()
+    assert model.estimates.deviation == pytest.approx(math.sqrt(total / (N - len(names))), rel=1e-6)
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_the_first_sample_of_a_walk_does_not_count_as_an_error(seed):
+    """At alpha = 1 it is the regression of the differences on their past, wherever the walk starts."""
+    noise = np.random.default_rng(seed).standard_normal(300)
+    steps = simulated_lags(noise, 0.6)
+    model = ARFIMA(1, alpha=1.0, learn_alpha=False).fit(100 + np.cumsum(steps))
+    regression = (steps[2:] @ steps[1:-1]) / (steps[1:-1] @ steps[1:-1])
+    assert model.ar is not None
+    assert model.ar.item() == pytest.approx(regression, abs=2 / 300)  # what the first steps and c'c weigh
+    assert model.estimates.deviation == pytest.approx(np.std(noise), rel=0.01)
 
 
 @pytest.mark.slow
@@ -94,6 +123,22 @@ def test_intervals_cover_the_truth(alpha, ar):
     assert inside >= 43
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ar", [0.0, 0.5])
+@pytest.mark.filterwarnings("ignore:ARFIMA.fit. alpha has gone to")
+def test_intervals_cover_orders_of_series_that_have_no_level(ar):
+    """Order 0.8 by sums of order -0.2, far from zero; at a level of 95 % fewer than 43 of 50 have 0.3 %."""
+    inside, found = 0, []
+    for seed in range(50):
+        noise = data.arfima(500, -0.2, np.random.default_rng(seed))
+        estimates = ARFIMA(1).fit(1e3 + np.cumsum(simulated_lags(noise, ar))).estimates
+        low, high = estimates.intervals_at(0.95)["alpha"]
+        inside += low <= 0.8 <= high
+        found.append(estimates.estimates["alpha"])
+    assert inside >= 43
+    assert np.median(found) == pytest.approx(0.8, abs=0.08)  # a bias of 0.02, and three standard errors
+
+
 @pytest.mark.parametrize("true", [-0.3, 0.25])
 def test_an_order_below_zero_is_found_in_bounds_that_hold_it(true):
     model = ARFIMA(0, bounds=(-0.5, 1.0)).fit(data.arfima(1000, true, np.random.default_rng(1)))
@@ -102,7 +147,8 @@ def test_an_order_below_zero_is_found_in_bounds_that_hold_it(true):
 
 def test_units_and_level_of_the_series_do_not_matter(series, fitted):
     other = ARFIMA(1).fit(1e-6 * (series - 1e3))
-    assert other.estimates.values == pytest.approx(fitted.estimates.values, rel=1e-6)
+    expected = {**fitted.estimates.estimates, "mean": 1e-6 * (fitted.mean.item() - 1e3)}
+    assert other.estimates.estimates == pytest.approx(expected, rel=1e-6)
     assert other.estimates.deviation == pytest.approx(1e-6 * fitted.estimates.deviation, rel=1e-6)
 
 
@@ -135,8 +181,55 @@ def test_forecast_intervals_are_those_of_the_moving_average(fitted):
 def test_what_is_fixed_stays(series):
     model = ARFIMA(1, alpha=0.3, learn_alpha=False).fit(series)
     assert model.alpha == 0.3
-    assert model.estimates.names == ("ar1",)
+    assert model.estimates.names == ("mean", "ar1")
     assert model.forecast(3).shape == (3,)
+
+
+@pytest.mark.parametrize("frozen", ["mean", "ar", "difference.order.raw"])
+def test_a_frozen_parameter_stays_and_the_others_are_fitted(series, frozen):
+    model = ARFIMA(1)
+    parameters = dict(model.named_parameters())
+    kept = parameters[frozen].requires_grad_(False).clone()
+    model.fit(series)
+    assert torch.equal(parameters[frozen], kept)
+    assert not parameters[frozen].requires_grad
+    names = {"mean": "mean", "ar": "ar1", "difference.order.raw": "alpha"}
+    assert set(model.estimates.names) == {"alpha", "mean", "ar1"} - {names[frozen]}
+
+
+def trained(model):
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    model(torch.randn(20, dtype=torch.float64)).square().sum().backward()
+    optimizer.step()
+
+
+CHANGES = {
+    "loaded": lambda model: model.load_state_dict(ARFIMA(1).state_dict()),
+    "trained": trained,
+}
+
+
+@pytest.mark.parametrize("changed", CHANGES)
+def test_estimates_are_not_told_of_parameters_that_are_others_by_now(fitted, changed):
+    model = copy.deepcopy(fitted)
+    CHANGES[changed](model)
+    for call in (lambda: model.estimates, lambda: model.forecast_interval(3)):
+        with pytest.raises(ValueError, match=r"ARFIMA: needs the parameters that fit found, and they have changed"):
+            call()
+    assert model.forecast(3).shape == (3,)
+
+
+def test_a_cast_leaves_the_estimates(fitted):
+    model = copy.deepcopy(fitted).to(torch.float32)
+    assert model.estimates is not None
+    assert model.to(torch.float64).load_state_dict(fitted.state_dict())
+    assert model.estimates is not None
+
+
+def test_it_starts_inside_bounds_that_leave_the_usual_order_out():
+    for bounds, first in (((0.5, 1.5), 1.0), ((-0.5, 1.0), 0.3)):
+        assert torch.as_tensor(ARFIMA(bounds=bounds).alpha).item() == pytest.approx(first)
+    assert ARFIMA(learn_alpha=False).alpha == 0.3
 
 
 def test_a_model_of_single_precision_is_estimated_in_double(series, fitted):
@@ -176,7 +269,7 @@ def test_the_summary_names_estimates_and_intervals(fitted):
 
 def test_an_order_at_its_bound_is_told():
     noise = np.random.default_rng(0).standard_normal(300)
-    with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to .*, where the sum of squares has no minimum"):
+    with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to .*, where there is no minimum"):
         model = ARFIMA(0).fit(noise - np.append(0, noise[:-1]))  # the order of a difference of noise is -1
     assert math.isnan(model.estimates.standard_errors["alpha"])
 
@@ -191,7 +284,8 @@ FAULTS = [
     (lambda: ARFIMA().fit(S + 1j), TypeError, "ARFIMA.fit(series of dtype complex128): needs real samples; pass"),
     (lambda: ARFIMA().fit(torch.ones(30) + 1j), TypeError, "ARFIMA.fit(series of dtype torch.complex64): needs real"),
     (lambda: ARFIMA().fit(["a"] * 30), TypeError, "ARFIMA.fit(series of dtype <U1): needs real samples; pass floats."),
-    (lambda: ARFIMA(0, learn_alpha=False).fit(S), ValueError, "ARFIMA.fit: needs something to estimate; pass"),
+    (lambda: ARFIMA().requires_grad_(False).fit(S), ValueError, "ARFIMA.fit: needs something to estimate; every"),
+    (lambda: ARFIMA()(S), TypeError, "ARFIMA(x of type numpy.ndarray): needs a tensor; pass torch.as_tensor(x)."),
     (lambda: ARFIMA().forecast(3), ValueError, "ARFIMA.forecast(series=None): needs a series to go on with; pass"),
     (lambda: ARFIMA().forecast(0, S), ValueError, "ARFIMA.forecast(steps=0): needs steps >= 1; pass a whole number"),
     (lambda: ARFIMA().forecast_interval(3), ValueError, "ARFIMA: needs a series that it was fitted to; call fit"),
@@ -215,9 +309,20 @@ def test_an_order_that_is_passed_is_fitted(series, fitted):
     order = Alpha(0.5, (0, 1), dtype=torch.float64)
     model = ARFIMA(1, alpha=order).fit(series)
     assert order().item() == pytest.approx(fitted.alpha.item(), rel=1e-6)
-    assert model.estimates.names == ("alpha", "ar1")
+    assert model.estimates.names == ("alpha", "mean", "ar1")
 
 
-def test_a_level_outside_its_range_is_an_error(fitted):
-    with pytest.raises(ValueError, match=r"forecast_interval\(level=1\.0\): needs 0 < level < 1"):
-        fitted.forecast_interval(3, 1.0)
+@pytest.mark.parametrize(
+    ("level", "kind", "message"),
+    [
+        (1.0, ValueError, "level=1.0): needs 0 < level < 1; pass a part of 1, such as level=0.95."),
+        (95, ValueError, "level=95): needs 0 < level < 1; pass a part of 1, such as level=0.95."),
+        ("0.95", TypeError, "level='0.95'): needs a real number; pass for example level=0.95."),
+    ],
+)
+def test_a_level_outside_its_range_is_an_error(fitted, level, kind, message):
+    with pytest.raises(kind, match="^" + re.escape(f"ARFIMA.forecast_interval({message}")):
+        fitted.forecast_interval(3, level)
+    for call in (fitted.estimates.summary, fitted.estimates.intervals_at):
+        with pytest.raises(kind, match="^" + re.escape(f"ArfimaEstimates({message}")):
+            call(level)

@@ -63,12 +63,12 @@ def test_a_table_shows_every_seed_and_counts_the_bars(load, monkeypatch, capsys,
 
 
 @pytest.mark.slow
-def test_the_series_reach_their_bars_and_the_sunspots_are_lost(load):
+def test_the_series_reach_their_bars_but_the_nile_and_the_sunspots_are_lost(load):
     pytest.importorskip("arch")
     rows, is_met = load("task_series").rows(False), load("tasks").is_met
     judged = [row for row in rows if row["bar"] is not None]
     assert len(judged) == 5
-    assert all(is_met(row) for row in judged)
+    assert [row["task"] for row in judged if not is_met(row)] == ["Nile"]  # 30 years are forecast; HAR is ahead too
     assert next(row["bar"] for row in judged if row["task"].startswith("S&P")) <= 0.685
     sunspots = {row["model"]: row["mean"] for row in rows if row["task"].startswith("sunspots")}
     assert min(sunspots, key=lambda model: sunspots[model]) == "AR(22)"

@@ -48,6 +48,10 @@ def fdiff(
     `torch.diff`, bit for bit: those of `a` itself in mode "valid", those of `a` after n zeros in mode "same"; n = -1
     is the cumulative sum. O(len log len) or less at any order and any window.
 
+    A sample that is NaN or infinite leaves NaN where it has a weight, and the other samples as they would be without
+    it: in the `window` samples from it on, or in all from it on. At a whole order it spreads as in `numpy.diff` and
+    `numpy.cumsum`.
+
     Args:
         a: Samples, [..., len, ...]: a NumPy array, what NumPy makes one of, or a torch tensor. It is never written to.
             Differences of whole order take any numbers; others make floats of integers, and take the real and the
@@ -62,8 +66,10 @@ def fdiff(
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
     Returns:
-        Same dtype as `a` (integers become float64, in torch the default dtype, unless n is whole and no weight is cut
-        off); same shape, in mode "valid" less the warm-up. Half precision is computed in float32.
+        Same dtype as `a`, in this machine's byte order; same shape, in mode "valid" less the warm-up. Integers become
+        float64, in torch the default dtype, unless n is whole and no weight is cut off: then differences keep their
+        dtype, and sums have that of `numpy.cumsum` or `torch.cumsum`, which widens short integers. Half precision is
+        computed in float32, but for whole differences, which are those of `numpy.diff`.
 
     Raises:
         TypeError: `a` holds no numbers, or an argument has the wrong type.

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import fdiff
 from hpfracc_nn.fractional.differencing import MODES
+from hpfracc_nn.fractional.framework import type_name
 
 POLICIES = ("expanding", "fixed")
 
@@ -41,13 +42,15 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
 
         Returns:
             [rows, columns]; in mode "valid" without the first `window` - 1 rows, in a data frame with the index of the
-            others.
+            others. scikit-learn's own containers take as many rows as they gave: in a Pipeline with a y, or in a
+            ColumnTransformer beside columns that keep theirs, use mode "same", and leave the first rows out of both
+            afterwards.
 
         Raises:
             ValueError: `X` has other columns than in `fit`, or in mode "valid" fewer rows than the window.
         """
         check_is_fitted(self)
-        values = validate_data(self, X, dtype=[np.float64, np.float32], reset=False)
+        values = self._read(X, reset=False)
         left_out = 0 if self.mode == "same" else self.window - 1
         if left_out >= len(values):
             raise ValueError(
@@ -61,6 +64,18 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         tags.transformer_tags.preserves_dtype = ["float64", "float32"]
         tags.non_deterministic = True
         return tags
+
+    def _read(self, X: Any, **options: Any) -> np.ndarray:
+        """Return what scikit-learn makes of the rows, or raise."""
+        if isinstance(X, list | tuple):
+            try:
+                np.asarray(X)
+            except ValueError:
+                raise ValueError(
+                    f"{type(self).__name__}(X of type {type_name(X)}): needs rows of one length; pass an array, or a "
+                    "list of equal lists."
+                ) from None
+        return validate_data(self, X, dtype=[np.float64, np.float32], **options)
 
     def _check_window(self) -> None:
         owner = type(self).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted
 
 from hpfracc_nn.preprocessing.columns import ColumnDifferences
 
@@ -20,7 +20,7 @@ class FractionalDifferencer(ColumnDifferences):
         window: With window_policy="fixed" how many rows make one of the result: older ones have no weight. With
             "expanding" how many must be there, which counts in mode "valid" only.
         mode: "same": a row of the result for each row; the first window - 1 are made of fewer rows and of zeros before
-            them. "valid": without these.
+            them. "valid": without these; not for a Pipeline with a y or a ColumnTransformer, see `transform`.
         window_policy: "fixed": the last `window` rows make a row of the result. "expanding": all rows since the first.
 
     Attributes:
@@ -52,7 +52,7 @@ class FractionalDifferencer(ColumnDifferences):
     def fit(self, X: Any, y: Any = None) -> FractionalDifferencer:
         """Check the arguments and look at the columns of `X` [rows, columns]; `y` counts for nothing."""
         self._check_window()
-        values = validate_data(self, X, dtype=[np.float64, np.float32])
+        values = self._read(X)
         alphas = np.asarray(self.alpha)
         if alphas.dtype.kind not in "iuf" or not np.isfinite(alphas).all():
             raise ValueError(

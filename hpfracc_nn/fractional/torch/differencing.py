@@ -48,15 +48,17 @@ def _read(n: Tensor) -> float:
 
 
 def _whole(a: Tensor, order: int, axis: int) -> Tensor:
-    """The differences after so many zeros, or the sums, in the dtype of the samples."""
+    """The differences after so many zeros, in the dtype of the samples, or the sums, in that of `torch.cumsum`."""
     if order == 0:
         return a.clone()
     if order > 0:
         zeros = a.new_zeros((*a.shape[:axis], order, *a.shape[axis + 1 :]))
         return torch.diff(a, order, axis, prepend=zeros)
+    is_half = a.dtype in (torch.float16, torch.bfloat16)
+    sums = a.to(torch.float32) if is_half else a  # float16 stands still at 2048
     for _ in range(-order):
-        a = torch.cumsum(a, axis, dtype=None if a.dtype == torch.bool else a.dtype)
-    return a
+        sums = torch.cumsum(sums, axis)
+    return sums.to(a.dtype) if is_half else sums
 
 
 def _any(
@@ -66,8 +68,27 @@ def _any(
     if a.is_complex():
         parts = _any(torch.view_as_real(a.resolve_conj()), n, order, axis, window, manager)
         return torch.view_as_complex(parts.contiguous())
-    x = a if a.is_floating_point() else a.to(torch.get_default_dtype())
-    if window is not None and window < a.shape[axis]:
+    if not a.is_floating_point():
+        return _of_floats(a.to(torch.get_default_dtype()), n, order, axis, window, manager)
+    # An FFT would spread them over all samples. Nothing is asked of the values: neither a device nor a compiler waits.
+    filled = a.nan_to_num(0.0, 0.0, 0.0)
+    found = _of_floats(filled, n, order, axis, window, manager)
+    return found.masked_fill(_reached(filled != a, axis, window), torch.nan)
+
+
+def _reached(gaps: Tensor, axis: int, window: int | None) -> Tensor:
+    """Return which samples of the result have one of `gaps` in their window."""
+    count = torch.cumsum(gaps, axis, dtype=torch.int32)
+    if window is None or window >= gaps.shape[axis]:
+        return count > 0
+    kept = gaps.shape[axis] - window
+    return count > torch.cat([torch.zeros_like(count.narrow(axis, 0, window)), count.narrow(axis, 0, kept)], axis)
+
+
+def _of_floats(
+    x: Tensor, n: Tensor | float, order: float, axis: int, window: int | None, manager: BackendManager | None
+) -> Tensor:
+    if window is not None and window < x.shape[axis]:
         cut = WindowedDifference(n, window=float(window), value=order)
         return operator.apply(OWNER, x, cut, 1.0, axis, manager)
     whole, rest = split(order)

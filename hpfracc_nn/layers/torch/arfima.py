@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.differencing import fdiff
+from hpfracc_nn.fractional.framework import type_name
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
@@ -20,6 +21,8 @@ from hpfracc_nn.layers.torch import arfima_fit
 from hpfracc_nn.layers.torch.arfima_fit import ArfimaEstimates
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.selection import BackendManager
+
+_USUAL = 0.3  # alpha, where nothing is said
 
 
 class ARFIMA(nn.Module):
@@ -31,14 +34,14 @@ class ARFIMA(nn.Module):
     from the samples before it. At alpha = 0 it is an autoregression of order p, at alpha = 1 one of the differences.
 
     As a layer it whitens signals; `fit` estimates it from a series by least squares, and `forecast` goes on with that.
-    The first errors are made of less past than the others, which biases estimates of short series (Chung & Baillie,
-    Empirical Economics 18 (1993) 791). Long memory is not cyclic: of a series with a period, such as the sunspots, a
-    long autoregression tells more.
+    `estimates` belong to the parameters that `fit` found, and are told no more once others are loaded or trained. Long
+    memory is not cyclic: of a series with a period, such as the sunspots, a long autoregression tells more.
 
     Args:
         ar: p, the number of lags.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` or
             `ProbabilisticAlpha` of shape [], which then is the order, with its own bounds; a random one is not fitted.
+            None is 0.3, or the middle of bounds that leave it out.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value. A series is stationary
             below 1/2 and invertible above -1/2; with lags, an order below 0 can stand for one above:
@@ -59,7 +62,8 @@ class ARFIMA(nn.Module):
         ValueError: alpha or the bounds are out of range, or `ar` is negative.
         TypeError: An argument has the wrong type.
 
-    Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
+    Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165; the fit Kilinc &
+    Massmann, J. Econometrics 255 (2026) 106232.
 
     Example:
         >>> series = hpfracc_nn.data.arfima(1000, 0.3, np.random.default_rng(0))
@@ -75,7 +79,7 @@ class ARFIMA(nn.Module):
         self,
         ar: int = 1,
         *,
-        alpha: float | Alpha = 0.3,
+        alpha: float | Alpha | None = None,
         learn_alpha: bool = True,
         bounds: tuple[float, float] | None = None,
         dim: int = -1,
@@ -88,7 +92,7 @@ class ARFIMA(nn.Module):
         self.dim = dim
         dtype = dtype or torch.float64
         self.difference = FractionalLayer(
-            alpha,
+            _start_in(bounds) if alpha is None else alpha,
             "grunwald_letnikov",
             learn_alpha=learn_alpha,
             bounds=bounds,
@@ -104,6 +108,7 @@ class ARFIMA(nn.Module):
         self.register_parameter("ar", nn.Parameter(weights) if self.lags else None)
         self._estimates: ArfimaEstimates | None = None
         self._series: Tensor | None = None
+        self._fitted_at = torch.empty(0)
 
     @property
     def alpha(self) -> float | Tensor:
@@ -115,14 +120,20 @@ class ARFIMA(nn.Module):
         """What `fit` found, with standard errors.
 
         Raises:
-            ValueError: The model was not fitted.
+            ValueError: The model was not fitted, or its parameters have changed since: trained, or loaded.
         """
         if self._estimates is None:
             raise ValueError("ARFIMA: needs a series that it was fitted to; call fit(series) first.")
+        if not torch.allclose(self._present(), self._fitted_at, rtol=self._rounding, atol=0):
+            raise ValueError(
+                "ARFIMA: needs the parameters that fit found, and they have changed since; call fit(series) again."
+            )
         return self._estimates
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the one-step errors of `x`; same shape, dtype and device."""
+        if not isinstance(x, Tensor):
+            raise TypeError(f"ARFIMA(x of type {type_name(x)}): needs a tensor; pass torch.as_tensor(x).")
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         check_dense("ARFIMA", "x", x)
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
@@ -175,30 +186,29 @@ class ARFIMA(nn.Module):
         found = u - torch.tensordot(self.ar.to(past), past, dims=1).to(u)
         return found, (stream, torch.cat([u.to(past)[None], past[:-1]]))
 
-    def fit(self, series: Any, *, learn_mean: bool = False) -> ARFIMA:
-        """Estimate alpha, where it is learned, and the lags' coefficients from `series`, and return the model itself.
+    def fit(self, series: Any) -> ARFIMA:
+        """Estimate alpha, where it is learned, the mean and the lags' coefficients, and return the model itself.
 
-        The sum of the squared one-step errors is minimised from several first orders, in float64; standard errors are
-        those of least squares, from its second derivatives at the minimum.
+        A parameter that does not require a gradient stays as it is. The sum of the squared one-step errors, corrected
+        for the level that it takes from the series, is minimised from several first orders, in float64; standard
+        errors are from its second derivatives at the minimum. Series need not be stationary: above alpha = 1/2 the
+        mean is about the first sample. With a lag, a random walk is both alpha = 1 and ar = 1, and alpha may be either
+        end of (0, 1).
 
         Args:
             series: [n], finite; a tensor or what NumPy makes an array of.
-            learn_mean: Whether the mean is one of the parameters of the sum of squares. Else it is the sample mean,
-                which serves better as long as the series is stationary; one that has no level, such as a price, is
-                better differenced first.
 
         Raises:
-            ValueError: There are too few samples, or they are not finite or all the same.
+            ValueError: There are too few samples, or they are not finite or all the same; or all parameters are frozen.
             TypeError: The samples are no real numbers.
         """
-        if not (self.difference.learn_alpha or self.lags or learn_mean):
-            raise ValueError(
-                "ARFIMA.fit: needs something to estimate; pass learn_alpha=True, ar=1 or more, or learn_mean=True."
-            )
+        if not arfima_fit.free(self):
+            raise ValueError("ARFIMA.fit: needs something to estimate; every parameter is frozen, free one.")
         with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
             samples = self._read("fit", series, 2 + 2 * (self.lags + 2)).clone()
-            self._estimates = arfima_fit.fit(self, samples, bool(learn_mean))
+            self._estimates = arfima_fit.fit(self, samples)
         self._series = samples
+        self._fitted_at = self._present()
         return self
 
     def errors_of(self, series: Tensor) -> Tensor:
@@ -227,8 +237,7 @@ class ARFIMA(nn.Module):
             ValueError: The model was not fitted, or an argument is out of range.
             TypeError: An argument has the wrong type.
         """
-        if not 0 < level < 1:
-            raise ValueError(f"ARFIMA.forecast_interval(level={level}): needs 0 < level < 1; pass for example 0.95.")
+        level = errors.probability("ARFIMA.forecast_interval", "level", level)
         deviation, expected = self.estimates.deviation, self.forecast(steps, series)
         with torch.no_grad():
             impulse = self._continued(torch.ones(1).to(expected), steps - 1)
@@ -258,6 +267,15 @@ class ARFIMA(nn.Module):
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.difference.learn_alpha else f"alpha={self.alpha:g}"
         return f"{self.lags}, {alpha}, dim={self.dim}"
+
+    def _present(self) -> Tensor:
+        """All parameters, float64 on the CPU."""
+        return torch.cat([each.detach().reshape(-1).to("cpu", torch.float64) for each in self.parameters()])
+
+    @property
+    def _rounding(self) -> float:
+        """How far a cast of the parameters moves them: to float32 and back is no change."""
+        return 4 * max(torch.finfo(torch.float32).eps, *(torch.finfo(each.dtype).eps for each in self.parameters()))
 
     @property
     def _manager(self) -> BackendManager:
@@ -305,6 +323,13 @@ class ARFIMA(nn.Module):
                 f"ARFIMA.{method}(series): needs finite samples; series[{index}]={float(values[index])}; fill the gaps."
             )
         return values
+
+
+def _start_in(bounds: tuple[float, float] | None) -> float:
+    """Return a first order: the usual one, or the middle of bounds that leave it out."""
+    if bounds is None or bounds[0] < _USUAL < bounds[1]:
+        return _USUAL
+    return (bounds[0] + bounds[1]) / 2
 
 
 def _real(method: str, series: Any) -> np.ndarray:

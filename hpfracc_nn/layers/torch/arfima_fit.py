@@ -1,11 +1,17 @@
-"""ARFIMA's parameters from a series: conditional least squares, and standard errors from the second derivatives.
+"""ARFIMA's parameters from a series: conditional least squares with a level, and standard errors from its curvature.
 
-The level is the sample mean unless it is estimated too. The sum of squares counts the first errors like the others,
-although with zeros before them they vary more, so that it lets a few samples decide on the level, where the sample mean
-of a stationary long memory is nearly as good as the best linear estimate (Samarov & Taqqu, J. Time Series Analysis 9
-(1988) 191) and costs the other estimates nothing (Cheung & Diebold, J. Econometrics 62 (1994) 301).
+With zeros before the first sample the errors are linear in the level: e(x) - mean c, with c the errors of ones. Least
+squares finds the level too, and the sum of squares S that is left depends on how large c is, which biases the other
+parameters. The likelihood of what no level changes (Harville, JASA 72 (1977) 320) makes up for that: of n samples the
+least of
 
-Source: Chung & Baillie, Small Sample Bias in Conditional Sum-of-Squares Estimators, Empirical Economics 18 (1993) 791.
+    Q = S (c'c)**(1 / (n - 1))
+
+is the estimate. It needs no level that exists: above alpha = 1/2, where the sample mean means nothing, the first sample
+decides on it; below, all do, and c'c takes most of the bias of S away.
+
+Source: Kilinc & Massmann, J. Econometrics 255 (2026) 106232, for Q; Johansen & Nielsen, Econometric Theory 32 (2016)
+1095, for S and its level above 1/2.
 """
 
 from __future__ import annotations
@@ -13,6 +19,7 @@ from __future__ import annotations
 import copy
 import math
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,8 +30,17 @@ from torch import Tensor
 from hpfracc_nn.layers.estimates import LeastSquares
 
 Model = Any  # an `ARFIMA`, which imports this file
+Criterion = Callable[[Model, Tensor], Tensor]
 
-_STARTS = (-0.25, 0.1, 0.3, 0.6, 0.9)  # of alpha: beside lags the sum of squares may have more than one minimum
+_STARTS = (
+    -0.25,
+    0.1,
+    0.3,
+    0.6,
+    0.9,
+    1.2,
+    1.6,
+)  # of alpha: beside lags the sum of squares may have more than one minimum
 _DESCENT, _NEWTON = 100, 20  # iterations at most
 _AT_BOUND = 1e-4  # of the width of the bounds
 _DONE = 1e-14  # of the sum of squares, that a step would still take away
@@ -32,9 +48,9 @@ _DONE = 1e-14  # of the sum of squares, that a step would still take away
 
 @dataclass(frozen=True)
 class ArfimaEstimates(LeastSquares):
-    """What `ARFIMA.fit` has found: alpha, the mean, and the lags' coefficients ar1, ar2, ..., as far as it looked.
+    """What `ARFIMA.fit` has found: alpha, the mean, and the lags' coefficients ar1, ar2, ..., as far as they are free.
 
-    Standard errors are NaN where the sum of squares has no minimum inside the bounds of alpha.
+    Standard errors are NaN where there is no minimum inside the bounds of alpha.
     """
 
     def summary(self, level: float = 0.95) -> str:
@@ -43,8 +59,8 @@ class ArfimaEstimates(LeastSquares):
         return "\n".join([*self.table(level), last])
 
 
-def fit(model: Model, samples: Tensor, learn_mean: bool) -> ArfimaEstimates:
-    """Give `model` the parameters for which the sum of the squared errors of `samples` [n] is least.
+def fit(model: Model, samples: Tensor) -> ArfimaEstimates:
+    """Give `model` the parameters for which the `criterion` of `samples` [n] is least; frozen ones stay.
 
     It is estimated in float64, and of samples in units of their scatter, whatever the model's dtype.
 
@@ -55,23 +71,22 @@ def fit(model: Model, samples: Tensor, learn_mean: bool) -> ArfimaEstimates:
     if bool(samples.min() == samples.max()):
         raise ValueError(f"ARFIMA.fit(series): needs samples that vary; all are {float(level):.6g}; pass others.")
     scaled = (samples - level) / scale
-    candidates = [_descended(model, start, scaled, learn_mean) for start in _starts(model)]
-    best = min(candidates, key=lambda found: float(sum_of_squares(found, scaled).detach()))
+    candidates = [_descended(model, start, scaled, level, scale) for start in _starts(model)]
+    best = min(candidates, key=lambda found: float(criterion(found, scaled).detach()))
     _polish(best, scaled)
-    names, covariance = names_of(best), covariance_of(best, scaled)
+    names, covariance = names_of(best), covariance_of(best, scaled, criterion)
     if np.isnan(covariance).any():
         warnings.warn(
-            f"ARFIMA.fit: alpha has gone to {torch.as_tensor(best.alpha).item():.4g}, where the sum of squares has no "
-            "minimum within the bounds; there are no standard errors; take fewer lags, or other bounds.",
+            f"ARFIMA.fit: alpha has gone to {torch.as_tensor(best.alpha).item():.4g}, where there is no minimum within "
+            "the bounds; there are no standard errors; take fewer lags, or other bounds.",
             UserWarning,
             stacklevel=3,
         )
-    free = len(samples) - len(names) - (not learn_mean)
-    deviation = math.sqrt(float(sum_of_squares(best, scaled).detach()) / free) * float(scale)
+    deviation = math.sqrt(float(sum_of_squares(best, scaled).detach()) / (len(samples) - len(names))) * float(scale)
     units = np.array([float(scale) if name == "mean" else 1.0 for name in names])
     with torch.no_grad():
         best.mean.mul_(scale).add_(level)
-        for own, found in zip(model.parameters(), best.parameters(), strict=True):
+        for own, found in zip(free(model), free(best), strict=True):
             own.copy_(found)
     return ArfimaEstimates(names, _values(best), covariance * np.outer(units, units), deviation, len(samples))
 
@@ -81,33 +96,52 @@ def sum_of_squares(model: Model, samples: Tensor) -> Tensor:
     return model.errors_of(samples).square().sum()
 
 
+def criterion(model: Model, samples: Tensor) -> Tensor:
+    """Return what `fit` makes least: the sum of squares, times (c'c)**(1 / (n - 1)) where the mean is free."""
+    total = sum_of_squares(model, samples)
+    if not model.mean.requires_grad:
+        return total
+    return total * sum_of_squares(model, model.mean + torch.ones_like(samples)) ** (1 / (len(samples) - 1))
+
+
+def free(model: Model) -> list[Tensor]:
+    """Return the parameters that are not frozen: alpha's first, then the mean and the lags' coefficients."""
+    order = [model.difference.order.raw] if model.difference.learn_alpha else []
+    given = [*order, model.mean, *([] if model.ar is None else [model.ar])]
+    return [parameter for parameter in given if parameter.requires_grad]
+
+
 def names_of(model: Model) -> tuple[str, ...]:
-    """Return the names of what is estimated: alpha first, then the mean and the lags' coefficients."""
-    lags = [f"ar{lag}" for lag in range(1, model.lags + 1)]
+    """Return the names of the numbers in `free`."""
     mean = ["mean"] if model.mean.requires_grad else []
-    return (*(["alpha"] if model.difference.learn_alpha else []), *mean, *lags)
+    lags = [f"ar{lag}" for lag in range(1, model.lags + 1) if model.ar.requires_grad]
+    return (*(["alpha"] if _has_free_order(model) else []), *mean, *lags)
 
 
-def covariance_of(model: Model, samples: Tensor) -> np.ndarray:
-    """Return the covariance of the estimates at a minimum of the sum of squares S, in the order of `names_of`.
+def covariance_of(model: Model, samples: Tensor, minimised: Criterion = sum_of_squares) -> np.ndarray:
+    """Return the covariance of the estimates at a minimum of the sum of squares or of `criterion`, as in `names_of`.
 
-    It is 2 sigma**2 H**-1 with the second derivatives H of S and sigma**2 = S / (n - parameters); NaN where H is not
+    It is 2 Q H**-1 / (n - parameters), with H the second derivatives of what is least there, Q; NaN where H is not
     positive, or where alpha is at a bound.
     """
-    total, _, hessian = _derivatives(model, samples)
+    total, _, hessian = _derivatives(model, samples, minimised)
     factor, fault = torch.linalg.cholesky_ex(hessian)
     if fault or _is_at_bound(model):
         return np.full(hessian.shape, np.nan)
     variance = total / (len(samples) - len(hessian))
     slopes = hessian.new_ones(len(hessian))
-    if model.difference.learn_alpha:  # the layer keeps alpha in its bounds by a transform
+    if _has_free_order(model):  # the layer keeps alpha in its bounds by a transform
         (slopes[0],) = torch.autograd.grad(model.alpha, model.difference.order.raw)
     found = 2 * variance * torch.cholesky_inverse(factor) * torch.outer(slopes, slopes)
     return found.cpu().numpy()
 
 
+def _has_free_order(model: Model) -> bool:
+    return model.difference.learn_alpha and model.difference.order.raw.requires_grad
+
+
 def _is_at_bound(model: Model) -> bool:
-    if not model.difference.learn_alpha:
+    if not _has_free_order(model):
         return False
     low, high = model.difference.order.bounds
     alpha = float(model.alpha.detach())
@@ -115,26 +149,27 @@ def _is_at_bound(model: Model) -> bool:
 
 
 def _starts(model: Model) -> list[float | None]:
-    if not model.difference.learn_alpha:
+    if not _has_free_order(model):
         return [None]
     low, high = model.difference.order.bounds
     inside: list[float | None] = [start for start in _STARTS if low < start < high]
     return inside or [(low + high) / 2]
 
 
-def _descended(model: Model, start: float | None, samples: Tensor, learn_mean: bool) -> Model:
-    """Return a copy of the model that has gone down from alpha = `start`, white noise of mean 0 otherwise."""
+def _descended(model: Model, start: float | None, samples: Tensor, level: Tensor, scale: Tensor) -> Model:
+    """Return a copy of the model that has gone down from alpha = `start` and no lags; `samples` are scaled."""
     found = copy.deepcopy(model).to(torch.float64)
-    found.mean.requires_grad_(learn_mean)
     with torch.no_grad():
-        found.mean.zero_()
-        if found.ar is not None:
+        found.mean.sub_(level).div_(scale)
+        if found.ar is not None and found.ar.requires_grad:
             found.ar.zero_()
         if start is not None:
             low, high = found.difference.order.bounds
             found.difference.order.raw.fill_(math.log((start - low) / (high - start)))
+        if found.mean.requires_grad:
+            found.mean.copy_(_best_mean(found, samples))
     optimizer = torch.optim.LBFGS(
-        _parameters(found),
+        free(found),
         max_iter=_DESCENT,
         tolerance_grad=1e-9,
         tolerance_change=1e-13,
@@ -143,7 +178,7 @@ def _descended(model: Model, start: float | None, samples: Tensor, learn_mean: b
 
     def loss() -> Tensor:
         optimizer.zero_grad()
-        mean = sum_of_squares(found, samples) / len(samples)
+        mean = criterion(found, samples) / len(samples)
         mean.backward()
         return mean
 
@@ -152,10 +187,16 @@ def _descended(model: Model, start: float | None, samples: Tensor, learn_mean: b
     return found
 
 
+def _best_mean(model: Model, samples: Tensor) -> Tensor:
+    """The level of least squares at the model's other parameters."""
+    of_ones = model.errors_of(model.mean + torch.ones_like(samples))
+    return model.mean + (of_ones @ model.errors_of(samples)) / of_ones.square().sum()
+
+
 def _polish(model: Model, samples: Tensor) -> None:
     """Take Newton's steps as long as they go down, which ends at the minimum's last digits."""
     for _ in range(_NEWTON):
-        total, slope, hessian = _derivatives(model, samples)
+        total, slope, hessian = _derivatives(model, samples, criterion)
         factor, fault = torch.linalg.cholesky_ex(hessian)
         if fault:
             return
@@ -164,38 +205,27 @@ def _polish(model: Model, samples: Tensor) -> None:
             return
         kept = copy.deepcopy(model.state_dict())
         with torch.no_grad():
-            for parameter, part in zip(_parameters(model), step.split(_sizes(model)), strict=True):
+            sizes = [parameter.numel() for parameter in free(model)]
+            for parameter, part in zip(free(model), step.split(sizes), strict=True):
                 parameter.sub_(part.reshape(parameter.shape))
-            reached = sum_of_squares(model, samples)
+            reached = criterion(model, samples)
         if not bool(reached <= total):
             model.load_state_dict(kept)
             return
 
 
-def _derivatives(model: Model, samples: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the sum of squares, and its first and second derivatives in the parameters, in the order of `names_of`."""
-    parameters = _parameters(model)
-    total = sum_of_squares(model, samples)
+def _derivatives(model: Model, samples: Tensor, minimised: Criterion) -> tuple[Tensor, Tensor, Tensor]:
+    """Return what is minimised, and its first and second derivatives in the parameters, in the order of `names_of`."""
+    parameters = free(model)
+    total = minimised(model, samples)
     slope = _flat(torch.autograd.grad(total, parameters, create_graph=True))
     rows = [_flat(torch.autograd.grad(each, parameters, retain_graph=True)) for each in slope]
     hessian = torch.stack(rows)
     return total.detach(), slope.detach(), (hessian + hessian.mT) / 2
 
 
-def _parameters(model: Model) -> list[Tensor]:
-    order = [model.difference.order.raw] if model.difference.learn_alpha else []
-    mean = [model.mean] if model.mean.requires_grad else []
-    return [*order, *mean, *([] if model.ar is None else [model.ar])]
-
-
-def _sizes(model: Model) -> list[int]:
-    return [parameter.numel() for parameter in _parameters(model)]
-
-
 def _values(model: Model) -> np.ndarray:
-    order = [model.alpha] if model.difference.learn_alpha else []
-    mean = [model.mean] if model.mean.requires_grad else []
-    found = [*order, *mean, *([] if model.ar is None else [model.ar])]
+    found = [model.alpha, *free(model)[1:]] if _has_free_order(model) else free(model)
     return torch.cat([each.detach().reshape(-1) for each in found]).cpu().numpy()
 
 
