@@ -121,7 +121,9 @@ def test_repr_and_the_state_dict_name_the_same_module(info: ModuleInfo) -> None:
 
 
 @every_info
-@pytest.mark.parametrize("strided", ["inputs", "gradients", "both"])
+@pytest.mark.parametrize(
+    "strided", ["both", *(pytest.param(which, marks=pytest.mark.slow) for which in ("inputs", "gradients"))]
+)
 def test_strides_change_nothing(info: ModuleInfo, strided: str) -> None:
     """Results and gradients are the same for inputs and output gradients that are not contiguous."""
     module, forward, _ = made(info, requires_grad=True)

@@ -33,6 +33,7 @@ LAYOUTS: dict[str, tuple[tuple[Any, ...], int, bool]] = {
 }
 every_definition = pytest.mark.parametrize("kind", CLASSICAL, ids=lambda kind: kind.__name__)
 every_interval = pytest.mark.parametrize("bounds", INTERVALS, ids=str)
+SLOW = pytest.mark.slow
 
 
 def default_scheme(kind: Any) -> str:
@@ -141,7 +142,10 @@ def test_an_empty_batch_passes_every_check(forced: Forced, kind: Any, per_channe
 @every_kernel
 @every_definition
 @every_interval
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    "layout",
+    ["last, per channel", *(pytest.param(name, marks=SLOW) for name in LAYOUTS if name != "last, per channel")],
+)
 def test_the_hessian_in_alpha_meets_differences_of_the_gradient(
     forced: Forced, kind: Any, bounds: tuple[float, float], layout: str
 ) -> None:
@@ -201,7 +205,9 @@ def saved_by(forward: Any) -> list[Tensor]:
 @every_kernel
 @every_scheme
 @every_interval
-@pytest.mark.parametrize(("shape", "dim"), [((5000, 96), -1), ((500, 96, 10), 1)], ids=["last", "middle"])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [pytest.param((5000, 96), -1, marks=SLOW), ((500, 96, 10), 1)], ids=["last", "middle"]
+)
 def test_the_backward_keeps_nothing_of_the_data_unless_alpha_is_learned(
     forced: Forced,
     kind: type[Definition],

@@ -179,7 +179,9 @@ def test_strides_do_not_change_the_result(forced: Forced, view: str, dim: int) -
 @every_kernel
 @every_operator
 @pytest.mark.parametrize(
-    ("shape", "dim"), [((700, 131), -1), ((90, 131, 7), 1), ((40, 131, 17), 1)], ids=["last", "narrow", "wide"]
+    ("shape", "dim"),
+    [((700, 131), -1), ((90, 131, 7), 1), pytest.param((40, 131, 17), 1, marks=pytest.mark.slow)],
+    ids=["last", "narrow", "wide"],
 )
 def test_a_batch_of_several_tiles_is_all_computed(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int, monkeypatch: pytest.MonkeyPatch
@@ -230,7 +232,10 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("poison")
 @every_kernel
 @every_operator
-@pytest.mark.parametrize(("shape", "dim"), [((3, 2, 131), -1), ((2, 131, 3), 1), ((3, 64), -1), ((3, 5), -1)])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [((3, 2, 131), -1), ((2, 131, 3), 1), *(pytest.param((3, n), -1, marks=pytest.mark.slow) for n in (64, 5))],
+)
 def test_memory_that_was_never_written_is_never_read(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int
 ) -> None:
@@ -244,7 +249,9 @@ def test_memory_that_was_never_written_is_never_read(
 
 @every_kernel
 @every_operator
-@pytest.mark.parametrize(("shape", "dim"), [((3, 2, 131), -1), ((2, 128, 3), 1), ((3, 64), -1)])
+@pytest.mark.parametrize(
+    ("shape", "dim"), [((3, 2, 131), -1), ((2, 128, 3), 1), pytest.param((3, 64), -1, marks=pytest.mark.slow)]
+)
 def test_what_comes_in_is_never_written_to(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int
 ) -> None:
