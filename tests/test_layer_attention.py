@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
-from hpfracc_nn.layers.torch.attended import OP, Attention, Given, workload
+from hpfracc_nn.layers.torch.attended import OP, workload
+from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import Settings, kernels
 
@@ -247,6 +248,24 @@ def test_a_stream_is_the_causal_layer_and_its_states_stay(options: dict[str, Any
         layer.step(x[:, 0], None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one time slice"):
         layer.step(x[:, :1], layer.initial_state((3, 6)))
+
+
+def test_a_stream_of_a_random_order_draws_it_once() -> None:
+    order = ProbabilisticAlpha([0.8, 1.4], (0, 2), (2,), std=0.3, dtype=F64)
+    layer = FractionalAttention(6, 2, batch_first=True, alpha=order, dtype=F64)
+    x = drawn(3, 6, 6)
+    state = layer.initial_state((3, 6))
+    fixed = FractionalAttention(6, 2, batch_first=True, alpha=state.alpha.flatten().tolist(), dtype=F64)
+    fixed.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.startswith("order")})
+    whole = fixed(x, x, x, is_causal=True)[0]
+    for t in range(6):
+        y, state = layer.step(x[:, t], state)
+        torch.testing.assert_close(y, whole[:, t], rtol=0, atol=1e-13)
+    y.sum().backward()
+    assert all(bool(p.grad.abs().sum() > 0) for p in order.parameters())
+    other = layer.initial_state((3, 6))
+    assert not torch.equal(state.renew(other).alpha, state.alpha)
+    assert torch.equal(state.detach().to("cpu").alpha, state.alpha)
 
 
 def test_a_learned_bias_of_the_mask_gets_its_gradient() -> None:

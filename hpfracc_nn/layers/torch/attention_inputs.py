@@ -63,6 +63,8 @@ def merged_bias(
 
 def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
     """Return a mask as numbers: where it is True, minus infinity."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{owner}({name} of type {type(mask).__name__}): needs a torch tensor; pass torch.as_tensor.")
     if tuple(mask.shape) not in shapes:
         raise ValueError(
             f"{owner}({name} of shape {tuple(mask.shape)}): needs {' or '.join(map(str, shapes))}; "

@@ -109,7 +109,7 @@ class SpectralFractional(nn.Module):
             raise TypeError(f"{_OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
         definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
         dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
-        return spectral.apply(_OWNER, x, definition, dt, self.dim, self.site)
+        return spectral.apply_at(_OWNER, x, definition, dt, self.dim, self.site)
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hpfracc_nn.layers.torch.attended import OP, Attention, Given
+from hpfracc_nn.layers.torch.attended import OP
+from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _CALLS = 12  # dispatches of one forward pass
