@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
-from hpfracc_nn.layers.torch.attended import OP, workload
+from hpfracc_nn.layers.torch.attended import OP, _picked, attended, workload
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import Settings, kernels
@@ -191,6 +191,32 @@ def test_the_choice_follows_the_size_and_blocks_bound_the_memory() -> None:
     dense, blocks = (next(k for k in KERNELS if k.algorithm == name) for name in ("dense", "blocks"))
     assert dense.cost(asked(2048)).workspace > 1e9
     assert blocks.cost(asked(2048)).workspace < 2e7
+
+
+@every_kernel
+@pytest.mark.parametrize("case", ["row", "full", "dropped"])
+def test_within_a_limit_of_memory_items_of_the_batch_are_computed_in_turn(
+    kernel: Any, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_blocks, "BLOCK", 1)
+    attention = Attention(2.0, 1.5, needs_weights=True, gain=1.25)
+    found: list[list[Tensor]] = []
+    limit: int | None = None
+    for _ in range(2):
+        given = given_of(case, False)
+        settings = Settings(mode="prior", force_algorithm="dense", memory_limit=limit)
+        site = BackendManager(settings).site(OP, "torch")
+        plan = _picked(attention, given, site)
+        assert (plan.chunk is None) == (limit is None)
+        plan.kernel = kernel
+        y, weights = attended(attention, given, site)
+        assert weights is not None
+        leaves = [t for t in given[:5] if t is not None]
+        slopes = torch.autograd.grad((y.sin() * weights.sum(-1, keepdim=True)).sum(), leaves)
+        found.append([y, weights, *slopes])
+        limit = int(plan.workspace) - 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 def test_a_plan_and_its_backward_pass_are_counted_where_they_ran() -> None:
