@@ -147,6 +147,68 @@ def test_a_resumed_run_continues_the_history(tmp_path: pathlib.Path) -> None:
     assert len(second.history()) == len(whole.history())
 
 
+def test_a_new_run_begins_a_new_history_and_a_longer_one_continues_it(tmp_path: pathlib.Path) -> None:
+    logger = AlphaLogger()
+    trainer(tmp_path, logger).fit(one_order(), loader())
+    other = Net(other=FractionalLayer(0.7, learn_alpha=True))
+    runner = trainer(tmp_path, logger)
+    runner.fit(other, loader())
+    assert [(row.step, row.name) for row in logger.history()] == [(step, "net.other") for step in (0, 2, 4, 5)]
+    assert logger.history()[0].alpha == pytest.approx(0.7)
+    runner.fit_loop.max_epochs = 2
+    runner.fit(other, loader())
+    assert [row.step for row in logger.history()] == [0, 2, 4, 5, 6, 8, 10]
+
+
+def test_a_checkpoint_without_a_history_leaves_none_of_another_run(tmp_path: pathlib.Path) -> None:
+    runner = trainer(tmp_path)
+    runner.fit(one_order(), loader())
+    runner.save_checkpoint(tmp_path / "without.ckpt")
+    logger = AlphaLogger()
+    trainer(tmp_path, logger).fit(one_order(), loader())
+    trainer(tmp_path, logger, max_epochs=2).fit(one_order(), loader(), ckpt_path=tmp_path / "without.ckpt")
+    assert [row.step for row in logger.history()] == [6, 8, 10]
+
+
+@pytest.mark.filterwarnings("ignore:Be aware that when using `ckpt_path`")
+def test_a_run_resumed_with_other_numbers_continues_the_one_history_that_there_is(tmp_path: pathlib.Path) -> None:
+    def resumed(*first: AlphaLogger) -> list[int]:
+        runner, second = trainer(tmp_path, *first), AlphaLogger(5)
+        runner.fit(one_order(), loader())
+        runner.save_checkpoint(tmp_path / "at.ckpt")
+        trainer(tmp_path, second, max_epochs=2).fit(one_order(), loader(), ckpt_path=tmp_path / "at.ckpt")
+        return [row.step for row in second.history()]
+
+    assert resumed(AlphaLogger(1)) == [0, 1, 2, 3, 4, 5, 10]
+    with pytest.warns(UserWarning, match=r"the checkpoint has 2 histories and none .* make one of AlphaLogger\{"):
+        assert resumed(AlphaLogger(1), AlphaLogger(2)) == [10]
+
+
+class ByHand(Net):
+    """Two optimizers that step after every batch."""
+
+    def __init__(self, **layers: torch.nn.Module) -> None:
+        super().__init__(**layers)
+        self.automatic_optimization = False
+
+    def training_step(self, batch: torch.Tensor, batch_idx: int) -> None:  # type: ignore[override]
+        loss = super().training_step(batch, batch_idx)
+        self.manual_backward(loss)
+        for optimizer in self.optimizers():  # type: ignore[union-attr]
+            optimizer.step()
+
+    def configure_optimizers(self) -> Any:
+        return [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in self.net.values()]
+
+
+def test_steps_of_several_optimizers_count_once_a_batch(tmp_path: pathlib.Path) -> None:
+    logger = AlphaLogger(1)
+    runner = trainer(tmp_path, logger)
+    runner.fit(one_order(ByHand), loader())
+    assert runner.global_step == 2 * STEPS
+    assert [row.step for row in logger.history()] == list(range(STEPS + 1))
+
+
 def test_the_history_is_a_data_frame_s_rows(tmp_path: pathlib.Path) -> None:
     pandas = pytest.importorskip("pandas")
     logger = AlphaLogger()
@@ -166,6 +228,8 @@ def test_a_module_without_learned_orders_is_told_so_once(tmp_path: pathlib.Path)
 def test_a_module_that_is_an_order_s_own_has_its_class_as_name(tmp_path: pathlib.Path) -> None:
     learned_orders = importlib.import_module("hpfracc_nn.training.torch.alpha_logger").learned_orders
     assert list(learned_orders(FractionalLayer(learn_alpha=True))) == ["FractionalLayer"]
+    net = torch.nn.ModuleDict({"shared_order": Alpha(0.4, (0, 1)), "layer": FractionalLayer(learn_alpha=True)})
+    assert list(learned_orders(net)) == ["shared_order", "layer"]
 
 
 @pytest.mark.parametrize(

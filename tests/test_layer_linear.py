@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -9,10 +11,11 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.utils import parametrizations
+from torch.nn.utils import parametrizations, prune
 from torch.utils import _pytree
 
 from hpfracc_nn.layers.torch import (
+    FractionalAttention,
     FractionalConv1d,
     FractionalConv2d,
     FractionalLayer,
@@ -94,6 +97,114 @@ def test_an_order_that_is_given_is_not_overwritten_by_weights() -> None:
     layer: Any = FractionalLinear.from_torch(nn.Linear(3, 5), alpha=order)
     assert layer.alpha.item() == pytest.approx(0.3)
     assert layer.derivative.order is order
+
+
+def test_what_is_frozen_behind_a_parametrisation_stays_so() -> None:
+    module = parametrizations.weight_norm(nn.Linear(3, 5)).requires_grad_(False)
+    assert not any(p.requires_grad for p in FractionalLinear.from_torch(module).parameters())
+    module.parametrizations.weight.original0.requires_grad_(True)  # type: ignore[index, union-attr]
+    assert FractionalLinear.from_torch(module).weight.requires_grad
+
+
+BY_HOOKS: dict[str, Callable[[nn.Module], Any]] = {
+    "pruned": lambda module: prune.l1_unstructured(module, "weight", 0.5),
+    "weight norm": nn.utils.weight_norm,
+    "spectral norm": nn.utils.spectral_norm,
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.*is deprecated")
+@pytest.mark.parametrize("name", BY_HOOKS)
+def test_weights_that_a_hook_makes_are_refused_and_taken_once_it_is_removed(name: str) -> None:
+    module = nn.Linear(3, 5, **DOUBLE)
+    BY_HOOKS[name](module)
+    with pytest.raises(ValueError, match=r"needs weight to be a parameter.*remove it first with prune\.remove"):
+        FractionalLinear.from_torch(module)
+    remove: dict[str, Callable[[], Any]] = {
+        "pruned": lambda: prune.remove(module, "weight"),  # type: ignore[no-untyped-call]
+        "weight norm": lambda: nn.utils.remove_weight_norm(module),
+        "spectral norm": lambda: nn.utils.remove_spectral_norm(module),
+    }
+    remove[name]()
+    assert torch.equal(FractionalLinear.from_torch(module).weight, module.weight)
+
+
+def test_the_same_holds_for_a_weight_of_a_part() -> None:
+    module = nn.MultiheadAttention(8, 2)
+    parametrizations.orthogonal(module.out_proj).requires_grad_(False)
+    layer = FractionalAttention.from_torch(module)
+    assert torch.equal(layer.out_proj.weight, module.out_proj.weight)
+    assert not layer.out_proj.weight.requires_grad
+    module = nn.MultiheadAttention(8, 2)
+    prune.l1_unstructured(module.out_proj, "weight", 0.5)  # type: ignore[no-untyped-call]
+    with pytest.raises(ValueError, match=r"needs out_proj\.weight to be a parameter"):
+        FractionalAttention.from_torch(module)
+
+
+@pytest.mark.parametrize(
+    ("module", "kind", "options", "message"),
+    [
+        (
+            nn.Linear(1, 4),
+            FractionalLinear,
+            {"in_features": 3},
+            r"weight of shape \(4, 3\); torch's has \(4, 1\)",
+        ),
+        (
+            nn.Linear(3, 1),
+            FractionalLinear,
+            {"out_features": 4},
+            r"weight of shape \(4, 3\); torch's has \(1, 3\)",
+        ),
+        (
+            nn.Conv1d(1, 4, 1),
+            FractionalConv1d,
+            {"kernel_size": 5},
+            r"shape \(4, 1, 5\); torch's has \(4, 1, 1\)",
+        ),
+        (
+            nn.Linear(3, 4, bias=False),
+            FractionalLinear,
+            {"bias": True},
+            "needs a module with bias; pass one, or leave",
+        ),
+        (nn.Conv2d(2, 4, 3, bias=False), FractionalConv2d, {"bias": True}, "needs a module with bias"),
+    ],
+    ids=["in_features", "out_features", "kernel_size", "bias", "bias of an image"],
+)
+def test_options_that_change_the_weights_are_refused(module: Any, kind: Any, options: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        kind.from_torch(module, **options)
+
+
+@pytest.mark.parametrize("name", ["linear1", "linear2"])
+def test_torch_s_encoder_layer_calls_what_stands_in_it_in_evaluation_too(name: str) -> None:
+    encoder: Any = nn.TransformerEncoderLayer(6, 2, 8, 0.0, batch_first=True, **DOUBLE)
+    setattr(encoder, name, FractionalLinear.from_torch(getattr(encoder, name), alpha=0.7))
+    x = data(2, 10, 6)
+    trained = encoder(x)
+    for layer in (encoder.eval(), copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+        with torch.no_grad():
+            torch.testing.assert_close(layer(x), trained, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", [FractionalLinear, FractionalConv1d])
+def test_an_order_that_is_given_keeps_its_own_mode(kind: Any) -> None:
+    order = ProbabilisticAlpha(0.3)
+    module = nn.Linear(3, 4) if kind is FractionalLinear else nn.Conv1d(3, 4, 5)
+    layer = kind.from_torch(module.eval(), alpha=order)
+    assert (layer.training, layer.derivative.training, order.training) == (False, False, True)
+    assert kind.from_torch(module.train(), alpha=order.eval()).training
+    assert not order.training
+
+
+def test_a_stream_takes_no_state_of_another_kernel() -> None:
+    one, other = (FractionalConv1d(2, 3, kernel, padding="causal", alpha=0.4) for kernel in (3, 4))
+    x, state = torch.zeros(2), other.initial_state((2,))
+    with pytest.raises(ValueError, match=r"step\(state with 3 past samples\): needs 2 of them"):
+        one.step(x, state)
+    with pytest.raises(ValueError, match=r"state with past of shape \(2, 3\)\): needs \(2, 2\), that of this one"):
+        one.initial_state((2,)).renew(state)
 
 
 @pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1), (4, 3)])

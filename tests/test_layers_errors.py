@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import torch
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS
-from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+from hpfracc_nn.fractional.definitions import DEFINITIONS, DistributedOrder, GrunwaldLetnikov
+from hpfracc_nn.layers.torch import Alpha, FractionalConv1d, FractionalDifference, FractionalLayer
 
 NAMES = ", ".join(map(repr, sorted(DEFINITIONS)))
 
@@ -103,7 +103,59 @@ CONSTRUCTORS = [
         "FractionalDifference(alpha=[1.0]): needs low < alpha < high to be learned within bounds (0, 1); "
         "start inside, for example at 0.99.",
     ),
+    (
+        lambda: FractionalLayer([0.5, 1.5], "grunwald_letnikov", learn_alpha=True),
+        ValueError,
+        "FractionalLayer(alpha=(0.5, 1.5), bounds=None): needs bounds for orders on both sides of a whole number; pass "
+        "bounds=(0, 2).",
+    ),
+    (
+        lambda: FractionalLayer(torch.nn.Linear(1, 1)),  # type: ignore[arg-type]
+        TypeError,
+        "FractionalLayer(alpha of type Linear): needs numbers or an Alpha; make your module a subclass of Alpha, whose "
+        "call returns the orders.",
+    ),
+    (
+        lambda: FractionalDifference(2, init=torch.nn.Linear(1, 1)),  # type: ignore[arg-type]
+        TypeError,
+        "FractionalDifference(init of type Linear): needs numbers or an Alpha; make your module a subclass of Alpha, "
+        "whose call returns the orders.",
+    ),
+    *(
+        (
+            lambda given=given: FractionalLayer(0.5, given),
+            TypeError,
+            "FractionalLayer(definition=DistributedOrder): needs a definition with one order, and this one sums over "
+            "its own; call the definition itself on the samples.",
+        )
+        for given in (DistributedOrder, DistributedOrder(nodes=(0.3,), weights=(1.0,)))
+    ),
+    (
+        lambda: FractionalConv1d(2, 3, 4, padding="Causal"),
+        ValueError,
+        "FractionalConv1d(padding='Causal'): needs one of 'causal', 'same', 'valid'; pass one of these names.",
+    ),
 ]
+
+
+class Own(GrunwaldLetnikov):
+    """A definition of a user's."""
+
+
+def test_a_layer_shows_a_definition_of_a_user_s() -> None:
+    shown = repr(FractionalLayer(0.4, Own))
+    assert shown == "FractionalLayer(alpha=0.4, definition=Own, scheme='grunwald', dt=1, dim=-1)"
+
+
+def test_an_order_of_a_user_s_serves() -> None:
+    class Square(Alpha):
+        def forward(self) -> torch.Tensor:
+            return super().forward().square()
+
+    layer = FractionalLayer(Square(0.5, (0, 1)), "grunwald_letnikov")
+    x = torch.linspace(0, 1, 30, dtype=torch.float64)
+    assert layer.alpha.item() == pytest.approx(0.25)  # type: ignore[union-attr]
+    torch.testing.assert_close(layer(x), GrunwaldLetnikov(0.25)(x), rtol=1e-9, atol=1e-9)
 
 
 @pytest.mark.parametrize(("make", "kind", "message"), CONSTRUCTORS)

@@ -1,15 +1,13 @@
-"""Random orders: their laws, their gradients, the divergence from a prior, and how layers take them."""
+"""Random orders: their laws, their gradients, and the divergence from a prior."""
 
 from __future__ import annotations
 
 import copy
-import inspect
 import math
 import pickle
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -18,17 +16,13 @@ from scipy import integrate, special, stats
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch.laws import LAWS
 from hpfracc_nn.layers.torch import (
     Alpha,
-    FractionalConv2d,
     FractionalDifference,
     FractionalLayer,
-    FractionalLinear,
     ProbabilisticAlpha,
 )
-from tests.layer_cases import LayerCase, all_cases, replace, tensors
 
 every_law = pytest.mark.parametrize("law", LAWS)
 BOUNDS = (-1.0, 3.0)
@@ -137,6 +131,28 @@ def test_divergences_add_up_vanish_at_the_prior_and_have_gradients(law: str) -> 
 
 def test_a_uniform_law_beyond_its_prior_diverges() -> None:
     assert order("uniform", 0.5, 0.4, prior=(0.5, 0.3)).kl().item() == math.inf
+    apart = order("uniform", 0.0, 0.1, prior=(2.0, 0.1)).kl()
+    apart.backward()
+    assert apart.item() == math.inf
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
+@pytest.mark.parametrize("prior", [(0.5, 0.1), (0.3, 0.05)])
+def test_a_uniform_law_at_its_prior_does_not_diverge_by_rounding(
+    dtype: torch.dtype, prior: tuple[float, float]
+) -> None:
+    found = ProbabilisticAlpha(prior[0], distribution="uniform", std=prior[1], prior=prior, dtype=dtype)
+    assert found.kl().item() == pytest.approx(0, abs=torch.finfo(dtype).eps / prior[1])
+    found.kl().backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in found.parameters())
+
+
+def test_no_uniform_law_between_the_bounds_diverges_from_the_one_that_fills_them() -> None:
+    found = ProbabilisticAlpha(0.5, shape=(2000,), distribution="uniform", dtype=torch.float64)
+    with torch.no_grad():  # with ends that rounding puts at 1 + eps
+        found.raw.copy_(torch.linspace(-5, 40, 2000))
+        found.spread.copy_(torch.linspace(5, -5, 2000))
+    assert math.isfinite(found.kl().item())
 
 
 @pytest.mark.parametrize("law", ["normal", "uniform"])
@@ -156,18 +172,47 @@ def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -
     """A gamma number moves with its parameter so that the probability below it stays, by finite differences."""
     parameters = torch.tensor([[0.7, 2.5], [4.0, 0.3]], dtype=torch.float64, requires_grad=True)
     u = LAWS["beta"].sample((parameters[0], parameters[1]), (50,), generator(3))
-    gammas = torch._standard_gamma(parameters.detach().T.expand(50, 2, 2), generator=generator(3)).numpy()
-    np.testing.assert_allclose(u.detach().numpy(), gammas[..., 0] / gammas.sum(-1), rtol=1e-14)
+    shape, random = parameters.detach().T.numpy(), generator(3)
+    gammas = torch._standard_gamma(torch.tensor(shape + 1).expand(50, 2, 2), generator=random).numpy()
+    v = 1 - torch.rand(50, 2, 2, dtype=torch.float64, generator=random).numpy()
+    below = special.gammainc(shape + 1, gammas)
+
+    def first_share(shape: Any) -> Any:
+        g = special.gammaincinv(shape + 1, below) * v ** (1 / shape)  # a gamma number of parameter `shape`
+        return g[..., 0] / g.sum(-1)
+
+    np.testing.assert_allclose(u.detach().numpy(), first_share(shape), rtol=1e-12)
     (found,) = torch.autograd.grad(u.sum(), parameters)
-    below, step = special.gammainc(parameters.detach().T.numpy(), gammas), 1e-5
     for which in (0, 1):
-        moved = []
-        for sign in (1, -1):
-            shape = parameters.detach().T.numpy().copy()
-            shape[:, which] += sign * step
-            g = special.gammaincinv(shape, below)
-            moved.append((g[..., 0] / g.sum(-1)).sum(0))
-        np.testing.assert_allclose(found[which].numpy(), (moved[0] - moved[1]) / (2 * step), rtol=1e-4)
+        step = 1e-5 * np.eye(2)[which]
+        moved = first_share(shape + step) - first_share(shape - step)
+        np.testing.assert_allclose(found[which].numpy(), moved.sum(0) / 2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("total", [0.03, 1e-3])
+def test_a_beta_law_whose_gamma_numbers_underflow_has_its_mean_its_ends_and_its_gradient(total: float) -> None:
+    count, a, b = 200_000, 0.3 * total, 0.7 * total
+    own = [torch.full((count,), value, dtype=torch.float64, requires_grad=True) for value in (a, b)]
+    u = LAWS["beta"].sample((own[0], own[1]), (), generator(5))
+    inside = stats.beta.cdf(0.9, a, b) - stats.beta.cdf(0.1, a, b)
+    for found, expected in ((u, a / total), (((u > 0.1) & (u < 0.9)).double(), inside)):
+        error = max(found.std().item(), math.sqrt(expected)) / math.sqrt(count)
+        assert found.mean().item() == pytest.approx(expected, abs=4 * error)
+    by_a, by_b = torch.autograd.grad(u.sum(), own)
+    for found, expected in ((by_a, b / total**2), (by_b, -a / total**2)):
+        assert bool(found.isfinite().all())
+        assert found.mean().item() == pytest.approx(expected, abs=4 * found.std().item() / math.sqrt(count))
+
+
+def test_a_beta_law_has_draws_and_moments_wherever_an_optimizer_moves_it() -> None:
+    found = order("beta", [0.0, 0.8], 0.4, (2,))
+    with torch.no_grad():
+        found.spread.copy_(torch.tensor([-600.0, -40.0]))
+    u = found.sample((100,), generator=generator())
+    assert bool(((u == BOUNDS[0]) | (u == BOUNDS[1])).all())
+    u.sum().backward()
+    torch.testing.assert_close(found.std, ((found.mean - BOUNDS[0]) * (BOUNDS[1] - found.mean)).sqrt())
+    assert all(bool(p.grad.isfinite().all()) for p in found.parameters() if p.grad is not None)
 
 
 @every_law
@@ -205,130 +250,6 @@ def test_copies_and_files_keep_the_law(law: str) -> None:
     assert repr(found).startswith(f"ProbabilisticAlpha(shape=(2,), bounds=(-1, 3), distribution={law!r}, prior=(0.6")
     made = ProbabilisticAlpha(0.5, distribution=law, device="meta", dtype=torch.float16)
     assert {(p.device.type, p.dtype) for p in made.parameters()} == {("meta", torch.float16)}
-
-
-LAYERS: dict[str, tuple[Callable[[Alpha], Any], tuple[int, ...], tuple[int, ...]]] = {  # layer, order's and x's shape
-    "layer": (lambda alpha: FractionalLayer(alpha, "grunwald_letnikov"), (), (2, 3, 30)),
-    "layer with channels": (lambda alpha: FractionalLayer(alpha, "grunwald_letnikov"), (3,), (2, 3, 30)),
-    "bank": (lambda alpha: FractionalDifference(3, 2, init=alpha), (6,), (2, 3, 30)),
-    "linear": (lambda alpha: FractionalLinear(3, 4, alpha=alpha, dtype=torch.float64), (3,), (2, 30, 3)),
-    "shared by two axes": (
-        lambda alpha: FractionalConv2d(3, 4, 3, dims=(-2, -1), alpha=alpha, dtype=torch.float64),
-        (),
-        (2, 3, 9, 9),
-    ),
-}
-
-
-@pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("law", [*LAWS, None])
-def test_a_layer_takes_an_order_as_its_own(name: str, law: str | None) -> None:
-    make, shape, size = LAYERS[name]
-    bounds = (0.0, 1.0)
-    given = (
-        Alpha(0.4, bounds, shape, dtype=torch.float64)
-        if law is None
-        else ProbabilisticAlpha(0.4, bounds, shape, distribution=law, dtype=torch.float64)
-    )
-    torch.manual_seed(0)
-    layer, x = make(given), torch.randn(*size, dtype=torch.float64)
-    assert any(part is given for part in layer.modules())
-    assert torch.equal(layer.alpha.reshape(shape), given.mean)
-    torch.manual_seed(1)
-    first = layer(x)
-    assert torch.equal(first, layer(x)) is (law is None)
-    torch.manual_seed(1)
-    drawn = given()
-    torch.manual_seed(1)
-    assert torch.equal(layer(x), first)  # one draw a call, the same for all axes
-    frozen = make(Alpha(drawn.tolist(), bounds, shape, dtype=torch.float64))
-    frozen.load_state_dict(
-        {n: v for n, v in layer.state_dict().items() if "raw" not in n and "spread" not in n}, strict=False
-    )
-    torch.testing.assert_close(frozen(x), first, rtol=1e-9, atol=1e-9)
-    layer.eval()
-    assert torch.equal(layer(x), layer(x))
-    first.square().sum().backward()
-    assert all(p.grad is not None and bool((p.grad != 0).all()) for p in given.parameters())
-
-
-def takes_orders(case: LayerCase) -> bool:
-    alpha = inspect.signature(case.layer).parameters.get("alpha")
-    return alpha is not None and "Alpha" in str(alpha.annotation)
-
-
-TAKING = [replace(case, options={k: v for k, v in case.options.items() if k != "bounds"}) for case in all_cases()]
-TAKING = [case for case in TAKING if takes_orders(case)]
-
-
-def seeded(layer: Any, inputs: tuple[Any, ...]) -> Any:
-    torch.manual_seed(3)  # for the layers that draw besides
-    return layer(*inputs)
-
-
-@pytest.mark.parametrize("case", TAKING, ids=[case.id for case in TAKING])
-def test_a_layer_that_says_so_takes_an_order_as_its_own(case: LayerCase) -> None:
-    """With a random order a layer computes what it does with the number that is drawn, or in evaluation the mean."""
-    (own,) = [part for part in case.make().modules() if isinstance(part, Alpha)]
-    given = ProbabilisticAlpha(own().tolist(), own.bounds, own.shape, dtype=torch.float64)
-    layer, inputs = case.make(given), case.draw()
-    assert any(part is given for part in layer.modules())
-    assert torch.equal(torch.as_tensor(layer.alpha), given.mean)
-    with patch.object(given, "sample", return_value=given.sample(generator=generator())) as drawn:
-        found = {training: seeded(layer.train(training), inputs) for training in (True, False)}
-    alphas = {True: drawn.return_value, False: given.mean}
-    weights = {name: value for name, value in layer.state_dict().items() if not name.endswith(("raw", "spread"))}
-    for training, alpha in alphas.items():
-        numbers = case.make(alpha.tolist()).train(training)
-        numbers.load_state_dict(weights, strict=False)
-        expected = list(tensors(seeded(numbers, inputs)))
-        for one, other in zip(tensors(found[training]), expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-8, atol=1e-8)
-
-
-def test_layers_may_share_an_order() -> None:
-    shared = Alpha(0.4, (0, 1))
-    net = torch.nn.Sequential(FractionalLayer(shared), FractionalLayer(shared))
-    assert len(list(net.parameters())) == 1
-
-
-def test_a_stream_keeps_the_order_that_was_drawn_for_it() -> None:
-    layer = FractionalLayer(ProbabilisticAlpha(0.4, dtype=torch.float64), "grunwald_letnikov")
-    x = torch.randn(3, 20, dtype=torch.float64, generator=generator())
-    torch.manual_seed(1)
-    whole = layer(x)
-    torch.manual_seed(1)
-    state, found = layer.initial_state((3,)), []
-    for sample in x.unbind(-1):
-        y, state = layer.step(sample, state)
-        found.append(y)
-    torch.testing.assert_close(torch.stack(found, -1), whole, rtol=1e-10, atol=1e-10)
-
-
-def test_orders_beyond_a_whole_number_are_one_part_of_a_bank() -> None:
-    bank = FractionalDifference(2, init=Alpha([-0.5, 1.2], (-1, 2), (2,), dtype=torch.float64))
-    x = torch.randn(3, 2, 40, dtype=torch.float64, generator=generator())
-    expected = GrunwaldLetnikov([-0.5, 1.2])(x)
-    torch.testing.assert_close(bank(x), expected, rtol=1e-9, atol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # what the compiler tells about its own parts
-@every_law
-def test_a_compiled_layer_draws_too(law: str) -> None:
-    torch._dynamo.reset()
-    order = ProbabilisticAlpha(0.4, distribution=law, dtype=torch.float64)
-    layer = FractionalLayer(order, "grunwald_letnikov")
-    x = torch.randn(3, 40, dtype=torch.float64, generator=generator())
-    compiled: Any = torch.compile(layer, backend="aot_eager", fullgraph=True)
-    one, other = compiled(x), compiled(x)
-    assert not torch.equal(one, other)
-    one.square().sum().backward()
-    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in layer.parameters())
-    layer.eval()
-    torch.testing.assert_close(compiled(x), layer(x), rtol=1e-10, atol=1e-10)
-    divergence: Any = torch.compile(order.kl, backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(divergence(), order.kl(), rtol=1e-12, atol=0)
 
 
 REFUSALS: list[tuple[Callable[[], Any], type[Exception], str]] = [

@@ -82,7 +82,12 @@ REFUSALS_1D = (
         ValueError,
         "padding_mode='zeros'",
     ),
-    ("padding", lambda: FractionalConv1d(3, 4, 3, padding="before"), ValueError, "Invalid padding"),
+    (
+        "padding",
+        lambda: FractionalConv1d(3, 4, 3, padding="before"),
+        ValueError,
+        "needs one of 'causal', 'same', 'valid'",
+    ),
     ("a stream that sees later samples", lambda: FractionalConv1d(3, 4, 3).initial_state((2, 3)), ValueError, "later"),
     (
         "a stream that strides",

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn.fractional.torch.stated import Stated
 
-class Alpha(nn.Module):
+Bounds = tuple[float, float]
+
+
+class Alpha(Stated):
     """Orders that stay strictly between two bounds: alpha = low + (high - low) sigmoid(raw).
 
     A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha is that
     layer's order itself, so that several layers may share it.
 
+    A state dict says between which bounds alpha lies, in torch's metadata, which `torch.save` keeps; only an order with
+    the same bounds loads it. One that does not say it is taken at its word.
+
     Args:
         init: The first value or values, inside the bounds.
         bounds: (low, high).
-        shape: Shape of alpha; `init` is broadcast to it.
+        shape: Shape of alpha, to which `init` is broadcast; None is its own.
         owner: Who asks, for messages.
         device: Of the parameter.
         dtype: Of the parameter; alpha itself is float64.
 
     Raises:
-        ValueError: `init` is not strictly inside the bounds.
+        ValueError: `init` is not strictly inside the bounds, or they are no finite interval.
 
     Example:
         >>> order = Alpha(0.4, (0, 1))
@@ -34,22 +42,25 @@ class Alpha(nn.Module):
     def __init__(
         self,
         init: float | Sequence[float],
-        bounds: tuple[float, float],
-        shape: tuple[int, ...] = (),
+        bounds: Bounds,
+        shape: tuple[int, ...] | None = None,
         *,
         owner: str = "Alpha",
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        low, high = bounds
+        low, high = self.bounds = _finite(owner, bounds)
         values = torch.as_tensor(init, dtype=torch.float64, device="cpu")
-        if not bool(((values > low) & (values < high)).all()):
+        outside = values[~((values > low) & (values < high))]
+        if outside.numel():
+            margin = 0.01 * (high - low)
+            near = outside[0].nan_to_num((low + high) / 2).clamp(low + margin, high - margin)
             raise ValueError(
                 f"{owner}(alpha={init}): needs low < alpha < high to be learned within bounds ({low:g}, {high:g}); "
-                f"start inside, for example at {low + 0.99 * (high - low):g}."
+                f"start inside, for example at {near:g}."
             )
-        self.bounds = (float(low), float(high))
+        shape = values.shape if shape is None else shape
         raw = torch.empty(shape, device=device, dtype=dtype or torch.get_default_dtype())
         self.raw = nn.Parameter(raw.copy_(torch.logit((values - low) / (high - low))))
 
@@ -90,3 +101,18 @@ class Alpha(nn.Module):
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}, bounds=({self.bounds[0]:g}, {self.bounds[1]:g})"
+
+    def stated(self) -> dict[str, Any]:
+        """Return what alpha cannot be read from the parameters without, see `Stated`."""
+        return {"bounds": self.bounds}
+
+
+def _finite(owner: str, bounds: Any) -> Bounds:
+    """Return the bounds as two floats, or raise unless they are a finite interval."""
+    try:
+        low, high = (float(bound) for bound in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+    if not (math.isfinite(high - low) and low < high):
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs finite low < high; pass a pair such as (0, 1).")
+    return low, high

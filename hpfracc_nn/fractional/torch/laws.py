@@ -26,7 +26,8 @@ class Law(NamedTuple):
         own: Free numbers -> own parameters.
         sample: (own parameters, shape before theirs, generator) -> u, differentiable in the parameters.
         moments: Own parameters -> mean and standard deviation.
-        divergence: (own parameters, another member's) -> Kullback and Leibler's divergence from the other, in nats.
+        divergence: (own parameters, another member's, relative rounding of the free numbers) -> Kullback and Leibler's
+            divergence from the other, in nats.
     """
 
     widest: Callable[[Tensor], Tensor]
@@ -35,7 +36,7 @@ class Law(NamedTuple):
     own: Callable[[Tensor, Tensor], Pair]
     sample: Callable[[Pair, Sequence[int], torch.Generator | None], Tensor]
     moments: Callable[[Tensor, Tensor], Pair]
-    divergence: Callable[[Pair, Pair], Tensor]
+    divergence: Callable[[Pair, Pair, float], Tensor]
 
 
 # normal: u = sigmoid(mu + sigma z), z standard normal. Free are mu and log(sigma).
@@ -66,7 +67,7 @@ def _normal_sample(own: Pair, shape: Sequence[int], generator: torch.Generator |
     return torch.sigmoid(mu + sigma * z)
 
 
-def _normal_divergence(one: Pair, other: Pair) -> Tensor:
+def _normal_divergence(one: Pair, other: Pair, rounding: float) -> Tensor:
     """That of the normal laws of mu + sigma z, which go through the same increasing map."""
     (mu, sigma), (mu_0, sigma_0) = one, other
     return (sigma_0 / sigma).log() + (sigma.square() + (mu - mu_0).square()) / (2 * sigma_0.square()) - 0.5
@@ -94,20 +95,30 @@ def _beta_member(mean: Tensor, std: Tensor) -> Pair:
     return total * mean, total * (1 - mean)
 
 
+_LEAST = 1e-100  # of a parameter in a draw, so that 1 / a**2 is finite; draws are 0 and 1 long before
+
+
 def _beta_sample(own: Pair, shape: Sequence[int], generator: torch.Generator | None) -> Tensor:
-    """A quotient of gamma numbers, whose gradients are those of `torch.distributions.Gamma.rsample`."""
-    both = torch.stack(own, dim=-1)
-    gammas = torch._standard_gamma(both.expand(*shape, *both.shape), generator=generator)
-    gammas = gammas.clamp(min=torch.finfo(gammas.dtype).tiny)  # both may be 0 by rounding
-    return gammas[..., 0] / gammas.sum(-1)
+    """The share g / (g + h) of gamma numbers in logarithms, because those of small parameters underflow.
+
+    A gamma number of parameter a is one of a + 1 times v**(1/a), v uniform (Marsaglia & Tsang, ACM Trans. Math. Softw.
+    26 (2000) 363, section 6). The gradient of that of a + 1 is that of `torch.distributions.Gamma.rsample`.
+    """
+    both = torch.stack(own, dim=-1).clamp(min=_LEAST)
+    both = both.expand(*shape, *both.shape)
+    gammas = torch._standard_gamma(both + 1, generator=generator)
+    v = 1 - torch.rand(both.shape, dtype=both.dtype, device=both.device, generator=generator)  # never 0
+    logs = gammas.log() + v.log() / both
+    return torch.sigmoid(logs[..., 0] - logs[..., 1])
 
 
 def _beta_moments(a: Tensor, b: Tensor) -> Pair:
     total = a + b
-    return a / total, (a * b / (total + 1)).sqrt() / total
+    mean = a / total
+    return mean, (mean * (b / total) / (total + 1)).sqrt()
 
 
-def _beta_divergence(one: Pair, other: Pair) -> Tensor:
+def _beta_divergence(one: Pair, other: Pair, rounding: float) -> Tensor:
     (a, b), (a_0, b_0) = one, other
     beta = torch.lgamma(a) + torch.lgamma(b) - torch.lgamma(a + b)
     beta_0 = torch.lgamma(a_0) + torch.lgamma(b_0) - torch.lgamma(a_0 + b_0)
@@ -136,10 +147,16 @@ def _uniform_sample(own: Pair, shape: Sequence[int], generator: torch.Generator 
     )
 
 
-def _uniform_divergence(one: Pair, other: Pair) -> Tensor:
+def _uniform_divergence(one: Pair, other: Pair, rounding: float) -> Tensor:
+    """Finite where the law is inside the other, or reaches beyond it by no more than its free numbers' rounding.
+
+    An end moves by |x| s(x) s(-x) <= 0.23 of the relative rounding of each free number x, s the sigmoid.
+    """
     (low, high), (low_0, high_0) = one, other
-    is_inside = (low >= low_0) & (high <= high_0)
-    return torch.where(is_inside, ((high_0 - low_0) / (high - low)).log(), math.inf)
+    is_inside = (low >= low_0 - rounding) & (high <= high_0 + rounding)
+    width = torch.minimum(high, high_0) - torch.maximum(low, low_0)
+    width = torch.where(is_inside, width, 1.0)  # a width below 0 would make the gradient NaN
+    return torch.where(is_inside, ((high_0 - low_0) / width).log(), math.inf)
 
 
 LAWS = {

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -17,16 +19,18 @@ class ProbabilisticAlpha(Alpha):
     """Orders with a learned law between two bounds: alpha = low + (high - low) u, 0 < u < 1.
 
     In training every call draws u anew, one number for each order and not for each signal, with a gradient in the law's
-    two parameters. In evaluation alpha is the mean. A stream (`initial_state`) keeps the alpha that it was made with.
+    two parameters. In evaluation alpha is the mean. What decides is `training` of the order itself, which `train` and
+    `eval` of every layer that holds it set. A stream (`initial_state`) keeps the alpha that it was made with.
 
     - "normal": u = sigmoid(mu + sigma z), z standard normal;
-    - "beta": u has a beta law; the gradient is that of `torch.distributions.Gamma`, and has no second derivative;
+    - "beta": u has a beta law; the gradient is that of `torch.distributions.Gamma`, and has no second derivative and no
+      forward mode;
     - "uniform": u is anywhere between two learned ends alike.
 
     Args:
         init: The first mean or means, inside the bounds.
         bounds: (low, high).
-        shape: Shape of alpha; `init` and `std` are broadcast to it.
+        shape: Shape of alpha, to which `init` and `std` are broadcast; None is theirs.
         distribution: "normal", "beta" or "uniform".
         std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
         prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
@@ -51,7 +55,7 @@ class ProbabilisticAlpha(Alpha):
         self,
         init: float | Sequence[float],
         bounds: tuple[float, float] = (0.0, 1.0),
-        shape: tuple[int, ...] = (),
+        shape: tuple[int, ...] | None = None,
         *,
         distribution: str = "normal",
         std: float | Sequence[float] | None = None,
@@ -60,6 +64,8 @@ class ProbabilisticAlpha(Alpha):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
+        if shape is None:
+            shape = torch.broadcast_shapes(*(np.shape(each) for each in (init, std) if each is not None))
         super().__init__(init, bounds, shape, owner=owner, device=device, dtype=dtype)
         self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
         low, high = self.bounds
@@ -72,8 +78,7 @@ class ProbabilisticAlpha(Alpha):
         with torch.no_grad():
             for parameter, value in zip((self.raw, self.spread), self._law.free(*first), strict=True):
                 parameter.copy_(value)
-        self.prior = ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else _pair(owner, prior)
-        self._prior = self._prior_member(owner)
+        self._set_prior(owner, ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else prior)
 
     def forward(self) -> Tensor:
         """Return alpha in real units, float64: a draw in training, the mean in evaluation."""
@@ -103,10 +108,24 @@ class ProbabilisticAlpha(Alpha):
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
 
         In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
-        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior has an infinite one.
+        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
+        parameters are rounded, has an infinite one.
         """
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
-        return self._law.divergence(self._own(), (one, other)).sum()
+        return self._law.divergence(self._own(), (one, other), torch.finfo(self.raw.dtype).eps).sum()
+
+    @property
+    def prior(self) -> tuple[float, float]:
+        """Mean and standard deviation of the law that `kl` compares with; may be set."""
+        return self._prior_moments
+
+    @prior.setter
+    def prior(self, prior: tuple[float, float]) -> None:
+        self._set_prior(type(self).__name__, prior)
+
+    def stated(self) -> dict[str, Any]:
+        """Return the bounds and the law, see `Stated`."""
+        return {**super().stated(), "distribution": self.distribution}
 
     def extra_repr(self) -> str:
         mean, std = self.prior
@@ -136,17 +155,17 @@ class ProbabilisticAlpha(Alpha):
             )
         return self._law.member(*torch.broadcast_tensors(mean, std))
 
-    def _prior_member(self, owner: str) -> tuple[float, float]:
+    def _set_prior(self, owner: str, prior: tuple[float, float]) -> None:
         low, high = self.bounds
-        mean, std = self.prior
+        mean, std = moments = _pair(owner, prior)
         if not low < mean < high:
             raise ValueError(
-                f"{owner}(prior={self.prior}): needs a mean inside the bounds ({low:g}, {high:g}); pass for example "
+                f"{owner}(prior={moments}): needs a mean inside the bounds ({low:g}, {high:g}); pass for example "
                 f"({(low + high) / 2:g}, {(high - low) / 8:g})."
             )
         unit = (torch.tensor(value, dtype=torch.float64, device="cpu") for value in (mean - low, std))
         own = self._member(owner, "prior", *(value / (high - low) for value in unit), widest=True)
-        return float(own[0]), float(own[1])
+        self._prior_moments, self._prior = moments, (float(own[0]), float(own[1]))
 
 
 def _pair(owner: str, prior: tuple[float, float]) -> tuple[float, float]:

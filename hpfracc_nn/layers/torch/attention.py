@@ -135,7 +135,7 @@ class FractionalAttention(Projections):
         own = place_of(cls, module, nn.MultiheadAttention)
         own |= {name: getattr(module, name) for name in ("dropout", "add_zero_attn", "kdim", "vdim", "batch_first")}
         own |= {"bias": module.in_proj_bias is not None, "add_bias_kv": module.bias_k is not None, **options}
-        return with_weights_of(module, cls(module.embed_dim, module.num_heads, **own))
+        return with_weights_of(module, cls(module.embed_dim, module.num_heads, **own), options.get("alpha"))
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
@@ -94,6 +95,8 @@ class FractionalConv1d(nn.Conv1d):
                 f"{owner}(padding='causal', padding_mode={padding_mode!r}): needs padding_mode='zeros', because "
                 "nothing is known before the first sample; leave it out, or pass another padding."
             )
+        if isinstance(padding, str):
+            errors.one_of(owner, "padding", padding, ("same", "valid", "causal"))
         convolution = (in_channels, out_channels, kernel_size, stride, 0 if is_causal else padding, dilation, groups)
         super().__init__(*convolution, bias, padding_mode, device, dtype)  # type: ignore[arg-type]
         self.is_causal = is_causal
@@ -115,16 +118,17 @@ class FractionalConv1d(nn.Conv1d):
         """Return the layer with torch's arguments, weights, device and dtype; `options` are the keyword arguments.
 
         `padding="causal"` may be among them, where torch's is 0. What is frozen stays so, and training or evaluation is
-        taken over. Nothing is shared with `module`.
+        taken over, but not by an order that is given. Nothing is shared with `module`.
 
         Raises:
             TypeError: `module` is no `torch.nn.Conv1d`, or is one of these layers.
+            ValueError: As in `FractionalLinear.from_torch`.
 
         Example:
             >>> FractionalConv1d.from_torch(torch.nn.Conv1d(3, 5, 7), alpha=0.4, padding="causal")
         """
         own = {**place_of(cls, module, nn.Conv1d), **arguments_of(module), **options}
-        return with_weights_of(module, cls(**own))
+        return with_weights_of(module, cls(**own), options.get("alpha"))
 
     @property
     def order(self) -> Alpha:
@@ -191,13 +195,18 @@ class FractionalConv1d(nn.Conv1d):
             state: From `initial_state` or the step before; it stays as it is.
 
         Raises:
-            ValueError: As in `FractionalLayer.step`.
+            ValueError: As in `FractionalLayer.step`, or the state was made for another kernel.
             TypeError: As in `FractionalLayer.step`.
         """
         if not isinstance(state, ConvolutionState):
             raise TypeError(
                 f"FractionalConv1d.step(state of type {type(state).__name__}): needs a state; pass what initial_state "
                 "returned."
+            )
+        if state.past.shape[-1] != self._reach:
+            raise ValueError(
+                f"FractionalConv1d.step(state with {state.past.shape[-1]} past samples): needs {self._reach} of them, "
+                "dilation * (kernel_size - 1); pass a state of this layer's initial_state."
             )
         d, derivative = self.derivative.step(x, state.derivative)
         window = torch.cat([state.past, d.unsqueeze(-1).to(torch.float64)], dim=-1)

@@ -117,16 +117,18 @@ class FractionalConv2d(nn.Conv2d):
     def from_torch(cls, module: nn.Conv2d, **options: Any) -> FractionalConv2d:
         """Return the layer with torch's arguments, weights, device and dtype; `options` are the keyword arguments.
 
-        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+        What is frozen stays so, and training or evaluation is taken over, but not by an order that is given. Nothing is
+        shared with `module`.
 
         Raises:
             TypeError: `module` is no `torch.nn.Conv2d`, or is one of these layers.
+            ValueError: As in `FractionalLinear.from_torch`.
 
         Example:
             >>> FractionalConv2d.from_torch(torch.nn.Conv2d(3, 5, 3), dims=(-2, -1), alpha=0.4)
         """
         own = {**place_of(cls, module, nn.Conv2d), **arguments_of(module), **options}
-        return with_weights_of(module, cls(**own))
+        return with_weights_of(module, cls(**own), options.get("alpha"))
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:

@@ -62,7 +62,15 @@ class ConvolutionState:
         """Return this past, detached, with the weights of another state's alpha, see `StreamState.renew`.
 
         The last samples of the derivative stay as they were computed.
+
+        Raises:
+            ValueError: The other state was made for another kernel, shape or horizon.
         """
+        if weights.past.shape != self.past.shape:
+            raise ValueError(
+                f"ConvolutionState.renew(weights: state with past of shape {tuple(weights.past.shape)}): needs "
+                f"{tuple(self.past.shape)}, that of this one; make it with the same layer and arguments."
+            )
         return ConvolutionState(self.derivative.renew(weights.derivative), self.past.detach())
 
 

@@ -18,12 +18,14 @@ from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.fractional.torch.stated import Stated
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.torch.fractional import channel_axis
+from hpfracc_nn.layers.torch.order import check_no_module
 from hpfracc_nn.selection import BackendManager, default_manager
 
 
-class FractionalDifference(nn.Module):
+class FractionalDifference(Stated):
     """(1 - z)**alpha with zero history, `orders` of them for every channel.
 
     Nothing is subtracted and nothing looks ahead: sample t of the output depends on samples up to t, with weight
@@ -179,6 +181,10 @@ class FractionalDifference(nn.Module):
         ]
         return self._joined([y for y, _ in taken], 1), tuple(one for _, one in taken)
 
+    def stated(self) -> dict[str, Any]:
+        """Return which orders each learned part has, see `Stated`."""
+        return {"parts": tuple(tuple(index.tolist()) for index, _ in self._parts)} if len(self.parts) > 1 else {}
+
     def extra_repr(self) -> str:
         low, high = self.bounds
         kind = "learn_alpha=True" if self.learn_alpha else f"alpha={np.asarray(self._fixed).tolist()}"
@@ -248,6 +254,7 @@ class FractionalDifference(nn.Module):
         return Source(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
 
     def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
+        check_no_module("FractionalDifference", "init", init)
         count = self.channels * self.orders
         if init is None:
             spread = low + (high - low) * (np.arange(self.orders) + 1) / (self.orders + 1)

@@ -30,6 +30,9 @@ class FractionalLinear(nn.Linear):
     With it alpha = 0 is `nn.Linear` and alpha = 1 is `nn.Linear` of (x[t] - x[t-1]) / dt with x[-1] = 0. Sample t of
     the output depends on samples up to t.
 
+    It may stand in a `torch.nn.TransformerEncoderLayer`, but not as the `out_proj` of `torch.nn.MultiheadAttention`,
+    which multiplies by the weight of what stands there and never calls it.
+
     Args:
         in_features: As in `torch.nn.Linear`.
         out_features: As there.
@@ -95,21 +98,27 @@ class FractionalLinear(nn.Linear):
             device=device,
             dtype=dtype,
         )
+        self.register_forward_pre_hook(_watch)
 
     @classmethod
     def from_torch(cls, module: nn.Linear, **options: Any) -> FractionalLinear:
         """Return the layer with the weights, device and dtype of torch's; `options` are the keyword arguments.
 
-        What is frozen stays so, and training or evaluation is taken over. Nothing is shared with `module`.
+        What is frozen stays so, and training or evaluation is taken over, but not by an order that is given. Nothing is
+        shared with `module`.
 
         Raises:
             TypeError: `module` is no `torch.nn.Linear`, or is one of these layers.
+            ValueError: An option changes the shape of a weight, or asks for one that `module` has not; or a hook makes
+                its weights, as pruning does.
 
         Example:
             >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
         """
-        own = {**place_of(cls, module, nn.Linear), **options}
-        return with_weights_of(module, cls(module.in_features, module.out_features, module.bias is not None, **own))
+        place = place_of(cls, module, nn.Linear)
+        arguments = {name: getattr(module, name) for name in ("in_features", "out_features")}
+        arguments["bias"] = module.bias is not None
+        return with_weights_of(module, cls(**{**arguments, **place, **options}), options.get("alpha"))
 
     @property
     def order(self) -> Alpha:
@@ -173,3 +182,7 @@ class FractionalLinear(nn.Linear):
                 f"{owner}({argument} of shape {tuple(shape)}): needs [{wanted}], whose last axis are the features; "
                 "move them there with x.movedim, or make the layer with another in_features."
             )
+
+
+def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:
+    """Do nothing. In evaluation torch's encoder layer multiplies by `linear1.weight` itself, unless it has a hook."""

@@ -8,9 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch import nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition
+from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import alpha_shape
 
@@ -18,7 +19,17 @@ Shape = tuple[int, ...]
 
 
 def definition_of(owner: str, definition: str | type[Definition] | Definition, scheme: str | None) -> Definition:
-    """Return the definition that a layer was given as a name, a class or a member of one, whose order means nothing."""
+    """Return the definition that a layer was given as a name, a class or a member of one, whose order means nothing.
+
+    Raises:
+        TypeError: It is none of them, or has no order of its own that a layer could set.
+    """
+    kind = definition if isinstance(definition, type) else type(definition)
+    if issubclass(kind, DistributedOrder):
+        raise TypeError(
+            f"{owner}(definition={kind.__name__}): needs a definition with one order, and this one sums over its own; "
+            "call the definition itself on the samples."
+        )
     given = definition if isinstance(definition, Definition) else _kind(owner, definition)(0.5)
     return given if scheme is None else replace(given, scheme=scheme)
 
@@ -47,12 +58,13 @@ def started(
         dtype: Of a new order.
 
     Raises:
-        TypeError: alpha is a tensor.
+        TypeError: alpha is a tensor, or a module that is no `Alpha`.
         ValueError: alpha or bounds are out of range.
     """
     if isinstance(alpha, Alpha):
         low, high = alpha.taken_by(owner, bounds, shape(alpha.shape))
         return replace(given, alpha=high, bounds=(low, high)), alpha
+    check_no_module(owner, "alpha", alpha)
     start = replace(given, alpha=alpha, bounds=bounds)
     if not start.is_fixed:
         raise TypeError(
@@ -62,23 +74,46 @@ def started(
     wanted = shape(alpha_shape(start))
     if not learn_alpha:
         return start, None
-    within = start.bounds or unit_interval(start.interval)
+    within = start.bounds or _around(owner, start)
     order = Alpha(start.alpha, within, wanted, owner=owner, device=device, dtype=dtype)
     return replace(start, alpha=within[1], bounds=within), order
 
 
+def check_no_module(owner: str, argument: str, given: Any) -> None:
+    """Raise where what should be numbers is a module that is no `Alpha`."""
+    if isinstance(given, nn.Module) and not isinstance(given, Alpha):
+        raise TypeError(
+            f"{owner}({argument} of type {type(given).__name__}): needs numbers or an Alpha; make your module a "
+            "subclass of Alpha, whose call returns the orders."
+        )
+
+
 def told(definition: Definition) -> str:
     """Return a definition's options as a layer shows them."""
-    name = next(name for name, kind in DEFINITIONS.items() if type(definition) is kind)
+    kind = type(definition)
+    name = next((name for name, known in DEFINITIONS.items() if kind is known), None)
+    said = kind.__name__ if name is None else repr(name)
     own = "".join(f", {option}={getattr(definition, option)!r}" for option in definition.own_fields)
     side = "" if definition.side == "left" else f", side={definition.side!r}"
-    return f"definition={name!r}, scheme={definition.scheme!r}{own}{side}"
+    return f"definition={said}, scheme={definition.scheme!r}{own}{side}"
 
 
 def unit_interval(interval: tuple[float, float]) -> tuple[float, float]:
     """Return (c - 1, c) around orders that lie in it."""
     c = math.ceil(interval[1]) if interval[1] != 0 else 1
     return float(c - 1), float(c)
+
+
+def _around(owner: str, start: Definition) -> tuple[float, float]:
+    """Return the unit interval around first orders, or raise where there is none."""
+    low, high = unit_interval(start.interval)
+    least = start.interval[0]
+    if least < low:
+        raise ValueError(
+            f"{owner}(alpha={start.alpha}, bounds=None): needs bounds for orders on both sides of a whole number; pass "
+            f"bounds=({math.ceil(least) - 1}, {high:g})."
+        )
+    return low, high
 
 
 def _kind(owner: str, definition: Any) -> type[Definition]:

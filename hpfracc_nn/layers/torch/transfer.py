@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.nn.utils import parametrize
 
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
@@ -37,19 +38,53 @@ def place_of(layer: type[nn.Module], module: Any, kind: type[nn.Module]) -> dict
     return {"device": weight.device, "dtype": weight.dtype}
 
 
-def with_weights_of(module: nn.Module, layer: L) -> L:
+def with_weights_of(module: nn.Module, layer: L, alpha: Any) -> L:
     """Return `layer` with torch's weights: values, which of them are frozen, and whether it trains.
 
     Orders aside, the layer's own parameters must be called as torch's.
+
+    Args:
+        module: Torch's.
+        layer: Ours.
+        alpha: What the layer was made with; an `Alpha` keeps its own flag of training, for it may be another layer's.
+
+    Raises:
+        ValueError: A weight has another shape than torch's, torch has none of that name, or a hook makes it.
     """
-    theirs = dict(module.named_parameters())
     orders = {id(each) for part in layer.modules() if isinstance(part, Alpha) for each in part.parameters()}
     with torch.no_grad():
         for name, own in layer.named_parameters():
             if id(own) not in orders:
-                own.copy_(module.get_parameter(name) if name in theirs else getattr(module, name))
-                own.requires_grad_(name not in theirs or theirs[name].requires_grad)
-    return layer.train(module.training)
+                value, is_frozen = _weight_of(type(layer).__name__, module, name)
+                if value.shape != own.shape:
+                    raise ValueError(
+                        f"{type(layer).__name__}.from_torch({type(module).__name__}): needs {name} of shape "
+                        f"{tuple(own.shape)}; torch's has {tuple(value.shape)}, leave out the keyword that changes it."
+                    )
+                own.copy_(value)
+                own.requires_grad_(not is_frozen)
+    for part in layer.modules():
+        part.training = part.training if part is alpha else module.training
+    return layer
+
+
+def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
+    """Return a weight of torch's module as it is now, and whether it is frozen, or raise."""
+    call, (path, _, leaf) = f"{owner}.from_torch({type(module).__name__})", name.rpartition(".")
+    part = dict(module.named_modules()).get(path)
+    value = getattr(part, leaf, None)
+    if value is None:
+        raise ValueError(f"{call}: needs a module with {name}; pass one, or leave out the keyword that asks for it.")
+    if part is not None and parametrize.is_parametrized(part, leaf):
+        originals = part.parametrizations[leaf].parameters()  # type: ignore[index, union-attr]
+        return value, not any(original.requires_grad for original in originals)
+    if not isinstance(value, nn.Parameter):
+        raise ValueError(
+            f"{call}: needs {name} to be a parameter, and a hook makes this one anew at each call; remove it first "
+            f"with prune.remove(module, {leaf!r}), remove_weight_norm(module) or remove_spectral_norm(module) of "
+            "torch.nn.utils."
+        )
+    return value, not value.requires_grad
 
 
 def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | None:

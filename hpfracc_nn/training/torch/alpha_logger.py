@@ -26,7 +26,8 @@ class AlphaRow(NamedTuple):
     """One order at one time.
 
     Attributes:
-        step: Steps of the optimizer so far.
+        step: Batches so far after which an optimizer stepped, as Lightning counts for its own metrics: with several
+            optimizers one for all of their steps.
         epoch: Of training.
         name: Of the order, as `AlphaLogger` says.
         alpha: Its value, or what the name says of the values.
@@ -41,19 +42,19 @@ class AlphaRow(NamedTuple):
 class AlphaLogger(Callback):
     """Logs each learned order, and keeps its history.
 
-    Every logger of the trainer gets the orders after every `log_every_n_steps` steps of the optimizer and at the end
-    of each training epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives
-    its own metrics. The history also has the orders before the first step.
+    Every logger of the trainer gets the orders after every `log_every_n_steps` steps and at the end of each training
+    epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives its own metrics. A
+    step is a batch after which an optimizer stepped. The history also has the orders before the first step.
 
     A name is that of the module whose order it is: "net.0". With several orders "net.0.2" is the third of them, and
     beyond `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean
     counts, and "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
 
-    Rank zero logs. The sanity check takes no step and leaves no row. A resumed run continues the history of its
-    checkpoint.
+    Rank zero logs. The sanity check takes no step and leaves no row. A new run begins a new history, and a resumed one
+    continues that of its checkpoint: its own, or else the only one that is there, whatever numbers it was made with.
 
     Args:
-        log_every_n_steps: Steps of the optimizer from one row to the next; None is the trainer's own number.
+        log_every_n_steps: Steps from one row to the next; None is the trainer's own number.
         most: The most orders of a module that are logged one by one.
 
     Raises:
@@ -83,6 +84,25 @@ class AlphaLogger(Callback):
     def history(self) -> list[AlphaRow]:
         """Return all rows so far, in the order of time; `pandas.DataFrame` takes them as they are."""
         return list(self._rows)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        if stage == "fit" and trainer.global_step == 0:  # of the trainer; a checkpoint is read after this
+            self._rows = []
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        states = checkpoint.get("callbacks", {})
+        others = [key for key in states if key.startswith(type(self).__qualname__ + "{")]
+        if self.state_key in states or not others:
+            return
+        if len(others) > 1:
+            rank_zero_warn(
+                f"AlphaLogger: the checkpoint has {len(others)} histories and none was made with this one's numbers, "
+                f"so that it begins anew; make one of {', '.join(others)} to continue it."
+            )
+            return
+        self.load_state_dict(states[others[0]])
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._orders = learned_orders(pl_module)
@@ -147,5 +167,6 @@ def learned_orders(module: nn.Module) -> dict[str, Alpha]:
     found = {}
     for name, child in module.named_modules():
         if isinstance(child, Alpha):
-            found[name.removesuffix("order").removesuffix(".") or type(module).__name__] = child
+            owner = "" if name == "order" else name.removesuffix(".order")
+            found[owner or type(module).__name__] = child
     return found

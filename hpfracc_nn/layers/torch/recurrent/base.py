@@ -98,7 +98,7 @@ class Recurrent(nn.RNNBase):
         if module.proj_size:
             names.append("proj_size")
         arguments = {name: getattr(module, name) for name in names}
-        return with_weights_of(module, cls(**{**arguments, **place, **options}))
+        return with_weights_of(module, cls(**{**arguments, **place, **options}), options.get("alpha"))
 
     def extra_repr(self) -> str:
         learns = f"learn_alpha=True, bounds={self.definition.bounds}"
