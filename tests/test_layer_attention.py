@@ -191,6 +191,9 @@ def test_the_choice_follows_the_size_and_blocks_bound_the_memory() -> None:
     dense, blocks = (next(k for k in KERNELS if k.algorithm == name) for name in ("dense", "blocks"))
     assert dense.cost(asked(2048)).workspace > 1e9
     assert blocks.cost(asked(2048)).workspace < 2e7
+    # Memory that is handed out page by page costs time however fast it is.
+    assert dense.cost(asked(2048)).launches > 2 * blocks.cost(asked(2048)).launches
+    assert dense.cost(asked(8)).launches < blocks.cost(asked(8)).launches
 
 
 @every_kernel

@@ -46,14 +46,14 @@ def places(attention: Attention, given: Given) -> Iterator[Place]:
 
 
 def cost(workload: Workload) -> Cost:
-    whole = dense.cost(workload)
+    whole, gradient = dense.cost(workload), workload.needs_gradient
     blocks = max(1.0, dense.pairs(workload) / BLOCK)
     # Of several blocks the weights stay in the cache; keys and values are read again by every block of their head.
     again = blocks * 2.0 * workload.exponentials * workload.width * workload.itemsize
     return Cost(
         flops=whole.flops,
         bytes=whole.bytes if blocks == 1 else whole.bytes / 3 + again,
-        launches=int((whole.launches + 8 * (1 + workload.needs_gradient)) * blocks),
+        launches=int((dense.CALLS * (1 + dense.BACK * gradient) + 8 * (1 + gradient)) * blocks),
         workspace=min(whole.workspace, 12.0 * BLOCK * workload.itemsize),
     )
 
