@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn import Alpha, BackendManager, FractionalLaplacian, SpectralFractional, derivative
+from hpfracc_nn import Alpha, BackendManager, FractionalLaplacian, PeriodicWeyl, SpectralFractional, derivative
 from hpfracc_nn import workload as asked
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, formula, multiplied, parts
 from hpfracc_nn.fractional.torch.spectral import apply_at
@@ -177,6 +177,15 @@ def test_a_named_axis_and_each_definition_are_those_of_the_functions():
         layer = SpectralFractional(0.6, name, dim=1, dt=0.2)
         torch.testing.assert_close(layer(x), layer.definition(x, dt=0.2, dim=1))
         assert name in repr(layer)
+
+
+def test_a_layer_tells_the_options_of_its_definition_also_of_the_users_own():
+    class Heat(FractionalLaplacian):
+        """The same under another name."""
+
+    assert "definition=Heat, space='periodic'" in repr(SpectralFractional(0.5, Heat))
+    assert "side='right'" in repr(SpectralFractional(0.5, PeriodicWeyl(0.5, side="right")))
+    assert "space='line'" in repr(SpectralFractional(0.5, FractionalLaplacian(0.5, space="line")))
 
 
 def test_an_order_that_is_a_module_is_the_layers_own():
