@@ -283,7 +283,7 @@ def test_a_stream_of_a_random_order_draws_it_once() -> None:
     order = ProbabilisticAlpha([0.8, 1.4], (0, 2), (2,), std=0.3, dtype=F64)
     layer = FractionalAttention(6, 2, batch_first=True, alpha=order, dtype=F64)
     x = drawn(3, 6, 6)
-    state = layer.initial_state((3, 6))
+    state: Any = layer.initial_state((3, 6))
     fixed = FractionalAttention(6, 2, batch_first=True, alpha=state.alpha.flatten().tolist(), dtype=F64)
     fixed.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.startswith("order")})
     whole = fixed(x, x, x, is_causal=True)[0]
@@ -291,8 +291,8 @@ def test_a_stream_of_a_random_order_draws_it_once() -> None:
         y, state = layer.step(x[:, t], state)
         torch.testing.assert_close(y, whole[:, t], rtol=0, atol=1e-13)
     y.sum().backward()
-    assert all(bool(p.grad.abs().sum() > 0) for p in order.parameters())
-    other = layer.initial_state((3, 6))
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in order.parameters())
+    other: Any = layer.initial_state((3, 6))
     assert not torch.equal(state.renew(other).alpha, state.alpha)
     assert torch.equal(state.detach().to("cpu").alpha, state.alpha)
 

@@ -102,6 +102,7 @@ def test_without_keys_the_result_is_that_of_a_sum_of_nothing_as_torchs(alpha: fl
     torch.testing.assert_close(y, theirs(x, none, none)[0])
     assert weights.shape == (2, 3, 0)
     y.sum().backward()
+    assert x.grad is not None
     assert not x.grad.any()
 
 
@@ -111,3 +112,20 @@ def test_on_the_meta_device_shapes_come_out_and_nothing_is_computed(alpha: float
     x = torch.empty(2, 3, 4, device="meta")
     y, weights = layer(x, x, x, is_causal=True)
     assert (y.shape, y.device.type, weights.shape) == ((2, 3, 4), "meta", (2, 3, 3))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@every_order
+def test_an_encoder_that_was_made_before_its_attention_was_replaced_takes_padding_in_evaluation(alpha: float) -> None:
+    """Such an encoder makes a nested tensor of a padded batch."""
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0, batch_first=True, dtype=F64)
+    encoder: Any = nn.TransformerEncoder(layer, 2)
+    for each in encoder.layers:
+        each.self_attn = FractionalAttention.from_torch(each.self_attn, alpha=alpha)
+    x, padding = drawn(2, 5, 4), torch.arange(5) >= torch.tensor([[5], [3]])
+    expected = encoder(x, src_key_padding_mask=padding)
+    with torch.no_grad():
+        found = encoder.eval()(x, src_key_padding_mask=padding)
+    for row, length in enumerate((5, 3)):
+        torch.testing.assert_close(found[row, :length], expected[row, :length], rtol=0, atol=1e-12)

@@ -2,6 +2,7 @@
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,7 +119,8 @@ def test_orders_are_spread_evenly_and_a_learned_one_starts_where_it_can_move(bou
     even[middle] = 0.05
     torch.testing.assert_close(learned.alpha.detach(), even, rtol=0, atol=1e-6)
     learned(torch.randn(2, 1, 32)).sum().backward()
-    slopes = torch.cat([part.raw.grad for part in learned.differences.parts])
+    parts: Any = learned.differences.parts
+    slopes = torch.cat([part.raw.grad for part in parts])
     assert bool((slopes.abs() > 1e-4).all())
 
 

@@ -1,6 +1,7 @@
 """The kernels of `multiplier`, by their registration alone, and who chooses between them."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,11 +146,12 @@ def test_the_manager_that_is_asked_for_a_multiplier_is_the_one_that_was_passed()
     (plan,) = manager.shared_site(OP, "torch", "functions").plans()
     assert (plan.kernel.algorithm, plan.forwards) == ("dense", 1)
     with pytest.raises(TypeError, match="needs a BackendManager"):
-        derivative(torch.randn(4, 64), FractionalLaplacian(0.5), manager="dense")
+        derivative(torch.randn(4, 64), FractionalLaplacian(0.5), manager="dense")  # type: ignore[arg-type]
 
 
 def test_the_workload_of_a_multiplier_is_what_a_call_asks_for():
-    for shape, alpha, dim in [((4, 64), 0.5, -1), ((2, 3, 8, 9), 0.5, (-2, -1)), ((5, 16, 3), [0.5, 1.0, 1.5], 1)]:
+    cases: list[Any] = [((4, 64), 0.5, -1), ((2, 3, 8, 9), 0.5, (-2, -1)), ((5, 16, 3), [0.5, 1.0, 1.5], 1)]
+    for shape, alpha, dim in cases:
         manager = BackendManager(Settings(mode="prior"))
         definition = FractionalLaplacian(alpha)
         derivative(torch.randn(shape), definition, dim=dim, manager=manager)

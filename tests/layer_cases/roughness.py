@@ -17,6 +17,10 @@ def reference(layer: Any, x: np.ndarray) -> np.ndarray:
     return np.log(np.array([[np.mean(signal**2) for signal in item] for item in y]).reshape(y.shape[:2]) + layer.floor)
 
 
+def made(**options: Any) -> RoughnessFeatures:
+    return RoughnessFeatures(1, **options)
+
+
 def stepped(x: Any) -> Any:
     layer = RoughnessFeatures(1)
     return layer.step(x, layer.initial_state((2, 1)))
@@ -47,14 +51,14 @@ CASES = [
                 ValueError,
                 r"RoughnessFeatures\(alpha of 2 values",
             ),
-            ("words", lambda: RoughnessFeatures(1, alpha="rough"), TypeError, "alpha of type str"),
+            ("words", lambda: made(alpha="rough"), TypeError, "alpha of type str"),
             (
                 "whole",
                 lambda: RoughnessFeatures(1, alpha=0.0, learn_alpha=True),
                 ValueError,
                 r"RoughnessFeatures\(alpha=0.0, learn_alpha=True\): needs first orders inside \(-1, 1\) and beside",
             ),
-            ("bounds", lambda: RoughnessFeatures(1, bounds=0.5), TypeError, "two numbers"),
+            ("bounds", lambda: made(bounds=0.5), TypeError, "two numbers"),
             ("order of bounds", lambda: RoughnessFeatures(1, bounds=(1, -1)), ValueError, "low < high"),
             ("tiny floor", lambda: RoughnessFeatures(1, floor=1e-50), ValueError, "floor=1e-50"),
             ("integers", lambda: RoughnessFeatures(1)(torch.ones(2, 1, 9, dtype=torch.int64)), TypeError, "int64"),

@@ -121,8 +121,8 @@ def _in_parts(step: Callable[..., Tensor], plan: Plan, symbol: Symbol, x: Tensor
 def parts(shape: Sequence[int], symbol: Symbol, rows: int) -> Iterator[tuple[slice, ...]]:
     """Yield slices of pieces of at most `rows` rows, at least one for each of the symbol's channels."""
     leading = shape[: len(shape) - len(symbol.sizes)]
-    channels = symbol.values.shape[: -len(symbol.sizes)]
-    channels = (1,) * (len(leading) - len(channels)) + tuple(channels)
+    own = tuple(symbol.values.shape[: -len(symbol.sizes)])
+    channels = (1,) * (len(leading) - len(own)) + own
     room, counts = max(1, rows // math.prod(channels)), []
     for size, distinct in reversed(list(zip(leading, channels, strict=True))):
         counts.append(size if distinct > 1 else max(1, min(size, room)))

@@ -16,7 +16,15 @@ from hpfracc_nn.fractional.torch.streaming import slice_shape
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.torch.attended import OP, attended
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given
-from hpfracc_nn.layers.torch.attention_inputs import checked_bounds, checked_orders, merged_bias, with_batch
+from hpfracc_nn.layers.torch.attention_inputs import (
+    checked_bounds,
+    checked_orders,
+    is_self_nested,
+    merged_bias,
+    nested,
+    padded,
+    with_batch,
+)
 from hpfracc_nn.layers.torch.attention_projections import Projections
 from hpfracc_nn.layers.torch.attention_state import AttentionState
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
@@ -156,7 +164,9 @@ class FractionalAttention(Projections):
         """Return the result and, unless need_weights is False, the weights; see `nn.MultiheadAttention`.
 
         Args:
-            query: [batch, queries, embed_dim], or with the first two axes exchanged, or without the batch's.
+            query: [batch, queries, embed_dim], or with the first two axes exchanged, or without the batch's. A nested
+                tensor, as `nn.TransformerEncoder` makes of a padded batch in evaluation, is padded again where it is
+                key and value too and batch_first holds; the result is nested, the weights are padded.
             key: [batch, keys, kdim].
             value: [batch, keys, vdim].
             key_padding_mask: [batch, keys]: True, or minus infinity, hides a key; other numbers are added to the
@@ -169,6 +179,10 @@ class FractionalAttention(Projections):
             average_attn_weights: Whether the returned weights are the mean over the heads.
             is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
         """
+        if is_self_nested(query, key, value) and self.batch_first and key_padding_mask is None:
+            x, padding, lengths = padded(query)
+            y, weights = self(x, x, x, padding, need_weights, attn_mask, average_attn_weights, is_causal)
+            return nested(y, lengths), weights
         given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self.widths)
         q, k, v = self.projected(*given)
         causal = is_causal and attn_mask is None

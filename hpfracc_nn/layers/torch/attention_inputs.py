@@ -11,6 +11,24 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.eager import check_dense
 
 
+def is_self_nested(query: Any, key: Any, value: Any) -> bool:
+    """Return whether one nested tensor is all three."""
+    return query is key is value and isinstance(query, Tensor) and query.is_nested
+
+
+def padded(x: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """Return a nested tensor as [batch, time, features] with zeros, where these are, and the lengths of its rows."""
+    lengths = [row.shape[0] for row in x.unbind()]
+    full = torch.nested.to_padded_tensor(x, 0.0)
+    last = torch.tensor(lengths, device=full.device)[:, None]
+    return full, torch.arange(full.shape[1], device=full.device) >= last, lengths
+
+
+def nested(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return the first samples of each row, as many as `lengths` says, as a nested tensor."""
+    return torch.nested.as_nested_tensor([row[:length] for row, length in zip(x, lengths, strict=True)])
+
+
 def with_batch(
     owner: str, given: Sequence[Any], batch_first: bool, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
