@@ -119,6 +119,12 @@ CASES = [
             ("mask", lambda: made()(X, X, X, attn_mask=X[0, :, :4] > 0), ValueError, "attn_mask of shape"),
             ("mask dtype", lambda: made()(X, X, X, attn_mask=X[0, :, :5].int()), TypeError, "bool or floating"),
             ("mask type", lambda: made()(X, X, X, attn_mask=[0.0]), TypeError, "attn_mask of type list"),
+            (
+                "padding type",
+                lambda: made()(X, X, X, key_padding_mask=[False]),
+                TypeError,
+                "key_padding_mask of type list",
+            ),
             ("dropout type", lambda: made(dropout="a"), TypeError, "dropout='a'"),
             ("slice", lambda: made().initial_state((-1, 6)), ValueError, "shape=-1"),
             ("sample", lambda: made().step(as_any([1.0]), made().initial_state((2, 6))), TypeError, "x of type list"),

@@ -73,8 +73,8 @@ def merged_bias(
         bias = _additive(owner, "attn_mask", attn_mask, shapes, q.dtype)
         bias = bias.expand(1, 1, -1, -1) if attn_mask.ndim == 2 else bias.view(batch, heads, queries, keys)
     if key_padding_mask is not None:
-        shape = (batch, keys) if key_padding_mask.ndim == 2 else (keys,)
-        padding = _additive(owner, "key_padding_mask", key_padding_mask, (shape,), q.dtype).reshape(-1, 1, 1, keys)
+        shapes = ((batch, keys), (keys,))
+        padding = _additive(owner, "key_padding_mask", key_padding_mask, shapes, q.dtype).reshape(-1, 1, 1, keys)
         bias = padding if bias is None else bias + padding
     return bias
 
@@ -82,7 +82,9 @@ def merged_bias(
 def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
     """Return a mask as numbers: where it is True, minus infinity."""
     if not isinstance(mask, Tensor):
-        raise TypeError(f"{owner}({name} of type {type(mask).__name__}): needs a torch tensor; pass torch.as_tensor.")
+        raise TypeError(
+            f"{owner}({name} of type {type(mask).__name__}): needs a torch tensor; pass torch.as_tensor({name})."
+        )
     if tuple(mask.shape) not in shapes:
         raise ValueError(
             f"{owner}({name} of shape {tuple(mask.shape)}): needs {' or '.join(map(str, shapes))}; "
