@@ -73,8 +73,8 @@ def merged_bias(
         bias = _additive(owner, "attn_mask", attn_mask, shapes, q.dtype)
         bias = bias.expand(1, 1, -1, -1) if attn_mask.ndim == 2 else bias.view(batch, heads, queries, keys)
     if key_padding_mask is not None:
-        shapes = ((batch, keys), (keys,))
-        padding = _additive(owner, "key_padding_mask", key_padding_mask, shapes, q.dtype).reshape(-1, 1, 1, keys)
+        either = ((batch, keys), (keys,))
+        padding = _additive(owner, "key_padding_mask", key_padding_mask, either, q.dtype).reshape(-1, 1, 1, keys)
         bias = padding if bias is None else bias + padding
     return bias
 
