@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
-from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended, workload
+from hpfracc_nn.layers.torch.attended import OP, _picked, attended, workload
+from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import Settings, kernels
 
@@ -190,6 +191,35 @@ def test_the_choice_follows_the_size_and_blocks_bound_the_memory() -> None:
     dense, blocks = (next(k for k in KERNELS if k.algorithm == name) for name in ("dense", "blocks"))
     assert dense.cost(asked(2048)).workspace > 1e9
     assert blocks.cost(asked(2048)).workspace < 2e7
+    # Memory that is handed out page by page costs time however fast it is.
+    assert dense.cost(asked(2048)).launches > 2 * blocks.cost(asked(2048)).launches
+    assert dense.cost(asked(8)).launches < blocks.cost(asked(8)).launches
+
+
+@every_kernel
+@pytest.mark.parametrize("case", ["row", "full", "dropped"])
+def test_within_a_limit_of_memory_items_of_the_batch_are_computed_in_turn(
+    kernel: Any, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_blocks, "BLOCK", 1)
+    attention = Attention(2.0, 1.5, needs_weights=True, gain=1.25)
+    found: list[list[Tensor]] = []
+    limit: int | None = None
+    for _ in range(2):
+        given = given_of(case, False)
+        settings = Settings(mode="prior", force_algorithm="dense", memory_limit=limit)
+        site = BackendManager(settings).site(OP, "torch")
+        plan = _picked(attention, given, site)
+        assert (plan.chunk is None) == (limit is None)
+        plan.kernel = kernel
+        y, weights = attended(attention, given, site)
+        assert weights is not None
+        leaves = [t for t in given[:5] if t is not None]
+        slopes = torch.autograd.grad((y.sin() * weights.sum(-1, keepdim=True)).sum(), leaves)
+        found.append([y, weights, *slopes])
+        limit = int(plan.workspace) - 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
 def test_a_plan_and_its_backward_pass_are_counted_where_they_ran() -> None:
@@ -247,6 +277,24 @@ def test_a_stream_is_the_causal_layer_and_its_states_stay(options: dict[str, Any
         layer.step(x[:, 0], None)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="one time slice"):
         layer.step(x[:, :1], layer.initial_state((3, 6)))
+
+
+def test_a_stream_of_a_random_order_draws_it_once() -> None:
+    order = ProbabilisticAlpha([0.8, 1.4], (0, 2), (2,), std=0.3, dtype=F64)
+    layer = FractionalAttention(6, 2, batch_first=True, alpha=order, dtype=F64)
+    x = drawn(3, 6, 6)
+    state: Any = layer.initial_state((3, 6))
+    fixed = FractionalAttention(6, 2, batch_first=True, alpha=state.alpha.flatten().tolist(), dtype=F64)
+    fixed.load_state_dict({k: v for k, v in layer.state_dict().items() if not k.startswith("order")})
+    whole = fixed(x, x, x, is_causal=True)[0]
+    for t in range(6):
+        y, state = layer.step(x[:, t], state)
+        torch.testing.assert_close(y, whole[:, t], rtol=0, atol=1e-13)
+    y.sum().backward()
+    assert all(p.grad is not None and bool(p.grad.abs().sum() > 0) for p in order.parameters())
+    other: Any = layer.initial_state((3, 6))
+    assert not torch.equal(state.renew(other).alpha, state.alpha)
+    assert torch.equal(state.detach().to("cpu").alpha, state.alpha)
 
 
 def test_a_learned_bias_of_the_mask_gets_its_gradient() -> None:

@@ -2,13 +2,14 @@
 
 import math
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.special import zeta
 
-from hpfracc_nn import RoughnessFeatures
+from hpfracc_nn import Alpha, RoughnessFeatures
 from hpfracc_nn.data import fgn
 
 
@@ -97,6 +98,39 @@ def test_a_step_returns_the_features_so_far():
     assert torch.utils._pytree.tree_unflatten(leaves, structure).step == 30
     with pytest.raises(TypeError, match="initial_state"):
         layer.step(x[..., 0], None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_is_rounded_once_and_does_not_overflow(dtype):
+    layer = RoughnessFeatures(1, 2, alpha=[0.3, 0.9], dt=1e-3)  # differences of some 500 times the samples
+    x = (200 * torch.randn(2, 1, 64)).to(dtype)
+    found = layer(x)
+    assert found.dtype == dtype
+    torch.testing.assert_close(found, layer(x.float()).to(dtype), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("bounds", "orders"), [((-1, 1), 3), ((-0.8, 0.8), 5)], ids=str)
+def test_orders_are_spread_evenly_and_a_learned_one_starts_where_it_can_move(bounds, orders):
+    low, high = bounds
+    even = torch.linspace(low, high, orders + 2, dtype=torch.float64)[1:-1]
+    torch.testing.assert_close(RoughnessFeatures(1, orders, bounds=bounds).alpha, even, rtol=0, atol=1e-12)
+    learned = RoughnessFeatures(1, orders, bounds=bounds, learn_alpha=True)
+    middle = orders // 2
+    even[middle] = 0.05
+    torch.testing.assert_close(learned.alpha.detach(), even, rtol=0, atol=1e-6)
+    learned(torch.randn(2, 1, 32)).sum().backward()
+    parts: Any = learned.differences.parts
+    slopes = torch.cat([part.raw.grad for part in parts])
+    assert bool((slopes.abs() > 1e-4).all())
+
+
+def test_an_order_that_is_a_module_brings_its_own_bounds():
+    order = Alpha([0.3, 0.6], (0, 1), (2,))
+    layer = RoughnessFeatures(1, 2, alpha=order)
+    torch.testing.assert_close(layer.alpha, order())
+    across = RoughnessFeatures(1, 1, alpha=Alpha([0.0], (-1, 1), (1,), dtype=torch.float64))
+    x = torch.randn(1, 1, 16, dtype=torch.float64)
+    torch.testing.assert_close(across(x), x.square().mean(-1).log(), rtol=0, atol=1e-10)
 
 
 def test_learned_orders_move_towards_what_tells_two_classes_apart():

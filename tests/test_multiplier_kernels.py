@@ -1,13 +1,16 @@
 """The kernels of `multiplier`, by their registration alone, and who chooses between them."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn import Alpha, BackendManager, FractionalLaplacian, SpectralFractional
-from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, formula, multiplied
+from hpfracc_nn import Alpha, BackendManager, FractionalLaplacian, PeriodicWeyl, SpectralFractional, derivative
+from hpfracc_nn import workload as asked
+from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, formula, multiplied, parts
+from hpfracc_nn.fractional.torch.spectral import apply_at
 from hpfracc_nn.selection import Settings, Workload, kernels
 
 KERNELS = kernels(OP, "torch")
@@ -90,6 +93,74 @@ def test_the_choice_follows_the_size():
     assert "n=4096 is more than 1024" in refused
 
 
+@every_kernel
+@pytest.mark.parametrize("orders", [[], [4], [3, 1], [2, 1, 1], [2, 1, 4]], ids=str)
+def test_within_a_limit_of_memory_it_is_computed_in_parts_with_the_same_result(kernel, orders):
+    x = torch.randn(2, 3, 4, 16, dtype=torch.float64)
+    start = torch.linspace(0.3, 1.7, math.prod(orders), dtype=torch.float64).reshape(orders)
+    found, limit = [], None
+    for _ in range(2):
+        settings = Settings(mode="prior", force_algorithm=kernel.algorithm, memory_limit=limit)
+        site = BackendManager(settings).site(OP, "torch")
+        leaves = x.clone().requires_grad_(), start.clone().requires_grad_()
+        y = apply_at("test", leaves[0], FractionalLaplacian(leaves[1]), 0.1, -1, site)
+        found.append([y, *torch.autograd.grad(y.square().sum(), leaves)])
+        (plan,) = site.plans()
+        assert (plan.chunk is None) == (limit is None)
+        limit = int(plan.workspace) - 1
+    for one, other in zip(*found, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-10)
+
+
+@every_kernel
+def test_the_plan_of_a_long_call_says_how_many_rows_at_a_time(kernel):
+    manager = BackendManager(Settings(mode="prior", force_algorithm=kernel.algorithm, memory_limit="64KiB"))
+    x = torch.randn(100, 64)
+    y = derivative(x, FractionalLaplacian(0.7), manager=manager)
+    (plan,) = manager.shared_site(OP, "torch", "functions").plans()
+    assert plan.chunk is not None
+    assert plan.chunk < 100
+    torch.testing.assert_close(y, derivative(x, FractionalLaplacian(0.7)))
+
+
+def test_parts_cover_every_row_once_and_keep_the_channels_together():
+    for leading, channels in [
+        ((5, 3, 4), (3, 1)),
+        ((7,), ()),
+        ((2, 3), (3,)),
+        ((4, 3, 5), (4, 1, 1)),
+        ((3, 2), (3, 2)),
+    ]:
+        symbol = Symbol(torch.zeros(*channels, 5), (8,))
+        for rows in (1, 2, 3, 6, 7, 13, 1000):
+            seen = torch.zeros(*leading)
+            for place in parts((*leading, 8), symbol, rows):
+                assert seen[place].numel() <= max(rows, math.prod(channels))
+                seen[place] += 1
+            assert bool((seen == 1).all())
+
+
+def test_the_manager_that_is_asked_for_a_multiplier_is_the_one_that_was_passed():
+    manager = BackendManager(Settings(mode="prior", force_algorithm="dense"))
+    derivative(torch.randn(4, 64), FractionalLaplacian(0.5), manager=manager)
+    (plan,) = manager.shared_site(OP, "torch", "functions").plans()
+    assert (plan.kernel.algorithm, plan.forwards) == ("dense", 1)
+    with pytest.raises(TypeError, match="needs a BackendManager"):
+        derivative(torch.randn(4, 64), FractionalLaplacian(0.5), manager="dense")  # type: ignore[arg-type]
+
+
+def test_the_workload_of_a_multiplier_is_what_a_call_asks_for():
+    cases: list[Any] = [((4, 64), 0.5, -1), ((2, 3, 8, 9), 0.5, (-2, -1)), ((5, 16, 3), [0.5, 1.0, 1.5], 1)]
+    for shape, alpha, dim in cases:
+        manager = BackendManager(Settings(mode="prior"))
+        definition = FractionalLaplacian(alpha)
+        derivative(torch.randn(shape), definition, dim=dim, manager=manager)
+        (plan,) = manager.shared_site(OP, "torch", "functions").plans()
+        assert asked(shape, definition, framework="torch", dim=dim) == plan.workload
+    with pytest.raises(ValueError, match="one routine"):
+        asked((4, 64), FractionalLaplacian(0.5), framework="numpy")
+
+
 def test_two_is_minus_the_laplacian_of_what_the_grid_resolves_and_nothing_is_forgotten_of_two_pi():
     x, y = (2 * math.pi * torch.arange(n, dtype=torch.float64) / n for n in (12, 10))
     field = torch.cos(3 * x)[:, None] * torch.sin(2 * y) + 0.5
@@ -108,6 +179,15 @@ def test_a_named_axis_and_each_definition_are_those_of_the_functions():
         layer = SpectralFractional(0.6, name, dim=1, dt=0.2)
         torch.testing.assert_close(layer(x), layer.definition(x, dt=0.2, dim=1))
         assert name in repr(layer)
+
+
+def test_a_layer_tells_the_options_of_its_definition_also_of_the_users_own():
+    class Heat(FractionalLaplacian):
+        """The same under another name."""
+
+    assert "definition=Heat, space='periodic'" in repr(SpectralFractional(0.5, Heat))
+    assert "side='right'" in repr(SpectralFractional(0.5, PeriodicWeyl(0.5, side="right")))
+    assert "space='line'" in repr(SpectralFractional(0.5, FractionalLaplacian(0.5, space="line")))
 
 
 def test_an_order_that_is_a_module_is_the_layers_own():

@@ -91,8 +91,13 @@ def seeded(layer: Any, inputs: tuple[Any, ...]) -> Any:
 @pytest.mark.parametrize("case", TAKING, ids=[case.id for case in TAKING])
 def test_a_layer_that_says_so_takes_an_order_as_its_own(case: LayerCase) -> None:
     """With a random order a layer computes what it does with the number that is drawn, or in evaluation the mean."""
-    (own,) = [part for part in case.make().modules() if isinstance(part, Alpha)]
-    given = ProbabilisticAlpha(own().tolist(), own.bounds, own.shape, dtype=torch.float64)
+    made = case.make()
+    parts = [
+        part for part in made.modules() if isinstance(part, Alpha)
+    ]  # a bank has one for each stretch of its bounds
+    bounds = min(part.bounds[0] for part in parts), max(part.bounds[1] for part in parts)
+    first = torch.as_tensor(made.alpha).detach()
+    given = ProbabilisticAlpha(first.tolist(), bounds, tuple(first.shape), dtype=torch.float64)
     layer, inputs = case.make(given), case.draw()
     assert any(part is given for part in layer.modules())
     assert torch.equal(torch.as_tensor(layer.alpha), given.mean)

@@ -56,8 +56,8 @@ def derivative(
             signals have their own. Definitions that interpolate (Caputo, RiemannLiouville and the integral, schemes
             "l1", "l1_2" and "trapezoid") take them. They have no gradient.
         dim: The time axis; for a `FractionalLaplacian` one to three axes.
-        manager: Who chooses the kernel; None is the process-wide BackendManager. A multiplier (`PeriodicWeyl`,
-            `PeriodicRiesz`, `FractionalLaplacian`) is the framework's own FFT, and no choice.
+        manager: Who chooses the kernel; None is the process-wide BackendManager. For a multiplier (`PeriodicWeyl`,
+            `PeriodicRiesz`, `FractionalLaplacian`) of a NumPy array there is one routine, and no choice.
 
     Returns:
         Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
@@ -80,7 +80,7 @@ def derivative(
             raise ValueError(
                 f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."
             )
-        return apply_multiplier("derivative", x, definition, dt, dim)
+        return apply_multiplier("derivative", x, definition, dt, dim, manager)
     return apply("derivative", x, definition, dt, dim, manager, t)  # type: ignore[arg-type]  # checked there
 
 
@@ -186,10 +186,12 @@ def apply(
     return _rooms_at_times[framework].apply(owner, x, definition, t, dim, manager)
 
 
-def apply_multiplier(owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any) -> Samples:
+def apply_multiplier(
+    owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any, manager: BackendManager | None = None
+) -> Samples:
     """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
-    x, framework = placed(owner, "x", x)
-    return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim)
+    x, framework = placed(owner, "x", x, manager)
+    return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim, manager)
 
 
 def choose(

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Caputo, Definition
+from hpfracc_nn.fractional.axes import transformed_axes
+from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
 from hpfracc_nn.selection import Workload, probe
 from hpfracc_nn.selection.probe import has_probe
 
 OP = "toeplitz"
+MULTIPLIER = "multiplier"
 _PRECISIONS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
 def workload(
     shape: Sequence[int],
-    definition: Definition | None = None,
+    definition: Definition | Multiplier | None = None,
     *,
     framework: str,
-    dim: int = -1,
+    dim: int | Sequence[int] = -1,
     dtype: str = "float32",
     device: str = "cpu",
     needs_gradient: bool = False,
@@ -34,9 +37,10 @@ def workload(
     Args:
         shape: Of the data, [..., n, ...].
         definition: The operator; None is Caputo(0.5). What most operators ask differs by little. One with a time scale
-            is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows.
+            is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows. A multiplier of
+            periodic signals asks for the operation "multiplier".
         framework: "numpy" or "torch".
-        dim: The time axis.
+        dim: The time axis; for a multiplier the axis or axes that it transforms.
         dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows.
         device: Where the data lie.
         needs_gradient: A gradient in the data is wanted.
@@ -44,7 +48,8 @@ def workload(
         threads: None asks the framework, as an operator would here and now.
 
     Raises:
-        ValueError: There is no such axis or dtype, or alpha does not broadcast to the axes other than time.
+        ValueError: There is no such axis or dtype, or alpha does not broadcast to the axes other than time; or the
+            definition is a multiplier of NumPy arrays, which have one routine for it.
 
     Example:
         >>> manager.explain(workload((256, 1024), Caputo(0.7), framework="torch", needs_gradient=True))
@@ -52,13 +57,33 @@ def workload(
     definition = Caputo(0.5) if definition is None else definition
     if dtype not in _PRECISIONS:
         raise ValueError(f"workload(dtype={dtype!r}): needs one of {', '.join(_PRECISIONS)}; convert the data first.")
-    precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
     alpha = definition.alpha
     alpha_shape = tuple(alpha.shape) if hasattr(alpha, "shape") else np.shape(alpha)
-    layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), alpha_shape)
-    nodes = exponentials(definition, layout.n, precision) if layout.n > SHORTEST else None
     if threads is None:
         threads = probe(framework).threads() if has_probe(framework) else 1
+    if isinstance(definition, Multiplier):
+        if framework == "numpy":
+            raise ValueError(
+                f"workload({type(definition).__name__}, framework='numpy'): needs framework='torch'; NumPy arrays "
+                "have one routine for multipliers, and there is no choice to ask for."
+            )
+        axes, _ = transformed_axes("workload", tuple(shape), definition.most_axes, 1.0, dim, alpha_shape)
+        n = math.prod(shape[axis] for axis in axes)
+        return Workload(
+            MULTIPLIER,
+            framework,
+            device=device,
+            dtype=_PRECISIONS[dtype],
+            rows=math.prod(size for axis, size in enumerate(shape) if axis not in axes),
+            n=n,
+            channels=math.prod(alpha_shape),
+            needs_gradient=needs_gradient,
+            learns_weights=learns_weights,
+            threads=threads,
+        )
+    precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
+    layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), alpha_shape)
+    nodes = exponentials(definition, layout.n, precision) if layout.n > SHORTEST else None
     return Workload(
         OP,
         framework,

@@ -85,6 +85,10 @@ def causal_twin(layer: Any) -> Callable[..., Any]:
     return call
 
 
+def as_any(value: Any) -> Any:
+    return value
+
+
 def made(**options: Any) -> FractionalAttention:
     return FractionalAttention(6, 2, batch_first=True, **options)
 
@@ -114,6 +118,22 @@ CASES = [
             ("batch", lambda: made()(X, X[:1], X[:1]), ValueError, "batch of the query"),
             ("mask", lambda: made()(X, X, X, attn_mask=X[0, :, :4] > 0), ValueError, "attn_mask of shape"),
             ("mask dtype", lambda: made()(X, X, X, attn_mask=X[0, :, :5].int()), TypeError, "bool or floating"),
+            ("mask type", lambda: made()(X, X, X, attn_mask=[0.0]), TypeError, "attn_mask of type list"),
+            (
+                "padding type",
+                lambda: made()(X, X, X, key_padding_mask=[False]),
+                TypeError,
+                "key_padding_mask of type list",
+            ),
+            ("dropout type", lambda: made(dropout="a"), TypeError, "dropout='a'"),
+            ("slice", lambda: made().initial_state((-1, 6)), ValueError, "shape=-1"),
+            ("sample", lambda: made().step(as_any([1.0]), made().initial_state((2, 6))), TypeError, "x of type list"),
+            (
+                "another's state",
+                lambda: made().step(X[:, 0], FractionalAttention(6, 3).initial_state((2, 6))),
+                ValueError,
+                "needs 2 heads of 3",
+            ),
             ("stream", lambda: made(kdim=4).initial_state((2, 6)), ValueError, "kdim"),
         ),
     ),

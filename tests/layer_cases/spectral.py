@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 
 from hpfracc_nn.layers.torch import SpectralFractional
 from tests.layer_cases import LayerCase
@@ -55,6 +56,18 @@ CASES = [
             ("spacings", lambda: SpectralFractional(0.5, dim=(-2, -1), dt=(1, 1, 1)), ValueError, "one spacing"),
             ("alpha", lambda: SpectralFractional(2.5, learn_alpha=True), ValueError, "alpha=2.5"),
             ("infinite", lambda: SpectralFractional(math.inf), ValueError, "finite alpha"),
+            (
+                "other channels",
+                lambda: SpectralFractional(0.5, channels=3)(torch.zeros(2, 4, 8)),
+                ValueError,
+                "needs 3 channels",
+            ),
+            (
+                "no channels",
+                lambda: SpectralFractional(0.5, channels=3)(torch.zeros(8)),
+                ValueError,
+                "needs 3 channels",
+            ),
             ("channels", lambda: SpectralFractional([0.5, 1.5], channels=3), ValueError, "one order per channel"),
         ),
     ),

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.shelf import Charge
 from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.selection import BackendManager
 
 _COMPUTED_IN: dict[str, np.dtype] = {
     "float16": np.dtype(np.float32),
@@ -24,8 +25,13 @@ _COMPUTED_IN: dict[str, np.dtype] = {
 Factors = tuple[np.ndarray, tuple[np.ndarray, np.ndarray] | None]  # the symbol, and columns of images
 
 
-def apply(owner: str, x: np.ndarray, definition: Multiplier, dt: Any, dim: Any) -> np.ndarray:
-    """Return the operator applied to `x`; same shape and dtype. See `fractional.derivative`."""
+def apply(
+    owner: str, x: np.ndarray, definition: Multiplier, dt: Any, dim: Any, manager: BackendManager | None = None
+) -> np.ndarray:
+    """Return the operator applied to `x`; same shape and dtype. See `fractional.derivative`.
+
+    There is one routine, so that the manager has nothing to choose.
+    """
     dtype = _COMPUTED_IN.get(x.dtype.name)
     if dtype is None:
         raise TypeError(

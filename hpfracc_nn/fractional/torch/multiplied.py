@@ -8,7 +8,9 @@ gradient in the symbol is that of the transforms. Traced calls and second gradie
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any
 
 import torch
@@ -16,9 +18,10 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_traced
+from hpfracc_nn.fractional.workloads import MULTIPLIER
 from hpfracc_nn.selection import Kernel, Plan, Site, Work, Workload, carried_out
 
-OP = "multiplier"
+OP = MULTIPLIER
 
 
 @dataclass(eq=False, slots=True)
@@ -96,12 +99,37 @@ def _workload(x: Tensor, symbol: Symbol, needs: bool, learns: bool) -> Workload:
 
 def _run(plan: Plan, symbol: Symbol, x: Tensor) -> Tensor:
     plan.kernel.calls["run"] += 1
-    return plan.kernel.run(symbol.form(plan.kernel, plan.workload), x, symbol.sizes)
+    return _in_parts(plan.kernel.run, plan, symbol, x)
 
 
 def _adjoint(plan: Plan, symbol: Symbol, g: Tensor) -> Tensor:
     plan.kernel.calls["adjoint"] += 1
-    return plan.kernel.adjoint(symbol.form(plan.kernel, plan.workload), g, symbol.sizes)
+    return _in_parts(plan.kernel.adjoint, plan, symbol, g)
+
+
+def _in_parts(step: Callable[..., Tensor], plan: Plan, symbol: Symbol, x: Tensor) -> Tensor:
+    """Return one direction of a kernel, as many rows at a time as the plan says."""
+    form = symbol.form(plan.kernel, plan.workload)
+    if plan.chunk is None:
+        return step(form, x, symbol.sizes)
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    for place in parts(x.shape, symbol, plan.chunk):
+        y[place] = step(form, x[place], symbol.sizes)
+    return y
+
+
+def parts(shape: Sequence[int], symbol: Symbol, rows: int) -> Iterator[tuple[slice, ...]]:
+    """Yield slices of pieces of at most `rows` rows, at least one for each of the symbol's channels."""
+    leading = shape[: len(shape) - len(symbol.sizes)]
+    own = tuple(symbol.values.shape[: -len(symbol.sizes)])
+    channels = (1,) * (len(leading) - len(own)) + own
+    room, counts = max(1, rows // math.prod(channels)), []
+    for size, distinct in reversed(list(zip(leading, channels, strict=True))):
+        counts.append(size if distinct > 1 else max(1, min(size, room)))
+        room = max(1, room // (counts[-1] if distinct == 1 else 1))
+    starts = [range(0, size, count) for size, count in zip(leading, reversed(counts), strict=True)]
+    for begins in product(*starts):
+        yield tuple(slice(begin, begin + count) for begin, count in zip(begins, reversed(counts), strict=True))
 
 
 def _fault(y: Tensor, symbol: Symbol, x: Tensor) -> str | None:
@@ -134,11 +162,21 @@ class _Multiplied(torch.autograd.Function):
                 gx = formula(g, values.conj() if values.is_complex() else values, symbol.sizes)
             elif needs:
                 gx = carried_out(_BACKWARD, ctx.site, ctx.plan, symbol, g)
-            gvalues = _in_values(x, values, g, symbol.sizes) if learns else None
+            gvalues = _in_values(x, symbol, g, None if follows else ctx.plan.chunk) if learns else None
         return gx, gvalues, None, None, None
 
 
-def _in_values(x: Tensor, values: Tensor, g: Tensor, sizes: tuple[int, ...]) -> Tensor:
+def _in_values(x: Tensor, symbol: Symbol, g: Tensor, rows: int | None) -> Tensor:
+    """Return the gradient in the factors, of as many rows at a time as the plan says."""
+    if rows is None:
+        return _slope(x, symbol.values, g, symbol.sizes)
+    total = torch.zeros_like(symbol.values)
+    for place in parts(x.shape, symbol, rows):
+        total += _slope(x[place], symbol.values, g[place], symbol.sizes)
+    return total
+
+
+def _slope(x: Tensor, values: Tensor, g: Tensor, sizes: tuple[int, ...]) -> Tensor:
     """Return the gradient in the factors of the half spectrum: of each frequency, what it adds to <y, g>.
 
     A frequency that the half spectrum stands for twice, as itself and as its conjugate, counts twice.

@@ -18,13 +18,23 @@ from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, multiplied
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.weights import SHELF
-from hpfracc_nn.selection import Site, default_manager
+from hpfracc_nn.selection import BackendManager, Site, default_manager
 
 Factors = tuple[Symbol, tuple[Tensor, Tensor] | None]  # the symbol, and columns of images
 
 
-def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, site: Site | None = None) -> Tensor:
-    """Return the operator applied to `x`; same shape, dtype and device. See `fractional.derivative`.
+def apply(
+    owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, manager: BackendManager | None = None
+) -> Tensor:
+    """Return the operator applied to `x`; same shape, dtype and device. See `fractional.derivative`."""
+    if torch.compiler.is_compiling():  # a graph is not told of plans
+        return apply_at(owner, x, definition, dt, dim, None)
+    site = (default_manager() if manager is None else manager).shared_site(OP, "torch", "functions")
+    return apply_at(owner, x, definition, dt, dim, site)
+
+
+def apply_at(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, site: Site | None) -> Tensor:
+    """Return the same with the plans of `site`.
 
     Args:
         owner: Who asks, for messages.
@@ -32,7 +42,7 @@ def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, site
         definition: The operator.
         dt: One spacing, or one for each axis.
         dim: One axis or several.
-        site: Where the plans are kept; None is that of all functions.
+        site: Where the plans are kept; None in a compiled graph, which asks nobody.
     """
     dtype = computed_in(owner, x)
     check_dense(owner, "x", x)
@@ -49,8 +59,6 @@ def apply(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, site
         data = x.movedim(axes, last).to(dtype)
         sizes = tuple(data.shape[-len(axes) :])
         symbol, images = _factors_of(definition, sizes, steps, data)
-        if site is None and not torch.compiler.is_compiling():  # a graph is not told of plans
-            site = default_manager().shared_site(OP, "torch", "functions")
         y = multiplied(data, symbol, site)
         if images is not None:
             away = (torch.arange(sizes[-1], device=x.device) - sizes[-1] // 2).to(dtype) * steps[-1]

@@ -12,9 +12,19 @@ from torch.nn import functional
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.streaming import slice_shape
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
-from hpfracc_nn.layers.torch.attended import OP, Attention, Given, attended
-from hpfracc_nn.layers.torch.attention_inputs import checked_bounds, checked_orders, merged_bias, with_batch
+from hpfracc_nn.layers.torch.attended import OP, attended
+from hpfracc_nn.layers.torch.attention_formula import Attention, Given
+from hpfracc_nn.layers.torch.attention_inputs import (
+    checked_bounds,
+    checked_orders,
+    is_self_nested,
+    merged_bias,
+    nested,
+    padded,
+    with_batch,
+)
 from hpfracc_nn.layers.torch.attention_projections import Projections
 from hpfracc_nn.layers.torch.attention_state import AttentionState
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
@@ -109,9 +119,9 @@ class FractionalAttention(Projections):
     ):
         factory = {"device": device, "dtype": dtype}
         super().__init__(_OWNER, embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, factory)
-        if not 0 <= dropout <= 1:
+        self.dropout, self.batch_first = errors.real(_OWNER, "dropout", dropout, 0.0), bool(batch_first)
+        if self.dropout > 1:
             raise ValueError(f"{_OWNER}(dropout={dropout}): needs 0 <= dropout <= 1; pass a part such as 0.1.")
-        self.dropout, self.batch_first = float(dropout), bool(batch_first)
         self.dimension = errors.real(_OWNER, "dimension", self.head_dim if dimension is None else dimension, 0.0)
         ordinary = 2 * math.sqrt(self.head_dim)
         self.bandwidth = errors.real(_OWNER, "bandwidth", ordinary if bandwidth is None else bandwidth, 0.0, above=True)
@@ -154,21 +164,30 @@ class FractionalAttention(Projections):
         """Return the result and, unless need_weights is False, the weights; see `nn.MultiheadAttention`.
 
         Args:
-            query: [batch, queries, embed_dim], or with the first two axes exchanged, or without the batch's.
+            query: [batch, queries, embed_dim], or with the first two axes exchanged, or without the batch's. A nested
+                tensor, as `nn.TransformerEncoder` makes of a padded batch in evaluation, is padded again where it is
+                key and value too and batch_first holds; the result is nested, the weights are padded.
             key: [batch, keys, kdim].
             value: [batch, keys, vdim].
             key_padding_mask: [batch, keys]: True, or minus infinity, hides a key; other numbers are added to the
-                logarithms of the weights.
+                logarithms of the weights. A key is also hidden where its mask lies 1e4 or more below the greatest that
+                the query sees, as -1e9 and the least number of a dtype do: no weight is left, and what is hidden has
+                no part in R_i. A query that sees no key gets zeros before the last projection, and weights of zeros
+                where torch returns NaN.
             need_weights: Whether the weights are returned, which takes memory for all of them.
             attn_mask: [queries, keys] or [batch * num_heads, queries, keys], as key_padding_mask.
             average_attn_weights: Whether the returned weights are the mean over the heads.
             is_causal: Query i sees keys up to i. With an attn_mask, that is used and this only a hint, as in torch.
         """
+        if is_self_nested(query, key, value) and self.batch_first and key_padding_mask is None:
+            x, padding, lengths = padded(query)
+            y, weights = self(x, x, x, padding, need_weights, attn_mask, average_attn_weights, is_causal)
+            return nested(y, lengths), weights
         given, is_single = with_batch(_OWNER, (query, key, value), self.batch_first, self.widths)
         q, k, v = self.projected(*given)
         causal = is_causal and attn_mask is None
         bias = merged_bias(_OWNER, q, k.shape[2], key_padding_mask, attn_mask)
-        y, weights = self._averaged(q, k, v, bias, causal, need_weights)
+        y, weights = self._averaged(q, k, v, bias, self._present(), causal, need_weights)
         y = self.out_proj(y.transpose(1, 2).flatten(2))
         if is_single:
             y = y.squeeze(0)
@@ -182,7 +201,7 @@ class FractionalAttention(Projections):
     def initial_state(
         self, shape: Sequence[int], *, horizon: int | None = None, device: torch.device | str | None = None
     ) -> AttentionState:
-        """Return the state before the first sample, for `step`: no keys and values.
+        """Return the state before the first sample, for `step`: no keys and values, and the order as it is now.
 
         It grows by a key and a value with each step, O(n) memory after n steps, and step n costs O(n): a power law of
         the distance in a space of features has no shorter memory.
@@ -201,16 +220,18 @@ class FractionalAttention(Projections):
                 f"{owner}: needs kdim = vdim = embed_dim, because each sample is query, key and value; "
                 f"kdim={self.kdim}, vdim={self.vdim}, embed_dim={self.embed_dim}, call forward with is_causal=True."
             )
+        shape = slice_shape(owner, shape)
         if len(shape) != 2 or shape[1] != self.embed_dim:
             raise ValueError(
-                f"{owner}(shape={tuple(shape)}): needs [batch, {self.embed_dim}], the shape of one time slice; "
+                f"{owner}(shape={shape}): needs [batch, {self.embed_dim}], the shape of one time slice; "
                 f"pass for example (1, {self.embed_dim})."
             )
         weight = self.out_proj.weight
         place = weight.device if device is None else device
         none = torch.empty(shape[0], self.num_heads, 0, self.head_dim, device=place, dtype=weight.dtype)
         most = None if horizon is None else errors.count(owner, "horizon", horizon)
-        return AttentionState(none, none, most)
+        alpha = self._present()
+        return AttentionState(none, none, None if alpha is None else alpha.to(place), most)
 
     def step(self, x: Tensor, state: AttentionState) -> tuple[Tensor, AttentionState]:
         """Return the next sample of causal self-attention, [batch, embed_dim], and the state after it.
@@ -224,9 +245,17 @@ class FractionalAttention(Projections):
             TypeError: `state` is no state.
         """
         owner = f"{_OWNER}.step"
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
         if not isinstance(state, AttentionState):
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            )
+        heads, size = state.key.shape[1], state.key.shape[3]
+        if (heads, size) != (self.num_heads, self.head_dim):
+            raise ValueError(
+                f"{owner}(state of {heads} heads of {size} features): needs {self.num_heads} heads of {self.head_dim}; "
+                "pass what this layer's initial_state returned."
             )
         if tuple(x.shape) != (state.key.shape[0], self.embed_dim):
             raise ValueError(
@@ -235,7 +264,7 @@ class FractionalAttention(Projections):
             )
         q, k, v = self.projected(x[:, None], x[:, None], x[:, None])
         state = state.grown(owner, k, v)
-        y, _ = self._averaged(q, state.key, state.value, None, False, False)
+        y, _ = self._averaged(q, state.key, state.value, None, state.alpha, False, False)
         return self.out_proj(y.transpose(1, 2).flatten(2)).squeeze(1), state
 
     def extra_repr(self) -> str:
@@ -266,7 +295,14 @@ class FractionalAttention(Projections):
             self.order = Alpha(self._fixed, within, shape, owner=_OWNER, device=device, dtype=dtype)
 
     def _averaged(
-        self, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None, is_causal: bool, needs_weights: bool
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        bias: Tensor | None,
+        alpha: Tensor | None,
+        is_causal: bool,
+        needs_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
         """Return averages and weights of the keys and those that are added to them."""
         more = self.added
@@ -281,7 +317,6 @@ class FractionalAttention(Projections):
         kept = None
         if share < 1:
             kept = torch.rand(*q.shape[:3], k.shape[2], device=q.device) < share
-        alpha = self._present()
         gain = 1 / share if share else 0.0
         attention = Attention(self.dimension, self.bandwidth, is_causal, needs_weights, gain)
         return attended(attention, Given(q, k, v, bias, alpha, kept), self.site)

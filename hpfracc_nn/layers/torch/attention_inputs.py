@@ -11,6 +11,24 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.eager import check_dense
 
 
+def is_self_nested(query: Any, key: Any, value: Any) -> bool:
+    """Return whether one nested tensor is all three."""
+    return query is key is value and isinstance(query, Tensor) and query.is_nested
+
+
+def padded(x: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """Return a nested tensor as [batch, time, features] with zeros, where these are, and the lengths of its rows."""
+    lengths = [row.shape[0] for row in x.unbind()]
+    full = torch.nested.to_padded_tensor(x, 0.0)
+    last = torch.tensor(lengths, device=full.device)[:, None]
+    return full, torch.arange(full.shape[1], device=full.device) >= last, lengths
+
+
+def nested(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return the first samples of each row, as many as `lengths` says, as a nested tensor."""
+    return torch.nested.as_nested_tensor([row[:length] for row, length in zip(x, lengths, strict=True)])
+
+
 def with_batch(
     owner: str, given: Sequence[Any], batch_first: bool, widths: Sequence[int]
 ) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
@@ -55,14 +73,18 @@ def merged_bias(
         bias = _additive(owner, "attn_mask", attn_mask, shapes, q.dtype)
         bias = bias.expand(1, 1, -1, -1) if attn_mask.ndim == 2 else bias.view(batch, heads, queries, keys)
     if key_padding_mask is not None:
-        shape = (batch, keys) if key_padding_mask.ndim == 2 else (keys,)
-        padding = _additive(owner, "key_padding_mask", key_padding_mask, (shape,), q.dtype).reshape(-1, 1, 1, keys)
+        either = ((batch, keys), (keys,))
+        padding = _additive(owner, "key_padding_mask", key_padding_mask, either, q.dtype).reshape(-1, 1, 1, keys)
         bias = padding if bias is None else bias + padding
     return bias
 
 
 def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
     """Return a mask as numbers: where it is True, minus infinity."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"{owner}({name} of type {type(mask).__name__}): needs a torch tensor; pass torch.as_tensor({name})."
+        )
     if tuple(mask.shape) not in shapes:
         raise ValueError(
             f"{owner}({name} of shape {tuple(mask.shape)}): needs {' or '.join(map(str, shapes))}; "

@@ -11,16 +11,19 @@ from torch.utils import _pytree
 
 @dataclass(frozen=True, eq=False)
 class AttentionState:
-    """The keys and values of all samples so far. It is never written to, and is a pytree of tensors.
+    """The keys and values of all samples so far, and the order. It is never written to, and is a pytree of tensors.
 
     Attributes:
         key: Of each head, [batch, heads, steps, head_dim].
         value: Of each head, of the same shape.
+        alpha: The order that it was made with, float64, [] or [heads, 1, 1]: a random one is drawn once for a stream.
+            None for alpha = 2.
         horizon: The most steps it serves; None is no bound.
     """
 
     key: Tensor
     value: Tensor
+    alpha: Tensor | None = None
     horizon: int | None = None
 
     @property
@@ -46,18 +49,20 @@ class AttentionState:
 
     def to(self, device: torch.device | str | int) -> AttentionState:
         """Return the state on another device."""
-        return replace(self, key=self.key.to(device), value=self.value.to(device))
+        alpha = None if self.alpha is None else self.alpha.to(device)
+        return replace(self, key=self.key.to(device), value=self.value.to(device), alpha=alpha)
 
     def detach(self) -> AttentionState:
         """Return the state without its history of gradients."""
-        return replace(self, key=self.key.detach(), value=self.value.detach())
+        alpha = None if self.alpha is None else self.alpha.detach()
+        return replace(self, key=self.key.detach(), value=self.value.detach(), alpha=alpha)
 
     def renew(self, weights: AttentionState) -> AttentionState:
-        """Return this past, detached, as the other layers' states do: it holds nothing of alpha.
+        """Return this past, detached, with the order and the horizon of another state.
 
         Keys and values stay as the projections made them when the samples came.
         """
-        return replace(self.detach(), horizon=weights.horizon)
+        return replace(self.detach(), alpha=weights.alpha, horizon=weights.horizon)
 
     def grown(self, owner: str, key: Tensor, value: Tensor) -> AttentionState:
         """Return the state after one more key and value.
@@ -77,7 +82,7 @@ class AttentionState:
 
 _pytree.register_pytree_node(
     AttentionState,
-    lambda state: ([state.key, state.value], state.horizon),
+    lambda state: ([state.key, state.value, state.alpha], state.horizon),
     lambda parts, horizon: AttentionState(*[*parts, horizon]),
     serialized_type_name="hpfracc_nn.layers.torch.attention_state.AttentionState",
     to_dumpable_context=lambda horizon: horizon,

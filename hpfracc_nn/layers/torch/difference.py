@@ -36,9 +36,9 @@ class FractionalDifference(Stated):
         orders: Orders per channel; output channel c * orders + j is order j of channel c.
         bounds: Where the orders stay; None is (0, 1). A bank whose bounds contain a whole number is split there by the
             first values: an order stays on its side, so that each part is differenced as often as it needs.
-        init: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly. Or an
-            `Alpha` or `ProbabilisticAlpha` of shape [channels * orders], which then is the orders, with its own bounds
-            and in one part.
+        init: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly, but for
+            a learned one that would be a whole number, which begins 0.05 above. Or an `Alpha` or `ProbabilisticAlpha`
+            of shape [channels * orders], which then is the orders, with its own bounds and in one part.
         learn_alpha: Whether the orders are parameters; an `Alpha` always is one.
         dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
@@ -258,9 +258,9 @@ class FractionalDifference(Stated):
         count = self.channels * self.orders
         if init is None:
             spread = low + (high - low) * (np.arange(self.orders) + 1) / (self.orders + 1)
-            init = np.where(
-                spread == np.round(spread), spread + 0.05, spread
-            ).tolist()  # a learned order starts between
+            whole = np.isclose(spread, np.round(spread), rtol=0, atol=1e-9)
+            # A learned order starts between whole numbers, and far enough from them to move.
+            init = np.where(whole, np.round(spread) + 0.05 * self.learn_alpha, spread).tolist()
         values = np.atleast_1d(np.asarray(init, dtype=np.float64)).ravel()
         if values.size not in (1, self.orders, count):
             raise ValueError(

@@ -8,8 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import computed_in
 from hpfracc_nn.fractional.torch.streaming import HORIZON
 from hpfracc_nn.layers.torch.difference import FractionalDifference
+from hpfracc_nn.layers.torch.roughness_orders import checked_orders
 from hpfracc_nn.layers.torch.roughness_state import RoughnessState
 from hpfracc_nn.selection import BackendManager
 
@@ -35,12 +38,17 @@ class RoughnessFeatures(nn.Module):
     Args:
         channels: Channels of the input.
         orders: Orders per channel; feature c * orders + j is order j of channel c.
-        alpha: The orders: one, `orders`, or channels * orders of them; None spreads them evenly within the bounds.
-        bounds: Where the orders stay.
-        learn_alpha: Whether the orders are parameters.
+        alpha: The orders: one, `orders`, or channels * orders of them; None spreads them evenly within the bounds, but
+            for a learned one that would be a whole number, which begins 0.05 above. Or an `Alpha` or
+            `ProbabilisticAlpha` of shape [channels * orders], with its own bounds.
+        bounds: Where the orders stay; None is (-1, 1). A learned order that is given as a number does not cross a whole
+            one: where the bounds contain 0, one that begins below 0 stays below, and one above stays above. Those of
+            an `Alpha` cross.
+        learn_alpha: Whether the orders are parameters; an `Alpha` always is one.
         skip: Samples at the beginning that are left out of the mean. Differences there have little history, which
             matters for signals that do not begin at 0.
-        floor: Is added to the mean square: a silent channel has the feature log(floor).
+        floor: Is added to the mean square: a silent channel has the feature log(floor). At least the least normal
+            number of float32, some 1.2e-38.
         dt: Spacing of the samples.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -68,8 +76,8 @@ class RoughnessFeatures(nn.Module):
         channels: int,
         orders: int = 3,
         *,
-        alpha: float | Sequence[float] | None = None,
-        bounds: tuple[float, float] = (-1.0, 1.0),
+        alpha: float | Sequence[float] | Alpha | None = None,
+        bounds: tuple[float, float] | None = None,
         learn_alpha: bool = False,
         skip: int = 0,
         floor: float = 1e-12,
@@ -81,12 +89,15 @@ class RoughnessFeatures(nn.Module):
     ):
         super().__init__()
         self.skip = errors.count(_OWNER, "skip", skip, least=0)
-        self.floor = errors.real(_OWNER, "floor", floor, 0.0, above=True)
+        # A smaller one would vanish where energies are computed in float32, and a silent channel have minus infinity.
+        self.floor = errors.real(_OWNER, "floor", floor, torch.finfo(torch.float32).tiny)
+        channels, orders = errors.count(_OWNER, "channels", channels), errors.count(_OWNER, "orders", orders)
+        init, within = checked_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
         self.differences = FractionalDifference(
             channels,
             orders,
-            bounds=bounds,
-            init=alpha,
+            bounds=within,
+            init=init,
             learn_alpha=learn_alpha,
             dt=dt,
             dim=dim,
@@ -102,7 +113,8 @@ class RoughnessFeatures(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the features of every channel."""
-        y = self.differences(x)
+        wide = _wide(_OWNER, x)
+        y = self.differences(x.to(wide))
         axis = errors.axis(_OWNER, self.differences.dim, y.ndim)
         n = y.shape[axis]
         if n <= self.skip:
@@ -110,8 +122,7 @@ class RoughnessFeatures(nn.Module):
                 f"{_OWNER}(x of {n} samples, skip={self.skip}): needs more samples than are left out; "
                 "pass longer signals or a smaller skip."
             )
-        wide = torch.promote_types(y.dtype, torch.float32)
-        energies = y.narrow(axis, self.skip, n - self.skip).to(wide).square().mean(axis)
+        energies = y.narrow(axis, self.skip, n - self.skip).square().mean(axis)
         return torch.log(energies + self.floor).to(x.dtype)
 
     def initial_state(
@@ -138,8 +149,10 @@ class RoughnessFeatures(nn.Module):
             state: From `initial_state` or the step before; it stays as it is.
 
         Raises:
-            TypeError: `state` is none.
+            TypeError: `state` is none, or x is not real and floating.
+            ValueError: x has another shape than the state.
         """
+        _wide(f"{_OWNER}.step", x)
         if not isinstance(state, RoughnessState):
             raise TypeError(
                 f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
@@ -153,3 +166,10 @@ class RoughnessFeatures(nn.Module):
 
     def extra_repr(self) -> str:
         return f"skip={self.skip}, floor={self.floor:g}"
+
+
+def _wide(owner: str, x: Tensor) -> torch.dtype:
+    """Return the dtype that energies of `x` are computed in, or raise."""
+    if not isinstance(x, Tensor):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    return computed_in(owner, x)

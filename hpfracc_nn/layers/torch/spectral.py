@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import torch
 from torch import Tensor, nn
@@ -107,15 +107,31 @@ class SpectralFractional(nn.Module):
         """Return the operator applied to x; same shape, dtype and device."""
         if not isinstance(x, Tensor):
             raise TypeError(f"{_OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        if self.channels is not None:
+            self._check_channels(x.shape)
         definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
         dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
-        return spectral.apply(_OWNER, x, definition, dt, self.dim, self.site)
+        return spectral.apply_at(_OWNER, x, definition, dt, self.dim, self.site)
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
-        name = next(name for name, kind in MULTIPLIERS.items() if type(self.definition) is kind)
+        kind = type(self.definition)
+        known = next((name for name, each in MULTIPLIERS.items() if kind is each), None)
+        name = kind.__name__ if known is None else repr(known)
+        options = (field.name for field in fields(self.definition) if field.name != "alpha")
+        own = "".join(f", {option}={getattr(self.definition, option)!r}" for option in options)
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, definition={name!r}{channels}, dt={self.dt}, dim={self.dim}"
+        return f"{alpha}, definition={name}{own}{channels}, dt={self.dt}, dim={self.dim}"
+
+    def _check_channels(self, shape: Sequence[int]) -> None:
+        """Raise unless the last axis that is not transformed has as many channels as the layer was made for."""
+        transformed = {axis % max(1, len(shape)) for axis in self.dim}
+        left = [size for axis, size in enumerate(shape) if axis not in transformed]
+        if not left or left[-1] != self.channels:
+            raise ValueError(
+                f"{_OWNER}(channels={self.channels}, x of shape {tuple(shape)}): needs {self.channels} channels on the "
+                f"last axis that is not in dim={self.dim}; make the layer with the number that x has."
+            )
 
     def _order(
         self,

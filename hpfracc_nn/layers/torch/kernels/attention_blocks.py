@@ -8,48 +8,28 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import torch
 from torch import Tensor
 
-from hpfracc_nn.layers.torch.attended import OP, Attention, Given, along
+from hpfracc_nn.layers.torch.attended import OP
+from hpfracc_nn.layers.torch.attention_formula import Attention, Given
+from hpfracc_nn.layers.torch.attention_parts import Place, averaged, pulled
 from hpfracc_nn.layers.torch.kernels import attention_dense as dense
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32; the best of 2**15 to 2**20 on a core with 2 MiB of second-level cache
 
-Place = tuple[slice, slice, slice]  # items of the batch, queries, keys
-
 
 def run(attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
-    shape = given.q.shape
-    y = given.v.new_empty(*shape[:3], given.v.shape[-1])
-    weights = given.v.new_zeros(*shape[:3], given.k.shape[2]) if attention.needs_weights else None
-    for items, queries, keys in places(attention, given):
-        averages, found = attention.formula(given.part(items, queries, keys), queries.start)
-        y[items, :, queries] = averages
-        if weights is not None and found is not None:
-            weights[items, :, queries, keys] = found
-    return y, weights
+    return averaged(places(attention, given), given, attention.needs_weights, attention.formula)
 
 
 def adjoint(
     attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
 ) -> list[Tensor | None]:
-    found = [
-        torch.zeros_like(tensor) if wants and tensor is not None else None
-        for tensor, wants in zip(given[:5], wanted, strict=True)
-    ]
-    for items, queries, keys in places(attention, given):
-        gy, gweights = grads
-        some = (
-            None if gy is None else gy[items, :, queries],
-            None if gweights is None else gweights[items, :, queries, keys],
-        )
-        parts = attention.pulled(given.part(items, queries, keys), some, wanted, queries.start)
-        for total, part, place in zip(found, parts, _where(given, items, queries, keys), strict=True):
-            if total is not None and part is not None:
-                total[place] += part
-    return found
+    def pull(part: Given, some: Sequence[Tensor | None], first: int) -> list[Tensor | None]:
+        return attention.pulled(part, some, wanted, first)
+
+    return pulled(places(attention, given), given, grads, wanted, pull)
 
 
 def places(attention: Attention, given: Given) -> Iterator[Place]:
@@ -65,25 +45,15 @@ def places(attention: Attention, given: Given) -> Iterator[Place]:
             yield slice(item, item + items), slice(row, last), slice(0, seen)
 
 
-def _where(given: Given, items: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
-    """Yield where in q, k, v, bias and alpha a block's gradients belong."""
-    every = slice(None)
-    yield items, every, queries
-    yield items, every, keys
-    yield items, every, keys
-    yield () if given.bias is None else along(given.bias, (items, every, queries, keys))
-    yield ()
-
-
 def cost(workload: Workload) -> Cost:
-    whole = dense.cost(workload)
+    whole, gradient = dense.cost(workload), workload.needs_gradient
     blocks = max(1.0, dense.pairs(workload) / BLOCK)
     # Of several blocks the weights stay in the cache; keys and values are read again by every block of their head.
     again = blocks * 2.0 * workload.exponentials * workload.width * workload.itemsize
     return Cost(
         flops=whole.flops,
         bytes=whole.bytes if blocks == 1 else whole.bytes / 3 + again,
-        launches=int((whole.launches + 8 * (1 + workload.needs_gradient)) * blocks),
+        launches=int((dense.CALLS * (1 + dense.BACK * gradient) + 8 * (1 + gradient)) * blocks),
         workspace=min(whole.workspace, 12.0 * BLOCK * workload.itemsize),
     )
 

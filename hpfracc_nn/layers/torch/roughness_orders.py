@@ -1,0 +1,72 @@
+"""The orders of features of roughness, checked before the bank of differences is made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.layers.torch.order import check_no_module
+
+Orders = float | Sequence[float] | Alpha | None
+
+
+def checked_orders(
+    owner: str, alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
+) -> tuple[Orders, tuple[float, float] | None]:
+    """Return the orders and where they stay as `FractionalDifference` takes them, or raise.
+
+    Args:
+        owner: Who asks, for messages.
+        alpha: What was given: None, numbers, or an `Alpha`, which has bounds of its own.
+        bounds: What was given; None is (-1, 1) for numbers.
+        channels: Of the input.
+        orders: Per channel.
+        learn_alpha: Whether numbers are to be learned.
+    """
+    if isinstance(alpha, Alpha):
+        return alpha, bounds
+    check_no_module(owner, "alpha", alpha)
+    low, high = _pair(owner, (-1.0, 1.0) if bounds is None else bounds)
+    if alpha is None:
+        return None, (low, high)
+    values = _numbers(owner, alpha)
+    count = channels * orders
+    if values.size not in (1, orders, count):
+        raise ValueError(
+            f"{owner}(alpha of {values.size} values): needs 1, orders={orders} or channels * orders={count} values; "
+            "pass one for every order."
+        )
+    if not ((values >= low) & (values <= high)).all():
+        raise ValueError(
+            f"{owner}(alpha={alpha}): needs {low:g} <= alpha <= {high:g}; pass other orders, or bounds around them."
+        )
+    if learn_alpha and ((values == np.round(values)) | (values == low) | (values == high)).any():
+        raise ValueError(
+            f"{owner}(alpha={alpha}, learn_alpha=True): needs first orders inside ({low:g}, {high:g}) and beside whole "
+            "numbers, which a learned order does not cross; start for example 0.05 above, or pass an Alpha, whose "
+            "orders cross."
+        )
+    return values.tolist(), (low, high)
+
+
+def _pair(owner: str, bounds: Any) -> tuple[float, float]:
+    try:
+        low, high = (float(end) for end in bounds)
+    except (TypeError, ValueError):
+        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (-1, 1).") from None
+    if not low < high:
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as (-1, 1).")
+    return low, high
+
+
+def _numbers(owner: str, alpha: Any) -> np.ndarray:
+    try:
+        return np.atleast_1d(np.asarray(alpha, dtype=np.float64)).ravel()
+    except (TypeError, ValueError):
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train them."
+        ) from None
