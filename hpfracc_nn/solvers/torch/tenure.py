@@ -1,0 +1,199 @@
+"""What a right-hand side held when it was solved, put back while the adjoint evaluates it again.
+
+Attributes of modules and objects, entries of containers, cells of closures and names of files are put back by identity,
+and afterwards all is as it was before. Numbers that were written into a tensor cannot be put back: they are refused.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import CellType, FunctionType, ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hpfracc_nn.solvers.torch.held import FEW, cells_of, names_of, visited
+
+_TABLES = (dict, OrderedDict, defaultdict)
+_WITHOUT = (nn.Module, ModuleType, FunctionType, type, str, int, float)  # are not looked into for a graph
+_DEPTH = 3  # of values within values that are looked at for a graph
+
+Undo = Callable[[], None]
+
+
+class Tenure:
+    """What functions hold now, for a time when they hold something else.
+
+    Args:
+        functions: That are evaluated again.
+        read: The tensors that they read.
+    """
+
+    def __init__(self, functions: Sequence[Callable[..., Any]], read: Sequence[Tensor]):
+        self._versions = [(each, each._version) for each in read]
+        known = {id(each) for each in read}
+        self._places = [place for f in functions for place in _places(f, known)]
+
+    @contextmanager
+    def renewed(self, wanted: Sequence[Tensor] = ()) -> Iterator[None]:
+        """Let the functions hold it once more; what they store meanwhile goes.
+
+        Args:
+            wanted: Tensors whose gradients are taken; they required one then, and do again.
+
+        Raises:
+            RuntimeError: A tensor that they read holds other numbers.
+        """
+        self._check()
+        frozen = [each for each in wanted if not each.requires_grad]
+        undo: list[Undo] = []
+        try:
+            for place in self._places:
+                undo.append(place())
+            for each in frozen:
+                each.requires_grad_(True)
+            yield
+            self._versions = [(each, each._version) for each, _ in self._versions]  # what f itself wrote
+        finally:
+            for each in frozen:
+                each.requires_grad_(False)
+            for one in reversed(undo):
+                one()
+
+    def _check(self) -> None:
+        for each, version in self._versions:
+            if each._version != version:
+                raise RuntimeError(
+                    "one of the variables needed for gradient computation has been modified by an inplace operation: "
+                    f"a tensor of shape {tuple(each.shape)} that a right-hand side reads is at version "
+                    f"{each._version}; expected version {version} instead; clone it before it is changed, or change "
+                    "it after the backward pass."
+                )
+
+
+def _places(f: Any, read: set[int]) -> Iterator[Callable[[], Undo]]:
+    """Yield for every place where f holds something what puts that back there, and returns what undoes it."""
+    for one in visited(f):
+        if isinstance(one, nn.Module):
+            for each in one.modules():
+                if not isinstance(each, torch.jit.ScriptModule):  # its attributes are not Python's
+                    yield from _of_attributes(vars(each), read)
+        elif isinstance(one, FunctionType):
+            yield from (_cell(cell) for cell in cells_of(one) if not _is_loose(cell.cell_contents, read))
+            yield _names(one, read)
+        elif isinstance(one, Tensor | tuple):
+            continue
+        elif isinstance(one, list | dict):
+            yield from _of_container(one, read)
+        elif hasattr(one, "__dict__"):
+            yield from _of_attributes(vars(one), read)
+
+
+def _of_attributes(attributes: dict[str, Any], read: set[int]) -> Iterator[Callable[[], Undo]]:
+    yield _table(attributes, read)
+    for each in attributes.values():
+        if isinstance(each, list | dict) and len(each) <= FEW:
+            yield from _of_container(each, read)
+
+
+def _of_container(container: list[Any] | dict[Any, Any], read: set[int]) -> Iterator[Callable[[], Undo]]:
+    if _is_loose(container, read):  # it would be kept with all that it holds
+        return
+    if type(container) in _TABLES:
+        yield _table(container, read)  # type: ignore[arg-type]
+    elif type(container) is list:
+        yield _list(container)
+
+
+def _table(table: dict[Any, Any], read: set[int]) -> Callable[[], Undo]:
+    loose = {name for name, value in table.items() if _is_loose(value, read)}
+    before = {name: value for name, value in table.items() if name not in loose}
+
+    def put_back() -> Undo:
+        now = dict(table)
+        _fill(table, {**before, **{name: now[name] for name in loose if name in now}} if loose else before)
+        return lambda: _fill(table, now)
+
+    return put_back
+
+
+def _fill(table: dict[Any, Any], values: dict[Any, Any]) -> None:
+    """Let a table hold these values, in their order; it is not touched where it does."""
+    if list(table) != list(values):
+        table.clear()
+        table.update(values)
+        return
+    for name, value in values.items():
+        if table[name] is not value:
+            table[name] = value
+
+
+def _list(entries: list[Any]) -> Callable[[], Undo]:
+    before = list(entries)
+
+    def put_back() -> Undo:
+        now = list(entries)
+        entries[:] = before
+
+        def undo() -> None:
+            entries[:] = now
+
+        return undo
+
+    return put_back
+
+
+def _cell(cell: CellType) -> Callable[[], Undo]:
+    before = cell.cell_contents
+
+    def put_back() -> Undo:
+        now = CellType()
+        if cell != now:
+            now.cell_contents = cell.cell_contents
+        cell.cell_contents = before
+
+        def undo() -> None:
+            if now == CellType():
+                del cell.cell_contents
+            else:
+                cell.cell_contents = now.cell_contents
+
+        return undo
+
+    return put_back
+
+
+def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
+    """As `_table`, for the names of its file that a function reads and no others."""
+    table = f.__globals__
+    before = {name: table[name] for name in names_of(f) if not _is_loose(table[name], read)}
+
+    def put_back() -> Undo:
+        now = {name: table[name] for name in before if name in table}
+        table.update({name: value for name, value in before.items() if now.get(name, table) is not value})
+
+        def undo() -> None:
+            for name in before:
+                if name in now:
+                    table[name] = now[name]
+                else:
+                    del table[name]
+
+        return undo
+
+    return put_back
+
+
+def _is_loose(value: Any, read: set[int], depth: int = _DEPTH) -> bool:
+    """Whether a value has a graph that f does not read: keeping the last one would keep all graphs before it."""
+    if isinstance(value, Tensor):
+        return value.grad_fn is not None and id(value) not in read
+    if depth == 0 or value is None or isinstance(value, _WITHOUT):
+        return False
+    if isinstance(value, tuple | list | dict):
+        parts = value.values() if isinstance(value, dict) else value
+        return len(value) <= FEW and any(_is_loose(each, read, depth - 1) for each in parts)
+    return any(_is_loose(each, read, depth - 1) for each in getattr(value, "__dict__", {}).values())
