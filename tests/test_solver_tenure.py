@@ -152,7 +152,8 @@ def test_what_a_function_reads_is_what_it_read_when_it_was_solved(way, monkeypat
             leaves.append(context)
             monkeypatch.setitem(globals(), "CONTEXT", context)
             held.context = context
-            f = {"closure": lambda t, z: torch.tanh(z + context), "name": by_name, "object": held}[way]
+            by_closure = lambda t, z: torch.tanh(z + context)  # noqa: B023, E731  the loop binds it anew
+            f = {"closure": by_closure, "name": by_name, "object": held}[way]
             total = total + fdeint(f, start(), TS, 0.6, adjoint=adjoint)[-1].square().sum()
         found = torch.autograd.grad(total, leaves)
         assert CONTEXT is leaves[-1]

@@ -18,8 +18,9 @@ from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.torch.arguments import order_numbers
-from hpfracc_nn.solvers.torch.coefficients import diffusion_shape
+from hpfracc_nn.solvers.torch.coefficients import fitting_shape
 from hpfracc_nn.solvers.torch.equation import CaputoEquation
+from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.in_graph import check_like
 from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE, stochastic_order
 
@@ -236,11 +237,21 @@ class FSDEBlock(nn.Module):
         """
         check_floating(type(self).__name__, x)
         if x.is_meta or x.numel() == 0:  # nothing to draw for: the shape alone
-            return x + self.equation.drift(x.new_zeros(()), x)
+            return self._unsolved(x)
         if x.dtype in HALVES:
             with torch.autocast(x.device.type, x.dtype):
                 return self._solved(x.float(), generator).to(x.dtype)
         return self._solved(x, generator)
+
+    def _unsolved(self, x: Tensor) -> Tensor:
+        """Return what has the result's shape, after a look at those of drift and diffusion."""
+        owner, t, equation = type(self).__name__, x.new_zeros(()), self.equation
+        drift, diffusion = equation.drift(t, x), equation.diffusion(t, x)
+        check_like(owner, "drift", drift, x.shape, x.dtype)
+        is_tensor = isinstance(diffusion, Tensor)
+        shape = fitting_shape(equation.noise_type, diffusion.shape, x.shape) if is_tensor else x.shape
+        check_like(owner, "diffusion", diffusion, shape, x.dtype)
+        return x + drift + diffusion.sum()  # no numbers: of the empty sum 0
 
     def _solved(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         states: Tensor = self.equation(x, (0.0, self.t1), generator=generator)
@@ -267,7 +278,8 @@ def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tup
 
 
 def check_floating(owner: str, x: Any) -> None:
-    """Raise unless x is a real floating tensor."""
+    """Raise unless x is a real floating tensor, and nothing traces."""
+    check_untraced(owner, "x")
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a tensor; pass torch.as_tensor(x).")
     if not x.is_floating_point():

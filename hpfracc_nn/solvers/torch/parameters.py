@@ -76,8 +76,8 @@ def discovered(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return the tensors that the gradient of f is wanted of, and all that f reads at the first step.
 
-    Wanted are all parameters of the modules that f holds, those that are given, and what the first step's graph reaches:
-    tensors that f holds, and the leaves that it reaches otherwise.
+    Wanted are all parameters of the modules that f holds, those that are given, and what the first step's graph
+    reaches: tensors that f holds, and the leaves that it reaches otherwise.
 
     Raises:
         ValueError: f may not be evaluated again, or one of the tensors has hooks.

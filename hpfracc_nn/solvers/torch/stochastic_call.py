@@ -195,9 +195,7 @@ class StochasticCall:
         if not any(each is not None and each.requires_grad for each in tensors):
             return replay.solved(solve, weighting, _plan(weighting, False), z0)
         functions, plan = (self.coefficients.drift.f, self.coefficients.diffusion.f), _plan(weighting, True)
-        return replay.recorded(
-            solve, weighting, plan, z0, self.alpha, parameters, functions, tuple(read.values())
-        )
+        return replay.recorded(solve, weighting, plan, z0, self.alpha, parameters, functions, tuple(read.values()))
 
     def _weighting(self, site: Site, progress: Progress | None) -> Weighting:
         weights, is_fixed = self.method.weights, not self.learns

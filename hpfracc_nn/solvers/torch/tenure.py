@@ -79,7 +79,9 @@ def _places(f: Any, read: set[int]) -> Iterator[Callable[[], Undo]]:
     for one in visited(f):
         if isinstance(one, nn.Module):
             for each in one.modules():
-                if not isinstance(each, torch.jit.ScriptModule):  # its attributes are not Python's
+                if isinstance(each, torch.jit.ScriptModule):  # its attributes are not Python's
+                    yield _scripted(each)
+                else:
                     yield from _of_attributes(vars(each), read)
         elif isinstance(one, FunctionType):
             yield from (_cell(cell) for cell in cells_of(one) if not _is_loose(cell.cell_contents, read))
@@ -106,6 +108,31 @@ def _of_container(container: list[Any] | dict[Any, Any], read: set[int]) -> Iter
         yield _table(container, read)  # type: ignore[arg-type]
     elif type(container) is list:
         yield _list(container)
+
+
+def _scripted(module: torch.jit.ScriptModule) -> Callable[[], Undo]:
+    """As `_table`, for the parameters and buffers of a scripted module, which cannot be others in number."""
+
+    def held() -> list[tuple[Any, str, Tensor]]:
+        tables = module._parameters, module._buffers
+        return [(table, name, tensor) for table in tables for name, tensor in table.items()]
+
+    before, was_training = held(), module.training
+
+    def put_back() -> Undo:
+        now, trains = held(), module.training
+        changed = [new for new, old in zip(now, before, strict=True) if new[2] is not old[2]]
+
+        def fill(values: list[tuple[Any, str, Tensor]], training: bool) -> None:
+            for table, name, tensor in values if changed else ():
+                table[name] = tensor
+            if module.training != training:
+                module.training = training
+
+        fill(before, was_training)
+        return lambda: fill(now, trains)
+
+    return put_back
 
 
 def _table(table: dict[Any, Any], read: set[int]) -> Callable[[], Undo]:
