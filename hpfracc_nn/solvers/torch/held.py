@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 _EMPTY = CellType()
 FEW = 1000  # entries of a container that is looked into
-_OWN = frozenset(vars(nn.Module()))  # tables of torch's
+OWN = frozenset(vars(nn.Module()))  # attributes of torch's
+PLAIN = frozenset({int, float, bool, str, type(None)})  # hold nothing
+_LOOKED_AT = (Tensor, nn.Module, tuple, list, dict)
 
 
 def modules_of(f: Any) -> list[nn.Module]:
@@ -78,9 +80,14 @@ def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
 def _plain_attributes(module: nn.Module) -> Iterator[Any]:
     """Yield the tensors, modules and containers that a module and those in it have as attributes."""
     for each in module.modules():
-        for name, value in vars(each).items():
-            if name not in _OWN and isinstance(value, Tensor | nn.Module | tuple | list | dict):
+        for value in own_attributes(each):
+            if isinstance(value, _LOOKED_AT):
                 yield value
+
+
+def own_attributes(module: nn.Module) -> list[Any]:
+    """Return the values of a module's attributes, without torch's own and without numbers and strings."""
+    return [each for name, each in vars(module).items() if name not in OWN and type(each) not in PLAIN]
 
 
 def _attributes(one: Any) -> Iterator[Any]:

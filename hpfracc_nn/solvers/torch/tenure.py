@@ -9,16 +9,18 @@ from __future__ import annotations
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from operator import is_
 from types import CellType, FunctionType, ModuleType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from hpfracc_nn.solvers.torch.held import FEW, cells_of, names_of, visited
+from hpfracc_nn.solvers.torch.held import FEW, OWN, PLAIN, cells_of, names_of, own_attributes, visited
 
 _TABLES = (dict, OrderedDict, defaultdict)
-_WITHOUT = (nn.Module, ModuleType, FunctionType, type, str, int, float)  # are not looked into for a graph
+_TORCHS = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+_WITHOUT = (nn.Module, ModuleType, FunctionType, type)  # are not looked into for a graph
 _DEPTH = 3  # of values within values that are looked at for a graph
 
 Undo = Callable[[], None]
@@ -82,7 +84,7 @@ def _places(f: Any, read: set[int]) -> Iterator[Callable[[], Undo]]:
                 if isinstance(each, torch.jit.ScriptModule):  # its attributes are not Python's
                     yield _scripted(each)
                 else:
-                    yield from _of_attributes(vars(each), read)
+                    yield from _of_module(each, read)
         elif isinstance(one, FunctionType):
             yield from (_cell(cell) for cell in cells_of(one) if not _is_loose(cell.cell_contents, read))
             yield _names(one, read)
@@ -92,6 +94,15 @@ def _places(f: Any, read: set[int]) -> Iterator[Callable[[], Undo]]:
             yield from _of_container(one, read)
         elif hasattr(one, "__dict__"):
             yield from _of_attributes(vars(one), read)
+
+
+def _of_module(module: nn.Module, read: set[int]) -> Iterator[Callable[[], Undo]]:
+    attributes = vars(module)
+    yield _tables([attributes[name] for name in _TORCHS if name in attributes])
+    yield _table(attributes, read)
+    for each in own_attributes(module):
+        if isinstance(each, list | dict) and len(each) <= FEW:
+            yield from _of_container(each, read)
 
 
 def _of_attributes(attributes: dict[str, Any], read: set[int]) -> Iterator[Callable[[], Undo]]:
@@ -135,9 +146,32 @@ def _scripted(module: torch.jit.ScriptModule) -> Callable[[], Undo]:
     return put_back
 
 
+def _tables(tables: Sequence[dict[str, Any]]) -> Callable[[], Undo]:
+    """As `_table`, for those that every module has: most are empty, now and then."""
+    filled = [(table, dict(table)) for table in tables if table]
+    empty = [table for table in tables if not table]
+
+    def put_back() -> Undo:
+        begun: list[tuple[dict[str, Any], dict[str, Any]]] = [(table, {}) for table in empty if table]
+        now = [(table, dict(table)) for table, _ in (*filled, *begun)]
+
+        def undo() -> None:
+            for table, values in now:
+                _fill(table, values)
+            for table in empty:
+                if table and all(table is not each for each, _ in begun):
+                    table.clear()
+
+        for table, values in (*filled, *begun):
+            _fill(table, values)
+        return undo
+
+    return put_back
+
+
 def _table(table: dict[Any, Any], read: set[int]) -> Callable[[], Undo]:
-    loose = {name for name, value in table.items() if _is_loose(value, read)}
-    before = {name: value for name, value in table.items() if name not in loose}
+    loose = {name for name, value in table.items() if name not in OWN and _is_loose(value, read)}
+    before = {name: value for name, value in table.items() if name not in loose} if loose else dict(table)
 
     def put_back() -> Undo:
         now = dict(table)
@@ -148,14 +182,12 @@ def _table(table: dict[Any, Any], read: set[int]) -> Callable[[], Undo]:
 
 
 def _fill(table: dict[Any, Any], values: dict[Any, Any]) -> None:
-    """Let a table hold these values, in their order; it is not touched where it does."""
+    """Let a table hold these values, in their order."""
     if list(table) != list(values):
         table.clear()
         table.update(values)
-        return
-    for name, value in values.items():
-        if table[name] is not value:
-            table[name] = value
+    elif not all(map(is_, table.values(), values.values())):
+        table.update(values)
 
 
 def _list(entries: list[Any]) -> Callable[[], Undo]:
@@ -216,9 +248,11 @@ def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
 
 def _is_loose(value: Any, read: set[int], depth: int = _DEPTH) -> bool:
     """Whether a value has a graph that f does not read: keeping the last one would keep all graphs before it."""
+    if depth == 0 or type(value) in PLAIN:
+        return False
     if isinstance(value, Tensor):
         return value.grad_fn is not None and id(value) not in read
-    if depth == 0 or value is None or isinstance(value, _WITHOUT):
+    if isinstance(value, _WITHOUT):
         return False
     if isinstance(value, tuple | list | dict):
         parts = value.values() if isinstance(value, dict) else value
