@@ -246,8 +246,8 @@ class Scriptable(torch.nn.Module):
 def test_scripted_right_hand_sides_are_those_of_the_call(made):
     def gradients(is_scripted):
         torch.manual_seed(0)
-        block, field = made(alpha=0.7, n_steps=3), Scriptable()
-        field = torch.jit.script(field) if is_scripted else field
+        block, plain = made(alpha=0.7, n_steps=3), Scriptable()
+        field = torch.jit.script(plain) if is_scripted else plain
         if isinstance(block, FDEBlock):
             block.f = field
         else:

@@ -142,8 +142,8 @@ def test_an_edge_of_weight_zero_freezes_no_node(dtype):
     torch.testing.assert_close(found.weights[[0, 2]], expected.weights)
     assert float(found.weights[1].detach()) == 0
     assert torch.equal(found.share, expected.share)
-    found.weights[0].backward()
-    assert bool(weight.grad.isfinite().all())
+    (gradient,) = torch.autograd.grad(found.weights[0], weight)
+    assert bool(gradient.isfinite().all())
     tiny = flow(x, edges, torch.tensor([1.0, 1e-30, 0.0], dtype=dtype))
     torch.testing.assert_close(tiny.weights.sum(), torch.ones((), dtype=dtype))
 

@@ -1,6 +1,7 @@
 """The backward pass evaluates f as it was when the equation was solved, and leaves it as it was before the pass."""
 
 import gc
+from typing import Any
 
 import pytest
 
@@ -23,7 +24,15 @@ def start(n=3):
 class Field(nn.Module):
     """tanh(W z + u), u a plain attribute, scaled by a plain number, with layers that training changes."""
 
-    def __init__(self, *layers):
+    scale: float
+    options: dict[str, Any]
+    gain: torch.Tensor
+    seen: Any
+    late: Any
+    last: Any
+    kept: Any
+
+    def __init__(self, *layers: nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.net = nn.Linear(4, 4).double()
@@ -123,7 +132,7 @@ def test_what_a_hypernetwork_gave_f_has_its_gradient(solve):
     contexts = torch.eye(2, dtype=torch.float64)
 
     def of(adjoint):
-        loss = 0
+        loss = torch.zeros((), dtype=torch.float64)
         for context in contexts:
             f.u = hyper(context)
             loss = loss + solve(f, start(), adjoint)
@@ -146,14 +155,15 @@ def test_what_a_function_reads_is_what_it_read_when_it_was_solved(way, monkeypat
             return torch.tanh(z + self.context)
 
     def of(adjoint):
-        held, total, leaves = Held(), 0, []
+        held, total, leaves = Held(), torch.zeros((), dtype=torch.float64), []
         for value in (0.3, -0.8):
             context = torch.full((4,), value, dtype=torch.float64, requires_grad=True)
             leaves.append(context)
             monkeypatch.setitem(globals(), "CONTEXT", context)
             held.context = context
             by_closure = lambda t, z: torch.tanh(z + context)  # noqa: B023, E731  the loop binds it anew
-            f = {"closure": by_closure, "name": by_name, "object": held}[way]
+            ways: dict[str, Any] = {"closure": by_closure, "name": by_name, "object": held}
+            f = ways[way]
             total = total + fdeint(f, start(), TS, 0.6, adjoint=adjoint)[-1].square().sum()
         found = torch.autograd.grad(total, leaves)
         assert CONTEXT is leaves[-1]

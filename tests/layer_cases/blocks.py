@@ -29,7 +29,8 @@ class Field(nn.Module):
         return torch.tanh(self.net(z)) * torch.cos(t) + self.plus
 
 
-PARAMETER, NONE = nn.Parameter(torch.tensor(0.7)), torch.ones(0, 3)
+PARAMETER: Any = nn.Parameter(torch.tensor(0.7))
+NONE = torch.ones(0, 3)
 
 
 class Wider(nn.Module):
@@ -165,7 +166,7 @@ CASES = [
         second=False,
         refusals=(
             ("alpha", lambda: FSDEBlock(Field(), Field(), alpha=0.4), ValueError, "alpha=0.4"),
-            ("at 1", lambda: FSDEBlock(Field(), Field(), learn_alpha=True), ValueError, "FSDEBlock.*below 1"),
+            ("at 1", lambda: FSDEBlock(Field(), Field(), learn_alpha=True), ValueError, "FSDEBlock.*start inside"),
             ("parameter", lambda: FSDEBlock(Field(), Field(), alpha=PARAMETER), TypeError, "FSDEBlock.*learn_alpha"),
             ("low", lambda: FSDEBlock(Field(), Field(), alpha=Alpha(0.4, (0, 1))), ValueError, "FSDEBlock.*bounds"),
             ("drift", lambda: FSDEBlock(Wider(), Field())(NONE), ValueError, r"FSDEBlock\(drift\).*\(0, 6\)"),

@@ -210,11 +210,6 @@ def stochastic_order(
     if not learn_alpha:
         return values.tolist(), None
     low, high = _check_bounds(owner, (0.5, 1.0) if bounds is None else bounds)
-    if (values == 1).any():
-        raise ValueError(
-            f"{owner}(alpha={alpha}, learn_alpha=True): needs a first value below 1, where there is a memory to learn "
-            "from; pass for example alpha=0.9."
-        )
     return None, Alpha(values.tolist(), (low, high), values.shape, owner=owner, device=device, dtype=dtype)
 
 

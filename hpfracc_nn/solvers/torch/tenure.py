@@ -21,6 +21,7 @@ from hpfracc_nn.solvers.torch.held import FEW, OWN, PLAIN, cells_of, names_of, o
 _TABLES = (dict, OrderedDict, defaultdict)
 _TORCHS = tuple(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
 _WITHOUT = (nn.Module, ModuleType, FunctionType, type)  # are not looked into for a graph
+_GONE = object()  # for a name that is there no more
 _DEPTH = 3  # of values within values that are looked at for a graph
 
 Undo = Callable[[], None]
@@ -125,7 +126,7 @@ def _scripted(module: torch.jit.ScriptModule) -> Callable[[], Undo]:
     """As `_table`, for the parameters and buffers of a scripted module, which cannot be others in number."""
 
     def held() -> list[tuple[Any, str, Tensor]]:
-        tables = module._parameters, module._buffers
+        tables: tuple[Any, ...] = (module._parameters, module._buffers)
         return [(table, name, tensor) for table in tables for name, tensor in table.items()]
 
     before, was_training = held(), module.training
@@ -193,52 +194,57 @@ def _fill(table: dict[Any, Any], values: dict[Any, Any]) -> None:
 def _list(entries: list[Any]) -> Callable[[], Undo]:
     before = list(entries)
 
+    def fill(values: list[Any]) -> None:
+        if len(entries) != len(values) or not all(map(is_, entries, values)):
+            entries[:] = values
+
     def put_back() -> Undo:
         now = list(entries)
-        entries[:] = before
-
-        def undo() -> None:
-            entries[:] = now
-
-        return undo
+        fill(before)
+        return lambda: fill(now)
 
     return put_back
 
 
 def _cell(cell: CellType) -> Callable[[], Undo]:
+    """As `_table`, for a name of a closure; a name that has not changed is left to what f makes of it."""
     before = cell.cell_contents
 
     def put_back() -> Undo:
-        now = CellType()
-        if cell != now:
-            now.cell_contents = cell.cell_contents
-        cell.cell_contents = before
+        if cell == CellType():  # the name has been deleted
+
+            def empty() -> None:
+                del cell.cell_contents
+
+            cell.cell_contents = before
+            return empty
+        now = cell.cell_contents
 
         def undo() -> None:
-            if now == CellType():
-                del cell.cell_contents
-            else:
-                cell.cell_contents = now.cell_contents
+            if now is not before:
+                cell.cell_contents = now
 
+        if now is not before:
+            cell.cell_contents = before
         return undo
 
     return put_back
 
 
 def _names(f: FunctionType, read: set[int]) -> Callable[[], Undo]:
-    """As `_table`, for the names of its file that a function reads and no others."""
+    """As `_cell`, for the names of its file that a function reads and no others."""
     table = f.__globals__
     before = {name: table[name] for name in names_of(f) if not _is_loose(table[name], read)}
 
     def put_back() -> Undo:
-        now = {name: table[name] for name in before if name in table}
-        table.update({name: value for name, value in before.items() if now.get(name, table) is not value})
+        changed = [name for name, value in before.items() if table.get(name, _GONE) is not value]
+        now = {name: table[name] for name in changed if name in table}
+        table.update({name: before[name] for name in changed})
 
         def undo() -> None:
-            for name in before:
-                if name in now:
-                    table[name] = now[name]
-                else:
+            table.update(now)
+            for name in changed:
+                if name not in now:
                     del table[name]
 
         return undo
