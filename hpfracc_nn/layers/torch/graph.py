@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.probe import is_batched, is_watched
 from hpfracc_nn.layers.torch.blocks import HALVES, at_half, check_floating, check_memory
 from hpfracc_nn.layers.torch.diffusion import Diffusion, GraphAttention, MeanDiffusion
 from hpfracc_nn.selection import BackendManager
@@ -217,8 +217,9 @@ def checked_edges(owner: str, edge_index: Any, edge_weight: Any, x: Tensor) -> T
             raise TypeError(
                 f"{owner}({name} on {each.device}): needs x's device {x.device}; move it with .to(x.device)."
             )
-    is_seen = is_watched(edge_index) or torch._C._functorch.is_functorch_wrapped_tensor(edge_index)
-    if torch.compiler.is_compiling() or is_seen or edge_index.is_meta or edge_index.numel() == 0:
+    if torch.compiler.is_compiling() or is_watched(edge_index) or is_batched(edge_index):
+        return edge_index
+    if edge_index.is_meta or edge_index.numel() == 0:
         return edge_index
     least, most = torch.stack(edge_index.aminmax()).tolist()
     if least < 0 or most >= x.shape[0]:
