@@ -9,10 +9,12 @@ pytest.importorskip("torch")
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
+from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.layers.torch import FDEBlock, FSDEBlock
 from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE
 from hpfracc_nn.solvers.torch.opaque_weights import solver_weights
-from tests.layer_cases.blocks import Field
+from tests.layer_cases.blocks import Field, Wider
 
 
 class Constant(torch.nn.Module):
@@ -178,3 +180,90 @@ def test_a_right_hand_side_that_draws_is_refused_with_the_way_out():
         FDEBlock(Dropped())(x)
     FDEBlock(Dropped(), adjoint=False)(x).sum().backward()
     FDEBlock(Dropped()).eval()(x).sum().backward()
+
+
+BLOCKS = {
+    "ordinary": lambda **options: FDEBlock(Field(), **options),
+    "stochastic": lambda **options: FSDEBlock(Field(), Field(plus=1.5), **options),
+}
+KINDS = pytest.mark.parametrize("made", BLOCKS.values(), ids=BLOCKS)
+
+
+@KINDS
+@pytest.mark.parametrize("n_steps", [1, 3])
+def test_what_a_block_returns_may_be_written_to(made, n_steps):
+    def gradient(inplace):
+        torch.manual_seed(0)
+        block = made(alpha=0.7, n_steps=n_steps)
+        net = torch.nn.Sequential(block, torch.nn.ReLU(inplace=inplace))
+        net(torch.randn(4, 3)).sum().backward()
+        return torch.cat([each.grad.view(-1) for each in block.parameters()])
+
+    assert torch.equal(gradient(True), gradient(False))
+
+
+@KINDS
+@pytest.mark.parametrize("kind", [Alpha, ProbabilisticAlpha])
+def test_an_order_is_shared_by_blocks(made, kind):
+    torch.manual_seed(0)
+    order = kind(0.8, (0.5, 1.0))
+    blocks = made(alpha=order, n_steps=3), made(alpha=order, n_steps=3)
+    torch.nn.Sequential(*blocks)(torch.randn(4, 3)).square().sum().backward()
+    assert all(any(each is order for each in block.modules()) for block in blocks)
+    assert float(order.raw.grad) != 0
+    assert blocks[0].alpha.item() == pytest.approx(0.8, abs=1e-6)
+    with pytest.raises(ValueError, match=r"Block\(alpha of type \w*Alpha, bounds=.*leave them out"):
+        made(alpha=order, bounds=(0.6, 0.9))
+
+
+@KINDS
+def test_many_cotangents_at_once_are_refused_with_the_way_out(made):
+    x = torch.randn(2, 3)
+    with pytest.raises(RuntimeError, match=r"one cotangent at a time.*adjoint=False"):
+        torch.autograd.functional.jacobian(made(alpha=0.7, n_steps=2), x, vectorize=True)
+    torch.autograd.functional.jacobian(made(alpha=0.7, n_steps=2, adjoint=False), x, vectorize=True)
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_the_tracer_of_scripts_is_refused_with_the_way_out(made):
+    with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot follow it; call it outside the traced part"):
+        torch.jit.trace(made(alpha=0.7, n_steps=2), torch.randn(2, 3))
+
+
+class Scriptable(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = torch.nn.Linear(3, 3)
+
+    def forward(self, t: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        found = torch.tanh(self.net(z))
+        return found if self.training else 2 * found
+
+
+@KINDS
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_scripted_right_hand_sides_are_those_of_the_call(made):
+    def gradients(is_scripted):
+        torch.manual_seed(0)
+        block, plain = made(alpha=0.7, n_steps=3), Scriptable()
+        field = torch.jit.script(plain) if is_scripted else plain
+        if isinstance(block, FDEBlock):
+            block.f = field
+        else:
+            block.equation.drift = field
+        given = {name: (2 * each.detach()).requires_grad_() for name, each in block.named_parameters()}
+        loss = torch.func.functional_call(block.train(), given, (torch.ones(2, 3),)).sum()
+        block.eval()
+        found = torch.autograd.grad(loss, list(given.values()))
+        assert not any(each.training for each in block.modules())
+        return found
+
+    for one, other in zip(gradients(True), gradients(False), strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.slow
+def test_a_compiled_block_refuses_another_shape():
+    with pytest.raises(Exception, match=r"FDEBlock\(f\): needs shape"):
+        torch.compile(FDEBlock(Wider(), n_steps=2), backend="eager")(torch.randn(2, 3))

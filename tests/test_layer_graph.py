@@ -11,6 +11,7 @@ import torch
 
 from hpfracc_nn import mittag_leffler
 from hpfracc_nn.layers.torch import FractionalGraphConv
+from hpfracc_nn.layers.torch.diffusion import GraphAttention
 from hpfracc_nn.solvers.schemes import Rectangle
 from tests.layer_cases import Draw
 from tests.layer_cases.graph import Messages, inputs
@@ -126,6 +127,66 @@ def test_large_scores_do_not_overflow():
     layer, (x, edges) = made(dtype=torch.float32), inputs(Draw(torch.float32), 1)
     layer.func.query.weight.mul_(1e4)
     assert bool(layer(x, edges).isfinite().all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_edge_of_weight_zero_freezes_no_node(dtype):
+    flow, edges = GraphAttention(1, dtype=dtype), torch.tensor([[0, 1, 2], [2, 2, 2]])
+    with torch.no_grad():
+        for linear in (flow.query, flow.key):
+            linear.weight.fill_(1.0)
+            linear.bias.zero_()
+    x = torch.tensor([[1.0], [1000.0], [2.0]], dtype=dtype)  # scores 2, 2000 and 4
+    weight = torch.tensor([1.0, 0.0, 0.5], dtype=dtype, requires_grad=True)
+    found, expected = flow(x, edges, weight), flow(x, edges[:, [0, 2]], weight.detach()[[0, 2]])
+    torch.testing.assert_close(found.weights[[0, 2]], expected.weights)
+    assert float(found.weights[1].detach()) == 0
+    assert torch.equal(found.share, expected.share)
+    (gradient,) = torch.autograd.grad(found.weights[0], weight)
+    assert bool(gradient.isfinite().all())
+    tiny = flow(x, edges, torch.tensor([1.0, 1e-30, 0.0], dtype=dtype))
+    torch.testing.assert_close(tiny.weights.sum(), torch.ones((), dtype=dtype))
+
+
+def test_a_weight_at_zero_has_its_gradient():
+    flow, (x, edges) = GraphAttention(4, dtype=torch.float64), inputs(Draw(), 1)
+    x = torch.randn(len(x), 4, dtype=torch.float64)
+    near, at = (torch.full((edges.shape[1],), 1.0, dtype=torch.float64) for _ in range(2))
+    near[0], at[0] = 1e-9, 0.0
+    gradients = [torch.autograd.functional.jacobian(lambda w: flow(x, edges, w).weights, each) for each in (near, at)]
+    torch.testing.assert_close(*gradients, rtol=1e-7, atol=1e-7)
+
+
+@torch.no_grad()
+def test_vmap_takes_many_features_and_graphs():
+    layer, (x, edges) = made(), inputs(Draw(), 1)
+    many, graphs = torch.stack([x, 2 * x]), torch.stack([edges, edges.flip(1).flip(0)])
+    for dims, each in ((0, graphs), ((0, None), edges)):
+        found = torch.func.vmap(layer, dims)(many, each)
+        expected = [layer(one, other) for one, other in zip(many, each if dims == 0 else [edges, edges], strict=True)]
+        torch.testing.assert_close(found, torch.stack(expected))
+
+
+@torch.no_grad()
+def test_weights_that_are_passed_go_before_those_of_an_object():
+    layer, (x, edges) = made(), inputs(Draw(), 1)
+    own, given = torch.rand(2, edges.shape[1], dtype=torch.float64)
+    for data in (SimpleNamespace(x=x, edge_index=edges), SimpleNamespace(x=x, edge_index=edges, edge_weight=own)):
+        assert torch.equal(layer(data, edge_weight=given), layer(x, edges, given))
+
+
+def test_the_longest_step_is_only_known_of_the_rectangle_rule():
+    assert made().longest_step is not None
+    assert made(scheme="trapezoid").longest_step is None
+
+
+def test_edges_that_are_written_to_before_the_backward_pass_are_refused():
+    for func in ("attention", Messages().double()):
+        layer, (x, edges) = made(func), inputs(Draw(), 1)
+        loss = layer(x, edges).sum()
+        edges.zero_()
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            loss.backward()
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.layers.torch import FDEBlock, FSDEBlock
 from tests.layer_cases import LayerCase
 from tests.sde_cases import Given
@@ -26,6 +27,10 @@ class Field(nn.Module):
 
     def forward(self, t: Tensor, z: Tensor) -> Tensor:
         return torch.tanh(self.net(z)) * torch.cos(t) + self.plus
+
+
+PARAMETER: Any = nn.Parameter(torch.tensor(0.7))
+NONE = torch.ones(0, 3)
 
 
 class Wider(nn.Module):
@@ -144,6 +149,9 @@ CASES = [
             ("integers", lambda: FDEBlock(Field())(torch.ones(2, 3, dtype=torch.long)), TypeError, "floating"),
             ("array", lambda: FDEBlock(Field())(np.ones((2, 3))), TypeError, "as_tensor"),
             ("shape", lambda: FDEBlock(Wider())(torch.ones(2, 3)), ValueError, "shape"),
+            ("shape of none", lambda: FDEBlock(Wider())(torch.ones(0, 3)), ValueError, r"FDEBlock\(f\).*\(0, 6\)"),
+            ("meta", lambda: FDEBlock(Wider())(torch.ones(2, 3, device="meta")), ValueError, r"FDEBlock\(f\)"),
+            ("parameter", lambda: FDEBlock(Field(), PARAMETER), TypeError, "alpha of type Parameter.*learn_alpha"),
         ),
     ),
     LayerCase(Block, (), inputs, of_corrected, {**OPTIONS, "scheme": "predictor_corrector"}, "corrected", second=False),
@@ -158,6 +166,11 @@ CASES = [
         second=False,
         refusals=(
             ("alpha", lambda: FSDEBlock(Field(), Field(), alpha=0.4), ValueError, "alpha=0.4"),
+            ("at 1", lambda: FSDEBlock(Field(), Field(), learn_alpha=True), ValueError, "FSDEBlock.*start inside"),
+            ("parameter", lambda: FSDEBlock(Field(), Field(), alpha=PARAMETER), TypeError, "FSDEBlock.*learn_alpha"),
+            ("low", lambda: FSDEBlock(Field(), Field(), alpha=Alpha(0.4, (0, 1))), ValueError, "FSDEBlock.*bounds"),
+            ("drift", lambda: FSDEBlock(Wider(), Field())(NONE), ValueError, r"FSDEBlock\(drift\).*\(0, 6\)"),
+            ("diffusion", lambda: FSDEBlock(Field(), Wider())(NONE), ValueError, r"diffusion.*needs shape \(0, 3\)"),
             ("integers", lambda: FSDEBlock(Field(), Field())(torch.ones(2, 3).long()), TypeError, "floating"),
         ),
     ),

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -18,8 +17,12 @@ from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
+from hpfracc_nn.solvers.torch.arguments import order_numbers
+from hpfracc_nn.solvers.torch.coefficients import fitting_shape
 from hpfracc_nn.solvers.torch.equation import CaputoEquation
-from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE
+from hpfracc_nn.solvers.torch.faults import check_untraced
+from hpfracc_nn.solvers.torch.in_graph import check_like
+from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE, stochastic_order
 
 HALVES = (torch.float16, torch.bfloat16)
 
@@ -139,11 +142,12 @@ class FSDEBlock(nn.Module):
         drift: Called as drift(t, z), of z's shape; its parameters are learned.
         diffusion: Called as diffusion(t, z), of the noise type's shape; its parameters are learned.
         noise_type: "additive", "diagonal", "scalar" or "general"; see `StochasticEquation`.
-        alpha: The order, or orders along the last of x's axes, in (1/2, 1]; the first value where it is learned.
+        alpha: The order, or orders along the last of x's axes, in (1/2, 1]; the first value where it is learned, then
+            below 1; or an `Alpha`, which then is the order.
         t1: Where the solution is read.
         n_steps: Equal steps up to there.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays, within (1/2, 1).
+        bounds: Where a learned alpha stays, within (1/2, 1); None is (1/2, 1).
         noise: What drives the equation; see `fsdeint`.
         scheme: As in `fsdeint`.
         weights: As in `fsdeint`.
@@ -182,11 +186,11 @@ class FSDEBlock(nn.Module):
         diffusion: nn.Module,
         noise_type: str = "diagonal",
         *,
-        alpha: float | Sequence[float] = 1.0,
+        alpha: float | Sequence[float] | Alpha = 1.0,
         t1: float = 1.0,
         n_steps: int = 8,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.5, 1.0),
+        bounds: tuple[float, float] | None = None,
         noise: Noise = Brownian(),  # noqa: B008  a frozen value
         scheme: str | StochasticScheme = "euler",
         weights: str | VolterraWeights = "hybrid",
@@ -201,13 +205,12 @@ class FSDEBlock(nn.Module):
         owner = type(self).__name__
         self.t1 = errors.real(owner, "t1", t1, 0.0, above=True)
         self.n_steps = errors.count(owner, "n_steps", n_steps)
+        fixed, order = stochastic_order(owner, alpha, learn_alpha, bounds, device, dtype)
         self.equation = NeuralFSDE(
             drift,
             diffusion,
             noise_type,
-            alpha=alpha,
-            learn_alpha=learn_alpha,
-            bounds=bounds,
+            alpha=fixed if order is None else order,
             noise=noise,
             scheme=scheme,
             weights=weights,
@@ -222,7 +225,7 @@ class FSDEBlock(nn.Module):
 
     @property
     def alpha(self) -> Tensor:
-        """The order in real units, float64."""
+        """The order in real units, float64; of a random one its mean."""
         return self.equation.alpha
 
     def forward(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
@@ -234,11 +237,21 @@ class FSDEBlock(nn.Module):
         """
         check_floating(type(self).__name__, x)
         if x.is_meta or x.numel() == 0:  # nothing to draw for: the shape alone
-            return x + self.equation.drift(x.new_zeros(()), x)
+            return self._unsolved(x)
         if x.dtype in HALVES:
             with torch.autocast(x.device.type, x.dtype):
                 return self._solved(x.float(), generator).to(x.dtype)
         return self._solved(x, generator)
+
+    def _unsolved(self, x: Tensor) -> Tensor:
+        """Return what has the result's shape, after a look at those of drift and diffusion."""
+        owner, t, equation = type(self).__name__, x.new_zeros(()), self.equation
+        drift, diffusion = equation.drift(t, x), equation.diffusion(t, x)
+        check_like(owner, "drift", drift, x.shape, x.dtype)
+        is_tensor = isinstance(diffusion, Tensor)
+        shape = fitting_shape(equation.noise_type, diffusion.shape, x.shape) if is_tensor else x.shape
+        check_like(owner, "diffusion", diffusion, shape, x.dtype)
+        return x + drift + diffusion.sum()  # no numbers: of the empty sum 0
 
     def _solved(self, x: Tensor, generator: torch.Generator | None) -> Tensor:
         states: Tensor = self.equation(x, (0.0, self.t1), generator=generator)
@@ -254,7 +267,7 @@ def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tup
         low, high = alpha.bounds
     else:
         low, high = (0.0, 1.0) if bounds is None else bounds
-        values = np.asarray(alpha, dtype=np.float64)
+        values = order_numbers(owner, alpha)
         if not ((values > 0) & (values <= 1)).all():
             raise ValueError(
                 f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
@@ -265,7 +278,8 @@ def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tup
 
 
 def check_floating(owner: str, x: Any) -> None:
-    """Raise unless x is a real floating tensor."""
+    """Raise unless x is a real floating tensor, and nothing traces."""
+    check_untraced(owner, "x")
     if not isinstance(x, Tensor):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a tensor; pass torch.as_tensor(x).")
     if not x.is_floating_point():

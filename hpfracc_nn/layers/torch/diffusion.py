@@ -93,17 +93,24 @@ class GraphAttention(nn.Module):
         Args:
             x: Features, [nodes, channels].
             edge_index: Sources and targets, [2, edges].
-            edge_weight: Not negative, [edges]; None is 1.
+            edge_weight: Not negative, [edges]; None is 1. An edge of weight 0 is as one that is not there.
         """
         source, target = edge_index.unbind(0)
         dtype = torch.promote_types(x.dtype, torch.float32)  # exponentials and sums are not those of half precision
         query, key = (self._headed(linear(x)).to(dtype) for linear in (self.query, self.key))
         scores = (query.index_select(0, target) * key.index_select(0, source)).sum(-1) / math.sqrt(self.head_channels)
+        sizes = scores.detach()
+        if edge_weight is not None:  # beside a far larger score of weight 0 those that count would all be 0
+            factor = edge_weight.to(dtype)[:, None]
+            is_some = factor > 0
+            sizes = torch.where(is_some, sizes + torch.where(is_some, factor.detach(), 1).log(), -torch.inf)
         peak = scores.new_zeros(x.shape[0], self.heads)
-        peak = peak.scatter_reduce(0, target[:, None].expand_as(scores), scores.detach(), "amax", include_self=False)
-        found = (scores - peak.index_select(0, target)).exp()
-        if edge_weight is not None:
-            found = found * edge_weight.to(dtype)[:, None]
+        peak = peak.scatter_reduce(0, target[:, None].expand_as(scores), sizes, "amax", include_self=False)
+        exponents = scores - peak.clamp(min=torch.finfo(dtype).min).index_select(0, target)
+        if edge_weight is None:
+            return normalised(exponents.exp(), source, target, x.shape[0])
+        # Those of weight 0 may lie far above the peak; they have a gradient in their weight.
+        found = factor * exponents.clamp(max=math.log(torch.finfo(dtype).max) / 2).exp()
         return normalised(found, source, target, x.shape[0])
 
     def _headed(self, x: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.probe import is_batched, is_watched
 from hpfracc_nn.layers.torch.blocks import HALVES, at_half, check_floating, check_memory
 from hpfracc_nn.layers.torch.diffusion import Diffusion, GraphAttention, MeanDiffusion
 from hpfracc_nn.selection import BackendManager
@@ -130,15 +130,18 @@ class FractionalGraphConv(CaputoEquation):
         self.func = _function(owner, func, self.out_channels, errors.count(owner, "heads", heads), device, dtype)
 
     @property
-    def longest_step(self) -> float:
+    def longest_step(self) -> float | None:
         """The longest step with which attention and diffusion are stable on every graph, at the present orders.
 
-        The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by this step**alpha lies in the
-        scheme's region of stability and touches its edge at -2. There are eigenvalues where a graph is bipartite;
-        self loops move them up.
+        It is that of the rectangle rule, and None with other schemes, whose limits are not known here: the implicit
+        ones stand longer steps. The spectrum of A - D lies in the disk of radius 1 around -1, which scaled by this
+        step**alpha lies in the scheme's region of stability and touches its edge at -2. There are eigenvalues where a
+        graph is bipartite; self loops move them up.
         """
+        if not isinstance(self.method.scheme, Rectangle):
+            return None
         alpha = float(self.alpha.detach().min())
-        return (Rectangle().stability(alpha) / 2) ** (1 / alpha)
+        return (self.method.scheme.stability(alpha) / 2) ** (1 / alpha)
 
     def forward(self, x: Any, edge_index: Tensor | None = None, edge_weight: Tensor | None = None) -> Tensor:
         """Return the features of the nodes at t1.
@@ -146,11 +149,13 @@ class FractionalGraphConv(CaputoEquation):
         Args:
             x: Features, [nodes, in_channels]; or an object that has `x`, `edge_index` and, perhaps, `edge_weight`.
             edge_index: Sources and targets, [2, edges], int64.
-            edge_weight: Of the edges, [edges]; the built-in functions want none below 0.
+            edge_weight: Of the edges, [edges]; the built-in functions want none below 0. It goes before that of an
+                object.
         """
         owner = type(self).__name__
         if not isinstance(x, Tensor) and edge_index is None:
-            x, edge_index, edge_weight = _taken_apart(owner, x)
+            x, edge_index, own = _taken_apart(owner, x)
+            edge_weight = own if edge_weight is None else edge_weight
         check_floating(owner, x)
         if x.ndim != 2 or x.shape[1] != self.in_channels:
             raise ValueError(
@@ -212,7 +217,9 @@ def checked_edges(owner: str, edge_index: Any, edge_weight: Any, x: Tensor) -> T
             raise TypeError(
                 f"{owner}({name} on {each.device}): needs x's device {x.device}; move it with .to(x.device)."
             )
-    if torch.compiler.is_compiling() or is_watched(edge_index) or edge_index.is_meta or edge_index.numel() == 0:
+    if torch.compiler.is_compiling() or is_watched(edge_index) or is_batched(edge_index):
+        return edge_index
+    if edge_index.is_meta or edge_index.numel() == 0:
         return edge_index
     least, most = torch.stack(edge_index.aminmax()).tolist()
     if least < 0 or most >= x.shape[0]:

@@ -17,7 +17,10 @@ from hpfracc_nn.solvers.schemes.trapezoid import corrector
 
 @dataclass(frozen=True)
 class PredictorCorrector:
-    """PECE: y_n by the rectangle rule, then `corrections` times the trapezoid rule with what was found; Heun at a = 1.
+    """PECE: y_n by the rectangle rule, then `corrections` times the trapezoid rule with what was found.
+
+    Both are sums over all of the past, also at a = 1: the predictor begins at y_0 there and not at y_(n-1), so that
+    only the first step is Heun's.
 
     Order min(2, 1 + alpha) with one correction. Where alpha is small, ceil(1 / alpha) of them keep the predictor's
     error below the corrector's on a graded mesh too (Garrappa, Int. J. Comput. Math. 87 (2010) 2281).

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Plan
+from hpfracc_nn.solvers.torch.faults import check_once
 from hpfracc_nn.solvers.torch.field import product
-from hpfracc_nn.solvers.torch.held import Tenure
 from hpfracc_nn.solvers.torch.orders import order_gradient
 from hpfracc_nn.solvers.torch.parameters import ParameterGradient, direct_parts
 from hpfracc_nn.solvers.torch.problem import Problem
 from hpfracc_nn.solvers.torch.solving import evaluated
 from hpfracc_nn.solvers.torch.steps import step_of
+from hpfracc_nn.solvers.torch.tenure import Tenure
 
 
 def recorded(
@@ -30,6 +31,7 @@ def recorded(
     dz0: Tensor | None,
     alpha: Tensor | None,
     parameters: tuple[Tensor, ...],
+    read: tuple[Tensor, ...],
 ) -> Tensor:
     """Return the states at all steps, [n_steps + 1, *shape], with their gradients.
 
@@ -40,43 +42,42 @@ def recorded(
         dz0: Its derivative, for orders above 1, or None.
         alpha: The orders as a tensor of [a] values whose gradient is wanted, or None.
         parameters: The tensors that f has graphs to.
+        read: The tensors that f reads.
     """
-    return _Solve.apply(problem, plan, z0, dz0, alpha, *parameters)  # type: ignore[no-any-return]
+    return _Solve.apply(problem, plan, read, z0, dz0, alpha, *parameters)  # type: ignore[no-any-return]
 
 
 class _Solve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, problem: Problem, plan: Plan, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, problem: Problem, plan: Plan, read: tuple[Tensor, ...], *tensors: Tensor) -> Tensor:
         z0, dz0, alpha, *parameters = tensors
         states = problem.solve(plan, z0.detach(), None if dz0 is None else dz0.detach())
-        ctx.problem, ctx.plan, ctx.tenure = problem, plan, Tenure(problem.field.f)
+        ctx.problem, ctx.plan, ctx.tenure = problem, plan, Tenure([problem.field.f], read)
         ctx.save_for_backward(states, dz0, alpha, *parameters)
-        return states
+        return states.clone()  # the caller may write to its own, and f may have kept a view of these
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "fdeint: the adjoint cannot be differentiated again; pass adjoint=False for second derivatives."
-            )
+        check_once("fdeint", grads)
         (g,) = grads
         states, dz0, alpha, *parameters = ctx.saved_tensors
         problem: Problem = ctx.problem
         problem.site.again(ctx.plan)
-        learns = alpha is not None and ctx.needs_input_grad[4]
-        wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[5:], strict=True) if needs]
+        learns = alpha is not None and ctx.needs_input_grad[5]
+        wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[6:], strict=True) if needs]
         sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
-        with torch.autocast(g.device.type, enabled=False), ctx.tenure.renewed():
+        with torch.autocast(g.device.type, enabled=False), ctx.tenure.renewed(wanted):
             z0_gradient, dz0_gradient = sweep.run()
             of_alpha = sweep.order_gradient(alpha) if learns else None
-        found = iter(direct_parts(wanted, sweep.gradient.totals))
+            found = iter(direct_parts(wanted, sweep.gradient.totals))
         return (
+            None,
             None,
             None,
             z0_gradient,
             None if dz0 is None else dz0_gradient,
             of_alpha,
-            *(next(found) if needs else None for needs in ctx.needs_input_grad[5:]),
+            *(next(found) if needs else None for needs in ctx.needs_input_grad[6:]),
         )
 
 

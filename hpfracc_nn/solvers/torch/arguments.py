@@ -109,3 +109,17 @@ def resolution(ts: Any) -> float:
     if isinstance(ts, np.ndarray) and ts.dtype.kind == "f":
         return float(np.finfo(ts.dtype).eps)
     return float(np.finfo(np.float64).eps)
+
+
+def order_numbers(owner: str, alpha: Any) -> np.ndarray:
+    """Return the orders that a module is given as numbers, float64.
+
+    Raises:
+        TypeError: It is given a tensor, which it would not learn.
+    """
+    if isinstance(alpha, Tensor):
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; pass learn_alpha=True "
+            "to train it, an Alpha that several layers share, or use the function for an alpha that you compute."
+        )
+    return np.asarray(alpha, dtype=np.float64)

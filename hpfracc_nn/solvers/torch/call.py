@@ -142,11 +142,11 @@ class Call:
         alpha: Tensor | None,
         params: Iterable[Tensor] | None,
     ) -> Tensor:
-        parameters = discovered(problem.field, z0, params)
+        parameters, read = discovered(problem.field, z0, params)
         tensors = [z0, dz0, alpha, *parameters]
         if not any(each is not None and each.requires_grad for each in tensors):
             return problem.solve(problem.pick(False), z0, dz0)
-        return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters)
+        return recorded(problem, problem.pick(True), z0, dz0, alpha, parameters, read)
 
     def _slope(self, dy0: State) -> Tensor:
         """Return the derivative at the start, 0 for the orders that have no such condition."""

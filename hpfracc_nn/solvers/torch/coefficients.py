@@ -126,7 +126,7 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dt
         return _joined_shape(sde.noise_type, found, y0)
     if not isinstance(found, Tensor):
         raise TypeError(f"{OWNER}(sde.diffusion): needs a tensor; it returned {type(found).__name__}.")
-    return _fitting(sde.noise_type, found.shape, y0.shape)
+    return fitting_shape(sde.noise_type, found.shape, y0.shape)
 
 
 def _joined_shape(noise_type: str, found: Any, y0: tuple[Tensor, ...]) -> torch.Size:
@@ -145,7 +145,12 @@ def _joined_shape(noise_type: str, found: Any, y0: tuple[Tensor, ...]) -> torch.
     return torch.Size([sum(part.numel() for part in y0)])
 
 
-def _fitting(noise_type: str, shape: torch.Size, state: torch.Size) -> torch.Size:
+def fitting_shape(noise_type: str, shape: torch.Size, state: torch.Size) -> torch.Size:
+    """Return the shape of a diffusion, or raise where it is not that of the noise type.
+
+    Raises:
+        ValueError: It is not.
+    """
     is_matrix = len(shape) == len(state) + 1 and shape[:-1] == state and len(state) > 0 and shape[-1] > 0
     allowed = {
         "diagonal": shape == state,

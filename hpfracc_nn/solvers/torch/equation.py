@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -16,6 +15,7 @@ from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch import in_graph
+from hpfracc_nn.solvers.torch.arguments import order_numbers
 from hpfracc_nn.solvers.torch.call import Method
 from hpfracc_nn.solvers.torch.ode import solved
 
@@ -65,7 +65,7 @@ class CaputoEquation(nn.Module):
             _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
             self.order = alpha
         else:
-            values = np.asarray(alpha, dtype=np.float64)
+            values = order_numbers(owner, alpha)
             if not ((values > 0) & (values < 2)).all():
                 raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha < 2; pass for example 0.5.")
             if learn_alpha:

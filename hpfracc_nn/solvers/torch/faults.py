@@ -1,10 +1,13 @@
-"""What is said of a step where something is not finite."""
+"""What is said of a step where something is not finite, and of a mode that a solve cannot follow."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.probe import is_batched
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.wrapped import bare, is_finite
 
@@ -50,6 +53,33 @@ def check_states(field: Field, states: list[Tensor]) -> None:
     for n, state in enumerate(states[1:], 1):
         if not is_finite(state):
             raise fault(field, n if is_finite(field(n - 1, states[n - 1])) else n - 1, states[n - 1])
+
+
+def check_once(owner: str, grads: Sequence[Tensor]) -> None:
+    """Raise where a backward pass is to be differentiated, or is one for many cotangents at once.
+
+    Raises:
+        RuntimeError: It is.
+    """
+    if torch.is_grad_enabled():
+        raise RuntimeError(
+            f"{owner}: the adjoint cannot be differentiated again; pass adjoint=False for second derivatives."
+        )
+    if any(map(is_batched, grads)):
+        raise RuntimeError(
+            f"{owner}: the adjoint takes one cotangent at a time, and not many as by is_grads_batched=True or "
+            "jacobian(vectorize=True); leave these out, or pass adjoint=False with an explicit scheme."
+        )
+
+
+def check_untraced(owner: str, argument: str) -> None:
+    """Raise under torch.jit.trace.
+
+    Raises:
+        RuntimeError: It traces.
+    """
+    if torch.jit.is_tracing():
+        raise RuntimeError(f"{owner}({argument}): torch.jit.trace cannot follow it; call it outside the traced part.")
 
 
 def _time(field: Field, n: int) -> str:

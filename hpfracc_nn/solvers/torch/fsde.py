@@ -16,6 +16,7 @@ from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.packing import S, State
 from hpfracc_nn.solvers.torch.problem import Progress
 from hpfracc_nn.solvers.torch.stochastic_call import StochasticCall, StochasticMethod
@@ -112,6 +113,7 @@ def integrated(
 
     Under autocast drift and diffusion run as they would elsewhere and their results are taken in the state's dtype.
     """
+    check_untraced("fsdeint", "y0")
     like = y0[0] if isinstance(y0, tuple | list) and y0 else y0
     kind = like.device.type if isinstance(like, Tensor) else "cpu"
     low = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
 from functools import partial
 from types import CellType, FunctionType
 from typing import Any
@@ -13,7 +12,10 @@ from typing import Any
 from torch import Tensor, nn
 
 _EMPTY = CellType()
-_FEW = 1000  # entries of a container that is looked into
+FEW = 1000  # entries of a container that is looked into
+OWN = frozenset(vars(nn.Module()))  # attributes of torch's
+PLAIN = frozenset({int, float, bool, str, type(None)})  # hold nothing
+_LOOKED_AT = (Tensor, nn.Module, tuple, list, dict)
 
 
 def modules_of(f: Any) -> list[nn.Module]:
@@ -34,43 +36,12 @@ def tensors_within(value: Any) -> list[Tensor]:
     return found
 
 
-class Tenure:
-    """The parameters and buffers that modules have now, for a time when they have others.
-
-    Under `torch.func.functional_call` a module has them during the call alone, and the adjoint evaluates f later.
-
-    Args:
-        functions: What holds the modules.
-    """
-
-    def __init__(self, *functions: Callable[..., Any]):
-        modules = (each for f in functions for module in modules_of(f) for each in module.modules())
-        tables = (table for each in modules for table in (each._parameters, each._buffers))
-        self._tables: list[tuple[dict[str, Any], dict[str, Any]]] = [(table, dict(table)) for table in tables if table]
-
-    @contextmanager
-    def renewed(self) -> Iterator[None]:
-        """Let the modules have them once more."""
-        others = [
-            (table, name, table[name])
-            for table, before in self._tables
-            for name, tensor in before.items()
-            if name in table and table[name] is not tensor
-        ]
-        try:
-            for table, before in self._tables if others else ():
-                table.update({name: tensor for name, tensor in before.items() if name in table})
-            yield
-        finally:
-            for table, name, tensor in others:
-                table[name] = tensor
-
-
-def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
-    """Yield the modules and tensors that f holds, each once.
+def visited(f: Any, is_deep: bool = False) -> Iterator[Any]:
+    """Yield all that f holds, each once: functions, containers, objects that are called, modules and tensors.
 
     Functions of its own file and closure are looked into, and containers; attributes of f, and of a function's
-    arguments. If it is deep, then the attributes of all values that f holds.
+    arguments; of modules tensors, modules and containers that are attributes. If it is deep, then the attributes of
+    all values that f holds.
     """
     seen: set[int] = set()
     waiting: list[tuple[Any, bool]] = [(f, True)]
@@ -79,20 +50,44 @@ def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, nn.Module | Tensor):
+        if isinstance(one, Tensor):
             yield one
-            if is_deep and isinstance(one, nn.Module):  # tensors that are no parameters
-                waiting += [(each, True) for each in vars(one).values()]
+        elif isinstance(one, nn.Module):
+            yield one
+            # Deep: tensors that are no parameters, wherever; else those that a module calls its own.
+            held = vars(one).values() if is_deep else _plain_attributes(one)
+            waiting += [(each, is_deep) for each in held]
         elif isinstance(one, partial):
             waiting += [(each, True) for each in (one.func, *one.args, *one.keywords.values())]
         elif inspect.ismethod(one):
             waiting += [(one.__self__, True), (one.__func__, True)]
         elif inspect.isfunction(one):
+            yield one
             waiting += [(each, False) for each in _named(one)]
-        elif isinstance(one, tuple | list | dict) and len(one) <= _FEW:
-            waiting += [(each, is_deep) for each in (one.values() if isinstance(one, dict) else one)]
+        elif isinstance(one, tuple | list | dict):
+            if len(one) <= FEW:
+                yield one
+                waiting += [(each, is_deep) for each in (one.values() if isinstance(one, dict) else one)]
         elif is_called and not inspect.isclass(one) and not inspect.ismodule(one):
+            yield one
             waiting += [(each, is_deep) for each in _attributes(one)]
+
+
+def _held(f: Any, is_deep: bool = False) -> Iterator[Any]:
+    return (each for each in visited(f, is_deep) if isinstance(each, nn.Module | Tensor))
+
+
+def _plain_attributes(module: nn.Module) -> Iterator[Any]:
+    """Yield the tensors, modules and containers that a module and those in it have as attributes."""
+    for each in module.modules():
+        for value in own_attributes(each):
+            if isinstance(value, _LOOKED_AT):
+                yield value
+
+
+def own_attributes(module: nn.Module) -> list[Any]:
+    """Return the values of a module's attributes, without torch's own and without numbers and strings."""
+    return [each for name, each in vars(module).items() if name not in OWN and type(each) not in PLAIN]
 
 
 def _attributes(one: Any) -> Iterator[Any]:
@@ -102,12 +97,22 @@ def _attributes(one: Any) -> Iterator[Any]:
         yield from (getattr(one, each.name, None) for each in dataclasses.fields(one))
 
 
+def names_of(f: FunctionType) -> tuple[str, ...]:
+    """Return the names of its file that a function reads."""
+    return tuple(name for name in f.__code__.co_names if name in f.__globals__)
+
+
+def cells_of(f: FunctionType) -> tuple[CellType, ...]:
+    """Return the cells of a function's closure that are not empty."""
+    return tuple(cell for cell in f.__closure__ or () if cell != _EMPTY)
+
+
 def _named(f: FunctionType) -> Iterator[Any]:
     """Yield what a function has in its closure and defaults, and what it names of its file, but no file's others."""
-    yield from (cell.cell_contents for cell in f.__closure__ or () if cell != _EMPTY)
+    yield from (cell.cell_contents for cell in cells_of(f))
     yield from f.__defaults__ or ()
     yield from (f.__kwdefaults__ or {}).values()
-    for name in f.__code__.co_names:
-        each = f.__globals__.get(name)
+    for name in names_of(f):
+        each = f.__globals__[name]
         if not inspect.isfunction(each) or each.__globals__ is f.__globals__:
             yield each

@@ -5,7 +5,8 @@ A compiled graph holds every step, and its own product with the whole past. The 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,6 +37,8 @@ def last(
 
     Raises:
         NotImplementedError: The scheme is implicit.
+        ValueError: f returns another shape.
+        TypeError: f returns no tensor, or one of another dtype.
     """
     if not isinstance(scheme, Rectangle | PredictorCorrector):
         raise NotImplementedError(
@@ -47,16 +50,48 @@ def last(
     rows = _rows(scheme, aligned, t1 / n_steps, n_steps)
     times = torch.linspace(0, t1, n_steps + 1, dtype=torch.float64).to(y0).unbind()
     corrections = scheme.corrections if isinstance(scheme, PredictorCorrector) else 0
-    y, values = y0, [f(times[0], y0)]
+
+    def rate(n: int, y: Tensor) -> Tensor:
+        found = f(times[n], y)
+        check_like(owner, "f", found, y0.shape, y0.dtype)
+        return found
+
+    y, values = y0, [rate(0, y0)]
     for n in range(1, n_steps + 1):
         weights = rows(n).to(y0)
         past = (weights[:, :-1] * torch.stack(values)).sum(1)
         y = y0 + past[0]
         for _ in range(corrections):
-            y = y0 + past[1] + weights[1, -1] * f(times[n], y)
+            y = y0 + past[1] + weights[1, -1] * rate(n, y)
         if n < n_steps:
-            values.append(f(times[n], y))
+            values.append(rate(n, y))
     return y
+
+
+def check_like(owner: str, argument: str, found: Any, shape: Sequence[int], dtype: torch.dtype) -> None:
+    """Raise unless a right-hand side returned a tensor of this shape and dtype; no number is looked at.
+
+    Args:
+        owner: Who asks, for messages.
+        argument: What the right-hand side is called there.
+        found: What it returned.
+        shape: That it needs.
+        dtype: That it needs.
+    """
+    if not isinstance(found, Tensor):
+        raise TypeError(
+            f"{owner}({argument}): needs a tensor of shape {tuple(shape)}; {argument} returned {type(found).__name__}."
+        )
+    if found.dtype != dtype:
+        raise TypeError(
+            f"{owner}({argument}): needs the state's dtype {dtype}; {argument} returned {found.dtype}; convert it "
+            "there, or pass the state in that dtype."
+        )
+    if found.shape != shape:
+        raise ValueError(
+            f"{owner}({argument}): needs shape {tuple(shape)}; {argument} returned {tuple(found.shape)}; return a "
+            "tensor of that shape."
+        )
 
 
 def _rows(scheme: Scheme, alpha: Tensor, dt: float, n_steps: int) -> Callable[[int], Tensor]:

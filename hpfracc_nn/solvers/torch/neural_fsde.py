@@ -19,6 +19,7 @@ from hpfracc_nn.solvers.rules import NOISE_TYPES
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import SDE
+from hpfracc_nn.solvers.torch.arguments import order_numbers
 from hpfracc_nn.solvers.torch.fsde import integrated
 from hpfracc_nn.solvers.torch.packing import S
 from hpfracc_nn.solvers.torch.problem import Progress
@@ -35,9 +36,10 @@ class NeuralFSDE(nn.Module):
         drift: Called as drift(t, y), of y's shape; its parameters are learned.
         diffusion: Called as diffusion(t, y), of the noise type's shape; its parameters are learned.
         noise_type: "additive", "diagonal", "scalar" or "general"; see `StochasticEquation`.
-        alpha: The order, or orders along some of y0's axes, in (1/2, 1]; the first value where it is learned.
+        alpha: The order, or orders along some of y0's axes, in (1/2, 1]; the first value where it is learned, then
+            below 1; or an `Alpha`, which then is the order.
         learn_alpha: Whether alpha is a parameter.
-        bounds: Where a learned alpha stays.
+        bounds: Where a learned alpha stays; None is (1/2, 1).
         noise: What drives the equation; see `fsdeint`.
         learn_hurst: Whether the Hurst index of `noise` is a parameter, whose first value is the noise's.
         hurst_bounds: Where a learned Hurst index stays; None is where the noise says, by its bounds or its kind.
@@ -76,9 +78,9 @@ class NeuralFSDE(nn.Module):
         diffusion: nn.Module,
         noise_type: str = "diagonal",
         *,
-        alpha: float | Sequence[float] = 1.0,
+        alpha: float | Sequence[float] | Alpha = 1.0,
         learn_alpha: bool = False,
-        bounds: tuple[float, float] = (0.5, 1.0),
+        bounds: tuple[float, float] | None = None,
         noise: Noise = Brownian(),  # noqa: B008  a frozen value
         learn_hurst: bool = False,
         hurst_bounds: tuple[float, float] | None = None,
@@ -98,31 +100,25 @@ class NeuralFSDE(nn.Module):
         self.noise_type = errors.one_of(owner, "noise_type", noise_type, NOISE_TYPES)
         self.method = StochasticMethod.of(owner, noise, scheme, weights, interpretation, history)
         self.dt = None if dt is None else errors.positive_step(owner, dt)
-        self.adjoint, self.learn_alpha, self.learn_hurst = adjoint, bool(learn_alpha), bool(learn_hurst)
-        values = np.asarray(alpha, dtype=np.float64)
-        if not ((values > 0.5) & (values <= 1)).all():
-            raise ValueError(f"{owner}(alpha={alpha}): needs 1/2 < alpha <= 1; pass for example 0.8.")
-        if self.learn_alpha and not 0.5 <= bounds[0] < bounds[1] <= 1:
-            raise ValueError(f"{owner}(bounds={bounds}): needs 1/2 <= low < high <= 1; pass for example (0.5, 1).")
-        self._fixed = None if self.learn_alpha else values.copy()  # no buffer: model.float() would round it
-        made: dict[str, Any] = {"owner": owner, "device": device, "dtype": dtype}
-        self.order: Alpha | None = None
-        if self.learn_alpha:
-            self.order = Alpha(values.tolist(), bounds, values.shape, **made)
+        self.adjoint, self.learn_hurst = adjoint, bool(learn_hurst)
+        # A fixed one is no buffer: model.float() would round it.
+        self._fixed, self.order = stochastic_order(owner, alpha, learn_alpha, bounds, device, dtype)
+        self.learn_alpha = self.order is not None
         self.index: Alpha | None = None
         if self.learn_hurst:
             first, self._hurst_bounds = _hurst_of(owner, noise, hurst_bounds)
+            made: dict[str, Any] = {"owner": owner, "device": device, "dtype": dtype}
             self.index = Alpha(first.tolist(), self._hurst_bounds, first.shape, **made)
-        self._present().rule(self.noise_type, 0.75 if self.learn_alpha else float(values.min()))
+        self._present().rule(self.noise_type, 0.75 if self._fixed is None else min(np.ravel(self._fixed)))
         self.site = (manager or default_manager()).site(self.method.history.op, "torch")
 
     @property
     def alpha(self) -> Tensor:
-        """The order in real units, float64."""
-        if self.order is not None:
-            return self.order()
-        assert self._fixed is not None, "an order is learned or fixed"
-        return torch.as_tensor(self._fixed).clone()
+        """The order in real units, float64; of a random one its mean."""
+        return self._fixed_alpha() if self.order is None else self.order.mean
+
+    def _fixed_alpha(self) -> Tensor:
+        return torch.tensor(self._fixed, dtype=torch.float64, device="cpu")
 
     @property
     def hurst(self) -> Tensor | None:
@@ -140,7 +136,8 @@ class NeuralFSDE(nn.Module):
         """Return a path for each state of y0 at `ts`, time first; arguments as in `fsdeint`."""
         sde = SDE(self.drift, self.diffusion, self.noise_type)
         options = (self.dt, self.adjoint, generator, progress)
-        found: S = integrated(sde, y0, ts, self.alpha, self._present(), self.site, *options)
+        alpha = self._fixed_alpha() if self.order is None else self.order()
+        found: S = integrated(sde, y0, ts, alpha, self._present(), self.site, *options)
         return found
 
     def ensemble(
@@ -180,6 +177,47 @@ class NeuralFSDE(nn.Module):
             f"{self.noise_type!r}, {order}, noise={method.noise.name!r}, {noise}scheme={method.scheme.name!r}, "
             f"interpretation={method.interpretation!r}, dt={self.dt}"
         )
+
+
+def stochastic_order(
+    owner: str,
+    alpha: float | Sequence[float] | Alpha,
+    learn_alpha: bool,
+    bounds: tuple[float, float] | None,
+    device: torch.device | str | None,
+    dtype: torch.dtype | None,
+) -> tuple[Any, Alpha | None]:
+    """Return the order of a stochastic equation as numbers that are fixed, and None, or None and what learns it.
+
+    Args:
+        owner: Who asks, for messages.
+        alpha: In (1/2, 1], below 1 where it is learned; or an `Alpha`, which then is the order.
+        learn_alpha: Whether numbers are to be learned.
+        bounds: As given; None is (1/2, 1).
+        device: Of a new order.
+        dtype: Of a new order.
+
+    Raises:
+        TypeError: alpha is a tensor.
+        ValueError: alpha or bounds are out of range.
+    """
+    if isinstance(alpha, Alpha):
+        _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+        return None, alpha
+    values = order_numbers(owner, alpha)
+    if not ((values > 0.5) & (values <= 1)).all():
+        raise ValueError(f"{owner}(alpha={alpha}): needs 1/2 < alpha <= 1; pass for example 0.8.")
+    if not learn_alpha:
+        return values.tolist(), None
+    low, high = _check_bounds(owner, (0.5, 1.0) if bounds is None else bounds)
+    return None, Alpha(values.tolist(), (low, high), values.shape, owner=owner, device=device, dtype=dtype)
+
+
+def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = bounds
+    if not 0.5 <= low < high <= 1:
+        raise ValueError(f"{owner}(bounds={(low, high)}): needs 1/2 <= low < high <= 1; pass for example (0.5, 1).")
+    return low, high
 
 
 def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tuple[np.ndarray, tuple[float, float]]:

@@ -15,6 +15,7 @@ from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.call import Call, Method
+from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.field import RightHandSide
 from hpfracc_nn.solvers.torch.packing import S, State
 from hpfracc_nn.solvers.torch.problem import Progress
@@ -105,6 +106,7 @@ def solved(
     Under autocast f runs as it would elsewhere and its results are taken in the state's dtype; sums over the past are
     not autocast.
     """
+    check_untraced("fdeint", "y0")
     call = Call(f, y0, ts, alpha, method, n_steps, dy0)
     kind = call.like.device.type
     if not torch.is_autocast_enabled(kind):

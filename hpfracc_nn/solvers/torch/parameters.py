@@ -71,16 +71,18 @@ class ParameterGradient:
         return torch.cat([self._together(each, lambda values: values) for each in parts])
 
 
-def discovered(field: Field, z0: Tensor, given: Iterable[Tensor] | None) -> tuple[Tensor, ...]:
-    """Return the tensors that the gradient of f is wanted of.
+def discovered(
+    field: Field, z0: Tensor, given: Iterable[Tensor] | None
+) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
+    """Return the tensors that the gradient of f is wanted of, and all that f reads at the first step.
 
-    These are all parameters of the modules that f holds, those that are given, and what the first step's graph reaches:
-    tensors that f holds, and the leaves that it reaches otherwise.
+    Wanted are all parameters of the modules that f holds, those that are given, and what the first step's graph
+    reaches: tensors that f holds, and the leaves that it reaches otherwise.
 
     Raises:
         ValueError: f may not be evaluated again, or one of the tensors has hooks.
     """
-    z, value = evaluated_twice(field, z0)
+    z, value, read = evaluated_twice(field, z0)
     parameters = (each for module in modules_of(field.f) for each in module.parameters())
     wanted = [each for each in (*parameters, *(given or ())) if each.requires_grad]
     held = [each for each in tensors_of(field.f) if each.requires_grad]
@@ -93,7 +95,7 @@ def discovered(field: Field, z0: Tensor, given: Iterable[Tensor] | None) -> tupl
                 "would call twice; remove it, use register_post_accumulate_grad_hook, which leaves have, or pass "
                 "adjoint=False."
             )
-    return found
+    return found, tuple(read)
 
 
 @contextmanager

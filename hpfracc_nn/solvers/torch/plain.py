@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.probe import is_batched
 from hpfracc_nn.solvers.torch.faults import check_states
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.problem import Problem
@@ -106,8 +107,9 @@ def _root(field: Field, equation: Equation, n: int, memories: Tensor, w: Tensor,
     memory, weight = memories[0], _number(w)
     with torch.no_grad():
         y = equation.root(n, memory.detach(), weight, before.detach())
-    residual = memory + w * field(n, y) - y
-    return _Implicit.apply(equation, field, n, weight, y, residual)  # type: ignore[no-any-return]
+    z, value = evaluated(field, n, y)
+    residual = memory + w * value - y
+    return _Implicit.apply(equation, n, weight, z, value, residual)  # type: ignore[no-any-return]
 
 
 def _number(w: Tensor) -> Any:
@@ -117,10 +119,12 @@ def _number(w: Tensor) -> Any:
 
 class _Implicit(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, equation: Equation, field: Field, n: int, weight: Any, y: Tensor, residual: Tensor) -> Tensor:
-        ctx.given = equation, field, n, weight
-        ctx.save_for_backward(y)
-        return y.clone()
+    def forward(
+        ctx: Any, equation: Equation, n: int, weight: Any, z: Tensor, value: Tensor, residual: Tensor
+    ) -> Tensor:
+        ctx.given = equation, n, weight
+        ctx.save_for_backward(z, value)  # with their graph: f may hold something else by then
+        return z.clone()
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -129,7 +133,11 @@ class _Implicit(torch.autograd.Function):
                 "fdeint: an implicit step cannot be differentiated twice; take the derivative by torch.func, "
                 "such as torch.func.hessian, or use scheme='predictor_corrector'."
             )
-        equation, field, n, weight = ctx.given
-        (y,) = ctx.saved_tensors
-        z, value = evaluated(field, n, y)
+        if is_batched(grads[0]):
+            raise RuntimeError(
+                "fdeint: an implicit step takes one cotangent at a time, and not many as by is_grads_batched=True or "
+                "jacobian(vectorize=True); leave these out, or use torch.func.jacrev."
+            )
+        equation, n, weight = ctx.given
+        z, value = ctx.saved_tensors
         return None, None, None, None, None, equation.transposed(n, z, value, weight, grads[0])

@@ -20,8 +20,8 @@ from hpfracc_nn.solvers.torch.held import modules_of
 from hpfracc_nn.solvers.torch.solving import evaluated, size
 
 
-def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the state at the start as a leaf and f there, which has a graph.
+def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Return the state at the start as a leaf, f there, which has a graph, and the other tensors that f reads.
 
     Raises:
         ValueError: f draws random numbers, changes a tensor that it holds, or returns something else the second time.
@@ -50,7 +50,7 @@ def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor]:
             f"{field.label}: returns something else when it is evaluated again for the same t and y; the adjoint "
             "does so; let f depend on its arguments and on what stays as it is, or pass adjoint=False."
         )
-    return z, value
+    return z, value, [each for each in watch.unchanged() if each is not z]
 
 
 # Write statistics into their arguments without giving them a new version.
@@ -82,6 +82,10 @@ class _Watch(TorchFunctionMode):
     def changed(self) -> list[Tensor]:
         """Return the tensors that may hold something else now."""
         return [each for each, version in self._before.values() if each._version != version] + self._silent
+
+    def unchanged(self) -> list[Tensor]:
+        """Return the tensors that were there before and hold the same now."""
+        return [each for each, version in self._before.values() if each._version == version]
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:

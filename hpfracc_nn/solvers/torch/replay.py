@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,8 +10,9 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.blocks import Advance, Forgetful, NoiseRows, Solve, Tensors
-from hpfracc_nn.solvers.torch.held import Tenure
+from hpfracc_nn.solvers.torch.faults import check_once
 from hpfracc_nn.solvers.torch.parameters import direct_parts
+from hpfracc_nn.solvers.torch.tenure import Tenure
 from hpfracc_nn.solvers.torch.volterra import Anticipation, Recollection, Weighting
 
 
@@ -35,7 +36,8 @@ def recorded(
     z0: Tensor,
     alpha: Tensor | None,
     parameters: Tensors,
-    tenure: Tenure,
+    functions: Sequence[Callable[..., Any]],
+    read: Tensors,
 ) -> Tensor:
     """Return the states at the outputs with their gradients.
 
@@ -46,9 +48,11 @@ def recorded(
         z0: The state at the start.
         alpha: The orders as a tensor of [a] values, or None.
         parameters: The tensors that drift and diffusion have graphs to.
-        tenure: What their modules have.
+        functions: Drift and diffusion.
+        read: The tensors that they read.
     """
-    return _Solve.apply(solve, weighting, plan, tenure, z0, alpha, solve.noise.whole, *parameters)  # type: ignore[no-any-return]
+    holders = functions, read
+    return _Solve.apply(solve, weighting, plan, holders, z0, alpha, solve.noise.whole, *parameters)  # type: ignore[no-any-return]
 
 
 def _forward(
@@ -66,10 +70,10 @@ def _forward(
 class _Solve(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, tenure: Tenure, *tensors: Tensor
+        ctx: Any, solve: Solve, weighting: Weighting | None, plan: Plan | None, holders: Any, *tensors: Tensor
     ) -> Tensor:
         found, carries, pasts = _forward(solve, weighting, plan, tensors[0].detach(), keeps=True)
-        ctx.given = solve, weighting, plan, tenure
+        ctx.given = solve, weighting, plan, Tenure(*holders)
         ctx.weights = {past[0].shape[0]: past[1] for past in pasts if past}  # those of blocks of one length are equal
         ctx.counts = len(tensors), [len(carry) for carry in carries]
         each = [part for carry in carries for part in carry]
@@ -78,10 +82,7 @@ class _Solve(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "fsdeint: the adjoint cannot be differentiated again; pass adjoint=False for second derivatives."
-            )
+        check_once("fsdeint", grads)
         solve, weighting, plan, tenure = ctx.given
         if weighting is not None:
             weighting.problem.site.again(plan)
@@ -92,9 +93,9 @@ class _Solve(torch.autograd.Function):
         needs = ctx.needs_input_grad[4:]
         wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
         replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
-        with torch.autocast(grads[0].device.type, enabled=False), tenure.renewed():
+        with torch.autocast(grads[0].device.type, enabled=False), tenure.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
-        totals = iter(direct_parts(wanted, replay.totals))
+            totals = iter(direct_parts(wanted, replay.totals))
         return (
             None,
             None,

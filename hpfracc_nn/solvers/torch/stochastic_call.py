@@ -34,7 +34,6 @@ from hpfracc_nn.solvers.torch.coefficients import (
     diffusion_shape,
     noise_type_of,
 )
-from hpfracc_nn.solvers.torch.held import Tenure
 from hpfracc_nn.solvers.torch.noise import NoisePath, learned
 from hpfracc_nn.solvers.torch.one_step import one_step_of
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
@@ -180,9 +179,12 @@ class StochasticCall:
         self, solve: Solve, weighting: Weighting | None, z0: Tensor, params: Iterable[Tensor] | None
     ) -> Tensor:
         found: dict[int, Tensor] = {}
+        read: dict[int, Tensor] = {}
         given = tuple(params or ())
         for each in (self.coefficients.drift, self.coefficients.diffusion):
-            found |= {id(leaf): leaf for leaf in discovered(each, z0, given)}
+            wanted, used = discovered(each, z0, given)
+            found |= {id(leaf): leaf for leaf in wanted}
+            read |= {id(tensor): tensor for tensor in used}
         noise = solve.noise
         if learned(self.method.noise):
             noise.whole = noise.path.whole()
@@ -192,8 +194,8 @@ class StochasticCall:
         tensors = (z0, self.alpha, noise.whole, *parameters)
         if not any(each is not None and each.requires_grad for each in tensors):
             return replay.solved(solve, weighting, _plan(weighting, False), z0)
-        tenure = Tenure(self.coefficients.drift.f, self.coefficients.diffusion.f)
-        return replay.recorded(solve, weighting, _plan(weighting, True), z0, self.alpha, parameters, tenure)
+        functions, plan = (self.coefficients.drift.f, self.coefficients.diffusion.f), _plan(weighting, True)
+        return replay.recorded(solve, weighting, plan, z0, self.alpha, parameters, functions, tuple(read.values()))
 
     def _weighting(self, site: Site, progress: Progress | None) -> Weighting:
         weights, is_fixed = self.method.weights, not self.learns
