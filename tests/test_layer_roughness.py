@@ -118,6 +118,7 @@ def test_orders_are_spread_evenly_and_a_learned_one_starts_where_it_can_move(bou
     middle = orders // 2
     even[middle] = 0.05
     torch.testing.assert_close(learned.alpha.detach(), even, rtol=0, atol=1e-6)
+    torch.manual_seed(0)  # any draw does but the rare one at which a slope is nearly 0
     learned(torch.randn(2, 1, 32)).sum().backward()
     parts: Any = learned.differences.parts
     slopes = torch.cat([part.raw.grad for part in parts])
