@@ -12,8 +12,8 @@ from torch import nn
 
 from hpfracc_nn.analytics import History
 from hpfracc_nn.selection import Plan, ReportRow, Site, probe
+from hpfracc_nn.selection.otlp import enable_otlp
 from hpfracc_nn.selection.reporting import Counts
-from hpfracc_nn.selection.telemetry import enable_otlp
 from hpfracc_nn.selection.workload import is_host
 from hpfracc_nn.training import summary
 from hpfracc_nn.training import table as tables
@@ -56,7 +56,7 @@ class BackendReport(Callback):
             epoch, a number after each that many batches, "fit" not at all.
         table: "rich", "plain", "auto" for rich where it is installed, None for no table.
         figures: Whether TensorBoard gets figures; they need matplotlib.
-        otel: Where an OpenTelemetry collector listens, such as "http://localhost:4318"; see `telemetry.enable_otlp`.
+        otel: Where an OpenTelemetry collector listens, such as "http://localhost:4318"; see `enable_otlp`.
             None leaves it to the process.
         sync_plans: Whether several processes share the trials and what comes of them.
         freeze_after: The step of the optimizer from which on nothing more is tried or learnt, until the trainer ends.
