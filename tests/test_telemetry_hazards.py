@@ -1,6 +1,9 @@
 """What telemetry must never do: raise into a call, or lose and double what was counted, whatever else goes on."""
 
+import gc
 import logging
+import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,9 +19,9 @@ from opentelemetry import metrics
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from tests.test_telemetry import OP, Kernels, kernels, manager_of, x
+from tests.test_telemetry import OP, Heard, Kernels, heard, kernels, manager_of, x
 
-__all__ = ["kernels"]
+__all__ = ["heard", "kernels"]
 
 
 @pytest.fixture
@@ -116,3 +119,47 @@ def test_the_variables_of_opentelemetry_say_what_is_not_sent(
 def test_an_address_names_a_host() -> None:
     with pytest.raises(ValueError, match=r"^enable_otlp\(endpoint='http://'\): needs an address"):
         otlp.enable_otlp("http://")
+
+
+# Counts while threads come and go
+
+SELECTIONS = "hpfracc.backend.selections"
+PLACE = ("made", "numpy", "forward", OP)
+
+
+def test_a_manager_that_goes_before_its_sites_loses_no_call(kernels: Kernels, heard: Heard) -> None:
+    manager = manager_of(heard)
+    manager.run(OP, x())
+    (watched,) = heard.telemetry._roll
+    is_open = []
+    # A finalizer of the manager runs after its weak references are dead, and before its sites are gone.
+    weakref.finalize(manager, lambda: is_open.append((watched.is_over, heard.metrics())))
+    del manager
+    gc.collect()
+    assert not is_open[0][0]
+    assert watched.is_over
+    assert heard.metrics()[SELECTIONS][PLACE] == 1
+
+
+def test_a_manager_is_watched_once_however_many_threads_begin(kernels: Kernels, heard: Heard) -> None:
+    for _ in range(20):
+        manager, barrier = manager_of(), threading.Barrier(4)
+
+        def watch(manager: Any = manager, barrier: Any = barrier) -> None:
+            barrier.wait()
+            heard.telemetry.watch(manager)
+
+        threads = [threading.Thread(target=watch) for _ in range(4)]
+        for each in threads:
+            each.start()
+        for each in threads:
+            each.join()
+        assert len(manager.journal.listeners) == 1
+        assert [each.manager() for each in heard.telemetry._roll].count(manager) == 1
+
+
+def test_another_telemetry_does_not_make_it_leave(kernels: Kernels, heard: Heard) -> None:
+    other, manager = Heard(), manager_of(heard)
+    other.telemetry.leave(manager)
+    manager.run(OP, x())
+    assert len(heard.spans()) == 1

@@ -20,14 +20,14 @@ def tell(listener: Callable[..., object], *told: Any) -> None:
     except Exception as error:
         if is_from_signal(error):
             raise
-        _say_once(getattr(listener, "__qualname__", type(listener).__name__), type(error))
+        _say_once(getattr(listener, "__qualname__", type(listener).__name__), type(error).__name__)
 
 
 @cache
-def _say_once(name: str, kind: type[Exception]) -> None:
+def _say_once(name: str, kind: str) -> None:
     _log.warning(
         "%s raised %s; the call goes on, what it was told is lost, and further ones are not logged.",
         name,
-        kind.__name__,
+        kind,
         exc_info=True,
     )

@@ -13,18 +13,16 @@ import logging
 import os
 import sys
 import threading
-import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
 from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from hpfracc_nn.selection import watched
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.journal import Choice, Defeat, Event
 from hpfracc_nn.selection.limiter import Limiter
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.watched import Gone, Watched
 from hpfracc_nn.selection.workload import Direction, Workload
 
 if TYPE_CHECKING:
@@ -67,8 +65,7 @@ class Telemetry:
         self._trace, self._observation = trace, metrics.Observation
         self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
         self._limiter = Limiter(MOST_SPANS, APART)
-        self._watched: list[Watched] = []
-        self._gone = Gone()
+        self._roll = watched.Roll()
         self._shown: dict[tuple[str, Hashable], float] = {}
         meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
         self._make_observables(meter)
@@ -81,30 +78,22 @@ class Telemetry:
 
     def watch(self, manager: "Chronicle") -> None:
         """Send what `manager` decides from now on, and what it has counted so far; to no other `Telemetry` any more."""
-        if manager.telemetry is self:
-            return
-        if manager.telemetry is not None:
-            manager.telemetry.leave(manager)
-        self._settle()
-        self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
-        manager.telemetry = self
-        manager.journal.listeners.append(self._hear)
+        with watched.lock:
+            if manager.telemetry is self:
+                return
+            if manager.telemetry is not None:
+                manager.telemetry.leave(manager)
+            self._roll.add(manager)
+            manager.telemetry = self
+            manager.journal.listeners.append(self._hear)
 
     def leave(self, manager: "Chronicle") -> None:
-        """Send nothing more of `manager`."""
-        manager.telemetry = None
-        manager.journal.listeners.remove(self._hear)
-        self._watched = [each for each in self._watched if each.manager() is not manager]
-
-    def _all(self) -> "list[Watched | Gone]":
-        return [self._gone, *self._watched]
-
-    def _settle(self) -> None:
-        """Add up the managers that are gone, so that they need not be kept."""
-        left = [each for each in self._watched if each.manager() is not None]
-        for each in set(self._watched) - set(left):
-            self._gone.add(each)
-        self._watched = left
+        """Send nothing more of `manager`, if this one sends it."""
+        with watched.lock:
+            if manager.telemetry is self:
+                manager.telemetry = None
+                manager.journal.listeners.remove(self._hear)
+                self._roll.remove(manager)
 
     def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
         """Take the time of a call."""
@@ -163,26 +152,26 @@ class Telemetry:
         )
 
     def _selections(self) -> Iterator[Any]:
-        found = _sum(each.uses() for each in self._all())
+        found = self._roll.sum(lambda each: each.uses())
         for (op, kernel, direction), count in found.items():
             yield self._grown("selections", count, _attributes(op, kernel, direction))
 
     def _switches(self) -> Iterator[Any]:
-        for (op, kernel), count in _sum(each.switches() for each in self._all()).items():
+        for (op, kernel), count in self._roll.sum(lambda each: each.switches()).items():
             yield self._grown("switches", count, _attributes(op, kernel))
 
     def _failures(self) -> Iterator[Any]:
-        for (op, kernel, error), count in _sum(each.failures() for each in self._all()).items():
+        for (op, kernel, error), count in self._roll.sum(lambda each: each.failures()).items():
             yield self._grown("failures", count, {**_attributes(op, kernel), "error.type": error})
 
     def _exploration(self) -> Iterator[Any]:
-        yield self._observation(sum(each.explored() for each in self._all()))
+        yield self._observation(self._roll.explored())
 
     def _dropped(self) -> Iterator[Any]:
         yield self._observation(self._limiter.dropped)
 
     def _quarantined(self) -> Iterator[Any]:
-        for (op, kernel), count in _sum(Counter(each.quarantined()) for each in self._watched).items():
+        for (op, kernel), count in watched.total(each.quarantined() for each in self._roll).items():
             yield self._observation(count, _attributes(op, kernel))
 
     def _grown(self, name: str, count: float, facts: dict[str, str]) -> Any:
@@ -311,10 +300,3 @@ def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dic
 
 def _nanoseconds(seconds: float) -> int:
     return int(1e9 * seconds)
-
-
-def _sum(counters: Iterator[Counter[Any]]) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for counter in counters:
-        found.update(counter)
-    return found
