@@ -45,7 +45,7 @@ class ConstantSite(Site):
     """Answers with the plan that it was given, whatever is asked."""
 
     def __init__(self, site: Site, plan: Plan):
-        super().__init__(site.manager, site.op, site.framework, "", site.manager.tally.retired)
+        super().__init__(site.manager, site.op, site.framework, "", site.manager.tally, -1)
         self.plan = plan
 
     def pick(self, key: object, describe: object) -> Plan:

@@ -15,6 +15,7 @@ from hpfracc_nn.selection import (
     Settings,
     Workload,
     default_manager,
+    enable_otlp,
     register,
     register_operation,
     telemetry,
@@ -61,7 +62,7 @@ def without_the_api() -> Any:
     called(300)
     said = ""
     try:
-        telemetry.enable_otlp()
+        enable_otlp()
     except ModuleNotFoundError as error:
         said = str(error)
     return {"calls": default_manager().counters()["forward"], "said": said}
@@ -88,7 +89,7 @@ def own_providers(endpoint: str) -> Any:
     own[0].add_span_processor(SimpleSpanProcessor(exporter))
     trace.set_tracer_provider(own[0])
     metrics.set_meter_provider(own[1])
-    made = telemetry.enable_otlp(endpoint)
+    made = enable_otlp(endpoint)
     introduce()
     called(1)
     kept = (trace.get_tracer_provider(), metrics.get_meter_provider()) == own
@@ -97,7 +98,7 @@ def own_providers(endpoint: str) -> Any:
 
 def sending(endpoint: str) -> Any:
     """Learn and switch, then fail and fall back; what is left is sent when the process ends."""
-    assert telemetry.enable_otlp(endpoint, interval=0.2) == {"traces", "metrics"}
+    assert enable_otlp(endpoint, interval=0.2) == {"traces", "metrics"}
     introduce()
     longest = called(300)
     failing.add("fast")

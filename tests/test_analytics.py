@@ -316,6 +316,21 @@ def test_the_timeline_has_a_lane_for_each_kernel_and_says_what_a_mark_means() ->
     }
 
 
+def test_a_timeline_of_many_kernels_keeps_those_that_failed_and_says_how_many_it_leaves_out() -> None:
+    pytest.importorskip("matplotlib")
+    many = [choice(f"numpy/k{number:02d}", 1.0, NOON + number) for number in range(14)]
+    told = [
+        Failure(time=NOON + 20, workload=WORK, kernel="numpy/k13", direction="forward", error="E", message=""),
+        choice("numpy/k12", 1.0, NOON + 21, previous="numpy/k11", reason="measured"),
+        *(choice(f"numpy/k{number:02d}", 1.0, NOON + 30) for number in range(11)),
+    ]
+    (axes,) = timeline(History(events=(*many, *told))).axes
+    shown = {label.get_text() for label in axes.get_yticklabels()}
+    assert len(shown) == 12
+    assert shown >= {"numpy/k13", "numpy/k12", "numpy/k11"}
+    assert axes.get_xlabel().endswith("; 2 more kernels left out")
+
+
 def test_a_missing_matplotlib_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     absent = ModuleNotFoundError("No module named 'matplotlib'", name="matplotlib")
     monkeypatch.setattr("importlib.import_module", Mock(side_effect=absent))
@@ -386,6 +401,16 @@ def test_without_a_file_the_command_reports_what_this_machine_has_learnt(tmp_pat
     done = run("--directory", str(tmp_path), "--output", str(tmp_path / "page.html"))
     assert done.exit_code == 0, done.output
     assert "nothing yet" in (tmp_path / "page.html").read_text(encoding="utf-8")
+
+
+def test_a_report_of_nothing_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr("hpfracc_nn.analytics.report", lambda history, path: path)
+    done = run("--directory", str(tmp_path))
+    assert done.exit_code == 0, done.output
+    assert "It is empty: " in done.output
+    HISTORY.save(tmp_path / "history.json")
+    assert "It is empty" not in run(str(tmp_path / "history.json")).output
 
 
 def test_the_command_says_in_one_line_what_is_wrong(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ THIRD_PARTY = {
     "scipy": ("fractional/*", "layers/*", "solvers/*", "training/*", "data.py", "cli.py"),
     "filelock": ("selection/*",),
     "platformdirs": ("selection/*",),
-    "opentelemetry": ("selection/telemetry.py",),
+    "opentelemetry": ("selection/telemetry.py", "selection/otlp.py"),
     "pynvml": ("selection/energy.py",),
     "torch": ("torch/*", "*/torch/*", "*/torch.py"),
     "jax": (*JAX_FILES, "*/torch/*kernels/xla_*.py"),
@@ -67,6 +67,7 @@ THIRD_PARTY = {
 LONGEST = 400  # lines
 BROAD_EXCEPT = {
     "selection/fallback.py",  # around a kernel's run, after the input was checked
+    "selection/listening.py",  # what telemetry raises is logged, and the call that it hears of goes on
     "selection/registry.py",  # what a kernel raises where it is asked something is given its name, and raised
     "fractional/numba/threads.py",  # what a thread raises is raised where the work was asked for
 }

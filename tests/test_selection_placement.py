@@ -1,6 +1,8 @@
 """Rows spread over several devices: all are done at the same time, and none gets more than it can take."""
 
+import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -89,6 +91,24 @@ def test_devices_are_named_once(kernels: Any, devices: list[str]) -> None:
 def test_a_device_without_a_bandwidth_is_named(kernels: Any) -> None:
     with pytest.raises(ValueError, match=r"needs one for cuda:2 too, in bytes per second\.$"):
         fake_manager().place(WORK, ["cuda:0", "cuda:1", "cuda:2"], bandwidths={"cuda:1": 1e9})
+
+
+@pytest.mark.parametrize(
+    ("rows", "devices", "more", "said"),
+    [
+        (9, "cuda:0", {}, "needs a list of devices; write"),
+        (0, ["cuda:0"], {}, "needs one row or more"),
+        (9, ["cuda:0"], {"busy": {"cuda": 1.0}}, "'cuda' is none of"),
+        (9, ["cuda:0"], {"busy": {"cuda:0": -1.0}}, "needs seconds that are finite and not negative"),
+        (9, ["cuda:0"], {"busy": {"cuda:0": math.nan}}, "needs seconds that are finite and not negative"),
+        (9, ["cuda:0"], {"bandwidths": {"cuda:1": 1e9}}, "'cuda:1' is none of"),
+        (9, ["cuda:0"], {"bandwidths": {"cuda:0": 0}}, "needs bytes per second > 0"),
+        (9, ["cuda:0"], {"bandwidths": {"cuda:0": math.nan}}, "needs bytes per second > 0"),
+    ],
+)
+def test_what_cannot_be_placed_is_refused(kernels: Any, rows: int, devices: Any, more: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=rf"^place\(.*{said}.*\.$"):
+        fake_manager().place(replace(WORK, rows=rows), devices, **more)
 
 
 def test_where_no_device_accepts_it_is_said_why(kernels: Any) -> None:

@@ -91,8 +91,8 @@ def test_what_another_machine_learnt_is_a_prior(kernels: Any, monkeypatch: pytes
     assert {each.samples for each in second.predict(WORK).values()} == {0}
 
 
-@pytest.mark.parametrize("text", ["", "{}", "nonsense"])
-def test_what_is_no_wisdom_is_refused(kernels: Any, text: str) -> None:
+@pytest.mark.parametrize("text", ["", "{}", "nonsense", None, 3])
+def test_what_is_no_wisdom_is_refused(kernels: Any, text: Any) -> None:
     with pytest.raises(ValueError, match=r"."):
         learning().import_wisdom(text)
 
@@ -135,6 +135,12 @@ def test_what_nobody_told_of_in_two_rounds_is_tried_after_all() -> None:
 @pytest.mark.parametrize(("rank", "count"), [(2, 2), (-1, 2), (0, 0)])
 def test_a_rank_that_there_is_not_is_refused(rank: int, count: int) -> None:
     with pytest.raises(ValueError, match=r"needs 0 <= rank < count\.$"):
+        fake_manager().share_trials(rank, count)
+
+
+@pytest.mark.parametrize(("rank", "count"), [(0, 2.5), ("0", 2), (True, 2)])
+def test_a_rank_that_is_no_integer_is_refused(rank: Any, count: Any) -> None:
+    with pytest.raises(ValueError, match=r"^share_trials\(rank=.*\): needs two integers\.$"):
         fake_manager().share_trials(rank, count)
 
 

@@ -31,7 +31,8 @@ from hpfracc_nn.selection import (
 )
 from hpfracc_nn.selection import telemetry as telemetries
 from hpfracc_nn.selection.limiter import Limiter
-from hpfracc_nn.selection.telemetry import Telemetry, enable_otlp
+from hpfracc_nn.selection.otlp import enable_otlp
+from hpfracc_nn.selection.telemetry import Telemetry
 
 pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.proto")
@@ -314,7 +315,7 @@ def test_counts_stay_when_their_manager_is_gone(kernels: Kernels, heard: Heard) 
     assert heard.metrics()["hpfracc.backend.selections"][place] == 1
     manager_of(heard).run(OP, x())
     assert heard.metrics()["hpfracc.backend.selections"][place] == 2
-    assert len(heard.telemetry._watched) == 1  # of the other only the counts are kept
+    assert len(list(heard.telemetry._roll)) == 1  # of the other only the counts are kept
 
 
 def test_a_manager_tells_one_telemetry_at_a_time(kernels: Kernels, heard: Heard) -> None:
@@ -394,7 +395,7 @@ def test_an_endpoint_that_is_none_is_refused() -> None:
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:
-    error = telemetries._missing(ModuleNotFoundError(name="opentelemetry.sdk"), "otlp")
+    error = telemetries.missing(ModuleNotFoundError(name="opentelemetry.sdk"), "otlp")
     assert str(error).endswith("needs the package 'opentelemetry.sdk'; pip install 'hpfracc-nn[otlp]'.")
     other = ModuleNotFoundError(name="requests")
-    assert telemetries._missing(other, "otlp") is other
+    assert telemetries.missing(other, "otlp") is other

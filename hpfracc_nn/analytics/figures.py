@@ -1,18 +1,20 @@
 """Plots of a history: which kernel where, how right the predictions were, who ran when, and what went wrong.
 
 Each function returns a matplotlib figure of its own, without pyplot: no state, no window; `figure.savefig(path)` writes
-it. A kernel has the same colour in all of them.
+it. A kernel has the same colour in all of them
+that are of one history; that of another one may have more kernels, and so other colours.
 """
 
 import importlib
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpfracc_nn.analytics.history import History, Use
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.selection import Workload
-from hpfracc_nn.selection.journal import Choice, Drift, Event, Failure, Look, Quarantined
+from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
 
 SIZE = (8.0, 4.8)  # inches
 MOST_CELLS = 14  # along an axis of the map; beyond it sizes are rounded down to powers of two
@@ -150,6 +152,9 @@ def shares_over_time(
 def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
     """Return what happened when: choices, trials, changes of speed, failures and how long kernels were left alone.
 
+    There is room for 12 kernels: those that failed come first, then those that took over or were replaced, then those
+    with the most events. The axis says how many are left out.
+
     Args:
         history: What a manager remembers.
         size: Width and height in inches.
@@ -164,7 +169,7 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
     if not history.events:
         return _empty(figure, axes, "Choices, changes and failures")
     start, last = history.events[0].time, max(history.events[-1].time, *(look.time for look in history.looks), 0)
-    lanes = sorted({each.kernel for each in history.events}, reverse=True)[-MOST_LANES:]
+    lanes, left_out = _lanes(history.events)
     said: set[str] = set()
     for event in history.events:
         if event.kernel in lanes:
@@ -180,7 +185,7 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
             else:
                 axes.plot(at, lane, marker, color=colour, markersize=8, alpha=0.8, label=name, zorder=2)
     axes.set_yticks(range(len(lanes)), lanes)
-    axes.set(ylim=(-0.6, len(lanes) - 0.4), xlabel="s since the first choice")
+    axes.set(ylim=(-0.6, len(lanes) - 0.4), xlabel=f"s since the first choice{_left_out(left_out)}")
     axes.margins(x=0.03)
     axes.set_title("Choices, changes and failures")
     figure.legend(loc="outside lower center", ncols=5, fontsize=8, frameon=False)
@@ -287,6 +292,20 @@ def _stairs(places: Sequence[float]) -> list[float]:
 
 def _doubled(shares: Sequence[float]) -> list[float]:
     return [share for share in shares for _ in (0, 1)]
+
+
+def _lanes(events: Sequence[Event]) -> tuple[list[str], int]:
+    """Return the kernels to show, the last one on top, and how many others there are."""
+    counts = Counter(each.kernel for each in events)
+    failed = {each.kernel for each in events if isinstance(each, Failure | Quarantined | Defeat)}
+    switches = [each for each in events if isinstance(each, Choice) and each.previous not in ("", each.kernel)]
+    switched = {name for each in switches if each.reason != "explore" for name in (each.kernel, each.previous)}
+    ranked = sorted(counts, key=lambda name: (name not in failed, name not in switched, -counts[name], name))
+    return sorted(ranked[:MOST_LANES], reverse=True), len(ranked[MOST_LANES:])
+
+
+def _left_out(count: int) -> str:
+    return f"; {count} more kernel{'s' if count > 1 else ''} left out" if count else ""
 
 
 def _mark(event: Event) -> tuple[str, str, str]:

@@ -75,6 +75,11 @@ class History:
     looks: tuple[Look, ...] = ()
     estimates: tuple[Estimate, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether nothing happened yet."""
+        return not (self.uses or self.measurements or self.events)
+
     @classmethod
     def of(cls, *managers: BackendManager) -> "History":
         """Return what these managers remember now."""

@@ -32,5 +32,8 @@ def command(typer: Any) -> Callable[..., None]:
             typer.echo(f"hpfracc-nn report: {error}", err=True)
             raise typer.Exit(1) from None
         typer.echo(f"Report: {path}")
+        if history.is_empty:
+            where = file_in(directory).path if file is None else file
+            typer.echo(f"It is empty: {where} has no call yet.")
 
     return report

@@ -8,6 +8,7 @@ from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
 from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
 from hpfracc_nn.selection.operations import Operation, register_operation, unregister_operation
+from hpfracc_nn.selection.otlp import enable_otlp
 from hpfracc_nn.selection.placement import Share
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
@@ -28,7 +29,7 @@ from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.sampling import Stopwatch
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.telemetry import Telemetry, enable_otlp
+from hpfracc_nn.selection.telemetry import Telemetry
 from hpfracc_nn.selection.wisdom import Timing, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Workload

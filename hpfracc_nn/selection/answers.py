@@ -11,7 +11,7 @@ from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.explain import table
 from hpfracc_nn.selection.fingerprint import cores
 from hpfracc_nn.selection.learning import Learner
-from hpfracc_nn.selection.placement import Share, paced, spread
+from hpfracc_nn.selection.placement import Share, paced, refuse, spread
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.recommend import Outlook, advice
 from hpfracc_nn.selection.reporting import ReportRow, rows
@@ -67,27 +67,25 @@ class Answers(ABC):
 
         Args:
             workload: All of it; its device is where the data are.
-            devices: The framework's names for them.
+            devices: The framework's names for them. Whether they are there is not looked at.
             busy: Seconds of work that each has to do before; 0 where it is not named.
             bandwidths: Bytes per second between the data and each other device. None: every part is made where it is
                 computed, and nothing has to be moved.
 
         Raises:
             LookupError: No device accepts any of it.
-            ValueError: There are no devices, one is named twice or has no bandwidth, or not all rows have room.
+            ValueError: There are no devices or no rows, one is named twice or has no bandwidth, `busy` or `bandwidths`
+                name another one or hold what is no time or speed, or not all rows have room.
 
         Example:
             >>> for share in manager.place(workload, ["cuda:0", "cuda:1"], busy={"cuda:0": 2e-3}):
             ...     send(share.device, share.rows)
         """
-        if not devices or len(set(devices)) < len(devices):
-            raise ValueError(f"place(devices={list(devices)!r}): needs one device or more, each once.")
+        busy = busy or {}
+        refuse(workload, devices, busy, bandwidths)
         named = {workload.device: math.inf, **(bandwidths or dict.fromkeys(devices, math.inf))}
-        unknown = [device for device in devices if device not in named]
-        if unknown:
-            raise ValueError(f"place(bandwidths=...): needs one for {', '.join(unknown)} too, in bytes per second.")
         paces = [
-            paced(workload, device, self.plan, start=(busy or {}).get(device, 0.0), bandwidth=named[device])
+            paced(workload, device, self.plan, start=busy.get(device, 0.0), bandwidth=named[device])
             for device in devices
         ]
         if not any(pace.most for pace in paces):

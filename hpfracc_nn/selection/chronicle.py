@@ -5,7 +5,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from hpfracc_nn.selection import telemetry
+from hpfracc_nn.selection import listening, telemetry
 from hpfracc_nn.selection.failure import text_of
 from hpfracc_nn.selection.journal import Choice, Event, Journal, Look
 from hpfracc_nn.selection.learning import Learner
@@ -96,7 +96,7 @@ class Chronicle(ABC):
     def tell(self) -> None:
         """Tell who listens what is new; the lock is not held, because they may take their time."""
         if self.telemetry is None:
-            telemetry.join(self)
+            listening.tell(telemetry.join, self)
         self.journal.tell()
 
     def _reason(self, reason: str, workload: Workload) -> str:

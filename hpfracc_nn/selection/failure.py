@@ -63,10 +63,11 @@ def is_control_flow(error: Exception) -> bool:
     A framework leaves a computation so, the user wants to see a warning, or the handler of a signal raised it, to end
     what takes too long. Such a handler is known by its being registered still.
     """
-    return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW or _is_from_signal(error)
+    return isinstance(error, Warning) or type(error).__name__ in _CONTROL_FLOW or is_from_signal(error)
 
 
-def _is_from_signal(error: Exception) -> bool:
+def is_from_signal(error: Exception) -> bool:
+    """Return whether the handler of a signal raised it, to end what takes too long; it is registered still."""
     handlers = {_code(signal.getsignal(number)) for number in signal.valid_signals()}
     return any(frame.f_code in handlers for frame, _ in traceback.walk_tb(error.__traceback__))
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from hpfracc_nn.selection.decision import Prediction, confidence, predictions
+from hpfracc_nn.selection.listening import tell
 from hpfracc_nn.selection.workload import Direction, Workload
 
 MOST_EVENTS = 4096
@@ -129,7 +130,7 @@ class Journal:
     Callers hold the manager's lock where they write, and do not where they call `tell`.
 
     Attributes:
-        listeners: Each is called with every event.
+        listeners: Each is called with every event; what it raises is logged, see `listening`.
     """
 
     def __init__(self) -> None:
@@ -152,7 +153,7 @@ class Journal:
         while events:
             event = events.popleft()
             for listener in list(self.listeners):
-                listener(event)
+                tell(listener, event)
 
     @property
     def looks_again(self) -> bool:

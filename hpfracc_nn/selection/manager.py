@@ -146,9 +146,11 @@ class BackendManager(Planning, Records, Sharing, Answers):
         """Return a site for one caller to keep; it is reported for as long as it lives."""
         if len(self.tally.retired) > MOST_RETIRED:
             self._fold()  # not where a site dies: the garbage collector must not wait for a lock
-        made = Site(self, op, framework, label, self.tally.retired)
+        number = next(self._site_numbers)
+        self.tally.open.add(number)
+        made = Site(self, op, framework, label, self.tally, number)
         with self.lock:
-            self._sites[next(self._site_numbers)] = made
+            self._sites[number] = made
         return made
 
     def shared_site(self, op: str, framework: str, label: str) -> Site:

@@ -4,7 +4,7 @@ Nothing is moved: the answer is for callers who may place their data, such as a 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from hpfracc_nn.selection.plan import Plan
@@ -81,6 +81,34 @@ def _most(rows: int, seconds: Callable[[int], float]) -> int:
         else:
             break
     return rows
+
+
+def refuse(
+    workload: Workload, devices: Sequence[str], busy: Mapping[str, float], bandwidths: Mapping[str, float] | None
+) -> None:
+    """Raise ValueError where `place` cannot be asked so."""
+    if isinstance(devices, str):
+        raise ValueError(f"place(devices={devices!r}): needs a list of devices; write [{devices!r}].")
+    if not devices or len(set(devices)) < len(devices):
+        raise ValueError(f"place(devices={list(devices)!r}): needs one device or more, each once.")
+    if not workload.rows:
+        raise ValueError("place(workload=...): needs one row or more; there are 0.")
+    for name, given, known in (
+        ("busy", busy, set(devices)),
+        ("bandwidths", bandwidths or {}, {workload.device, *devices}),
+    ):
+        unknown = [device for device in given if device not in known]
+        if unknown:
+            raise ValueError(f"place({name}=...): {', '.join(map(repr, unknown))} is none of {sorted(known)}.")
+    for device, seconds in busy.items():
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"place(busy={{{device!r}: {seconds}}}): needs seconds that are finite and not negative.")
+    for device, bandwidth in (bandwidths or {}).items():
+        if not bandwidth > 0:
+            raise ValueError(f"place(bandwidths={{{device!r}: {bandwidth}}}): needs bytes per second > 0.")
+    missing = [device for device in devices if device not in {workload.device, *(bandwidths or devices)}]
+    if missing:
+        raise ValueError(f"place(bandwidths=...): needs one for {', '.join(missing)} too, in bytes per second.")
 
 
 def spread(rows: int, paces: Sequence[Pace]) -> list[Share]:

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from hpfracc_nn.selection import listening
 from hpfracc_nn.selection.decision import Change
 from hpfracc_nn.selection.journal import Drift, Journal
 from hpfracc_nn.selection.learning import Learner
@@ -77,7 +78,7 @@ class Records(ABC):
                 )
             )
         if self.telemetry is not None and keep:
-            self.telemetry.timed(plan, seconds, direction)
+            listening.tell(self.telemetry.timed, plan, seconds, direction)
         if plan.learns:
             with self.lock:
                 change = self.learner.observe(plan, seconds, direction, keep, self._verdicts_now)

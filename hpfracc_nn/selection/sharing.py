@@ -39,6 +39,8 @@ class Sharing(ABC):
         Raises:
             ValueError: It is no such text, or it is damaged or of another version.
         """
+        if not isinstance(text, str):
+            raise ValueError(f"import_wisdom(text={text!r}): needs the text that export_wisdom returned.")
         wisdom, machine = decode(text.encode())
         trust: Trust = "own" if digest(machine) == digest(_facts()) else "prior"
         with self.lock:
@@ -57,8 +59,10 @@ class Sharing(ABC):
             count: Of processes; 1 tries all.
 
         Raises:
-            ValueError: `rank` is not in [0, count).
+            ValueError: `rank` is not in [0, count), or one of them is no integer.
         """
+        if type(rank) is not int or type(count) is not int:
+            raise ValueError(f"share_trials(rank={rank!r}, count={count!r}): needs two integers.")
         if not 0 <= rank < count:
             raise ValueError(f"share_trials(rank={rank}, count={count}): needs 0 <= rank < count.")
         with self.lock:

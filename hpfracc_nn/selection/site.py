@@ -2,7 +2,6 @@
 
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Collection, Hashable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +12,7 @@ from hpfracc_nn.selection.workload import Direction, Workload
 
 if TYPE_CHECKING:
     from hpfracc_nn.selection.manager import BackendManager
+    from hpfracc_nn.selection.tally import Tally
 
 MOST_PLANS = 4096
 
@@ -50,7 +50,8 @@ class Site:
         op: str,
         framework: str,
         label: str,
-        retired: deque[tuple[Plan, ...]],
+        tally: "Tally",
+        number: int,
     ):
         self.manager = manager
         self.op = op
@@ -61,7 +62,7 @@ class Site:
         self._tried: dict[Hashable, Plan] = {}  # by the last forward pass of a key, until its backward pass or the next
         self._followers: weakref.WeakSet[Any] = weakref.WeakSet()
         self._epoch = manager.epoch
-        weakref.finalize(self, _retire, retired, self._plans, self._others).atexit = False
+        weakref.finalize(self, _retire, tally, number, self._plans, self._others).atexit = False
 
     def pick(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return the plan for `key` and count one forward consultation.
@@ -289,6 +290,6 @@ class Site:
         return f"Site({self.label or self.op!r}, {self.op} on {self.framework}, {len(self._plans)} plans)"
 
 
-def _retire(retired: deque[tuple[Plan, ...]], *plans: dict[Any, Plan]) -> None:
+def _retire(tally: "Tally", number: int, *plans: dict[Any, Plan]) -> None:
     # It runs in the garbage collector, which must not wait for a lock.
-    retired.append(tuple(plan for some in plans for plan in some.values()))
+    tally.close(number, tuple(plan for some in plans for plan in some.values()))

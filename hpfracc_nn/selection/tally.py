@@ -43,16 +43,23 @@ class Tally:
     Callers hold the manager's lock, except where a plan is retired: the garbage collector does that, and must not wait.
 
     Attributes:
+        open: Numbers of the sites whose plans are not all retired.
         retired: Plans whose site is gone or has let them go, until they are added up.
         failures: By operation, kernel and the class of the error.
         stand_ins: How often a kernel ran in place of one that failed, by operation and kernel.
     """
 
     def __init__(self) -> None:
+        self.open: set[int] = set()
         self.retired: deque[tuple[Plan, ...]] = deque()
         self.failures = Counter[tuple[str, str, str]]()
         self.stand_ins = Counter[tuple[str, str]]()
         self._past = Totals()
+
+    def close(self, number: int, plans: tuple[Plan, ...]) -> None:
+        """Retire the plans of a site that is gone; it takes no lock."""
+        self.retired.append(plans)
+        self.open.discard(number)
 
     def fold(self) -> None:
         """Add up the plans that are retired, for good."""

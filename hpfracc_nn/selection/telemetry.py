@@ -1,28 +1,28 @@
 """Decisions as OpenTelemetry spans, and what the plans count as metrics.
 
-The only file that may import OpenTelemetry, and it does so when a process that has imported it decides something.
-Without it, or without a provider, nothing is sent. The attributes are this package's own, `hpfracc.*`: the semantic
-conventions have none for the choice of a kernel.
+OpenTelemetry is imported here when a process that has imported it decides something. Without it, or without a provider,
+nothing is sent. The attributes are this package's own, `hpfracc.*`: the semantic conventions have none for the choice
+of a kernel.
 
 Nothing happens at a call that only uses its plan. Metrics are observable: whoever collects them reads the integers that
 the plans keep in any case. A histogram takes the times of the calls that are timed for the manager.
 """
 
+import inspect
 import logging
 import os
 import sys
 import threading
-import weakref
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterator
+from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from hpfracc_nn.selection import watched
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.journal import Choice, Defeat, Event
 from hpfracc_nn.selection.limiter import Limiter
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.watched import Gone, Watched
 from hpfracc_nn.selection.workload import Direction, Workload
 
 if TYPE_CHECKING:
@@ -51,6 +51,7 @@ class Telemetry:
 
     Raises:
         ModuleNotFoundError: The API is not installed.
+        ImportError: It is older than 1.30.
 
     Example:
         >>> telemetry = Telemetry(tracer_provider=provider)
@@ -58,13 +59,13 @@ class Telemetry:
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None):
-        trace, metrics = _api("trace"), _api("metrics")
+        trace, metrics = api("trace"), api("metrics")
+        _refuse_old(metrics)
         version = _version()
         self._trace, self._observation = trace, metrics.Observation
         self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
         self._limiter = Limiter(MOST_SPANS, APART)
-        self._watched: list[Watched] = []
-        self._gone = Gone()
+        self._roll = watched.Roll()
         self._shown: dict[tuple[str, Hashable], float] = {}
         meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
         self._make_observables(meter)
@@ -77,30 +78,22 @@ class Telemetry:
 
     def watch(self, manager: "Chronicle") -> None:
         """Send what `manager` decides from now on, and what it has counted so far; to no other `Telemetry` any more."""
-        if manager.telemetry is self:
-            return
-        if manager.telemetry is not None:
-            manager.telemetry.leave(manager)
-        self._settle()
-        self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
-        manager.telemetry = self
-        manager.journal.listeners.append(self._hear)
+        with watched.lock:
+            if manager.telemetry is self:
+                return
+            if manager.telemetry is not None:
+                manager.telemetry.leave(manager)
+            self._roll.add(manager)
+            manager.telemetry = self
+            manager.journal.listeners.append(self._hear)
 
     def leave(self, manager: "Chronicle") -> None:
-        """Send nothing more of `manager`."""
-        manager.telemetry = None
-        manager.journal.listeners.remove(self._hear)
-        self._watched = [each for each in self._watched if each.manager() is not manager]
-
-    def _all(self) -> "list[Watched | Gone]":
-        return [self._gone, *self._watched]
-
-    def _settle(self) -> None:
-        """Add up the managers that are gone, so that they need not be kept."""
-        left = [each for each in self._watched if each.manager() is not None]
-        for each in set(self._watched) - set(left):
-            self._gone.add(each)
-        self._watched = left
+        """Send nothing more of `manager`, if this one sends it."""
+        with watched.lock:
+            if manager.telemetry is self:
+                manager.telemetry = None
+                manager.journal.listeners.remove(self._hear)
+                self._roll.remove(manager)
 
     def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
         """Take the time of a call."""
@@ -159,26 +152,26 @@ class Telemetry:
         )
 
     def _selections(self) -> Iterator[Any]:
-        found = _sum(each.uses() for each in self._all())
+        found = self._roll.sum(lambda each: each.uses())
         for (op, kernel, direction), count in found.items():
             yield self._grown("selections", count, _attributes(op, kernel, direction))
 
     def _switches(self) -> Iterator[Any]:
-        for (op, kernel), count in _sum(each.switches() for each in self._all()).items():
+        for (op, kernel), count in self._roll.sum(lambda each: each.switches()).items():
             yield self._grown("switches", count, _attributes(op, kernel))
 
     def _failures(self) -> Iterator[Any]:
-        for (op, kernel, error), count in _sum(each.failures() for each in self._all()).items():
+        for (op, kernel, error), count in self._roll.sum(lambda each: each.failures()).items():
             yield self._grown("failures", count, {**_attributes(op, kernel), "error.type": error})
 
     def _exploration(self) -> Iterator[Any]:
-        yield self._observation(sum(each.explored() for each in self._all()))
+        yield self._observation(self._roll.explored())
 
     def _dropped(self) -> Iterator[Any]:
         yield self._observation(self._limiter.dropped)
 
     def _quarantined(self) -> Iterator[Any]:
-        for (op, kernel), count in _sum(Counter(each.quarantined()) for each in self._watched).items():
+        for (op, kernel), count in watched.total(each.quarantined() for each in self._roll).items():
             yield self._observation(count, _attributes(op, kernel))
 
     def _grown(self, name: str, count: float, facts: dict[str, str]) -> Any:
@@ -203,8 +196,19 @@ if hasattr(os, "register_at_fork"):
 
 def join(manager: "Chronicle") -> None:
     """Let a manager tell the process's OpenTelemetry, if the process has imported that; else look in `sys.modules`."""
-    if API in sys.modules:
+    if API in sys.modules and _can_join():
         process_wide().watch(manager)
+
+
+@cache
+def _can_join() -> bool:
+    """Return whether this process's OpenTelemetry can be told; where it is too old, that is said once."""
+    try:
+        _refuse_old(api("metrics"))
+    except ImportError as error:
+        _log.warning("%s Nothing is sent.", error)
+        return False
+    return True
 
 
 def process_wide() -> Telemetry:
@@ -220,91 +224,27 @@ def process_wide() -> Telemetry:
         return _process_wide
 
 
-def enable_otlp(endpoint: str | None = None, *, interval: float | None = None) -> set[str]:
-    """Send the decisions of this process by OTLP over HTTP, where nobody has said yet where spans and metrics go.
-
-    Providers of OpenTelemetry are made and set for the whole process, of each kind only where there is none: what the
-    process has set stays, and gets the decisions anyway. Spans and metrics leave in threads of their own; a collector
-    that is down delays no call, and the end of the process by a few seconds. The variables of OpenTelemetry hold,
-    such as OTEL_SDK_DISABLED and OTEL_SERVICE_NAME.
-
-    Args:
-        endpoint: Where the collector listens, such as "http://localhost:4318"; None asks OTEL_EXPORTER_OTLP_ENDPOINT.
-        interval: Seconds between two exports of metrics; None asks OTEL_METRIC_EXPORT_INTERVAL, 60 by default.
-
-    Returns:
-        What goes there now: "traces", "metrics", both, or nothing because the process has its own providers.
-
-    Raises:
-        ModuleNotFoundError: The SDK or the exporter is not installed.
-        ValueError: `endpoint` is no address of HTTP, or `interval` is not positive.
-
-    Example:
-        >>> enable_otlp("http://localhost:4318")
-        {'traces', 'metrics'}
-    """
-    if endpoint is not None and not endpoint.startswith(("http://", "https://")):
-        raise ValueError(f"enable_otlp(endpoint={endpoint!r}): needs an address such as 'http://localhost:4318'.")
-    if interval is not None and not interval > 0:
-        raise ValueError(f"enable_otlp(interval={interval!r}): needs seconds > 0.")
-    made = set()
-    with _making:
-        if _is_unset(_api("trace").get_tracer_provider()):
-            _set_tracer_provider(endpoint)
-            made.add("traces")
-        if _is_unset(_api("metrics").get_meter_provider()):
-            _set_meter_provider(endpoint, interval)
-            made.add("metrics")
-    for left in sorted({"traces", "metrics"} - made):
-        _log.info("enable_otlp: %s go where the process's own provider sends them.", left)
-    return made
-
-
-def _set_tracer_provider(endpoint: str | None) -> None:
-    try:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
-        from opentelemetry.sdk.trace import TracerProvider
-        from opentelemetry.sdk.trace.export import BatchSpanProcessor
-    except ModuleNotFoundError as error:
-        raise _missing(error, "otlp") from None
-    provider = TracerProvider()
-    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(_signal(endpoint, "traces"))))
-    _api("trace").set_tracer_provider(provider)
-
-
-def _set_meter_provider(endpoint: str | None, interval: float | None) -> None:
-    try:
-        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
-        from opentelemetry.sdk.metrics import MeterProvider
-        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
-    except ModuleNotFoundError as error:
-        raise _missing(error, "otlp") from None
-    reader = PeriodicExportingMetricReader(
-        OTLPMetricExporter(_signal(endpoint, "metrics")),
-        export_interval_millis=None if interval is None else 1e3 * interval,
-    )
-    _api("metrics").set_meter_provider(MeterProvider([reader]))
-
-
-def _signal(endpoint: str | None, kind: str) -> str | None:
-    """Return the address for one kind of signal, as OpenTelemetry makes it of that for all."""
-    return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{kind}"
-
-
-def _is_unset(provider: Any) -> bool:
-    """Whether the API's own stand-in answers; the one for metrics has no public name."""
-    return "Proxy" in type(provider).__name__
-
-
-def _api(name: str) -> Any:
+def api(name: str) -> Any:
+    """Return a module of the API: "trace" or "metrics"."""
     try:
         from opentelemetry import metrics, trace
     except ModuleNotFoundError as error:
-        raise _missing(error, "otel") from None
+        raise missing(error, "otel") from None
     return {"metrics": metrics, "trace": trace}[name]
 
 
-def _missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+def _refuse_old(metrics: Any) -> None:
+    """Raise where histograms do not take the bounds of their buckets: before 1.30, in which other names differ too."""
+    if "explicit_bucket_boundaries_advisory" not in inspect.signature(metrics.Meter.create_histogram).parameters:
+        raise ImportError(
+            f"{NAME}.telemetry: needs opentelemetry-api >= 1.30; {_version('opentelemetry-api') or 'an older one'} is "
+            "there; pip install --upgrade 'hpfracc-nn[otel]'.",
+            name="opentelemetry",
+        )
+
+
+def missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """Return what says how to install what is not there, or `error` itself where that is another package."""
     if (error.name or "").split(".")[0] != "opentelemetry":
         return error
     return ModuleNotFoundError(
@@ -312,9 +252,9 @@ def _missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
     )
 
 
-def _version() -> str:
+def _version(package: str = "hpfracc-nn") -> str:
     try:
-        return metadata.version("hpfracc-nn")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
 
@@ -360,10 +300,3 @@ def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dic
 
 def _nanoseconds(seconds: float) -> int:
     return int(1e9 * seconds)
-
-
-def _sum(counters: Iterator[Counter[Any]]) -> Counter[Any]:
-    found: Counter[Any] = Counter()
-    for counter in counters:
-        found.update(counter)
-    return found

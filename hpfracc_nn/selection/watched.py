@@ -1,16 +1,32 @@
 """What metrics read of managers, and what remains of those that are gone."""
 
+import os
+import threading
 import weakref
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpfracc_nn.selection.budget import Budget
 from hpfracc_nn.selection.tally import Tally, Use
 
 if TYPE_CHECKING:
     from hpfracc_nn.selection.chronicle import Chronicle
+
+
+lock = (
+    threading.RLock()
+)  # of all rolls; a manager's own may be held by whoever asks for it, and none is asked for inside
+
+
+def _after_fork() -> None:
+    global lock
+    lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
 
 
 @dataclass(frozen=True, eq=False)
@@ -20,6 +36,11 @@ class Watched:
     manager: "weakref.ref[Chronicle]"
     tally: Tally
     budget: Budget
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its counts are final: the manager goes before the last of its sites."""
+        return self.manager() is None and not self.tally.open
 
     def uses(self) -> Counter[Use]:
         """Return consultations by operation, kernel and direction."""
@@ -76,3 +97,62 @@ class Gone:
     def explored(self) -> float:
         """Return the seconds that trials cost."""
         return self._explored
+
+
+class Roll:
+    """The managers of which metrics are read, each once, and what those had counted that are gone."""
+
+    def __init__(self) -> None:
+        self._watched: list[Watched] = []
+        self._gone = Gone()
+
+    def __iter__(self) -> Iterator[Watched]:
+        """Return those that are not added up yet."""
+        with lock:
+            return iter(list(self._watched))
+
+    def add(self, manager: "Chronicle") -> None:
+        """Read a manager from now on."""
+        with lock:
+            self._settle()
+            self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
+
+    def remove(self, manager: "Chronicle") -> None:
+        """Read it no more."""
+        with lock:
+            self._watched = [each for each in self._watched if each.manager() is not manager]
+
+    def sum(self, read: "Callable[[Watched | Gone], Counter[Any]]") -> Counter[Any]:
+        """Return what all have counted, also those that are gone."""
+        with lock:
+            self._settle()
+            alive = [(each, manager) for each in self._watched if (manager := each.manager()) is not None]
+            kept = {each for each, _ in alive}
+            found = total([read(self._gone), *(read(each) for each in self._watched if each not in kept)])
+        for each, _ in alive:  # they ask for the manager's lock; held here, it cannot go meanwhile
+            found.update(read(each))
+        return found
+
+    def explored(self) -> float:
+        """Return the seconds that all trials cost."""
+        with lock:
+            self._settle()
+            return self._gone.explored() + sum(each.explored() for each in self._watched)
+
+    def _settle(self) -> None:
+        """Add up the managers that are gone, so that they need not be kept."""
+        left = []
+        for each in self._watched:
+            if each.is_over:
+                self._gone.add(each)
+            else:
+                left.append(each)
+        self._watched = left
+
+
+def total(counters: Iterable[Mapping[Any, int]]) -> Counter[Any]:
+    """Return the sum of several counts."""
+    found: Counter[Any] = Counter()
+    for counter in counters:
+        found.update(counter)
+    return found

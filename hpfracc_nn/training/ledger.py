@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, fields, replace
+from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from typing import Any
 
 from hpfracc_nn.selection import Plan, ReportRow, Site
@@ -10,34 +10,51 @@ from hpfracc_nn.selection.journal import MOST_LOOKS, Look
 from hpfracc_nn.selection.reporting import Counts, row_of, shared
 
 SCHEMA = 2
+MOST_ROWS = 1024  # of a table; what was consulted least beyond them is summed by module and kernel
+OTHERS = "others"  # in place of a workload, in the row of such a sum
 
 Key = tuple[Any, ...]  # name, kernel, then the workload's fields: what tells two rows apart
 
 
 @dataclass(slots=True)
 class Watched:
-    """A plan of one site, and the counts of it that are not to be counted."""
+    """A plan of one site, and the counts of it that are not to be counted.
+
+    One that stands for others that were let go has their counts as well: `past` is less by them. `seen` is what was
+    logged already, or is not to be logged. `is_sum` says that the others had other workloads.
+    """
 
     name: str
     plan: Plan
     past: Counts
+    seen: Counts = field(default_factory=Counts)
+    is_sum: bool = False
 
     def counts(self) -> Counts:
         """Return what the plan counted since."""
         return Counts.of(self.plan).minus(self.past)
+
+    def key(self) -> Key:
+        """Return what its row is found by."""
+        kernel = self.plan.kernel.name
+        return (self.name, kernel, OTHERS) if self.is_sum else (self.name, kernel, *astuple(self.plan.workload))
 
 
 class Ledger:
     """Counts the consultations of some sites, by site and plan.
 
     A plan that is replaced while it is watched keeps its row. Rows are named by the names given to
-    `attach`, so two sites with one label stay apart.
+    `attach`, so two sites with one label stay apart. What sites let go is summed, and of many rows the least consulted
+    are, so that neither grows with the number of workloads.
     """
 
     def __init__(self) -> None:
         self._sites: dict[str, Site] = {}
         self._watched: dict[Plan, Watched] = {}
-        self._paused: dict[Plan, Counts] = {}
+        self._paused: dict[Plan, Counts] | None = None
+        self._aside: dict[Plan, Counts] | None = None
+        self._leaving: dict[str, tuple[Plan, ...]] = {}
+        self._sums: dict[Key, Watched] = {}
         self._past: dict[Key, ReportRow] = {}
 
     def attach(self, sites: Mapping[str, Site]) -> None:
@@ -53,29 +70,58 @@ class Ledger:
         for site in self._sites.values():
             site.unfollow(self)
         self._past = self._collected()
-        self._sites, self._watched, self._paused = {}, {}, {}
+        self._sites, self._watched, self._paused, self._aside = {}, {}, None, None
+        self._leaving, self._sums = {}, {}
 
     def retiring(self, site: Site, plans: tuple[Plan, ...]) -> None:
-        """Keep the plans that a site lets go; the site calls it."""
+        """Keep the counts of plans that a site lets go; the site calls it.
+
+        Those that it let go the time before are summed: of the last ones a backward pass may still be counted.
+        """
         for name, each in self._sites.items():
             if each is site:
                 self._add(name, plans, count=True)
+                for plan in self._leaving.get(name, ()):
+                    if plan in self._watched:  # not so where two names have one site
+                        self._sum(self._watched.pop(plan))
+                self._leaving[name] = plans
 
     def pause(self) -> None:
         """Leave out the calls from here to `resume`."""
         self._watch(count=True)
-        self._paused = {plan: watched.counts() for plan, watched in self._watched.items()}
+        self._paused = {watched.plan: watched.counts() for watched in self._every()}
 
     def resume(self) -> None:
         """Count again."""
         self._watch(count=True)
-        for plan, watched in self._watched.items():
-            watched.past = Counts.of(plan).minus(self._paused.get(plan, Counts()))
+        paused, self._paused = self._paused or {}, None
+        for watched in self._every():
+            watched.past = Counts.of(watched.plan).minus(paused.get(watched.plan, Counts()))
+
+    def set_aside(self) -> None:
+        """Count the calls from here to `take_up` in the rows, and in nothing that is logged by the step."""
+        self._watch(count=True)
+        self._aside = {watched.plan: watched.counts() for watched in self._every()}
+
+    def take_up(self) -> None:
+        """Log what is called from here on."""
+        self._watch(count=True)
+        aside, self._aside = self._aside, None
+        for watched in self._every() if aside is not None else []:
+            watched.seen = watched.seen.plus(watched.counts()).minus((aside or {}).get(watched.plan, Counts()))
 
     def look(self) -> list[Watched]:
-        """Return every plan with its counts since `attach`."""
+        """Return every plan, or sum of plans, with its counts since `attach`."""
         self._watch(count=True)
-        return list(self._watched.values())
+        return self._every()
+
+    def most_consulted(self) -> str:
+        """Return the name of the kernel that was consulted most, "" where none was."""
+        calls: dict[str, int] = {}
+        for each in self.look():
+            calls[each.plan.kernel.name] = calls.get(each.plan.kernel.name, 0) + each.counts().calls
+        most = max(calls, key=calls.__getitem__, default="")
+        return most if calls.get(most) else ""
 
     def rows(self) -> list[ReportRow]:
         """Return one row per site and workload that was consulted, the most consulted first within a site.
@@ -94,7 +140,7 @@ class Ledger:
 
     def load(self, state: Mapping[str, Any]) -> bool:
         """Count on from `state`; return False, and change nothing, if it is of another schema."""
-        names = {field.name for field in fields(ReportRow)}
+        names = {each.name for each in fields(ReportRow)}
         rows = state.get("rows", [])
         if state.get("schema") != SCHEMA or any(set(line["row"]) != names for line in rows):
             return False
@@ -110,12 +156,31 @@ class Ledger:
             if plan not in self._watched:
                 self._watched[plan] = Watched(name, plan, Counts() if count else Counts.of(plan))
 
+    def _every(self) -> list[Watched]:
+        return [*self._watched.values(), *self._sums.values()]
+
+    def _sum(self, gone: Watched) -> None:
+        """Let another plan of the same row stand for one that is gone."""
+        key = gone.key()
+        if key not in self._sums and len(self._sums) >= MOST_ROWS:
+            gone.is_sum = True
+            key = gone.key()
+        kept = self._sums.setdefault(key, gone)
+        if kept is gone:
+            return
+        kept.past = kept.past.minus(gone.counts())
+        kept.seen = kept.seen.plus(gone.seen)
+        for counts in (self._paused, self._aside):
+            if counts is not None:
+                counts[kept.plan] = counts.get(kept.plan, Counts()).plus(counts.pop(gone.plan, Counts()))
+
     def _collected(self) -> dict[Key, ReportRow]:
         rows = dict(self._past)
         for each in self.look():
-            key = (each.name, each.plan.kernel.name, *astuple(each.plan.workload))
-            rows[key] = _added(rows.get(key), row_of(each.name, each.plan, each.counts()))
-        return rows
+            row = row_of(each.name, each.plan, each.counts())
+            key = each.key()
+            rows[key] = _added(rows.get(key), replace(row, workload=OTHERS) if each.is_sum else row)
+        return _shortened(rows)
 
 
 class Steps:
@@ -144,6 +209,24 @@ def shares(calls: Iterable[tuple[str, int]]) -> dict[str, float]:
         totals[name] = totals.get(name, 0) + count
     whole = sum(totals.values())
     return {name: count / whole if whole else 0.0 for name, count in totals.items()}
+
+
+def _shortened(rows: dict[Key, ReportRow]) -> dict[Key, ReportRow]:
+    """Return as many rows as there may be; those consulted least are one for each module and kernel.
+
+    Such a row has the times of the one of them that was consulted most.
+    """
+    if len(rows) <= MOST_ROWS:
+        return rows
+    ranked = sorted(rows, key=lambda key: (rows[key].workload == OTHERS, rows[key].counts.calls), reverse=True)
+    kept = set(ranked[:MOST_ROWS])
+    found = {key: row for key, row in rows.items() if key in kept}
+    for key in ranked[MOST_ROWS:]:
+        place = (*key[:2], OTHERS)
+        past = found.get(place)
+        row = replace(rows[key], workload=OTHERS)
+        found[place] = row if past is None else replace(past, **past.counts.plus(row.counts)._asdict())
+    return found
 
 
 def _added(past: ReportRow | None, row: ReportRow) -> ReportRow:

@@ -55,9 +55,9 @@ class Recent:
     counts: Counts
 
 
-def recent(watched: Iterable[Watched], before: Mapping[Plan, Counts]) -> list[Recent]:
-    """Return what each plan did since its counts were those of `before`."""
-    return [Recent(each.name, each.plan, each.counts().minus(before.get(each.plan, Counts()))) for each in watched]
+def recent(watched: Iterable[Watched]) -> list[Recent]:
+    """Return what each plan did since it was seen."""
+    return [Recent(each.name, each.plan, each.counts().minus(each.seen)) for each in watched]
 
 
 def scalars(found: list[Recent], spent: Spent, batches: int, quarantined: int) -> dict[str, float]:

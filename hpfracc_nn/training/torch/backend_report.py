@@ -2,6 +2,7 @@
 
 import logging
 import sys
+import time
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -11,9 +12,8 @@ from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from torch import nn
 
 from hpfracc_nn.analytics import History
-from hpfracc_nn.selection import Plan, ReportRow, Site, probe
-from hpfracc_nn.selection.reporting import Counts
-from hpfracc_nn.selection.telemetry import enable_otlp
+from hpfracc_nn.selection import ReportRow, Site, probe
+from hpfracc_nn.selection.otlp import enable_otlp
 from hpfracc_nn.selection.workload import is_host
 from hpfracc_nn.training import summary
 from hpfracc_nn.training import table as tables
@@ -23,6 +23,7 @@ from hpfracc_nn.training.torch.steering import Steering
 
 log = logging.getLogger(__name__)
 
+BAR_SECONDS = 1.0  # between two looks for what the progress bar says
 TABLES = ("auto", "rich", "plain", None)
 
 
@@ -33,8 +34,8 @@ class BackendReport(Callback):
     nothing is learnt either. At the end of `fit` rank zero prints a table of its own calls, gives it to TensorBoard as
     text and to Weights & Biases as a table, and TensorBoard gets four figures: which kernel at which size, predicted
     against measured times, each kernel's part of the calls by step, and a timeline of choices, changes and failures.
-    Every `log_every_n_steps` steps each logger gets, under "BackendReport/" (or the logger's own separator), of the
-    steps since the last time:
+    Every `log_every_n_steps` steps, and at the end of `fit` for those that are left, each logger gets, under
+    "BackendReport/" (or the logger's own separator), of the steps since the last time, without validation:
 
     - `share/<backend>`: part of the consultations;
     - `select_per_step`: consultations per batch;
@@ -56,7 +57,7 @@ class BackendReport(Callback):
             epoch, a number after each that many batches, "fit" not at all.
         table: "rich", "plain", "auto" for rich where it is installed, None for no table.
         figures: Whether TensorBoard gets figures; they need matplotlib.
-        otel: Where an OpenTelemetry collector listens, such as "http://localhost:4318"; see `telemetry.enable_otlp`.
+        otel: Where an OpenTelemetry collector listens, such as "http://localhost:4318"; see `enable_otlp`.
             None leaves it to the process.
         sync_plans: Whether several processes share the trials and what comes of them.
         freeze_after: The step of the optimizer from which on nothing more is tried or learnt, until the trainer ends.
@@ -109,6 +110,7 @@ class BackendReport(Callback):
         self._steps = Steps()
         self._warned = False
         self._watching = False
+        self._bar_before: dict[str, Any] = {}
         self._begin()
 
     @property
@@ -127,8 +129,9 @@ class BackendReport(Callback):
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._end()
         bar = trainer.progress_bar_callback
-        if bar is not None:
-            vars(bar).pop("get_metrics", None)
+        if bar is not None and vars(bar).get("get_metrics") == self._bar_metrics:
+            del bar.get_metrics
+            vars(bar).update(self._bar_before)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         self.teardown(trainer, pl_module, "fit")
@@ -141,10 +144,17 @@ class BackendReport(Callback):
             self._exchange = exchange.Exchange(self._steering.managers)
         bar = trainer.progress_bar_callback
         if self.prog_bar and bar is not None:
+            self._bar_before = {name: value for name, value in vars(bar).items() if name == "get_metrics"}
+            self._bar_says, self._bar_due = "", 0.0
             bar.get_metrics = self._bar_metrics  # type: ignore[method-assign]
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._watch(pl_module)
+        if trainer.state.fn == "fit" and not trainer.sanity_checking:
+            self._ledger.set_aside()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._ledger.take_up()
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._watch(pl_module)
@@ -159,6 +169,9 @@ class BackendReport(Callback):
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._steering.learn_again()
         self._ledger.resume()
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        self._freeze(trainer.global_step)  # a resumed run may be beyond that step
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -182,6 +195,8 @@ class BackendReport(Callback):
 
     @rank_zero_only
     def on_fit_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        if trainer.loggers and self._batches:
+            self._log_scalars(trainer, max(0, trainer.fit_loop.epoch_loop._batches_that_stepped - 1))
         self._publish(trainer)
 
     def state_dict(self) -> dict[str, Any]:
@@ -210,7 +225,7 @@ class BackendReport(Callback):
     def _begin(self) -> None:
         """Let what is logged begin here."""
         self._batches = 0
-        self._logged: dict[Plan, Counts] = {}
+        self._is_frozen = False
         self._spent = summary.Spent.of(self._steering.managers)
         self._steps = Steps()
 
@@ -225,7 +240,12 @@ class BackendReport(Callback):
     def _after_step(self, step: int) -> None:
         if self._exchange is not None and exchange.is_due(step):
             self._pool()
-        if self.freeze_after is not None and step >= self.freeze_after:
+        self._freeze(step)
+
+    def _freeze(self, step: int) -> None:
+        """Let nothing be learnt from the step on that was asked for; once, for someone may ask for it later."""
+        if self.freeze_after is not None and step >= self.freeze_after and not self._is_frozen:
+            self._is_frozen = True
             self._steering.stop_learning("frozen")
 
     def _pool(self) -> None:
@@ -238,12 +258,13 @@ class BackendReport(Callback):
 
     def _log_scalars(self, trainer: pl.Trainer, step: int) -> None:
         watched, managers = self._ledger.look(), self._steering.managers
-        found, spent = summary.recent(watched, self._logged), summary.Spent.of(managers)
+        found, spent = summary.recent(watched), summary.Spent.of(managers)
         quarantined = sum(each.quarantined().total() for each in managers)
         values = summary.scalars(found, spent.since(self._spent), self._batches, quarantined)
         publishing.log_scalars(trainer.loggers, type(self).__name__, values | _free_memory(found), step)
         self._steps.add(step, watched)
-        self._logged = {each.plan: each.counts() for each in watched}
+        for each in watched:
+            each.seen = each.counts()
         self._spent, self._batches = spent, 0
 
     def _publish(self, trainer: pl.Trainer) -> None:
@@ -262,12 +283,14 @@ class BackendReport(Callback):
 
     def _bar_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         bar = trainer.progress_bar_callback
-        rows = self.rows()
-        metrics: dict[str, Any] = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
-        if rows:
-            most = max(rows, key=lambda row: row.share)
-            metrics["backend"] = f"{most.backend}/{most.algorithm}"
-        return metrics
+        if "get_metrics" in self._bar_before:
+            metrics = self._bar_before["get_metrics"](trainer, pl_module)
+        else:
+            metrics = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
+        if not self._bar_says or time.monotonic() >= self._bar_due:  # a bar may ask after each batch
+            self._bar_says = self._ledger.most_consulted()
+            self._bar_due = time.monotonic() + BAR_SECONDS
+        return metrics | {"backend": self._bar_says} if self._bar_says else metrics
 
 
 def fractional_sites(module: nn.Module) -> dict[str, Site]:

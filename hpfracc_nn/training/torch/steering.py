@@ -3,9 +3,9 @@
 import logging
 import os
 from collections.abc import Iterable
-from typing import Literal
 
 from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.selection.settings import Mode
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,9 @@ class Steering:
 
     def __init__(self, wisdom: str | None = None):
         self._wisdom = wisdom
-        self._before: list[tuple[BackendManager, str | os.PathLike[str]]] = []  # with their wisdom
-        self._stopped: list[BackendManager] = []
+        # With the wisdom that each had, and the one that it was given.
+        self._before: list[tuple[BackendManager, str | os.PathLike[str], str | os.PathLike[str]]] = []
+        self._stopped: list[tuple[BackendManager, Mode]] = []  # with the mode that each was given
         self._waiting: list[str] = []
         self.managers: list[BackendManager] = []
 
@@ -33,33 +34,36 @@ class Steering:
         self.managers = list(managers)
         if self._wisdom is not None:
             for manager in self.managers:
-                self._before.append((manager, manager.settings.wisdom))
+                before = manager.settings.wisdom
                 manager.configure(wisdom=self._wisdom)
+                self._before.append((manager, before, manager.settings.wisdom))
         for text in self._waiting:
             for manager in self.managers:
                 _tell(manager, text)
         self._waiting = []
 
     def leave(self) -> None:
-        """Give the managers back as they were; what they have learnt is saved first."""
+        """Give the managers back as they were, but for what someone else has configured; what they learnt is saved."""
         self.learn_again()
         for manager in self.managers if self._before else []:
             manager.save()
-        for manager, wisdom in self._before:
-            manager.configure(wisdom=wisdom)
+        for manager, before, given in self._before:
+            if manager.settings.wisdom == given:
+                manager.configure(wisdom=before)
         self._before = []
 
-    def stop_learning(self, mode: Literal["prior", "frozen"]) -> None:
+    def stop_learning(self, mode: Mode) -> None:
         """Let those that learn go by `mode` instead, until `learn_again`."""
         for manager in self.managers:
             if manager.settings.mode == "learn":
                 manager.configure(mode=mode)
-                self._stopped.append(manager)
+                self._stopped.append((manager, mode))
 
     def learn_again(self) -> None:
-        """Let those learn that did before."""
-        for manager in self._stopped:
-            manager.configure(mode="learn")
+        """Let those learn that did before, but for those that someone else has given another mode."""
+        for manager, mode in self._stopped:
+            if manager.settings.mode == mode:
+                manager.configure(mode="learn")
         self._stopped = []
 
     def learnt(self) -> list[str]:
