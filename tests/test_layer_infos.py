@@ -42,7 +42,14 @@ def inputs_of(case: LayerCase) -> Any:
 
 
 INFOS = {case.id: ModuleInfo(case.layer, module_inputs_func=inputs_of(case)) for case in all_cases()}
-every_info = pytest.mark.parametrize("info", INFOS.values(), ids=INFOS.keys())
+FIRST = {case.layer: case.id for case in reversed(all_cases())}  # in the fast suite; the others in the slow one
+every_info = pytest.mark.parametrize(
+    "info",
+    [
+        pytest.param(info, marks=() if name == FIRST[info.module_cls] else pytest.mark.slow, id=name)
+        for name, info in INFOS.items()
+    ],
+)
 every_dtype = pytest.mark.parametrize("dtype", INFOS[next(iter(INFOS))].dtypes, ids=str)
 
 

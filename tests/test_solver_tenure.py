@@ -244,6 +244,7 @@ def test_the_states_at_all_steps_may_be_written_to(adjoint):
     assert_same(torch.autograd.grad(model(start(), TS).mul_(2).square().sum(), parameters), expected)
 
 
+@pytest.mark.slow
 def test_graphs_of_earlier_calls_are_let_go():
     f = Field()
     gc.collect()

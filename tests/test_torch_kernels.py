@@ -47,7 +47,12 @@ OPERATORS = [
     CaputoFabrizio(0.4, unit=20.0),  # one state, and no exact lag but 0
     TemperedRiemannLiouville(0.6, rate=0.1),
 ]
-every_operator = pytest.mark.parametrize("definition", OPERATORS, ids=repr)
+RARER = {Caputo(1.5), RiemannLiouville(1.7, scheme="l1_2"), GrunwaldLetnikov(0.6), RiemannLiouvilleIntegral(1.6)}
+every_operator = pytest.mark.parametrize(
+    "definition",
+    [pytest.param(each, marks=pytest.mark.slow) if each in RARER else each for each in OPERATORS],
+    ids=repr,
+)
 
 
 def backward_of(forced: Forced, x: Tensor, g: Tensor, definition: Definition, dim: int = -1) -> Tensor:
