@@ -2,11 +2,11 @@
 
     python benchmarks/sde.py [--group NAME ...] [--quick] [--output DIR]
 
-Groups: `classical` (alpha = 1, Euler: forward and training, against a plain loop and torchsde, where it is installed,
-and against the evaluations of drift and diffusion alone), `volterra` (alpha = 0.7: against a plain loop over the whole
-past and against backpropagation through 16 exponentials), `gradient` (how far the gradient of an adjoint is from that
-of the numbers that were computed), `memory` (peak memory of a fresh process at two numbers of steps). All by default. A
-network 8-64-64-8, diagonal noise, float32, one thread. Medians of interleaved rounds in one process.
+Groups: `classical` (alpha = 1, Euler: forward and training, against a plain loop, torchsde and diffrax, where they are
+installed, and against the evaluations of drift and diffusion alone), `volterra` (alpha = 0.7: against a plain loop over
+the whole past and against backpropagation through 16 exponentials), `gradient` (how far the gradient of an adjoint is
+from that of the numbers that were computed), `memory` (peak memory of a fresh process at two numbers of steps). All by
+default. A network 8-64-64-8, diagonal noise, float32, one thread. Medians of interleaved rounds in one process.
 """
 
 from __future__ import annotations
@@ -209,6 +209,12 @@ def fill_classical(table: Table, allocator: str, quick: bool) -> None:
         passes["forward"]["torchsde"] = forward(lambda: peer(sde, n, False))
         for name in ("torchsde", "torchsde adjoint"):
             passes["forward and backward"][name] = CALLS[name](sde, n)
+    if find_spec("diffrax") is None:
+        table.note("diffrax is not installed.")
+    else:
+        compiled = import_module("sde_diffrax").calls(sde.net, sde.scale, start(256), n)
+        for calls, call in zip(passes.values(), compiled, strict=True):
+            calls["diffrax, compiled"] = call
     for part, calls in passes.items():
         times = interleaved(calls, 3 if quick else 7, budget=60)
         for name in calls:

@@ -155,6 +155,7 @@ REFUSALS = {
 LATER = ["switched off", "does not load"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["not installed", *(pytest.param(how, marks=pytest.mark.slow) for how in LATER)])
 def test_where_numba_is_no_use_the_others_compute_and_it_says_why(how: str) -> None:
     before, reason = REFUSALS[how]

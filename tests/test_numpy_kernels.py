@@ -103,6 +103,7 @@ def test_a_kernel_is_the_dense_matrix_at_every_size_order_and_layout(
         assert_is_the_matrix(kernel, kind(alpha, scheme), n, 2, width)
 
 
+@pytest.mark.slow
 @every_kernel
 @every_operator
 def test_a_kernel_is_the_dense_matrix_over_many_chunks(kernel: Kernel, definition: Definition) -> None:

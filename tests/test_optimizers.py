@@ -51,6 +51,7 @@ def test_at_alpha_1_it_is_the_base_optimizer_bit_for_bit(cls, dtype):
             torch.testing.assert_close(dict(ours.state[p]), dict(theirs.state[q]), rtol=0, atol=0)
 
 
+@pytest.mark.slow
 @every_open_kind
 @every_class
 def test_near_alpha_1_the_difference_is_linear_in_1_minus_alpha(cls, options):

@@ -92,6 +92,7 @@ def test_single_precision_keeps_six_digits_in_every_kernel(kernel: Kernel, n: in
     assert {name: wrong for name, wrong in found.items() if wrong} == {}
 
 
+@pytest.mark.slow
 @every_length
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @pytest.mark.parametrize("alpha", LEARNED_ALPHAS)

@@ -100,6 +100,7 @@ def test_a_kernel_and_its_adjoint_are_the_dense_matrix_and_its_transpose(
     tally.check()
 
 
+@pytest.mark.slow
 @every_kernel_always
 @every_operator
 def test_a_kernel_is_the_dense_matrix_over_many_chunks(forced: Forced, definition: Definition) -> None:

@@ -50,6 +50,7 @@ def test_the_gradient_is_the_derivative():
         torch.testing.assert_close(gradient, derivative.sum() if gradient.ndim == 0 else derivative)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "values", [pytest.param(REAL, id="real"), pytest.param(COMPLEX, id="complex", marks=pytest.mark.slow)]
 )
