@@ -22,7 +22,12 @@ from hpfracc_nn.training.torch.backend_report import fractional_sites
 from tests.layer_cases import LayerCase, all_cases, arrays, mapped, tensors
 
 CASES = all_cases()
-each = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+every = pytest.mark.parametrize("case", CASES, ids=[case.id for case in CASES])
+FIRST = {case.layer: case for case in reversed(CASES)}  # in the fast suite; the formula is tested on all
+each = pytest.mark.parametrize(
+    "case",
+    [pytest.param(c, marks=() if c is FIRST[c.layer] else pytest.mark.slow, id=c.id) for c in CASES],
+)
 STREAMING = [case for case in CASES if case.time is not None]
 streaming = pytest.mark.parametrize("case", STREAMING, ids=[case.id for case in STREAMING])
 LIMITED = [case for case in CASES if case.limit is not None]
@@ -91,7 +96,7 @@ def test_every_layer_has_a_case() -> None:
     assert not missing
 
 
-@each
+@every
 @pytest.mark.parametrize("number", [0, 1, 2])
 @torch.no_grad()
 def test_it_computes_the_formula_of_its_docstring(case: LayerCase, number: int) -> None:
