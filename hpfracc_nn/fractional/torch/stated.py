@@ -16,7 +16,9 @@ class Stated(nn.Module):
 
     def stated(self) -> dict[str, Any]:
         """Return the numbers by their names: plain Python values, which a file of weights alone may hold."""
-        raise NotImplementedError
+        raise NotImplementedError(
+            f"{type(self).__name__}.stated: it has none; return a dict of what the parameters need."
+        )
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
         super()._save_to_state_dict(destination, prefix, keep_vars)
