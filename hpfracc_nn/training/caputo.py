@@ -1,0 +1,51 @@
+"""Directions made of Caputo's derivative of the loss along the way of the parameters; for reproducing papers.
+
+`caputo` is the closed form with the previous point as moving terminal, first term of the series:
+
+    direction_t = gradient_t * abs(theta_t - theta_(t-1))**(1 - alpha) / Gamma(2 - alpha)
+
+Its only limits are points where the gradient is zero, but near them the steps shrink with the distance that the last
+one went, and it stalls. A tensor that did not move at all, as under a learning rate of 0, takes the gradient as it is,
+as at the first step, or it would stay for good. Source: Wei, Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
+
+`caputo_terminal` is Caputo's derivative from the fixed terminal 0, along the straight line from there to theta:
+
+    direction = abs(theta)**(1 - alpha) / Gamma(1 - alpha) * integral_0^1 gradient(s theta) (1 - s)**-alpha ds
+
+by Gauss-Jacobi quadrature, whose nodes and weights are the eigenvalues, and squares of the eigenvectors' first entries, of
+a small matrix (Golub & Welsch, Math. Comp. 23 (1969) 221). Where the loss is a sum over coordinates this is the derivative in each coordinate. It
+vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2 / 2. A step takes the gradients at
+`NODES` more points, from the closure. Source: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import roots_jacobi
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+NODES = 8  # exact for gradients that are polynomials of degree 15 along the line
+
+
+def quadrature(alpha: float) -> tuple[np.ndarray, np.ndarray]:
+    """Return nodes in (0, 1) and weights of sum 1 for integrals with (1 - s)**-alpha, alpha < 1: two of shape [8]."""
+    nodes, weights = roots_jacobi(NODES, -alpha, 0.0)
+    return (1 + nodes) / 2, weights / np.sum(weights)
+
+
+def recurrence(alpha: Array, xp: Namespace) -> tuple[Array, Array]:
+    """Return diagonal and off-diagonal of the symmetric matrix whose eigenvalues are the nodes, also at alpha = 1.
+
+    There the first entry is by itself: one node at 1 has all the weight. Those of the Jacobi polynomials for
+    (1 - x)**-alpha on (-1, 1), moved to (0, 1).
+
+    Shapes: alpha [*c], result [*c, 8] and [*c, 7].
+    """
+    a = xp.asarray(alpha)[..., None]
+    k = xp.constant(np.arange(1.0, NODES), a)
+    even = 2 * k - a
+    diagonal = xp.concat([a / (2 - a), -(a**2) / (even * (even + 2))])
+    later = 4 * k[1:] ** 2 * (k[1:] - a) ** 2 / (even[..., 1:] ** 2 * (even[..., 1:] ** 2 - 1))
+    squares = xp.concat([4 * (1 - a) / ((2 - a) ** 2 * (3 - a)), later])  # a factor 1 - a less: it would be 0 / 0
+    return (1 + diagonal) / 2, squares**0.5 / 2
