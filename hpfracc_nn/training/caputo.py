@@ -21,31 +21,32 @@ vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import roots_jacobi
 
-from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
 NODES = 8  # exact for gradients that are polynomials of degree 15 along the line
 
 
 def quadrature(alpha: float) -> tuple[np.ndarray, np.ndarray]:
-    """Return nodes in (0, 1) and weights of sum 1 for integrals with (1 - s)**-alpha, alpha < 1: two of shape [8]."""
-    nodes, weights = roots_jacobi(NODES, -alpha, 0.0)
-    return (1 + nodes) / 2, weights / np.sum(weights)
+    """Return nodes in (0, 1] and weights of sum 1 for integrals with (1 - s)**-alpha: two of shape [8]."""
+    nodes, vectors = np.linalg.eigh(jacobi_matrix(alpha, NUMPY))
+    return nodes, vectors[0] ** 2
 
 
-def recurrence(alpha: Array, xp: Namespace) -> tuple[Array, Array]:
-    """Return diagonal and off-diagonal of the symmetric matrix whose eigenvalues are the nodes, also at alpha = 1.
+def jacobi_matrix(alpha: Array, xp: Namespace) -> Array:
+    """Return the symmetric matrix whose eigenvalues are the nodes, and whose first entries of eigenvectors the weights'.
 
-    There the first entry is by itself: one node at 1 has all the weight. Those of the Jacobi polynomials for
-    (1 - x)**-alpha on (-1, 1), moved to (0, 1).
+    At alpha = 1 its first row holds nothing but a 1 on the diagonal: that node has all the weight.
 
-    Shapes: alpha [*c], result [*c, 8] and [*c, 7].
+    Shapes: alpha [*c], result [*c, 8, 8].
     """
     a = xp.asarray(alpha)[..., None]
     k = xp.constant(np.arange(1.0, NODES), a)
     even = 2 * k - a
-    diagonal = xp.concat([a / (2 - a), -(a**2) / (even * (even + 2))])
+    diagonal = xp.concat([a / (2 - a), -(a**2) / (even * (even + 2))])  # of Jacobi's polynomials on (-1, 1)
     later = 4 * k[1:] ** 2 * (k[1:] - a) ** 2 / (even[..., 1:] ** 2 * (even[..., 1:] ** 2 - 1))
-    squares = xp.concat([4 * (1 - a) / ((2 - a) ** 2 * (3 - a)), later])  # a factor 1 - a less: it would be 0 / 0
-    return (1 + diagonal) / 2, squares**0.5 / 2
+    first = 4 * (1 - a) / ((2 - a) ** 2 * (3 - a))  # without the factor 1 - a that would make it 0 / 0
+    beside = xp.concat([first, later, 0 * a]) ** 0.5
+    above, below = (xp.constant(np.eye(NODES, k=side), a) for side in (1, -1))
+    matrix = diagonal[..., None] * xp.constant(np.eye(NODES), a) + beside[..., None] * above + beside[..., None, :] * below
+    return (xp.constant(np.eye(NODES), a) + matrix) / 2

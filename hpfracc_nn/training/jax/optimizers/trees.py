@@ -1,0 +1,46 @@
+"""What transformations ask of the trees that they are given, and in which precision they compute."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.jax.namespace import Array
+
+Tree = Any  # of arrays, as the parameters
+
+
+def exact(values: Array) -> Any:
+    """Return the dtype in which sums of such values are formed: single precision or better."""
+    return jnp.promote_types(values.dtype, jnp.float32)
+
+
+def real(dtype: Any) -> Any:
+    """Return the dtype of the real part."""
+    return jnp.finfo(dtype).dtype
+
+
+def check_belongs(what: str, kept: Tree, updates: Tree) -> None:
+    """Raise unless what is kept is that of parameters with such updates."""
+    if jax.tree.structure(kept) != jax.tree.structure(updates):
+        raise ValueError(
+            f"the state holds {what} of a tree {jax.tree.structure(kept)}, and the updates are {jax.tree.structure(updates)}: "
+            "what is remembered belongs to the parameters that init was given; make a new state with init, or leave "
+            "parameters that have no gradient to optax.masked or optax.partition."
+        )
+    for held, update in zip(jax.tree.leaves(kept), jax.tree.leaves(updates), strict=True):
+        if held.shape != jnp.shape(update):
+            raise ValueError(
+                f"the state holds {what} of shape {held.shape}, and the gradient has shape {jnp.shape(update)}: what is "
+                "remembered belongs to the parameters that init was given; make a new state with init."
+            )
+
+
+def check_given(params: Tree, kind: str) -> None:
+    """Raise unless the parameters were given."""
+    if params is None:
+        raise ValueError(
+            f"scale_by_fractional(kind={kind!r}): needs the parameters; call update(updates, state, params)."
+        )

@@ -1,0 +1,132 @@
+"""torch's optimizers and optax's transformations go the same way: the same problem, noise and schedule, 200 steps.
+
+The problem is a quadratic with noise in its gradient. Every step of a run contracts differences, by the square root of
+the rate at which they vanish at worst, so that rounding does not grow: after a hundred steps it stands at what a few
+hundred additions of values of order 1 make.
+"""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+jax = pytest.importorskip("jax")
+optax = pytest.importorskip("optax")
+
+from jax import numpy as jnp  # noqa: E402
+
+from hpfracc_nn.training import (  # noqa: E402
+    AlphaSchedule,
+    FractionalAdam,
+    FractionalAdamW,
+    FractionalRMSprop,
+    FractionalSGD,
+)
+from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
+    averages,
+    fractional_adam,
+    fractional_adamw,
+    fractional_rmsprop,
+    fractional_sgd,
+)
+from hpfracc_nn.training.torch.optimizers import memories  # noqa: E402
+
+STEPS = 200
+TOLERANCE = {"float64": 1e-12, "float32": 5e-5}  # of the largest entry; float32: 200 steps of 10 roundings, 3 eps each
+BASES = {
+    "sgd": (FractionalSGD, fractional_sgd, {}, {}),
+    "nesterov": (FractionalSGD, fractional_sgd, *2 * ({"momentum": 0.8, "nesterov": True},)),
+    "decayed": (FractionalSGD, fractional_sgd, *2 * ({"weight_decay": 0.1},)),
+    "adam": (FractionalAdam, fractional_adam, *2 * ({"weight_decay": 0.1},)),
+    "adamw": (FractionalAdamW, fractional_adamw, *2 * ({"weight_decay": 0.1},)),
+    "rmsprop": (FractionalRMSprop, fractional_rmsprop, {}, {"decay": 0.99, "eps_in_sqrt": False}),
+}
+OPEN = [
+    {"kind": "integral", "memory": 10},
+    {"kind": "integral", "memory": "exponentials"},
+    {"kind": "difference", "memory": 4},
+    {"kind": "fcgd", "memory": 11},
+    {"kind": "caputo"},
+    {"kind": "caputo_terminal"},
+]
+FAST = [("adam", OPEN[1]), ("sgd", OPEN[0])]
+CASES = [
+    pytest.param(base, options, id=f"{base}-{'-'.join(map(str, options.values()))}")
+    if (base, options) in FAST
+    else pytest.param(base, options, id=f"{base}-{'-'.join(map(str, options.values()))}", marks=pytest.mark.slow)
+    for base in BASES
+    for options in OPEN
+]
+ALPHAS = {"constant": lambda step: 0.6 + 0 * step, "scheduled": lambda step: 1 - 0.004 * abs(step - 60)}
+LR = 0.05
+
+
+def problem():
+    """Return matrix [5, 5], minimiser and start [5], and noise [steps, 5]."""
+    rng = np.random.default_rng(0)
+    half = rng.standard_normal((5, 5)) / 5
+    return np.eye(5) + half @ half.T, rng.standard_normal(5), rng.standard_normal(5), rng.standard_normal((STEPS, 5))
+
+
+def by_torch(cls, dtype, alpha, options):
+    """Return the parameters after each step."""
+    matrix, best, start, noise = (torch.as_tensor(each, dtype=getattr(torch, dtype)) for each in problem())
+    x = torch.nn.Parameter(start)
+    optimizer = cls([x], lr=LR, **options)
+    schedule, way = AlphaSchedule(optimizer, alpha), []
+    for added in noise:
+
+        def closure(added=added):
+            x.grad = matrix @ (x.detach() - best) + added
+            return x.grad.sum()
+
+        optimizer.step(closure)
+        schedule.step() if len(way) < STEPS - 1 else None
+        way.append(x.detach().numpy().copy())
+    return np.stack(way)
+
+
+def by_jax(make, dtype, alpha, options):
+    """Return the parameters after each step."""
+    matrix, best, start, noise = (each.astype(dtype) for each in problem())
+    optimizer = make(LR, alpha=alpha, **options)
+
+    def value(x, added):
+        return (x - best) @ matrix @ (x - best) / 2 + added @ x
+
+    def step(carry, added):
+        x, state = carry
+        grads = matrix @ (x - best) + added
+        updates, state = optimizer.update(grads, state, x, value_fn=lambda x: value(x, added))
+        x = optax.apply_updates(x, updates)
+        return (x, state), x
+
+    return np.asarray(jax.jit(lambda *carry: jax.lax.scan(step, carry, noise))(start, optimizer.init(start))[1])
+
+
+def assert_same_way(base, options, dtype, schedule):
+    cls, make, theirs, ours = BASES[base]
+    alpha = ALPHAS[schedule]
+    found = by_jax(make, dtype, alpha, {**ours, **options})
+    expected = by_torch(cls, dtype, alpha, {**theirs, **options})
+    np.testing.assert_allclose(found, expected, rtol=0, atol=TOLERANCE[dtype] * np.abs(expected).max())
+
+
+@pytest.fixture(autouse=True)
+def draws(monkeypatch):
+    """Kind "fcgd" leaves out the same gradients in both."""
+    with jax.enable_x64(True):
+        lags = {past: np.asarray(jax.vmap(lambda step: averages._dropped(0, step, past))(jnp.arange(STEPS, dtype=jnp.int32))) for past in (10,)}
+    monkeypatch.setattr(memories, "dropped", lambda seed, stored, past: int(lags[past][stored]))
+
+
+@pytest.mark.parametrize("schedule", ["constant", pytest.param("scheduled", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("base", "options"), CASES)
+def test_both_go_the_same_way(base, options, schedule):
+    with jax.enable_x64(True):
+        assert_same_way(base, options, "float64", schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("base", "options"), CASES)
+def test_both_go_the_same_way_in_single_precision(base, options):
+    assert_same_way(base, options, "float32", "constant")
