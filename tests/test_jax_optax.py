@@ -2,6 +2,7 @@
 
 import math
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from hpfracc_nn.training.jax.optimizers.fractional import KINDS  # noqa: E402
 
 AVERAGES = [*(("memory", kind, 10) for kind in power_law.LAWS), ("exponentials", "integral", "exponentials")]
 every_average = pytest.mark.parametrize(("kind", "memory"), [each[1:] for each in AVERAGES])
-OPTIMIZERS = {
+OPTIMIZERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "sgd": (fractional_sgd, optax.sgd, {"momentum": 0.9, "nesterov": True}),
     "adam": (fractional_adam, optax.adam, {"b1": 0.8}),
     "adamw": (fractional_adamw, optax.adamw, {"weight_decay": 0.1}),
@@ -142,9 +143,7 @@ def test_a_step_at_alpha_1_drops_what_was_remembered(kind, memory):
     alpha = lambda count: jnp.where(count == 5, 1.0, 0.5)  # noqa: E731
     optimizer = optax.chain(scale_by_fractional(alpha, memory, kind), optax.scale(-0.1))
     start, state, updates = ran(optimizer, tree(0), jax.tree.map(lambda g: g[:6], gradients))
-    assert_trees_equal(
-        jax.tree.map(lambda u: u[5], updates), jax.tree.map(lambda g: -0.1 * g[5], gradients), rtol=1e-7
-    )
+    assert_trees_equal(jax.tree.map(lambda u: u[5], updates), jax.tree.map(lambda g: -0.1 * g[5], gradients), rtol=1e-7)
     rest = jax.tree.map(lambda g: g[6:], gradients)
     anew = optax.chain(scale_by_fractional(lambda count: jnp.asarray(0.5), memory, kind), optax.scale(-0.1))
     assert_trees_equal(ran(optimizer, start, rest, state)[0], ran(anew, start, rest)[0], rtol=1e-6)
@@ -243,9 +242,11 @@ def test_hyperparameters_are_injected_and_scheduled():
     """As with a function of the count; the number of steps is a hyperparameter of no effect."""
     params, gradients = tree(0), tree(1, np.float32, 8)
     alpha = optax.linear_schedule(0.3, 0.9, 6)
-    found = ran(optax.inject_hyperparams(fractional_adam, static_args="memory")(0.1, alpha=alpha, memory=4), params, gradients)
+    found = ran(
+        optax.inject_hyperparams(fractional_adam, static_args="memory")(0.1, alpha=alpha, memory=4), params, gradients
+    )
     expected = ran(fractional_adam(0.1, alpha=alpha, memory=4), params, gradients)
-    assert_trees_equal(found[0], expected[0], rtol=1e-5)  # of Adam's own numbers, traced in float32
+    assert_trees_equal(found[0], expected[0], rtol=2e-4)  # 1 - b2 of a b2 in float32 is right to 6e-5
 
 
 def test_a_memory_that_is_injected_is_that_of_the_state():
@@ -358,7 +359,7 @@ def test_a_state_is_laid_out_as_its_parameters_and_steps_alike(memory):
             u, state = step(g, state, p)
         assert {each.sharding for each in state[0][2]} == {p.sharding}
         updates.append(u)
-    np.testing.assert_allclose(*updates, rtol=1e-6)
+    np.testing.assert_allclose(updates[0], updates[1], rtol=1e-6)
 
 
 # What is refused.
@@ -420,7 +421,12 @@ def test_a_state_of_something_else_is_refused():
         (scale_by_fractional(0.5, 3), params, ValueError, "holds what memory=4 remembers and memory=3 was asked for"),
         (scale_by_fractional(0.5, "exponentials"), params, TypeError, "the state is a FractionalWindowState and"),
         (scale_by_fractional(0.5, 4), {"w": jnp.ones(2)}, ValueError, "past gradients of shape (3,), and the gradient"),
-        (scale_by_fractional(0.5, 4), {"w": None}, ValueError, "leave parameters that have no gradient to optax.masked"),
+        (
+            scale_by_fractional(0.5, 4),
+            {"w": None},
+            ValueError,
+            "leave parameters that have no gradient to optax.masked",
+        ),
     ]
     for optimizer, grads, error, message in refused:
         with pytest.raises(error, match=re.escape(message)):
@@ -433,7 +439,7 @@ def test_kinds_along_the_way_say_what_they_need():
         optimizer = scale_by_fractional(0.5, kind=kind)
         with pytest.raises(ValueError, match=re.escape("needs the parameters; call update(updates, state, params)")):
             optimizer.update(x, optimizer.init(x))
-    with pytest.raises(ValueError, match="kind='caputo_terminal'.: needs gradients at other points; pass value_fn"):
+    with pytest.raises(ValueError, match="needs gradients at other points; pass value_fn"):
         optimizer.update(x, optimizer.init(x), x)
 
 

@@ -48,5 +48,7 @@ def jacobi_matrix(alpha: Array, xp: Namespace) -> Array:
     first = 4 * (1 - a) / ((2 - a) ** 2 * (3 - a))  # without the factor 1 - a that would make it 0 / 0
     beside = xp.concat([first, later, 0 * a]) ** 0.5
     above, below = (xp.constant(np.eye(NODES, k=side), a) for side in (1, -1))
-    matrix = diagonal[..., None] * xp.constant(np.eye(NODES), a) + beside[..., None] * above + beside[..., None, :] * below
+    matrix = (
+        diagonal[..., None] * xp.constant(np.eye(NODES), a) + beside[..., None] * above + beside[..., None, :] * below
+    )
     return (xp.constant(np.eye(NODES), a) + matrix) / 2
