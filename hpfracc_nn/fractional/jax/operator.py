@@ -17,7 +17,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.jax import kernels, pytrees  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import differences as diff
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
@@ -124,9 +124,10 @@ def _on_other_sides(
 
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
-def _computed(
+def computed(
     call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None
 ) -> Array:
+    """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
     layout = call.layout
     ordered = x.astype(call.dtype)
     if layout.order is not None:
@@ -154,7 +155,7 @@ def _multiplied(kernel: Kernel, form: Any, d: Array, chunk: int | None) -> Array
 
 def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:
     plan.kernel.calls["run"] += 1
-    return _computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
+    return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
 
 
 _TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
