@@ -16,14 +16,16 @@ from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.precision import Counts, family_in_float64, in_float64
+from hpfracc_nn.fractional.jax.precision import family_in_float64, in_float64
 from hpfracc_nn.fractional.special import partials, rotation
+
+Orders = tuple[int, int, int]  # of a derivative in z, alpha and beta
 
 _CHUNK = 4096  # points at once, of which 39 complex numbers each are kept, 77 for complex z
 _ARRAYS = (np.ndarray, np.generic, list, tuple)  # what NumPy makes an array of; its numbers stay in float64
 
 
-def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Counts) -> Array:
+def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
     """Return E or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     given = [_numbers(owner, name, value) for name, value in (("z", z), ("alpha", alpha), ("beta", beta))]
@@ -32,23 +34,23 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Counts) -> Array:
     _check_traced(owner, *given[1:])
     dtype = jnp.result_type(*given, 1.0)
     shape = jnp.broadcast_shapes(*(jnp.shape(value) for value in given))
-    learned, fixed = [], [None, None, None]
+    learned: list[tuple[int, Array]] = []
+    fixed: list[Any] = [None, None, None]
     for index, value in enumerate(given):
         if isinstance(value, jax.Array):
             learned.append((index, value if value.ndim == 0 else jnp.broadcast_to(value, shape)))
         else:
             fixed[index] = np.asarray(value) if np.ndim(value) == 0 else np.broadcast_to(value, shape)
 
-    def family(counts: Counts) -> Any:
-        orders = list(derivative)
-        for (index, _), count in zip(learned, counts, strict=True):
-            orders[index] += count
+    def family(counts: tuple[int, ...]) -> Any:
+        more = dict(zip([index for index, _ in learned], counts, strict=True))
+        in_z, in_alpha, in_beta = (order + more.get(index, 0) for index, order in enumerate(derivative))
 
         def member(*arguments: Array) -> Array:
             every = list(fixed)
             for (index, _), argument in zip(learned, arguments, strict=True):
                 every[index] = argument
-            return _computed(*map(_double, every), shape=shape, derivative=tuple(orders))
+            return _computed(*map(_double, every), shape=shape, derivative=(in_z, in_alpha, in_beta))
 
         return member
 
@@ -57,7 +59,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Counts) -> Array:
 
 
 @partial(jax.jit, static_argnames=("shape", "derivative"))
-def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], derivative: Counts) -> Array:
+def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], derivative: Orders) -> Array:
     """Return a derivative of E in double precision, NaN where alpha or beta is outside its range."""
     alpha = jnp.where(partials.is_wrong_alpha(alpha), jnp.nan, alpha)
     beta = jnp.where(partials.is_wrong_beta(beta), jnp.nan, beta)
@@ -79,7 +81,7 @@ def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], de
     return jax.lax.map(of_chunk, chunks).reshape(-1)[: points.size].reshape(shape)
 
 
-def _combined(points: Array, alpha: Array, beta: Array, derivative: Counts) -> Array:
+def _combined(points: Array, alpha: Array, beta: Array, derivative: Orders) -> Array:
     options = partials.Options(block=points.size)
     total = jnp.zeros_like(points)
     for (power, m, n), c in partials.combination(derivative).items():
