@@ -45,6 +45,11 @@ def tree(seed, dtype=np.float32, *before):
     )
 
 
+def at_step(trees, step):
+    """Return what stands at a step of arrays that have one more axis."""
+    return jax.tree.map(lambda each: each[step], trees)
+
+
 def ran(optimizer, params, gradients, state=None):
     """Return parameters and state after stepping along given gradients, one after another, under scan."""
 
@@ -257,7 +262,7 @@ def test_a_memory_that_is_injected_is_that_of_the_state():
     state.hyperparams["alpha"] = jnp.asarray(0.25)
     updates, state = jax.jit(optimizer.update)(grads, state, params)
     assert_trees_equal(updates, jax.tree.map(lambda g: -0.1 * g, grads), rtol=1e-6)
-    with pytest.raises(TypeError, match="Invalid memory type: traced array: .* pass static_args='memory'"):
+    with pytest.raises(TypeError, match=r"Invalid memory type: traced array: .* pass static_args='memory'"):
         jax.jit(optimizer.init)(params)
 
 
@@ -303,8 +308,8 @@ def test_models_side_by_side_have_each_their_alpha():
 
     found = jax.vmap(arrived)(alphas, params, gradients)
     for row in range(3):
-        expected = arrived(alphas[row], *(jax.tree.map(lambda x: x[row], each) for each in (params, gradients)))
-        assert_trees_equal(jax.tree.map(lambda x: x[row], found), expected, rtol=1e-4, atol=1e-6)
+        expected = arrived(alphas[row], at_step(params, row), at_step(gradients, row))
+        assert_trees_equal(at_step(found, row), expected, rtol=1e-4, atol=1e-6)
 
 
 def test_the_state_has_trees_of_the_parameters():
@@ -329,11 +334,11 @@ def test_a_saved_run_goes_on_bit_for_bit(memory):
             params, state = serialization.from_bytes((params, optimizer.init(params)), saved)
             assert serialization.to_bytes((params, state)) == saved
             at_half = params, state
-        updates, state = step(jax.tree.map(lambda g: g[count], gradients), state, params)
+        updates, state = step(at_step(gradients, count), state, params)
         params = optax.apply_updates(params, updates)
     again, state = at_half
     for count in range(6, 12):
-        updates, state = step(jax.tree.map(lambda g: g[count], gradients), state, again)
+        updates, state = step(at_step(gradients, count), state, again)
         again = optax.apply_updates(again, updates)
     assert_trees_equal(again, params, rtol=0, atol=0)
 
@@ -409,7 +414,7 @@ def test_a_traced_alpha_is_clamped_and_under_checkify_refused(alpha, bound):
     clamped = jax.jit(updates)
     assert_trees_equal(clamped(alpha), clamped(bound), rtol=0, atol=0)
     error, _ = checkify.checkify(clamped)(alpha)
-    with pytest.raises(checkify.JaxRuntimeError, match="Invalid alpha value: .*: needs 0 < alpha <= 1"):
+    with pytest.raises(checkify.JaxRuntimeError, match=r"Invalid alpha value: .*: needs 0 < alpha <= 1"):
         error.throw()
     assert checkify.checkify(clamped)(0.5)[0].get() is None
 

@@ -5,6 +5,8 @@ the rate at which they vanish at worst, so that rounding does not grow: after a 
 hundred additions of values of order 1 make.
 """
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -32,7 +34,7 @@ from hpfracc_nn.training.torch.optimizers import memories  # noqa: E402
 
 STEPS = 200
 TOLERANCE = {"float64": 1e-12, "float32": 5e-5}  # of the largest entry; float32: 200 steps of 10 roundings, 3 eps each
-BASES = {
+BASES: dict[str, tuple[Any, Any, dict[str, Any], dict[str, Any]]] = {
     "sgd": (FractionalSGD, fractional_sgd, {}, {}),
     "nesterov": (FractionalSGD, fractional_sgd, *2 * ({"momentum": 0.8, "nesterov": True},)),
     "decayed": (FractionalSGD, fractional_sgd, *2 * ({"weight_decay": 0.1},)),
@@ -40,7 +42,7 @@ BASES = {
     "adamw": (FractionalAdamW, fractional_adamw, *2 * ({"weight_decay": 0.1},)),
     "rmsprop": (FractionalRMSprop, fractional_rmsprop, {}, {"decay": 0.99, "eps_in_sqrt": False}),
 }
-OPEN = [
+OPEN: list[dict[str, Any]] = [
     {"kind": "integral", "memory": 10},
     {"kind": "integral", "memory": "exponentials"},
     {"kind": "difference", "memory": 4},
@@ -72,7 +74,8 @@ def by_torch(cls, dtype, alpha, options):
     matrix, best, start, noise = (torch.as_tensor(each, dtype=getattr(torch, dtype)) for each in problem())
     x = torch.nn.Parameter(start)
     optimizer = cls([x], lr=LR, **options)
-    schedule, way = AlphaSchedule(optimizer, alpha), []
+    schedule = AlphaSchedule(optimizer, alpha)
+    way: list[np.ndarray] = []
     for added in noise:
 
         def closure(added=added):

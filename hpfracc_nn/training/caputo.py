@@ -12,10 +12,11 @@ as at the first step, or it would stay for good. Source: Wei, Kang, Yin & Wang, 
 
     direction = abs(theta)**(1 - alpha) / Gamma(1 - alpha) * integral_0^1 gradient(s theta) (1 - s)**-alpha ds
 
-by Gauss-Jacobi quadrature, whose nodes and weights are the eigenvalues, and squares of the eigenvectors' first entries, of
-a small matrix (Golub & Welsch, Math. Comp. 23 (1969) 221). Where the loss is a sum over coordinates this is the derivative in each coordinate. It
+by Gauss-Jacobi quadrature, whose nodes are the eigenvalues of a small matrix, and the weights squares of the first
+entries of its eigenvectors. Where the loss is a sum over coordinates this is the derivative in each coordinate. It
 vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2 / 2. A step takes the gradients at
-`NODES` more points, from the closure. Source: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2.
+`NODES` more points. Sources: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2; Golub & Welsch, Math. Comp. 23
+(1969) 221.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def quadrature(alpha: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def jacobi_matrix(alpha: Array, xp: Namespace) -> Array:
-    """Return the symmetric matrix whose eigenvalues are the nodes, and whose first entries of eigenvectors the weights'.
+    """Return the symmetric matrix whose eigenvalues are the nodes.
 
     At alpha = 1 its first row holds nothing but a 1 on the diagonal: that node has all the weight.
 

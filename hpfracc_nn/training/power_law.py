@@ -57,7 +57,7 @@ class Law:
 
 
 def integral(alpha: Array, count: int, xp: Namespace = NUMPY) -> Array:
-    """Return the integral's weights of lags 0 to count - 1, not divided by their sum: shape [*alpha, count], float64."""
+    """Return the integral's weights of lags 0 to count - 1, not divided by their sum: [*alpha, count], float64."""
     return binomial(xp.asarray(alpha) - 1, np.arange(count), xp)
 
 
@@ -99,8 +99,8 @@ def coefficients(alpha: float) -> np.ndarray:
 def fit_problem(alpha: Array, xp: Namespace) -> tuple[Array, np.ndarray, Array]:
     """Return matrix, target and scale: the coefficients are the scale times the least-squares solution.
 
-    What is fitted are the weights divided by 1 - alpha, GL_(alpha-2)(j - 1) / j, which do not vanish at alpha = 1: there
-    the scale is 0, and no derivative is lost.
+    What is fitted are the weights divided by 1 - alpha, GL_(alpha-2)(j - 1) / j, which do not vanish at alpha = 1:
+    there the scale is 0, and no derivative is lost.
 
     Shapes: alpha [*c], matrix [*c, 100, 4], target [100], scale [*c].
     """

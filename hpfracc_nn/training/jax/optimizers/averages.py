@@ -28,9 +28,9 @@ Weigh = Callable[[Any], tuple[Array, Array]]  # of a dtype: the weight of the pr
 
 
 class FractionalWindowState(NamedTuple):
-    """What a window keeps: steps taken, gradients remembered, and these, the latest first, as trees of the parameters."""
+    """What a window keeps: steps taken, gradients remembered, and these, the latest first, as parameters are."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]
     stored: Array
     gradients: tuple[Tree, ...]
 
@@ -38,7 +38,7 @@ class FractionalWindowState(NamedTuple):
 class FractionalAveragesState(NamedTuple):
     """What exponentials keep: steps taken, gradients that went in, and moving averages as trees of the parameters."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]
     stored: Array
     averages: tuple[Tree, ...]
 
@@ -69,8 +69,8 @@ def window(alpha: Alpha, law: Law, past: int | None, key: Any, dtype: Any) -> op
         count, stored, gradients = state
         if past is not None and past != len(gradients):
             raise ValueError(
-                f"the state holds what memory={len(gradients) + 1} remembers and memory={past + 1} was asked for: memory "
-                "is fixed when the state is made; make a new state with init."
+                f"the state holds what memory={len(gradients) + 1} remembers and memory={past + 1} was asked for: "
+                "memory is fixed when the state is made; make a new state with init."
             )
         if gradients:
             check_belongs("past gradients", gradients[0], updates)
@@ -180,8 +180,8 @@ def _dropped(key: Any, count: Array, past: int) -> Array:
 def _check_kind_of(state: Any, wanted: type) -> None:
     if not isinstance(state, wanted):
         raise TypeError(
-            f"the state is a {type(state).__name__} and this memory keeps a {wanted.__name__}: kind and memory are fixed "
-            "when the state is made; make a new state with init."
+            f"the state is a {type(state).__name__} and this memory keeps a {wanted.__name__}: kind and memory are "
+            "fixed when the state is made; make a new state with init."
         )
 
 

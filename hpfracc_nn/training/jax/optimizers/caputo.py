@@ -20,7 +20,7 @@ from hpfracc_nn.training.jax.optimizers.trees import Tree, check_belongs, check_
 class FractionalPreviousState(NamedTuple):
     """What the closed form keeps: steps taken, points remembered, and the parameters before the last step."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]
     stored: Array
     previous: Tree
 
@@ -28,7 +28,7 @@ class FractionalPreviousState(NamedTuple):
 class FractionalTerminalState(NamedTuple):
     """What the derivative from a fixed terminal keeps: steps taken."""
 
-    count: Array
+    count: Array  # type: ignore[assignment]
 
 
 def closed_form(alpha: Alpha) -> optax.GradientTransformation:
@@ -112,7 +112,7 @@ def _add(weight: Array, mean: Array, gradient: Array) -> Array:
     return mean + weight.astype(real(mean.dtype)) * jnp.conj(gradient)
 
 
-def _quadrature(alpha: Any, xp: Namespace) -> tuple[Array, Array]:
+def _quadrature(alpha: Any, xp: Namespace) -> tuple[Any, Any]:
     if xp is not JAX:
         return caputo.quadrature(alpha)
     nodes, vectors = jnp.linalg.eigh(caputo.jacobi_matrix(alpha, JAX))

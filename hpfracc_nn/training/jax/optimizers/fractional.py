@@ -1,4 +1,4 @@
-"""`scale_by_fractional`: updates become power-law averages of the last ones, to stand before any of optax's optimizers."""
+"""Updates become power-law averages of the last ones: a transformation to stand before any of optax's optimizers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ import optax
 
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.training.fractional_options import (
-    EXPONENTIALS,
     cannot_fade,
     check_kind,
     check_memory,
@@ -36,9 +35,8 @@ def scale_by_fractional(
     """Replace updates with a power-law average of the last ones; with alpha = 1 they stay what they are.
 
     What comes after it in an `optax.chain` takes the average for the gradient: any optimizer of optax becomes
-    fractional. The state has trees of the parameters' shapes only, and two counts. Whether the order is 1 is known where it is
-    a Python number: then nothing is kept. An order that is an array or a schedule keeps the history, and drops it at a
-    step where it is 1.
+    fractional. The state has trees of the parameters' shapes only, and two counts. Where the order is a Python number,
+    1, nothing is kept. An array or a schedule keeps the history, and drops it at a step where it is 1.
 
     Args:
         alpha: Order in (0, 1]: the weights of past gradients fall like lag**-alpha; 1 keeps none of them, towards 0 all
@@ -49,8 +47,8 @@ def scale_by_fractional(
             it unused.
         kind: "integral": weights of the fractional integral of order 1 - alpha, divided by their sum. "difference": of
             the derivative of order 1 - alpha. "fcgd", "caputo", "caputo_terminal": as in papers, to reproduce them.
-            "caputo" needs the parameters, and "caputo_terminal" them and `value_fn`, the loss of parameters, as
-            further arguments of `update`; it evaluates the gradient at eight points, makes no use of the updates, and stands first.
+            Both of Caputo need the parameters in `update`, and "caputo_terminal" `value_fn` too, the loss of
+            parameters: it takes the gradient at eight points, makes no use of the updates, and stands first.
         key: A key or seed: where the random numbers of "fcgd" begin. They follow from it and the count of steps.
         history_dtype: Of the gradients kept; None is that of the parameters, and for exponentials float32 or better.
 
@@ -73,15 +71,15 @@ def scale_by_fractional(
     check_kind(kind, KINDS)
     past = _past(memory)
     if kind not in LAWS:
-        if past == EXPONENTIALS:
+        if isinstance(past, str):
             raise ValueError(keeps_no_gradients(kind))
         return optax.identity() if orders.is_identity(alpha) else _BY_THE_WAY[kind](alpha)
     law = LAWS[kind]
-    if past == EXPONENTIALS and not law.fades:
+    if isinstance(past, str) and not law.fades:
         raise ValueError(cannot_fade(kind))
     if orders.is_identity(alpha) or (isinstance(memory, Integral) and past == 0):
         return optax.identity()
-    if past == EXPONENTIALS:
+    if isinstance(past, str):
         return averages.fading(alpha, history_dtype)
     return averages.window(alpha, law, past, key, history_dtype)
 

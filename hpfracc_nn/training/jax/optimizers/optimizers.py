@@ -69,7 +69,7 @@ def fractional_adam(
     weight_decay: Number = 0.0,
     key: Array | int = 0,
 ) -> optax.GradientTransformationExtraArgs:
-    """Return `optax.adam` along a power-law average of the last gradients; both of its moments are those of the average.
+    """Return `optax.adam` along a power-law average of the last gradients; both moments are those of the average.
 
     Args:
         learning_rate: As of `optax.adam`, as are the six that follow.
@@ -82,8 +82,8 @@ def fractional_adam(
         alpha: As of `scale_by_fractional`, whose errors are raised too.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
-        weight_decay: This times the parameters is added to the average, as in `torch.optim.Adam`. For that of AdamW take
-            `fractional_adamw`.
+        weight_decay: This times the parameters is added to the average, as in `torch.optim.Adam`. For that of AdamW
+            take `fractional_adamw`.
         key: As of `scale_by_fractional`.
 
     Example:

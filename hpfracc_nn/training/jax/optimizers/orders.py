@@ -7,6 +7,7 @@ may be traced, and is then clamped to its range; under `jax.experimental.checkif
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import Any
 
 import jax
@@ -24,7 +25,7 @@ Schedule = Callable[[Array], Any]
 Alpha = float | Array | Schedule
 
 
-def check(alpha: Alpha) -> None:
+def check(alpha: Any) -> None:
     """Raise unless an order is good, as far as it is known: one that is traced or scheduled is looked at in the step.
 
     Raises:
@@ -47,7 +48,7 @@ def check(alpha: Alpha) -> None:
 
 def is_identity(alpha: Alpha) -> bool:
     """Whether the order is 1 at every step, and known to be."""
-    return not callable(alpha) and not _is_array(alpha) and alpha == 1
+    return isinstance(alpha, Real) and alpha == 1
 
 
 def at(alpha: Alpha, count: Array) -> float | Array:
@@ -65,8 +66,7 @@ def numbers(make: Callable[..., Any], alpha: float | Array, dtype: Any) -> Any:
     """Return make(alpha, namespace), arrays, rounded to `dtype`."""
     if isinstance(alpha, float):
         return jax.tree.map(lambda each: jnp.asarray(each, dtype), make(alpha, NUMPY))
-    made = in_float64(lambda orders: make(orders, JAX), alpha[None], dtype)
-    return jax.tree.map(lambda each: each[0], made)
+    return in_float64(lambda order: make(order, JAX), alpha, dtype)
 
 
 def remembered(alpha: float | Array, stored: Array) -> Array:

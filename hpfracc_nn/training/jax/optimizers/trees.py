@@ -24,17 +24,18 @@ def real(dtype: Any) -> Any:
 
 def check_belongs(what: str, kept: Tree, updates: Tree) -> None:
     """Raise unless what is kept is that of parameters with such updates."""
-    if jax.tree.structure(kept) != jax.tree.structure(updates):
+    held_tree, given_tree = (str(jax.tree.structure(tree)) for tree in (kept, updates))
+    if held_tree != given_tree:
         raise ValueError(
-            f"the state holds {what} of a tree {jax.tree.structure(kept)}, and the updates are {jax.tree.structure(updates)}: "
-            "what is remembered belongs to the parameters that init was given; make a new state with init, or leave "
-            "parameters that have no gradient to optax.masked or optax.partition."
+            f"the state holds {what} of the tree {held_tree}, and the updates are {given_tree}: what is remembered "
+            "belongs to the parameters that init was given; make a new state with init, or leave parameters that have "
+            "no gradient to optax.masked or optax.partition."
         )
     for held, update in zip(jax.tree.leaves(kept), jax.tree.leaves(updates), strict=True):
         if held.shape != jnp.shape(update):
             raise ValueError(
-                f"the state holds {what} of shape {held.shape}, and the gradient has shape {jnp.shape(update)}: what is "
-                "remembered belongs to the parameters that init was given; make a new state with init."
+                f"the state holds {what} of shape {held.shape}, and the gradient has shape {jnp.shape(update)}: what "
+                "is remembered belongs to the parameters that init was given; make a new state with init."
             )
 
 
