@@ -75,7 +75,7 @@ def window(alpha: Alpha, law: Law, past: int | None, key: Any, dtype: Any) -> op
         if gradients:
             check_belongs("past gradients", gradients[0], updates)
         order = at(alpha, count)
-        lag = _dropped(key, count, len(gradients)) if law.drops and gradients else None
+        lag = _dropped(key, stored, len(gradients)) if law.drops and gradients else None
         weigh = cache(partial(_window_weights, law, order, len(gradients), stored, lag))
         averages = jax.tree.map(lambda grad, *rows: _mixed(grad, rows, weigh), updates, *gradients)
         latest = (jax.tree.map(lambda grad, row: grad.astype(row.dtype), updates, row) for row in gradients[:1])
@@ -170,10 +170,10 @@ def _fitted(alpha: Array) -> Array:
     return scale[..., None] * jax.scipy.linalg.solve_triangular(r, projected)[..., 0]
 
 
-def _dropped(key: Any, count: Array, past: int) -> Array:
-    """Return the lag, from 1 to `past`, whose gradient is left out: the key and the count of steps say which."""
+def _dropped(key: Any, stored: Array, past: int) -> Array:
+    """Return the lag, from 1 to `past`, whose gradient is left out: the key and the number stored say which."""
     is_key = isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.ndim == 1)
-    drawn = jax.random.fold_in(key if is_key else jax.random.key(key), count)
+    drawn = jax.random.fold_in(key if is_key else jax.random.key(key), stored)
     return jax.random.randint(drawn, (), 1, past + 1, jnp.int32)
 
 

@@ -49,7 +49,8 @@ def scale_by_fractional(
             the derivative of order 1 - alpha. "fcgd", "caputo", "caputo_terminal": as in papers, to reproduce them.
             Both of Caputo need the parameters in `update`, and "caputo_terminal" `value_fn` too, the loss of
             parameters: it takes the gradient at eight points, makes no use of the updates, and stands first.
-        key: A key or seed: where the random numbers of "fcgd" begin. They follow from it and the count of steps.
+        key: A key or seed: where the random numbers of "fcgd" begin. They follow from it and the number of gradients
+            remembered.
         history_dtype: Of the gradients kept; None is that of the parameters, and for exponentials float32 or better.
 
     Returns:
