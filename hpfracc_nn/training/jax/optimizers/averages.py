@@ -1,7 +1,8 @@
 """Transformations that replace the updates with an average of the last ones.
 
-A window keeps the gradients as trees of the parameters' shapes, the latest first, and moves them on by one: nothing is
-written, and whoever lays parameters out over devices lays these out alike. Exponentials keep four moving averages.
+A window keeps the gradients in a ring, one more axis before the parameters' own; exponentials keep four moving
+averages. A gradient is written into the ring before the ring is read: so XLA writes it in place where the state is
+donated or carried through a scan, and would copy the whole ring otherwise.
 
 Sums are formed in single precision or better and rounded once. A gradient that weighs nothing is not read: what is not
 finite there must not come into the average.
@@ -28,11 +29,11 @@ Weigh = Callable[[Any], tuple[Array, Array]]  # of a dtype: the weight of the pr
 
 
 class FractionalWindowState(NamedTuple):
-    """What a window keeps: steps taken, gradients remembered, and these, the latest first, as parameters are."""
+    """What a window keeps: steps taken, gradients remembered, and the tree of these, [memory, ...] of a parameter."""
 
     count: Array  # type: ignore[assignment]
     stored: Array
-    gradients: tuple[Tree, ...]
+    gradients: Tree
 
 
 class FractionalAveragesState(NamedTuple):
@@ -43,43 +44,45 @@ class FractionalAveragesState(NamedTuple):
     averages: tuple[Tree, ...]
 
 
-def window(alpha: Alpha, law: Law, past: int | None, key: Any, dtype: Any) -> optax.GradientTransformation:
+def window(alpha: Alpha, law: Law, memory: int | None, key: Any, dtype: Any) -> optax.GradientTransformation:
     """Average the present gradient and those before it.
 
     Args:
         alpha: The order.
         law: Of the weights.
-        past: How many gradients before the present one are kept; None in an update takes what the state has.
+        memory: How many; None in an update takes what the state has.
         key: Where the random numbers of a law that drops gradients begin.
         dtype: Of what is kept; None is the parameters'.
     """
 
     def init(params: Tree) -> FractionalWindowState:
-        if past is None:
+        if memory is None:
             raise TypeError(
                 "Invalid memory type: traced array: needs a whole number or 'exponentials'; with "
                 "optax.inject_hyperparams pass static_args='memory'"
             )
-        kept = tuple(jax.tree.map(partial(jnp.zeros_like, dtype=dtype), params) for _ in range(past))
-        return FractionalWindowState(_zero(), _zero(), kept)
+
+        def ring(p: Any) -> Array:
+            row = jnp.zeros_like(p, dtype=dtype)  # laid out over devices as the parameter is
+            return jnp.broadcast_to(row, (memory, *row.shape))
+
+        return FractionalWindowState(_zero(), _zero(), jax.tree.map(ring, params))
 
     def update(updates: Tree, state: FractionalWindowState, params: Tree = None) -> tuple[Tree, FractionalWindowState]:
         del params
         _check_kind_of(state, FractionalWindowState)
         count, stored, gradients = state
-        if past is not None and past != len(gradients):
-            raise ValueError(
-                f"the state holds what memory={len(gradients) + 1} remembers and memory={past + 1} was asked for: "
-                "memory is fixed when the state is made; make a new state with init."
-            )
-        if gradients:
-            check_belongs("past gradients", gradients[0], updates)
+        check_belongs("past gradients", gradients, updates, axes=1)
+        length = _length(gradients, memory)
         order = at(alpha, count)
-        lag = _dropped(key, stored, len(gradients)) if law.drops and gradients else None
-        weigh = cache(partial(_window_weights, law, order, len(gradients), stored, lag))
-        averages = jax.tree.map(lambda grad, *rows: _mixed(grad, rows, weigh), updates, *gradients)
-        latest = (jax.tree.map(lambda grad, row: grad.astype(row.dtype), updates, row) for row in gradients[:1])
-        kept = (*latest, *gradients[:-1])
+
+        def stored_in(rows: Array, grad: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(rows, grad.astype(rows.dtype), stored % length, 0)
+
+        kept = jax.tree.map(stored_in, gradients, updates)
+        lag = _dropped(key, stored, length - 1) if law.drops and length > 1 else None
+        weigh = cache(partial(_window_weights, law, order, length, stored, lag))
+        averages = jax.tree.map(lambda grad, rows: _mixed(grad, rows, weigh), updates, kept)
         return averages, FractionalWindowState(optax.safe_increment(count), remembered(order, stored), kept)
 
     return optax.GradientTransformation(init, update)
@@ -127,7 +130,7 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-def _mixed(grad: Array, rows: Sequence[Array], weigh: Weigh) -> Array:
+def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
     """Return the weighted sum of a gradient and the rows kept of those before it."""
     wide = exact(grad)
     first, weights = weigh(real(wide))
@@ -138,12 +141,14 @@ def _mixed(grad: Array, rows: Sequence[Array], weigh: Weigh) -> Array:
 
 
 def _window_weights(
-    law: Law, alpha: float | Array, past: int, stored: Array, dropped: Array | None, dtype: Any
+    law: Law, alpha: float | Array, length: int, stored: Array, dropped: Array | None, dtype: Any
 ) -> tuple[Array, Array]:
-    by_lag = numbers(lambda order, xp: law.weights(order, past + 1, xp), alpha, dtype)
-    lags = jnp.arange(1, past + 1)
-    counts = lags <= stored if dropped is None else (lags <= stored) & (lags != dropped)
-    weights = jnp.where(counts, by_lag[1:], 0)
+    by_lag = numbers(lambda order, xp: law.weights(order, length, xp), alpha, dtype)
+    lags = (stored - jnp.arange(length)) % length  # 0 is the present gradient, which is weighed by itself
+    counts = (lags > 0) & (lags <= stored)
+    if dropped is not None:
+        counts &= lags != dropped
+    weights = jnp.where(counts, by_lag[lags], 0)
     total = by_lag[0] + weights.sum() if law.is_normalised else by_lag[0]
     return by_lag[0] / total, weights / total
 
@@ -175,6 +180,18 @@ def _dropped(key: Any, stored: Array, past: int) -> Array:
     is_key = isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.ndim == 1)
     drawn = jax.random.fold_in(key if is_key else jax.random.key(key), stored)
     return jax.random.randint(drawn, (), 1, past + 1, jnp.int32)
+
+
+def _length(gradients: Tree, memory: int | None) -> int:
+    """Return how many gradients the rings hold, or raise where another number was asked for."""
+    lengths = {rows.shape[0] for rows in jax.tree.leaves(gradients)} or {memory or 1}
+    length = min(lengths)
+    if memory is not None and memory != length:
+        raise ValueError(
+            f"the state holds what memory={length} remembers and memory={memory} was asked for: memory is fixed when "
+            "the state is made; make a new state with init."
+        )
+    return length
 
 
 def _check_kind_of(state: Any, wanted: type) -> None:

@@ -35,8 +35,9 @@ def scale_by_fractional(
     """Replace updates with a power-law average of the last ones; with alpha = 1 they stay what they are.
 
     What comes after it in an `optax.chain` takes the average for the gradient: any optimizer of optax becomes
-    fractional. The state has trees of the parameters' shapes only, and two counts. Where the order is a Python number,
-    1, nothing is kept. An array or a schedule keeps the history, and drops it at a step where it is 1.
+    fractional. The state has two counts, and trees like the parameters: one with an axis of `memory` gradients before
+    each parameter's own, or four moving averages. Where the order is a Python number, 1, nothing is kept. An array or a
+    schedule keeps the history, and drops it at a step where it is 1.
 
     Args:
         alpha: Order in (0, 1]: the weights of past gradients fall like lag**-alpha; 1 keeps none of them, towards 0 all
@@ -70,26 +71,26 @@ def scale_by_fractional(
     """
     orders.check(alpha)
     check_kind(kind, KINDS)
-    past = _past(memory)
+    length = _length(memory)
     if kind not in LAWS:
-        if isinstance(past, str):
+        if isinstance(length, str):
             raise ValueError(keeps_no_gradients(kind))
         return optax.identity() if orders.is_identity(alpha) else _BY_THE_WAY[kind](alpha)
     law = LAWS[kind]
-    if isinstance(past, str) and not law.fades:
+    if isinstance(length, str) and not law.fades:
         raise ValueError(cannot_fade(kind))
-    if orders.is_identity(alpha) or (isinstance(memory, Integral) and past == 0):
+    if orders.is_identity(alpha) or (isinstance(memory, Integral) and memory == 1):
         return optax.identity()
-    if isinstance(past, str):
+    if isinstance(length, str):
         return averages.fading(alpha, history_dtype)
-    return averages.window(alpha, law, past, key, history_dtype)
+    return averages.window(alpha, law, length, key, history_dtype)
 
 
-def _past(memory: Any) -> int | str | None:
-    """Return how many gradients are kept, "exponentials", or None where it is traced, as by inject_hyperparams."""
+def _length(memory: Any) -> int | str | None:
+    """Return the memory as a number, "exponentials", or None where it is traced, as by inject_hyperparams."""
     if isinstance(memory, jax.core.Tracer):
         return None
     if isinstance(memory, jax.Array | np.ndarray) and memory.ndim == 0:
         memory = memory.item()
     check_memory(memory)
-    return memory if isinstance(memory, str) else int(memory) - 1
+    return memory if isinstance(memory, str) else int(memory)

@@ -22,8 +22,8 @@ def real(dtype: Any) -> Any:
     return jnp.finfo(dtype).dtype
 
 
-def check_belongs(what: str, kept: Tree, updates: Tree) -> None:
-    """Raise unless what is kept is that of parameters with such updates."""
+def check_belongs(what: str, kept: Tree, updates: Tree, axes: int = 0) -> None:
+    """Raise unless what is kept, behind so many axes, is that of parameters with such updates."""
     held_tree, given_tree = (str(jax.tree.structure(tree)) for tree in (kept, updates))
     if held_tree != given_tree:
         raise ValueError(
@@ -32,10 +32,11 @@ def check_belongs(what: str, kept: Tree, updates: Tree) -> None:
             "no gradient to optax.masked or optax.partition."
         )
     for held, update in zip(jax.tree.leaves(kept), jax.tree.leaves(updates), strict=True):
-        if held.shape != jnp.shape(update):
+        shape, given = held.shape[axes:], jnp.shape(update)
+        if shape != given:
             raise ValueError(
-                f"the state holds {what} of shape {held.shape}, and the gradient has shape {jnp.shape(update)}: what "
-                "is remembered belongs to the parameters that init was given; make a new state with init."
+                f"the state holds {what} of shape {shape}, and the gradient has shape {given}: what is remembered "
+                "belongs to the parameters that init was given; make a new state with init."
             )
 
 
