@@ -24,8 +24,11 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
 )
 from hpfracc_nn.training.jax.optimizers.fractional import KINDS  # noqa: E402
 
-AVERAGES = [*(("memory", kind, 10) for kind in power_law.LAWS), ("exponentials", "integral", "exponentials")]
-every_average = pytest.mark.parametrize(("kind", "memory"), [each[1:] for each in AVERAGES])
+AVERAGES = [("integral", 10), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
+QUICK = 2  # what XLA compiles, it compiles slowly
+every_average = pytest.mark.parametrize(
+    ("kind", "memory"), [*AVERAGES[:QUICK], *(pytest.param(*each, marks=pytest.mark.slow) for each in AVERAGES[QUICK:])]
+)
 OPTIMIZERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
     "sgd": (fractional_sgd, optax.sgd, {"momentum": 0.9, "nesterov": True}),
     "adam": (fractional_adam, optax.adam, {"b1": 0.8}),
@@ -86,7 +89,7 @@ def by_definition(past, alpha, kind, memory, lag=None):
     return np.tensordot(weights, newest_first[: len(weights)], 1)
 
 
-@pytest.mark.parametrize("alpha", [0.05, pytest.param(0.5, marks=pytest.mark.slow), 0.95])
+@pytest.mark.parametrize("alpha", [pytest.param(0.05, marks=pytest.mark.slow), 0.95])
 @every_average
 def test_updates_are_averages_of_the_last_gradients(kind, memory, alpha):
     with jax.enable_x64(True):
@@ -100,6 +103,7 @@ def test_updates_are_averages_of_the_last_gradients(kind, memory, alpha):
                 np.testing.assert_allclose(found[step], expected, rtol=0, atol=1e-14)  # eps times a few of order 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [1, 2, 10, "exponentials"])
 def test_weights_of_the_integral_sum_to_1_at_every_step(memory):
     """In float32, the weights of up to nine rounded by 1.5 eps each."""
@@ -110,7 +114,7 @@ def test_weights_of_the_integral_sum_to_1_at_every_step(memory):
     np.testing.assert_allclose(updates, gradients, rtol=4 * float(jnp.finfo(jnp.float32).eps))
 
 
-@pytest.mark.parametrize("alpha", [0.02, 0.6, 1.0])
+@pytest.mark.parametrize("alpha", [pytest.param(alpha, marks=pytest.mark.slow) for alpha in (0.02, 1.0)] + [0.6])
 @every_average
 def test_a_traced_alpha_has_the_weights_of_a_number(kind, memory, alpha):
     """In float64: the formulas are the same, but the exponentials' fit goes by another decomposition."""
@@ -130,7 +134,9 @@ def test_weights_of_a_traced_alpha_are_float64_where_64_bit_types_are_not_enable
     assert_trees_equal(traced(jnp.asarray(0.5)), expected, rtol=0, atol=2e-6)  # 10 terms of order 1, each rounded
 
 
-@pytest.mark.parametrize("name", OPTIMIZERS)
+@pytest.mark.parametrize(
+    "name", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "adamw", "rmsprop"))]
+)
 def test_at_alpha_1_it_is_optaxs_optimizer_bit_for_bit(name):
     ours, theirs, options = OPTIMIZERS[name]
     params, gradients = tree(0), tree(1, np.float32, 20)
@@ -232,6 +238,7 @@ def test_complex_gradients_are_averaged_as_they_are():
         np.testing.assert_allclose(part(updates), expected, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_leaves_a_window():
     gradients = jnp.ones((8, 2)).at[2, 0].set(jnp.inf)
     updates = ran(scale_by_fractional(0.5, 3), jnp.zeros(2), gradients)[2]
@@ -401,6 +408,7 @@ def test_bad_options_are_refused_at_the_door(options, error, message):
             make(0.1, **{"alpha": 0.5, **options})
 
 
+@pytest.mark.slow
 def test_a_schedule_that_leaves_its_range_is_refused_where_it_is_known():
     optimizer = scale_by_fractional(lambda count: 0.5 + count)
     grads = jnp.ones(2)
