@@ -25,7 +25,7 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
 from hpfracc_nn.training.jax.optimizers.fractional import KINDS  # noqa: E402
 
 AVERAGES = [("integral", 10), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
-QUICK = 2  # what XLA compiles, it compiles slowly
+QUICK = 1  # what XLA compiles, it compiles slowly
 every_average = pytest.mark.parametrize(
     ("kind", "memory"), [*AVERAGES[:QUICK], *(pytest.param(*each, marks=pytest.mark.slow) for each in AVERAGES[QUICK:])]
 )
@@ -160,6 +160,7 @@ def test_a_step_at_alpha_1_drops_what_was_remembered(kind, memory):
     assert_trees_equal(ran(optimizer, start, rest, state)[0], ran(anew, start, rest)[0], rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_the_closed_form_of_caputo_is_its_formula():
     """Entries that went no way stay, a tensor of which none did takes its gradient."""
     with jax.enable_x64(True):
