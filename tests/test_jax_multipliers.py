@@ -103,7 +103,8 @@ def test_transforms_follow_also_over_the_order_and_without_64_bit_types(kind):
     second = np.array([(exact(a + h) - 2 * exact(a) + exact(a - h)) / h**2 for a in (0.4, 1.0, 1.6)])
     mapped = jax.jit(jax.vmap(lambda a: (value(a), jax.grad(value)(a), jax.hessian(value)(a))))(alpha)
     size = 100 * EPS * np.abs(second).max()
-    for found, wanted in zip(mapped, ([exact(a) for a in (0.4, 1.0, 1.6)], first, second), strict=True):
+    values = np.array([exact(a) for a in (0.4, 1.0, 1.6)])
+    for found, wanted in zip(mapped, (values, first, second), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=size)
 
 
