@@ -78,7 +78,7 @@ def _columns(definition: Definition, alpha: Array | None, n: int, dt: float) -> 
 
 @partial(jax.jit, static_argnames=("of", "n", "dt"))
 def _traced_columns(alpha: Array, of: Definition, n: int, dt: float) -> tuple[Any, ...]:
-    """Return the columns of orders [channels], each [channels, k]: what x(0) and S give, those of the start, the head."""
+    """Return the columns `known`, `start` and `head` of orders [channels], each [channels, k]."""
 
     def made(orders: Array) -> tuple[Any, ...]:
         found = columns(of.stencil_at(orders, n, dt, JAX), JAX)
