@@ -17,10 +17,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax import differences as diff
-from hpfracc_nn.fractional.jax import (
-    kernels,  # noqa: F401  registered on import
-    spectral,  # noqa: F401  part of this room
-)
+from hpfracc_nn.fractional.jax import kernels, pytrees, spectral  # noqa: F401  registered on import; part of this room
 from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array, widest
@@ -108,9 +105,8 @@ def _on_other_sides(
 
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
-def _computed(
-    call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None
-) -> Array:
+def computed(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
+    """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
     layout = call.layout
     ordered = x.astype(call.dtype)
     if layout.order is not None:
@@ -130,7 +126,7 @@ def _computed(
 
 def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:
     plan.kernel.calls["run"] += 1
-    return _computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
+    return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
 
 
 _TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
