@@ -210,9 +210,9 @@ class WindowedDifference(Definition):
 
 
 def difference_weights(order: Array, value: float, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return the coefficients of (1 - z)**order at increasing lags, float64 [lags]; `value` is what `order` holds."""
+    """Return the coefficients of (1 - z)**order at increasing lags, float64 [*c, lags]; `value` is what `order` is."""
     if abs(value) <= _BINOMIAL:
         return binomial(order, lags, xp)
     k = np.arange(1.0, lags[-1] + 1)
-    ratios = (xp.constant(k - 1, order) - order) / xp.constant(k, order)
+    ratios = (xp.constant(k - 1, order) - order[..., None]) / xp.constant(k, order)
     return xp.take(xp.concat([0 * order[..., None] + 1, xp.cumprod(ratios)]), lags)

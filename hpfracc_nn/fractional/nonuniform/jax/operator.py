@@ -19,7 +19,7 @@ from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
-from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.jax.precision import in_float64, mapped
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
@@ -104,7 +104,8 @@ def _columns(formulas: Cellwise, alpha: Any, times: Times) -> Array | None:
         found = formulas.columns(alpha.reshape(sets, -1), times, JAX)
         return None if found is None else found.swapaxes(1, 2)  # the samples' axis is one of the orders' own
 
-    found = in_float64(made, orders[:, 0] if orders.shape[1] == 1 else orders, widest())
+    given = orders[:, 0] if orders.shape[1] == 1 else orders
+    found = in_float64(mapped(made, given.ndim), given, widest())
     return None if found is None else found.swapaxes(1, 2)
 
 

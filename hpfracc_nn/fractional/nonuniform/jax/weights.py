@@ -11,7 +11,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
-from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.jax.precision import in_float64, mapped
 from hpfracc_nn.fractional.nonuniform import weights
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise
 from hpfracc_nn.fractional.nonuniform.jax.forms import ChunkForm, MatrixForm
@@ -103,7 +103,7 @@ class TracedWeights:
         def of_alpha(alpha: Array) -> Any:
             return make(self.formulas.power(alpha.reshape(alpha.shape[0], -1)))
 
-        return in_float64(of_alpha, orders, jnp.dtype(self.dtype))
+        return in_float64(mapped(of_alpha, orders.ndim), orders, jnp.dtype(self.dtype))
 
     @cached_property
     def _orders(self) -> Array:
