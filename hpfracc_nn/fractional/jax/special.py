@@ -109,7 +109,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Array:
     is_double = samples.dtype in (jnp.float64, jnp.complex128)
     data = jnp.moveaxis(samples, axis, -1).astype(jnp.complex128 if is_double else jnp.complex64)
     data = jnp.fft.ifftshift(data, axes=-1) if centred else data
-    result = _by_number(data, float(orders)) if _is_number(orders) else _by_array(data, jnp.asarray(orders))
+    result = _by_number(data, float(orders)) if _is_number(orders) else _by_array(data, _floating(jnp.asarray(orders)))
     return jnp.moveaxis(jnp.fft.fftshift(result, axes=-1) if centred else result, -1, axis)
 
 
@@ -120,14 +120,19 @@ def _is_number(order: Any) -> bool:
 def _by_number(x: Array, order: float) -> Array:
     whole = rotation.nearest("fractional_fourier", order)
     if order == whole:
-        return rotation.transformed(x, whole % 4, None, JAX)
+        return _turned(x, whole % 4, None)
     chirps = rotation.fixed_chirps(order - whole, x.shape[-1], x.dtype)
-    return rotation.transformed(x, whole % 4, [jnp.asarray(chirp) for chirp in chirps], JAX)
+    return _turned(x, whole % 4, chirps)  # type: ignore[no-any-return]
 
 
+@partial(jax.jit, static_argnames="whole")
+def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
+    return rotation.transformed(x, whole, chirps, JAX)
+
+
+@jax.jit
 def _by_array(x: Array, order: Array) -> Array:
     """Return the transform of orders in an array, whose values are not looked at."""
-    order = _floating(order)
     whole = jnp.round(jax.lax.stop_gradient(order))
     n = x.shape[-1]
     chirps = in_float64(lambda rest: rotation.chirps(rest, n, JAX), order - whole, x.dtype)
