@@ -95,7 +95,7 @@ def test_each_signal_may_have_its_own_times_and_order():
 
 def test_transforms_follow_in_single_precision_also_over_the_order():
     t = random_times(40)
-    x = (1 + 2 * t).astype(np.float32)
+    x = jnp.asarray(1 + 2 * t, jnp.float32)
 
     def last(alpha: Any, x: Any) -> Any:
         return derivative(x, Caputo(alpha, "l1"), t=t)[-1]
@@ -114,7 +114,7 @@ def test_transforms_follow_in_single_precision_also_over_the_order():
         for each, wanted in zip(found, (exact(alpha), first, second / h**2), strict=True):
             assert float(each[k]) == pytest.approx(wanted, rel=1e-5)
     slope = jax.jit(jax.grad(last, argnums=1))(alphas[0], x)
-    along = jax.jit(lambda v: jax.jvp(lambda x: last(alphas[0], x), (jnp.asarray(x),), (v,))[1])(jnp.asarray(x))
+    along = jax.jit(lambda v: jax.jvp(lambda x: last(alphas[0], x), (x,), (v,))[1])(x)
     assert float(along) == pytest.approx(float(slope @ x), rel=1e-5)
 
 
