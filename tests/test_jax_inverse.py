@@ -23,14 +23,15 @@ SINGLE = float(np.finfo(np.float32).eps)
 TOLD = {"x0": 0.3}  # where the values do not tell the first sample
 SOLVABLE = [
     pytest.param(Caputo, 0.4, None, TOLD, id="caputo"),
-    pytest.param(Caputo, 1.4, (1, 2), {**TOLD, "dx0": 0.7}, id="caputo above one", marks=pytest.mark.slow),
-    pytest.param(RiemannLiouville, 0.4, None, {}, id="riemann-liouville", marks=pytest.mark.slow),
-    pytest.param(RiemannLiouville, 1.4, (1, 2), {}, id="riemann-liouville above one", marks=pytest.mark.slow),
-    pytest.param(GrunwaldLetnikov, 0.4, None, {}, id="grunwald-letnikov", marks=pytest.mark.slow),
-    pytest.param(RiemannLiouvilleIntegral, 0.4, None, TOLD, id="integral", marks=pytest.mark.slow),
+    pytest.param(Caputo, 1.4, (1, 2), {**TOLD, "dx0": 0.7}, id="caputo above one"),
+    pytest.param(RiemannLiouville, 0.4, None, {}, id="riemann-liouville"),
+    pytest.param(RiemannLiouville, 1.4, (1, 2), {}, id="riemann-liouville above one"),
+    pytest.param(GrunwaldLetnikov, 0.4, None, {}, id="grunwald-letnikov"),
+    pytest.param(RiemannLiouvilleIntegral, 0.4, None, TOLD, id="integral"),
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "alpha", "bounds", "told"), SOLVABLE)
 def test_solve_undoes_the_operator_and_its_gradient_is_that_of_the_inverse(kind, alpha, bounds, told):
     """Of A(alpha) x = y with y fixed, dx = -A^-1 (dA/dalpha) x."""
@@ -58,13 +59,15 @@ def test_solve_undoes_the_operator_and_its_gradient_is_that_of_the_inverse(kind,
         np.testing.assert_allclose(x, fixed, rtol=0, atol=1e-11 * float(abs(fixed).max()))
 
 
-def test_without_64_bit_types_solve_is_right_to_what_single_precision_tells():
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [pytest.param(0.6, id="fixed"), pytest.param(np.float32(0.6), id="traced")])
+def test_without_64_bit_types_solve_is_right_to_what_single_precision_tells(alpha):
     x = np.random.default_rng(0).standard_normal((2, 200)).cumsum(-1)
     y = derivative(x, Caputo(0.6), dt=0.1).astype(np.float32)
-    for alpha in (0.6, jnp.float32(0.6)):
-        found = solve(jnp.asarray(y), Caputo(alpha), x0=jnp.asarray(x[:, 0]), dt=0.1)
-        assert found.dtype == jnp.float32
-        assert np.abs(found - x).max() <= 32 * SINGLE * np.abs(x).max()
+    order = alpha if isinstance(alpha, float) else jnp.asarray(alpha)
+    found = jax.jit(lambda y: solve(y, Caputo(order), x0=jnp.asarray(x[:, 0], y.dtype), dt=0.1))(jnp.asarray(y))
+    assert found.dtype == jnp.float32
+    assert np.abs(found - x).max() <= 32 * SINGLE * np.abs(x).max()
     with pytest.raises(ValueError, match="broadcasts to that of y without dim"):
         jax.eval_shape(lambda y: solve(y, Caputo(0.6), x0=jnp.ones(3)), jnp.ones((2, 8)))
 
@@ -74,6 +77,12 @@ def sliding(a: np.ndarray, n: float, window: int | None) -> np.ndarray:
     weights = np.cumprod([1.0, *((k - 1 - n) / k for k in range(1, a.shape[-1]))])[:window]
     reach = [min(t + 1, len(weights)) for t in range(a.shape[-1])]
     return np.stack([(weights[:m] * a[..., t - m + 1 : t + 1][..., ::-1]).sum(-1) for t, m in enumerate(reach)], -1)
+
+
+def test_fdiff_of_squares_is_that_of_the_page_on_differencing():
+    a = jnp.asarray([1, 4, 9, 16])
+    np.testing.assert_array_equal(fdiff(a, 1, mode="valid"), [3, 5, 7])
+    np.testing.assert_allclose(jax.jit(lambda a: fdiff(a, 0.5))(a), [1.0, 3.5, 6.875, 10.9375], rtol=8 * SINGLE)
 
 
 @pytest.mark.slow
@@ -89,6 +98,7 @@ def test_fdiff_is_the_sum_over_lags_for_numbers_and_for_traced_orders(n, window)
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-11 * np.abs(wanted).max())
 
 
+@pytest.mark.slow
 def test_at_a_whole_order_fdiff_is_that_of_numpy_in_the_same_dtype():
     a = np.random.default_rng(0).integers(-9, 9, (2, 12))
     for dtype in ("int32", "float32", "complex64", "uint8"):
@@ -102,6 +112,7 @@ def test_at_a_whole_order_fdiff_is_that_of_numpy_in_the_same_dtype():
     assert float(fdiff(jnp.ones(4096, jnp.bfloat16), -1)[-1]) == 4096
 
 
+@pytest.mark.slow
 def test_fdiff_of_any_order_has_a_gradient_and_leaves_nan_in_the_window_of_a_gap():
     a = np.random.default_rng(0).standard_normal(30).astype(np.float32)
 
@@ -128,6 +139,7 @@ def test_fdiff_of_any_order_has_a_gradient_and_leaves_nan_in_the_window_of_a_gap
         jax.eval_shape(lambda n: fdiff(jnp.ones(4), n, mode="valid"), jnp.float32(0.5))
 
 
+@pytest.mark.slow
 def test_a_distributed_order_is_the_sum_of_its_operators():
     x = jnp.asarray(np.random.default_rng(0).standard_normal((2, 60)).cumsum(-1), jnp.float32)
     both = DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0))

@@ -50,7 +50,9 @@ def drawn(*shape: int) -> np.ndarray:
 
 
 @every_multiplier
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(name, marks=[] if name == "xla/fft" else [pytest.mark.slow]) for name in KERNELS]
+)
 def test_every_kernel_is_the_dense_matrix_along_any_axis_and_for_orders_of_every_shape(kind, kernel):
     x, dt = drawn(2, 9, 3), 0.3
     manager = BackendManager(Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm))

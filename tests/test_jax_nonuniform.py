@@ -43,7 +43,10 @@ def manager_for(kernel: str) -> BackendManager:
     return BackendManager(Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm))
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel",
+    [pytest.param(name, marks=[] if name == "xla/chunked_scan" else [pytest.mark.slow]) for name in KERNELS],
+)
 @pytest.mark.parametrize(
     ("kind", "scheme"),
     [
@@ -93,6 +96,7 @@ def test_each_signal_may_have_its_own_times_and_order():
                 np.testing.assert_allclose(found[:, k], alone, rtol=0, atol=1e-10 * float(abs(alone).max()))
 
 
+@pytest.mark.slow
 def test_transforms_follow_in_single_precision_also_over_the_order():
     t = random_times(40)
     x = jnp.asarray(1 + 2 * t, jnp.float32)
@@ -118,8 +122,9 @@ def test_transforms_follow_in_single_precision_also_over_the_order():
     assert float(along) == pytest.approx(float(slope @ x), rel=1e-5)
 
 
-def test_traced_orders_are_clamped_and_traced_times_refused():
-    x, t = jnp.ones(10) * jnp.arange(10.0), random_times(10)
+@pytest.mark.slow
+def test_traced_orders_are_clamped_and_raise_under_checkify():
+    x, t = jnp.arange(10.0), random_times(10)
 
     def operator(alpha: Any) -> Any:
         return derivative(x, Caputo(alpha, "l1"), t=t)
@@ -129,28 +134,34 @@ def test_traced_orders_are_clamped_and_traced_times_refused():
     assert "within its bounds (0, 1)" in str(error.get())
     with pytest.raises(ValueError, match=r"within its bounds \(0, 1\)"):
         operator(jnp.float32(1.5))
+
+
+def test_traced_times_and_wrong_shapes_are_refused_when_a_call_is_traced():
+    x, t = jnp.arange(10.0), random_times(10)
     with pytest.raises(TypeError, match="needs times that are known when the call is traced"):
         jax.eval_shape(lambda t: derivative(x, Caputo(0.5), t=t), jnp.asarray(t))
     with pytest.raises(ValueError, match="one number for each of the 10 samples"):
         jax.eval_shape(lambda x: derivative(x, Caputo(0.5), t=t[:5]), x)
     found = derivative(x, Caputo(0.5, "l1"), t=jnp.asarray(t, jnp.float32))
-    np.testing.assert_allclose(found, derivative(x, Caputo(0.5, "l1"), t=np.float32(t)), rtol=0, atol=0)
+    np.testing.assert_array_equal(found, derivative(x, Caputo(0.5, "l1"), t=t.astype(np.float32)))
 
 
 # Orders that change with time
 
 
-def test_the_reference_case_of_a_variable_order_is_met():
+@pytest.mark.parametrize(
+    "is_traced", [pytest.param(False, id="fixed"), pytest.param(True, id="traced", marks=pytest.mark.slow)]
+)
+def test_the_reference_case_of_a_variable_order_is_met(is_traced):
     n = 1600
     t = np.linspace(0, 2, n + 1)
     at = np.rint(np.array(CASE["points"]) * n / 2).astype(int)
     alpha = eval(CASE["alpha"], {"np": np, "t": t})
     with jax.enable_x64(True):
-        for given in (alpha, jnp.asarray(alpha)):
-            found = jax.jit(lambda given=given: variable_order(jnp.asarray(t**2), given, dt=2 / n)[at])()
-            np.testing.assert_allclose(
-                found, np.array(CASE["values"], float), rtol=1e-6
-            )  # of order 2.2: 1600**-2.2 = 9e-8
+        given = jnp.asarray(alpha) if is_traced else alpha
+        found = jax.jit(lambda: variable_order(jnp.asarray(t**2), given, dt=2 / n)[at])()
+        # Of order 2.2: 1600**-2.2 = 9e-8.
+        np.testing.assert_allclose(found, np.array(CASE["values"], float), rtol=1e-6)
 
 
 @pytest.mark.slow

@@ -27,7 +27,7 @@ def case(
     return ParityCase(name, partial(inputs, shape=shape, alpha=alpha), both, both, slow=slow)
 
 
-CASES = [case(name.replace("_", "-"), name, (2, 3, 17), 0.6, slow=name != "periodic_weyl") for name in MULTIPLIERS]
+CASES = [case(name.replace("_", "-"), name, (2, 3, 17), 0.6) for name in MULTIPLIERS]
 CASES += [
     case("periodic-weyl-channels", "periodic_weyl", (2, 3, 200), [0.3, 0.5, 0.8]),
     case("periodic-weyl-right", "periodic_weyl", (2, 9, 3), 0.6, dim=1, side="right"),

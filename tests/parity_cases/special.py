@@ -38,7 +38,7 @@ def special_case(name: str, draw: Any, function: Any, **options: Any) -> ParityC
 
 
 CASES = [
-    special_case("mittag-leffler", partial(points, alpha=0.7), mittag_leffler_of, slow=False),
+    special_case("mittag-leffler", partial(points, alpha=0.7), mittag_leffler_of),
     special_case("mittag-leffler-orders", partial(points, alpha=ALPHAS), mittag_leffler_of),
     special_case(
         "mittag-leffler-derivative",
@@ -46,6 +46,6 @@ CASES = [
         partial(mittag_leffler_of, derivative=(1, 0, 1)),
         differentiable=("z", "alpha"),
     ),
-    special_case("fractional-fourier", partial(samples, order=0.3), rotated, slow=False),
+    special_case("fractional-fourier", partial(samples, order=0.3), rotated),
     special_case("fractional-fourier-orders", partial(samples, order=[1.2, -0.7]), partial(rotated, centred=True)),
 ]
