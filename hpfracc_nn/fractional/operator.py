@@ -238,8 +238,7 @@ def _room(framework: str) -> Any:
         import hpfracc_nn.fractional.torch.operator as room
     elif framework == "jax":
         import hpfracc_nn.fractional.jax.operator as room
-
-        at_times = None
+        import hpfracc_nn.fractional.nonuniform.jax.operator as at_times
     else:
         import hpfracc_nn.fractional.nonuniform.numpy.operator as at_times
         import hpfracc_nn.fractional.numpy.operator as room

@@ -49,6 +49,18 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
     return _member(family, (0,) * len(arguments), dtype)(*arguments)
 
 
+def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
+    """Return `make`, which is written for orders of so many axes, for those that a map has given more before them."""
+
+    def made(orders: Array) -> Made:
+        function = make
+        for _ in range(orders.ndim - axes):
+            function = jax.vmap(function)
+        return function(orders)
+
+    return made
+
+
 def _member(family: Family, counts: Counts, dtype: Any) -> Callable[..., Made]:
     """Return the derivative of those orders, which knows the next ones."""
 
