@@ -8,6 +8,7 @@ would narrow some of them and fail.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -30,36 +31,52 @@ def in_float64(make: Callable[[Array], Made], orders: Array, dtype: Any) -> Made
         orders: [channels], floating.
         dtype: Of the result.
     """
-    return _derivative(make, 0, dtype)(orders)
+    return jointly_in_float64(make, (orders,), dtype)
 
 
-def _derivative(make: Callable[[Array], Made], order: int, dtype: Any) -> Callable[[Array], Made]:
-    """Return the derivative of that order, which knows the next one."""
+def jointly_in_float64(make: Callable[..., Made], parameters: tuple[Array, ...], dtype: Any) -> Made:
+    """Return make(*parameters), as `in_float64` does for one of them.
+
+    Args:
+        make: A function of float64 arrays [channels], elementwise as there, that returns arrays [channels, ...].
+        parameters: Each [channels], floating.
+        dtype: Of the result.
+    """
+    return _derivative(make, (), dtype)(*parameters)
+
+
+def _derivative(make: Callable[..., Made], by: tuple[int, ...], dtype: Any) -> Callable[..., Made]:
+    """Return the derivative by parameters of these numbers, which knows the next ones."""
 
     @jax.custom_jvp
-    def computed(orders: Array) -> Made:
+    def computed(*parameters: Array) -> Made:
         with jax.enable_x64(True):
-            found = _differentiated(make, order)(orders.astype(jnp.float64))
+            found = _differentiated(make, by)(*(each.astype(jnp.float64) for each in parameters))
             return jax.tree.map(lambda each: each.astype(dtype), found)
 
     @computed.defjvp
-    def _(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Made, Made]:
-        (orders,), (moved,) = primals, tangents
-        slopes = _derivative(make, order + 1, dtype)(orders)
-
-        def along(slope: Array) -> Array:
+    def _(primals: tuple[Array, ...], tangents: tuple[Array, ...]) -> tuple[Made, Made]:
+        def along(moved: Array, slope: Array) -> Array:
             return slope * moved.astype(dtype).reshape(-1, *(1,) * (slope.ndim - 1))
 
-        return computed(orders), jax.tree.map(along, slopes)
+        parts = []
+        for i, moved in enumerate(tangents):
+            slopes = _derivative(make, (*by, i), dtype)(*primals)
+            parts.append(jax.tree.map(partial(along, moved), slopes))
+        return computed(*primals), jax.tree.map(lambda *each: sum(each), *parts)
 
     return computed
 
 
-def _differentiated(make: Callable[[Array], Made], order: int) -> Callable[[Array], Made]:
-    if order == 0:
+def _differentiated(make: Callable[..., Made], by: tuple[int, ...]) -> Callable[..., Made]:
+    if not by:
         return make
+    *before, last = by
 
-    def slope(orders: Array) -> Made:
-        return jax.jvp(_differentiated(make, order - 1), (orders,), (jnp.ones_like(orders),))[1]
+    def slope(*parameters: Array) -> Made:
+        def alone(moved: Array) -> Made:
+            return _differentiated(make, tuple(before))(*parameters[:last], moved, *parameters[last + 1 :])
+
+        return jax.jvp(alone, (parameters[last],), (jnp.ones_like(parameters[last]),))[1]
 
     return slope

@@ -1,0 +1,5 @@
+"""Solvers of fractional and of stochastic differential equations for JAX's arrays."""
+
+from hpfracc_nn.solvers.jax.noise import increments, paths
+
+__all__ = ["increments", "paths"]
