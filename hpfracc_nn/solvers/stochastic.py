@@ -19,6 +19,7 @@ from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES, Stochastic
 from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, VolterraWeights
 
 OWNER = "fsdeint"
+NEARBY = 1 / 64  # of a state's size, and of 1: where a diffusion is looked at besides the start
 
 Shape = tuple[int, ...]
 
@@ -51,13 +52,8 @@ class StochasticMethod:
             ValueError: There is none of that name.
             TypeError: One is neither a name nor an option.
         """
-        if not isinstance(noise, Noise):
-            raise TypeError(
-                f"{owner}(noise of type {type(noise).__name__}): needs a noise; pass Brownian(), or another of "
-                f"{', '.join(sorted(each.__name__ for each in NOISES.values()))}."
-            )
         return cls(
-            noise,
+            checked_noise(owner, noise),
             checks.named(owner, "scheme", scheme, STOCHASTIC_SCHEMES, tuple(STOCHASTIC_SCHEMES.values())),
             checks.named(owner, "weights", weights, VOLTERRA_WEIGHTS, tuple(VOLTERRA_WEIGHTS.values())),
             errors.one_of(owner, "interpretation", interpretation, INTERPRETATIONS),
@@ -82,6 +78,20 @@ class StochasticMethod:
             type(noise).__name__,
         )
         return rule_of(OWNER, case)
+
+
+def checked_noise(owner: str, noise: Any) -> Noise:
+    """Return a noise.
+
+    Raises:
+        TypeError: It is none.
+    """
+    if not isinstance(noise, Noise):
+        raise TypeError(
+            f"{owner}(noise of type {type(noise).__name__}): needs a noise; pass Brownian(), or another of "
+            f"{', '.join(sorted(each.__name__ for each in NOISES.values()))}."
+        )
+    return noise
 
 
 def noise_type_of(sde: Any) -> str:
@@ -168,6 +178,22 @@ def fitting_shape(noise_type: str, shape: Shape, state: Shape) -> Shape:
     raise ValueError(
         f"{OWNER}(sde.diffusion): needs shape {wanted[noise_type]}, for noise_type {noise_type!r}; it returned "
         f"{shape}; {way_out}."
+    )
+
+
+def additive_message(where: str) -> str:
+    """Return what is said of a diffusion that is declared additive and depends on y."""
+    return (
+        f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and at "
+        f"{where} it does; declare 'diagonal' or 'general'."
+    )
+
+
+def diagonal_message(where: str) -> str:
+    """Return what is said of a diagonal diffusion whose entries depend on others, where a scheme stands on it."""
+    return (
+        f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
+        f"noise_type 'diagonal', and at {where} they depend on others; pass scheme='euler', or 'heun' in Stratonovich's sense."
     )
 
 

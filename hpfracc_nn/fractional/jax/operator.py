@@ -17,8 +17,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import differences as diff
+from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
@@ -80,9 +80,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     dtype = computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)
     if definition.side != "left":
-        return _on_other_sides(
-            x, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
-        )
+        return _on_other_sides(x, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site))
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
     layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
     if 0 in layout.canonical:

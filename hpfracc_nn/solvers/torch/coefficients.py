@@ -8,12 +8,11 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.solvers.sde import StochasticEquation
-from hpfracc_nn.solvers.stochastic import OWNER, fitting_shape, joined_shape
+from hpfracc_nn.solvers.stochastic import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.packing import Packing, State
 
 _ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
-_NEARBY = 1 / 64  # of a state's size, and of 1
 
 
 class Coefficients:
@@ -125,7 +124,7 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
     z0 = z0.detach()
     # Upwards, where prices, variances and rates stay in their domain, and by another part for each entry.
     parts = 1.5 + 0.5 * torch.cos(torch.arange(1.0, z0.numel() + 1)).to(z0).view_as(z0)
-    nearby = z0 + _NEARBY * parts * (1 + z0.abs())
+    nearby = z0 + NEARBY * parts * (1 + z0.abs())
     check = _check_additive if noise_type == "additive" else _check_diagonal
     field = coefficients.diffusion
     with torch.random.fork_rng([z0.device] if z0.is_cuda else []):
@@ -141,10 +140,7 @@ def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     direction = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g)
     (found,) = torch.autograd.grad(g, z, direction, allow_unused=True)
     if found is not None and bool(((found != 0) & found.isfinite()).any()):
-        raise ValueError(
-            f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
-            f"at t={float(t):g} it does; declare 'diagonal' or 'general'."
-        )
+        raise ValueError(additive_message(f"t={float(t):g}"))
 
 
 def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
@@ -155,8 +151,4 @@ def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     found, alone = each[0], directions[0] * each[1]
     size = _ROUNDING * eps * float(each[1].abs().max())
     if bool(((found - alone).abs() > size).any()):
-        raise ValueError(
-            f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
-            f"noise_type 'diagonal', and at t={float(t):g} they depend on others; pass scheme='euler', or 'heun' in "
-            "Stratonovich's sense."
-        )
+        raise ValueError(diagonal_message(f"t={float(t):g}"))
