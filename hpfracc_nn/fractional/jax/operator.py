@@ -17,8 +17,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import differences as diff
+from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name

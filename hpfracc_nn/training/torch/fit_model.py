@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import default_manager
-from hpfracc_nn.solvers.torch.call import Call, Method
+from hpfracc_nn.solvers.method import Method
+from hpfracc_nn.solvers.torch.call import Call
 from hpfracc_nn.solvers.torch.field import Field, forward_product
 from hpfracc_nn.solvers.torch.solving import NotSolved
 from hpfracc_nn.solvers.torch.tangents import tangents
