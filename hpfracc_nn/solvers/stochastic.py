@@ -198,6 +198,14 @@ def diagonal_message(where: str) -> str:
     )
 
 
+def not_finite(where: str) -> str:
+    """Return what is said of a solution that is not finite somewhere."""
+    return (
+        f"{OWNER}: the solution is not finite {where}; take smaller steps, or keep drift and diffusion defined there "
+        "and their growth at most linear."
+    )
+
+
 def check_orders(orders: np.ndarray) -> None:
     """Raise unless all orders are in (1/2, 1].
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.solvers import SDE, STOCHASTIC_SCHEMES, Given
+from hpfracc_nn.solvers import HISTORIES, SDE, STOCHASTIC_SCHEMES, VOLTERRA_WEIGHTS, Given
 from hpfracc_nn.solvers.rules import RULES
 from tests.parity_cases import ParityCase
 
@@ -102,4 +102,18 @@ def one_step_cases():
                     yield case(name, noise_type, streams, adjoint=adjoint, **options)  # type: ignore[arg-type]
 
 
-CASES = [*one_step_cases()]
+def volterra_cases():
+    """Yield all weights below alpha = 1, with a fixed and a learned order, and one order for each entry."""
+    for weights in VOLTERRA_WEIGHTS:
+        streams = 2 if weights == "hybrid" else 1
+        for adjoint in (True, False):
+            options = {"weights": weights, "history": "full"}
+            yield case(f"{weights}", "diagonal", streams, adjoint=adjoint, alpha=0.7, **options)
+            if adjoint:
+                yield case(f"{weights}, general", "general", streams, adjoint=True, alpha=0.7, **options)
+                yield case(f"{weights} by entry", "diagonal", streams, adjoint=True, alpha=[0.6, 0.8, 0.9], **options)
+    for history in HISTORIES:
+        yield case(f"history {history}", "diagonal", 2, adjoint=True, alpha=0.7, history=history)
+
+
+CASES = [*one_step_cases(), *volterra_cases()]

@@ -94,7 +94,7 @@ class Call:
         weights = made.weights(self.orders, times.dt, nodes)
 
         def past(weights: Weights) -> Past:
-            return _past(made.history, weights, nodes)
+            return past_of(made.history, weights, nodes)
 
         solve = Solve(
             layout,
@@ -200,7 +200,7 @@ class Call:
         return jnp.where(times.is_on_mesh.reshape(-1, *(1,) * self.z0.ndim), wanted, jnp.nan)
 
 
-def _past(history: History, weights: Weights, nodes: Any) -> Past:
+def past_of(history: History, weights: Weights, nodes: Any) -> Past:
     """Return how the values after the head are added up."""
     head = weights.head.shape[1]
     if weights.later.ndim == 4:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.experimental import checkify
 
-from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.orders import within
+from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers import noise as noises
+from hpfracc_nn.solvers.history import Automatic, FFTBlocks, History
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
+from hpfracc_nn.solvers.jax.call import past_of
 from hpfracc_nn.solvers.jax.coefficients import check_structure, coefficients_of, joined, noise_shape, parted
 from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
 from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
+from hpfracc_nn.solvers.jax.past import Past
+from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
+from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.one_step import one_step_of
+from hpfracc_nn.solvers.schemes.volterra import OfRates, residual
 from hpfracc_nn.solvers.stochastic import (
     OWNER,
     StochasticMethod,
@@ -31,6 +41,7 @@ from hpfracc_nn.solvers.stochastic import (
     checked_noise,
     mesh_of,
     noise_type_of,
+    not_finite,
 )
 
 _BELOW = float(np.nextafter(1.0, 0.0))
@@ -70,7 +81,7 @@ class StochasticCall:
         interpretation: Any,
         history: Any,
         adjoint: bool,
-        checkpoint: int,
+        checkpoint: bool,
         key: Any,
         manager: BackendManager | None,
     ) -> State:
@@ -82,9 +93,11 @@ class StochasticCall:
         least = 0.5 if self.orders.values is None else float(self.orders.values.min())
         method.rule(self.noise_type, min(least, _BELOW if self.has_memory else 1.0))
         check_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
-        kept = errors.count(OWNER, "checkpoint", checkpoint)
         rows = self._drawn(method, key)
-        return parted(self.layout, self._one_steps(method, rows, adjoint, kept))
+        solve = self._volterra if self.has_memory else self._one_steps
+        states = solve(method, rows, adjoint, checkpoint)
+        check_finite(states, self.times[self.outputs])
+        return parted(self.layout, states)
 
     def _streams(self, method: StochasticMethod) -> int:
         """Return how many numbers each channel of the noise needs per step."""
@@ -101,15 +114,33 @@ class StochasticCall:
         state = method.noise.start(self.n_steps, shape, dt, source)
         return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
 
-    def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, kept: int) -> Array:
+    def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
         c = self.coefficients
 
         def advance(given: Given, carry: Carry, n: Array, row: Array) -> Carry:
             return one_step_of(method.scheme, c.reading(given), method.interpretation).step(n, carry, row)
 
         first = one_step_of(method.scheme, c, method.interpretation).start(self.z0)
+        kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
         loop = Loop(advance, self.n_steps, self.outputs, kept)
         return (loop.adjoint if adjoint else loop.plain)(c.given, first, noise)
+
+    def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
+        c, kind, orders = self.coefficients, method.weights, self.orders
+        # Of a scheme, equal steps ask for the weights alone.
+        made = Sum(cast(Scheme, OfRates(kind)), self._history(method), Grid(self.n_steps), self.layout.dtype.name)
+        nodes = made.nodes(orders)
+
+        def past(weights: Weights) -> Past:
+            return past_of(made.history, weights, nodes)
+
+        solve = VolterraSolve(self.layout, c, kind, past, self.n_steps, checkpoint)
+        sigma = deviation_of(orders, c.dt, self.layout.dtype) if kind.has_residual else None
+        inputs = Inputs(made.weights(orders, c.dt, nodes), sigma, self.z0, c.given, noise)
+        return (solve.recorded if adjoint else solve.plain)(inputs).states[self.outputs]
+
+    def _history(self, method: StochasticMethod) -> History:
+        return FFTBlocks() if isinstance(method.history, Automatic) else method.history
 
 
 def orders_of(alpha: Any) -> Orders:
@@ -134,7 +165,29 @@ def orders_of(alpha: Any) -> Orders:
         check_orders(values)
         return Orders(values, None, shape, 1.0)
     eps = float(jnp.finfo(alpha.dtype).eps)  # at 1/2 the residual's deviation is infinite
-    return Orders(None, within(OWNER, alpha, 0.5 + eps, 1.0).reshape(-1), shape, 1.0)
+    return Orders(None, within(OWNER, alpha, 0.5 + eps, 1.0).reshape(-1), shape, 1.0, 0.5 + eps)
+
+
+def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
+    """Return the residual's deviation, [a]."""
+    if orders.traced is None:
+        assert orders.values is not None, "one of the two is there"
+        return jnp.asarray(residual(orders.values, dt, NUMPY), dtype)
+    return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
+
+
+def check_finite(states: Array, times: np.ndarray) -> None:
+    """Raise where a solution is not finite; under checkify where it is traced.
+
+    Raises:
+        FloatingPointError: It is not.
+    """
+    is_finite = jnp.isfinite(states)
+    if is_traced(states):
+        checkify.debug_check(is_finite.all(), not_finite("at some time"))
+    elif not np.asarray(is_finite).all():
+        i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
+        raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
 
 
 def times_of(ts: Any) -> np.ndarray:
