@@ -1,6 +1,5 @@
 """Noise in JAX: laws, keys, derivatives in what is learned. That torch draws the same is `parity_cases/noises.py`."""
 
-import dataclasses
 import json
 import math
 import pathlib
@@ -60,6 +59,7 @@ def test_a_key_draws_the_same_numbers_and_another_key_others():
     assert not (first == other).any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
 def test_shape_and_dtype_are_those_asked_for(dtype):
     for shape in ((), (2, 5), (0,)):
@@ -69,6 +69,7 @@ def test_shape_and_dtype_are_those_asked_for(dtype):
         assert (found[0] == 0).all()
 
 
+@pytest.mark.slow
 def test_paths_are_running_sums():
     steps, found = (draw(Brownian(), 5, (2,), dt=0.1, key=KEY) for draw in (increments, paths))
     np.testing.assert_allclose(found[1:], np.cumsum(steps, 0), rtol=1e-6)
@@ -91,6 +92,7 @@ def test_every_transform_follows_a_learned_parameter(make):
         np.testing.assert_allclose(both, [jax.grad(loss)(value), jax.grad(loss)(value + 0.1)], rtol=1e-12)
 
 
+@pytest.mark.slow
 def test_spectra_are_as_good_where_64_bit_types_are_not_enabled():
     def draw(hurst):
         return increments(FractionalBrownian(hurst), 9, (3,), dt=0.1, key=KEY, dtype=jnp.float32)
@@ -102,6 +104,7 @@ def test_spectra_are_as_good_where_64_bit_types_are_not_enabled():
     np.testing.assert_allclose(found, fixed, rtol=0, atol=2e-7 * float(jnp.abs(fixed).max()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFERENCE["fgn_autocov"]["cases"], ids=lambda case: f"H {case['H']}")
 def test_autocovariances_are_those_of_the_reference(case):
     with jax.enable_x64(True):
@@ -111,6 +114,7 @@ def test_autocovariances_are_those_of_the_reference(case):
             assert found[int(lag)] == pytest.approx(float(value), rel=1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", REFERENCE["fgn_logpdf"]["cases"], ids=lambda case: f"H {case['H']}")
 def test_the_density_of_fractional_noise_is_that_of_the_reference(case):
     with jax.enable_x64(True):
@@ -122,6 +126,7 @@ def test_the_density_of_fractional_noise_is_that_of_the_reference(case):
         assert float(found) == pytest.approx(float(case["value"]), rel=1e-12)
 
 
+@pytest.mark.slow
 def test_the_circulant_is_numpys():
     with jax.enable_x64(True):
         found = circulant_roots(jnp.asarray([0.1, 0.9]), 50, JAX)
@@ -144,14 +149,9 @@ def test_a_wrong_argument_is_refused(changes, error, message):
         increments(options.pop("noise"), options.pop("n_steps"), options.pop("shape"), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [lambda x: CompoundPoisson(9.0, NormalJumps(x)), lambda x: AlphaStable(x + 1.2)])
 def test_jumps_have_gradients_in_their_parameters(make):
     slope = jax.jit(jax.grad(lambda x: jnp.tanh(increments(make(x), 4, (2,), dt=0.5, key=KEY)).sum()))(0.4)
     assert jnp.isfinite(slope)
     assert slope != 0
-
-
-@pytest.mark.parametrize("noise", NOISES.values(), ids=list(NOISES))
-def test_a_noise_is_a_value_that_a_compiled_function_may_close_over(noise):
-    first = noise.examples()[0]
-    assert dataclasses.replace(first) == first
