@@ -17,7 +17,7 @@ from hpfracc_nn.solvers.history import Exponentials, FFTBlocks, Full, History, W
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
-from hpfracc_nn.solvers.jax.past import Past, Rows, Squares, States
+from hpfracc_nn.solvers.jax.past import Past, Recent, Rows, Squares
 from hpfracc_nn.solvers.jax.right_side import traced
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
@@ -92,6 +92,7 @@ class Call:
         made = Sum(self.method.scheme, self._history(manager), times.grid, jnp.dtype(layout.dtype).name)
         nodes = made.nodes(self.orders)
         weights = made.weights(self.orders, times.dt, nodes)
+        is_fixed = isinstance(weights.own, np.ndarray)
 
         def past(weights: Weights) -> Past:
             return _past(made.history, weights, nodes)
@@ -102,11 +103,15 @@ class Call:
             step_of(self.method.scheme),
             self.method.scheme.is_implicit,
             past,
+            weights if is_fixed else None,
             times.grid.n_steps,
             checkpoint,
             None if progress is None else _telling(progress, times.grid.n_steps),
         )
-        inputs = Inputs(weights, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
+        is_fixed = isinstance(weights.own, np.ndarray)
+        inputs = Inputs(
+            None if is_fixed else weights, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed
+        )
         found = solve.recorded(inputs) if adjoint else solve.plain(inputs)
         check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
         return layout.parted(self._at_outputs(found))
@@ -206,10 +211,10 @@ def _past(history: History, weights: Weights, nodes: Any) -> Past:
     if weights.later.ndim == 4:
         return Rows(weights.later[head:, ..., head:])
     if nodes is not None:
-        return States(weights.later, nodes.first - 1, nodes, weights.coefficients)
-    if isinstance(history, Window):
-        return States(weights.later, history.n)
-    return Squares(weights.later, "fft" if isinstance(history, FFTBlocks) else "dense")
+        return Recent(weights.later, nodes.first - 1, nodes, weights.coefficients)
+    if isinstance(history, FFTBlocks):
+        return Squares(weights.later)
+    return Recent(weights.later, history.n if isinstance(history, Window) else weights.later.shape[-1])
 
 
 def _telling(progress: Progress, n_steps: int) -> Callable[[Array], None]:
