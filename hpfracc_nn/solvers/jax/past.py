@@ -31,7 +31,7 @@ from hpfracc_nn.solvers.jax.toeplitz import padded, square, toeplitz
 # (carry, memory [sets, a, *rest], x, whether the step counts) -> (carry, value [a, *rest], what is returned of it)
 Advance = Callable[[Any, Array, Any, Any], tuple[Any, Array, Any]]
 _SHORTEST, _LONGEST = 16, 48  # steps of a block
-_DIRECT = 256  # steps whose past is added up directly
+DIRECT = 256  # steps whose past is added up directly
 _EXACT = lax.Precision.HIGHEST
 
 
@@ -70,7 +70,7 @@ class Recent:
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
         """See `Past`."""
         count = _length(xs)
-        block = _even_block(count)
+        block = block_of(count)
         total = block * -(-count // block)
         kept = min(self.kept, total - block)
         columns = padded(self.columns, block + kept + 1)
@@ -133,7 +133,7 @@ class Squares:
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
         """See `Past`."""
         count = _length(xs)
-        levels = (-(-count // _DIRECT) - 1).bit_length()
+        levels = (-(-count // DIRECT) - 1).bit_length()
         run = -(-count // (1 << levels))
         total = run << levels
         columns = padded(self.columns, total + 1)
@@ -176,7 +176,7 @@ class Rows:
     def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
         """See `Past`."""
         count = _length(xs)
-        block = _even_block(count)
+        block = block_of(count)
         blocks = -(-count // block)
         total = block * blocks
         rows = jnp.pad(self.rows, [(0, total - count), (0, 0), (0, 0), (0, total - count)])
@@ -261,7 +261,7 @@ def _rejoined(found: Any, count: int) -> Any:
     return jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:])[:count] if each.size else each[0, :0], found)
 
 
-def _even_block(count: int) -> int:
+def block_of(count: int) -> int:
     """Return the steps of a block, of the lengths that fit best the one that fills up least."""
     if count <= _LONGEST:
         return count
