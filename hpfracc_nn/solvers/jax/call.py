@@ -12,12 +12,12 @@ from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.selection import BackendManager
-from hpfracc_nn.solvers.history import Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
-from hpfracc_nn.solvers.jax.past import Past, Rows, Squares, States
+from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.right_side import traced
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
@@ -89,33 +89,42 @@ class Call:
     ) -> State:
         """Return the states at the output times."""
         times, layout = self.times, self.layout
-        made = Sum(self.method.scheme, self._history(manager), times.grid, jnp.dtype(layout.dtype).name)
-        nodes = made.nodes(self.orders)
-        weights = made.weights(self.orders, times.dt, nodes)
+        sums = Sum(self.method.scheme, self.method.history, times.grid, jnp.dtype(layout.dtype).name)
+        nodes = sums.nodes(self.orders)
+        site = (default_manager() if manager is None else manager).shared_site(self.method.op, "jax", OWNER)
+        key = sums, layout.shape, nodes is None, self.orders.values is None
+        plan = site.pick_traced(key, lambda: workload_of(site.op, layout, times.grid.n_steps, nodes))
+        weights = sums.weights(self.orders, times.dt, nodes if plan.algorithm == "recurrence" else None)
+        inputs, found = carried_out(_TRACED, site, plan, self, weights, nodes, adjoint, checkpoint, progress)
+        check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
+        return layout.parted(self._at_outputs(found))
 
-        def past(weights: Weights) -> Past:
-            return past_of(made.history, weights, nodes)
-
+    def computed(
+        self,
+        kernel: Kernel,
+        weights: Weights,
+        nodes: Nodes | None,
+        adjoint: bool,
+        checkpoint: bool,
+        progress: Progress | None,
+    ) -> tuple[Inputs, Solution]:
+        """Return what a solve with a kernel's history is given, and what it finds."""
+        times, scheme = self.times, self.method.scheme
+        is_fixed = isinstance(weights.own, np.ndarray)
         solve = Solve(
-            layout,
+            self.layout,
             self.right_side,
-            step_of(self.method.scheme),
-            self.method.scheme.is_implicit,
-            past,
+            step_of(scheme),
+            scheme.is_implicit,
+            lambda weights: kernel.run(weights, nodes, self.method.history),
+            weights if is_fixed else None,
             times.grid.n_steps,
             checkpoint,
             None if progress is None else _telling(progress, times.grid.n_steps),
         )
-        inputs = Inputs(weights, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
-        found = solve.recorded(inputs) if adjoint else solve.plain(inputs)
-        check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
-        return layout.parted(self._at_outputs(found))
-
-    def _history(self, manager: BackendManager | None) -> History:
-        history = self.method.history
-        if not isinstance(history, Full | FFTBlocks | Exponentials | Window):
-            return FFTBlocks()
-        return history
+        moving = None if is_fixed else weights
+        inputs = Inputs(moving, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
+        return inputs, solve.recorded(inputs) if adjoint else solve.plain(inputs)
 
     def _slope(self, dy0: State) -> Array:
         """Return the derivative at the start, 0 for the orders that have no such condition."""
@@ -200,20 +209,16 @@ class Call:
         return jnp.where(times.is_on_mesh.reshape(-1, *(1,) * self.z0.ndim), wanted, jnp.nan)
 
 
-def past_of(history: History, weights: Weights, nodes: Any) -> Past:
-    """Return how the values after the head are added up."""
-    head = weights.head.shape[1]
-    if weights.later.ndim == 4:
-        return Rows(weights.later[head:, ..., head:])
-    if nodes is not None:
-        return States(weights.later, nodes.first - 1, nodes, weights.coefficients)
-    if isinstance(history, Window):
-        return States(weights.later, history.n)
-    return Squares(weights.later, "fft" if isinstance(history, FFTBlocks) else "dense")
-
-
 def _telling(progress: Progress, n_steps: int) -> Callable[[Array], None]:
     def tell(step: Array) -> None:
         jax.debug.callback(lambda step: progress(min(int(step), n_steps), n_steps), step)
 
     return tell
+
+
+def _run(plan: Plan, call: Call, *given: Any) -> tuple[Inputs, Solution]:
+    plan.kernel.calls["run"] += 1
+    return call.computed(plan.kernel, *given)
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time

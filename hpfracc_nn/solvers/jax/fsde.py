@@ -87,5 +87,5 @@ def fsdeint(
         >>> ts = np.linspace(0, 1, 101)
         >>> paths = fsdeint(ornstein_uhlenbeck, jnp.zeros(1000), ts, alpha=0.7, key=jax.random.key(0))
     """
-    call = StochasticCall(sde, y0, ts, args, alpha, dt)
-    return call.solved(noise, scheme, weights, interpretation, history, adjoint, checkpoint, key, manager)
+    call = StochasticCall(sde, y0, ts, args, alpha, dt, manager)
+    return call.solved(noise, scheme, weights, interpretation, history, adjoint, checkpoint, key)

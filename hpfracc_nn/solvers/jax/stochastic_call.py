@@ -15,18 +15,18 @@ from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.orders import within
 from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers import noise as noises
-from hpfracc_nn.solvers.history import Automatic, FFTBlocks, History
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
-from hpfracc_nn.solvers.jax.call import past_of
 from hpfracc_nn.solvers.jax.coefficients import check_structure, coefficients_of, joined, noise_shape, parted
 from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
 from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
 from hpfracc_nn.solvers.jax.past import Past
+from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
 from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
@@ -55,9 +55,11 @@ class StochasticCall:
         TypeError: One has the wrong type.
     """
 
-    def __init__(self, sde: Any, y0: State, ts: Any, args: Any, alpha: Any, dt: float | None):
+    def __init__(
+        self, sde: Any, y0: State, ts: Any, args: Any, alpha: Any, dt: float | None, manager: BackendManager | None
+    ):
         self.noise_type = noise_type_of(sde)
-        self.sde = sde
+        self.sde, self.manager = sde, manager
         y0 = checked_state(OWNER, "y0", y0)
         self.orders = orders_of(alpha)
         self.layout = layout_of(OWNER, y0, self.orders.shape)
@@ -83,7 +85,6 @@ class StochasticCall:
         adjoint: bool,
         checkpoint: bool,
         key: Any,
-        manager: BackendManager | None,
     ) -> State:
         """Return the states at the output times."""
         method = StochasticMethod.of(OWNER, noises.Brownian(), scheme, weights, interpretation, history)
@@ -126,21 +127,40 @@ class StochasticCall:
         return (loop.adjoint if adjoint else loop.plain)(c.given, first, noise)
 
     def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
-        c, kind, orders = self.coefficients, method.weights, self.orders
+        orders, layout, dt = self.orders, self.layout, self.coefficients.dt
         # Of a scheme, equal steps ask for the weights alone.
-        made = Sum(cast(Scheme, OfRates(kind)), self._history(method), Grid(self.n_steps), self.layout.dtype.name)
-        nodes = made.nodes(orders)
+        sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
+        nodes = sums.nodes(orders)
+        manager = default_manager() if self.manager is None else self.manager
+        site = manager.shared_site(method.history.op, "jax", OWNER)
+        key = sums, layout.shape, nodes is None, orders.values is None
+        plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))
+        weights = sums.weights(orders, dt, nodes if plan.algorithm == "recurrence" else None)
+        states = carried_out(_TRACED, site, plan, self, method, weights, nodes, noise, adjoint, checkpoint)
+        return states[self.outputs]  # type: ignore[no-any-return]
+
+    def computed(
+        self,
+        kernel: Kernel,
+        method: StochasticMethod,
+        weights: Weights,
+        nodes: Nodes | None,
+        noise: Array,
+        adjoint: bool,
+        checkpoint: bool,
+    ) -> Array:
+        """Return the states of all steps, the past added up by a kernel."""
+        c, kind = self.coefficients, method.weights
+        is_fixed = isinstance(weights.own, np.ndarray)
 
         def past(weights: Weights) -> Past:
-            return past_of(made.history, weights, nodes)
+            return kernel.run(weights, nodes, method.history)  # type: ignore[no-any-return]
 
-        solve = VolterraSolve(self.layout, c, kind, past, self.n_steps, checkpoint)
-        sigma = deviation_of(orders, c.dt, self.layout.dtype) if kind.has_residual else None
-        inputs = Inputs(made.weights(orders, c.dt, nodes), sigma, self.z0, c.given, noise)
-        return (solve.recorded if adjoint else solve.plain)(inputs).states[self.outputs]
-
-    def _history(self, method: StochasticMethod) -> History:
-        return FFTBlocks() if isinstance(method.history, Automatic) else method.history
+        fixed = weights if is_fixed else None
+        solve = VolterraSolve(self.layout, c, kind, past, fixed, self.n_steps, checkpoint)
+        sigma = deviation_of(self.orders, c.dt, self.layout.dtype) if kind.has_residual else None
+        inputs = Inputs(None if is_fixed else weights, sigma, self.z0, c.given, noise)
+        return (solve.recorded if adjoint else solve.plain)(inputs).states
 
 
 def orders_of(alpha: Any) -> Orders:
@@ -202,3 +222,11 @@ def times_of(ts: Any) -> np.ndarray:
             "numpy.linspace(0, 1, 101), or make them outside of jax.jit and close over them."
         )
     return np.asarray(ts)
+
+
+def _run(plan: Plan, call: StochasticCall, *given: Any) -> Array:
+    plan.kernel.calls["run"] += 1
+    return call.computed(plan.kernel, *given)
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time

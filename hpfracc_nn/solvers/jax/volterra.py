@@ -34,14 +34,14 @@ class Inputs(NamedTuple):
     """All that a solve depends on.
 
     Attributes:
-        weights: Of the past.
+        weights: Of the past, or None where they are fixed.
         sigma: The residual's deviation, [a], or None.
         z0: The state at the start.
         read: What drift and diffusion read besides t and y.
         noise: Of all steps, [n_steps, *shape], or with two numbers for each channel, [n_steps, 2, *shape].
     """
 
-    weights: Weights
+    weights: Weights | None
     sigma: Array | None
     z0: Array
     read: tuple[Array, ...]
@@ -69,6 +69,7 @@ class VolterraSolve:
         coefficients: Drift and diffusion.
         kind: How the past is weighted.
         past: Makes the sum over the past of the weights.
+        fixed: The weights where they are, or None.
         n_steps: How many.
         is_remade: Whether plain backpropagation computes blocks of steps anew.
     """
@@ -77,21 +78,24 @@ class VolterraSolve:
     coefficients: Coefficients
     kind: VolterraWeights
     past: Callable[[Weights], Past]
+    fixed: Weights | None
     n_steps: int
     is_remade: bool
 
     def plain(self, inputs: Inputs) -> Solution:
         """Return the solution, by operations that are differentiated one by one."""
-        z0 = inputs.z0
+        z0, weights = inputs.z0, self._weights(inputs)
 
-        def advance(rest: Rest, past: Array, x: tuple[Array, Array], counts: Array) -> tuple[Rest, Array, Array]:
-            y = jnp.where(counts, z0 + self._state(past, rest), z0)  # steps that only fill up a block stay at the start
+        def advance(rest: Rest, past: Array, x: tuple[Array, Array], counts: Any) -> tuple[Rest, Array, Array]:
+            y = z0 + self._state(past, rest)
+            if counts is not None:  # steps that only fill up a block stay at the start
+                y = jnp.where(counts, y, z0)
             value, rest = self._step(inputs.read, inputs.sigma, x[1], x[0], y)
             return rest, value, y
 
         xs = (jnp.arange(self.n_steps), inputs.noise)
-        values, states, rest = self._marched(inputs.weights, advance, xs)
-        last = z0 + self._state(_last(inputs.weights.later, values), rest)
+        values, states, rest = self._marched(weights, advance, xs)
+        last = z0 + self._state(_last(weights.later, values), rest)
         return Solution(jnp.concatenate([states, last[None]]), values)
 
     def recorded(self, inputs: Inputs) -> Solution:
@@ -130,23 +134,29 @@ class VolterraSolve:
 
         drive, last = self._driven(moved.weights, found.values)
 
-        def advance(rest: Rest, past: Array, x: dict[str, Array], counts: Array) -> tuple[Rest, Array, Array]:
+        def advance(rest: Rest, past: Array, x: dict[str, Array], counts: Any) -> tuple[Rest, Array, Array]:
             memory = past + x["drive"] if "drive" in x else past
-            dy = jnp.where(counts, dz0 + self._state(memory, rest), 0)
+            dy = dz0 + self._state(memory, rest)
             value, rest = linear(dy, parts, slopes, x)
             return rest, value, dy
 
         xs = {"n": jnp.arange(self.n_steps), "row": inputs.noise, "y": found.states[:-1]}
         xs |= {"drow": moved.noise} if moves_noise else {}
         xs |= {} if drive is None else {"drive": drive}
-        values, dy, rest = self._marched(inputs.weights, advance, xs)
-        memory = _last(inputs.weights.later, values)
+        weights = self._weights(inputs)
+        values, dy, rest = self._marched(weights, advance, xs)
+        memory = _last(weights.later, values)
         end = dz0 + self._state(memory if last is None else memory + last, rest)
         return Solution(jnp.concatenate([dy, end[None]]), values)
 
-    def _driven(self, moved: Weights, values: Array) -> tuple[Array | None, Array | None]:
+    def _weights(self, inputs: Inputs) -> Weights:
+        found = self.fixed if inputs.weights is None else inputs.weights
+        assert found is not None, "one of the two is there"
+        return found
+
+    def _driven(self, moved: Weights | None, values: Array) -> tuple[Array | None, Array | None]:
         """Return what memories have of weights that move: of all steps but the last, and of the last; or None."""
-        if isinstance(moved.later, SymbolicZero):
+        if moved is None or isinstance(moved.later, SymbolicZero):
             return None, None
         return causal(moved.later, values), _last(moved.later, values)
 
@@ -177,13 +187,15 @@ class VolterraSolve:
         shape = self.layout.shape
         like = jnp.zeros(shape if self.kind.sets == 1 else (shape[0], 2, *shape[1:]), self.layout.dtype)
 
-        def kept(rest: Rest, past: Array, x: Any, counts: Array) -> tuple[Rest, Array, Any]:
+        def kept(rest: Rest, past: Array, x: Any, counts: Any) -> tuple[Rest, Array, Array]:
             after, value, y = advance(rest, past, x, counts)
-            return after, value, (y, after)
+            if counts is not None:
+                after = jax.tree.map(lambda new, old: jnp.where(counts, new, old), after, rest)
+            return after, value, y
 
         nothing = (jnp.zeros(shape, self.layout.dtype),) if self.kind.has_residual else ()
-        values, (states, rests) = self.past(weights).march(kept, nothing, xs, like, self.is_remade)
-        return values, states, jax.tree.map(lambda each: each[-1], rests)
+        rest, values, states = self.past(weights).march(kept, nothing, xs, like, self.is_remade)
+        return values, states, rest
 
 
 def _last(columns: Array, values: Array) -> Array:

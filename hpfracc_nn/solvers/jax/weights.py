@@ -33,6 +33,8 @@ _GRID = (1e-3, 0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98, 1 - 1e-3, 1)  # 
 class Weights(NamedTuple):
     """What right-hand sides have in the memories of steps, H of them in the head; a pytree.
 
+    Arrays are NumPy's where nothing of them is traced.
+
     Attributes:
         own: That of f_n at step n in the last memory, [n_steps + 1, a].
         head: That of the first, [n_steps + 1, H, sets, a].
@@ -89,8 +91,7 @@ class Sum:
         """Return the weights for a step, which may be traced where steps are equal."""
         is_fixed = isinstance(dt, float)
         if orders.values is not None:
-            made = _fixed(self, tuple(orders.values.tolist()), dt if is_fixed else 1.0, nodes)
-            found = jax.tree.map(jnp.asarray, made)
+            found = _fixed(self, tuple(orders.values.tolist()), dt if is_fixed else 1.0, nodes)
         else:
             assert orders.traced is not None, "one of the two is there"
             step = dt if is_fixed else 1.0
