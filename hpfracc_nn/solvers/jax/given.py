@@ -44,7 +44,8 @@ def _along(path: Any, times: jax.Array, streams: int) -> jax.Array:
     if area is None or not hasattr(_evaluated(path, times), "H"):
         raise ValueError(
             f"{OWNER}(noise of type {type(path).__name__}): needs the space-time Levy area of each step beside its "
-            "increment, for this scheme; pass levy_area=diffrax.SpaceTimeLevyArea to the path, or scheme='euler'."
+            "increment, for this scheme or these weights; pass levy_area=diffrax.SpaceTimeLevyArea to the path, or "
+            "scheme='euler' and, below alpha = 1, weights='average'."
         )
     found = jax.vmap(lambda begin, end: path.evaluate(begin, end, use_levy=True))(times[:-1], times[1:])
     # The integral of W over a step h is h (W / 2 + H), and ours h (W + V / sqrt(3)) / 2.
