@@ -370,3 +370,6 @@ def test_traced_times_and_shapes_are_refused_when_the_solve_is_traced():
         jax.jit(lambda ts: fsdeint(ADDITIVE, jnp.zeros(4), ts, key=KEY))(jnp.linspace(0, 1, 5))
     with pytest.raises(ValueError, match=r"needs the state's shape"):
         jax.jit(lambda y0: fsdeint(CUT, y0, [0.0, 1.0], key=KEY))(jnp.zeros(4))
+    sde = SDE(ADDITIVE.drift, lambda t, y: 1 + 0 * y, "additive")
+    with pytest.raises(ValueError, match=r"as it is written it does"):
+        jax.jit(lambda y0: fsdeint(sde, y0, [0.0, 1.0], key=KEY))(jnp.zeros(4))

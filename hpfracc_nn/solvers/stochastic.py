@@ -184,7 +184,7 @@ def fitting_shape(noise_type: str, shape: Shape, state: Shape) -> Shape:
 def additive_message(where: str) -> str:
     """Return what is said of a diffusion that is declared additive and depends on y."""
     return (
-        f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and at "
+        f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
         f"{where} it does; declare 'diagonal' or 'general'."
     )
 

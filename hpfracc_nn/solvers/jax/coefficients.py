@@ -263,7 +263,7 @@ def check_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool)
     c = coefficients
     own = c.given[c._drift.count :]
     if c.noise_type == "additive" and c._diffusion.moves_with_state(c.times[0], z0, own):
-        raise ValueError(additive_message(f"t={float(c.times[0]):g}" if not is_traced(c.times) else "the start"))
+        raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
         return
     nearby = z0 + (NEARBY * _varied(z0, 1.5)) * (1 + jnp.abs(z0))

@@ -140,7 +140,7 @@ def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     direction = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g)
     (found,) = torch.autograd.grad(g, z, direction, allow_unused=True)
     if found is not None and bool(((found != 0) & found.isfinite()).any()):
-        raise ValueError(additive_message(f"t={float(t):g}"))
+        raise ValueError(additive_message(f"at t={float(t):g}"))
 
 
 def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
