@@ -172,7 +172,7 @@ class Solve:
         }
         first = moving.at(inputs.times[0])(inputs.z0, dz0)[1]
         values, (dy, dguesses) = self._marched(weights, advance, None, first, xs)
-        none = np.zeros(found.is_solved.shape, jax.dtypes.float0)
+        none: Any = np.zeros(found.is_solved.shape, jax.dtypes.float0)
         return Solution(jnp.concatenate([dz0[None], dy]), dguesses, values[:n_steps], none)
 
     def _weights(self, inputs: Inputs) -> Weights:
@@ -241,7 +241,8 @@ def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:
 def _arrays(moved: Any) -> Array:
     """Return a derivative, an array of zeros where there is none."""
     if isinstance(moved, SymbolicZero):
-        return jnp.zeros(moved.aval.shape, moved.aval.dtype)
+        shaped: Any = moved.aval
+        return jnp.zeros(shaped.shape, shaped.dtype)
     return moved  # type: ignore[no-any-return]
 
 
@@ -258,7 +259,7 @@ def _implicit(step: Step, right_side: RightSide) -> Stepping:
         found = forward(read, t, m, w, before)
         f = right_side.moving(read, dread).at(t)
         dy, dguesses = step.tangent(f, _arrays(dm), w, _arrays(dw), found.y, found.guesses)
-        none = np.zeros((), jax.dtypes.float0)
+        none: Any = np.zeros((), jax.dtypes.float0)
         return found, Made(dy, dguesses, none)
 
     forward.defjvp(rule, symbolic_zeros=True)
