@@ -5,8 +5,9 @@ import re
 import numpy as np
 import pytest
 
-jax = pytest.importorskip("jax")
+pytest.importorskip("jax")
 
+import jax
 from jax import numpy as jnp
 from jax.experimental import checkify
 
@@ -136,9 +137,9 @@ def test_a_state_may_be_any_pytree():
         return {"a": -y["a"] + y["b"][0][0], "b": (y["a"].sum()[None, None],)}
 
     ys = jax.jit(lambda y0: fdeint(f, y0, TS, 0.7))(state)
-    joined = jax.jit(
-        lambda y0: fdeint(lambda t, y: jnp.concatenate([-y[:2] + y[2], y[:2].sum()[None]]), y0, TS, 0.7)
-    )(jnp.array([0.2, 0.5, 0.1]))
+    joined = jax.jit(lambda y0: fdeint(lambda t, y: jnp.concatenate([-y[:2] + y[2], y[:2].sum()[None]]), y0, TS, 0.7))(
+        jnp.array([0.2, 0.5, 0.1])
+    )
     assert ys["b"][0].shape == (21, 1, 1)
     np.testing.assert_allclose(ys["a"], joined[:, :2], rtol=1e-6)
     np.testing.assert_allclose(ys["b"][0][:, 0, 0], joined[:, 2], rtol=1e-6)
@@ -326,7 +327,7 @@ def test_a_solve_that_goes_wrong_raises_where_it_is_concrete_and_is_nan_where_it
         states(Y0)
     assert not np.isfinite(jax.jit(states)(Y0)[-1]).any()
     failure, _ = jax.jit(checkify.checkify(states))(Y0)
-    with pytest.raises(checkify.JaxRuntimeError, match="did not converge|not finite"):
+    with pytest.raises(checkify.JaxRuntimeError, match=r"did not converge|not finite"):
         failure.throw()
 
 
