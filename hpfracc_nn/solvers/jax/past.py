@@ -224,7 +224,7 @@ def _block(
         (carry, _), found = lax.scan(taken, (carry, nothing), (np.arange(block), past, near, xs))
         return carry, found
 
-    return (jax.checkpoint(steps) if is_remade else steps)(carry, past, near, xs)
+    return (jax.checkpoint(steps, prevent_cse=False) if is_remade else steps)(carry, past, near, xs)
 
 
 def _adding(advance: Advance) -> Advance:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -139,7 +140,7 @@ class Solve:
         weights, n_steps, layout = self._weights(inputs), self.n_steps, self.layout
         moving = self.right_side.moving(inputs.read, moved.read)
 
-        @jax.checkpoint
+        @partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing is merged
         def linear(
             dm: Array, dw: Array, given: list[Array], slopes: list[Array], x: dict[str, Array]
         ) -> tuple[Array, Array, Array]:
