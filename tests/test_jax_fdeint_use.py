@@ -70,9 +70,10 @@ def test_a_gradient_saves_states_and_not_what_f_computes():
         return compiled.memory_analysis().temp_size_in_bytes
 
     graph = 200 * 16 * 512 * 4  # bytes of one hidden layer at all steps
-    assert bytes_of(adjoint=False) > 2 * graph
-    assert bytes_of(adjoint=False, checkpoint=True) < graph
-    assert bytes_of() < graph
+    plain = bytes_of(adjoint=False)
+    assert plain > 2 * graph
+    assert bytes_of(adjoint=False, checkpoint=True) < plain / 4  # a block of 40 steps of 200, and what blocks begin with
+    assert bytes_of() < graph / 8
 
 
 # Derivatives.
