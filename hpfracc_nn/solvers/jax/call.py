@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -30,7 +31,8 @@ OWNER = "fdeint"
 Progress = Callable[[int, int], None]  # steps done, steps in all
 
 
-class Times(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Times:
     """Where steps are taken and states wanted.
 
     Attributes:
@@ -84,7 +86,7 @@ class Call:
         self,
         adjoint: bool,
         checkpoint: bool,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
         manager: BackendManager | None,
     ) -> State:
         """Return the states at the output times."""
@@ -136,13 +138,13 @@ class Call:
             )
         slope = self.layout.joined(dy0)
         orders = self.orders
-        is_above = orders.traced > 1 if orders.values is None else jnp.asarray(orders.values > 1)
+        is_above = jnp.asarray((orders.traced if orders.values is None else orders.values) > 1)  # type: ignore[operator]
         return slope * self.layout.spread(is_above).astype(slope.dtype)
 
     def _times(self, ts: Any, n_steps: int | None) -> Times:
         given, mesh, dtype = times_of(OWNER, ts), self.method.mesh, self.layout.dtype
         if is_traced(given):
-            return self._traced_times(given, n_steps)
+            return self._traced_times(cast(Array, given), n_steps)
         outputs = np.asarray(given)
         elapsed, index = laid_out(mesh, outputs, resolution(ts), n_steps, self._smallest())
         at, since = (jnp.asarray(each, dtype) for each in (outputs[0] + elapsed, elapsed))

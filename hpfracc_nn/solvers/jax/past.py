@@ -77,7 +77,7 @@ class Recent:
         near, fade = _near(columns, block), self._fading(block, like)
         from_recent = toeplitz(columns, np.arange(block)[:, None] + kept - np.arange(kept))
 
-        def taken(given: tuple[Any, Array, Any], xs: Any) -> tuple[Any, tuple[Array, Any]]:
+        def taken(given: Any, xs: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, recent, states = given
             past = jnp.einsum("saij,ja...->isa...", from_recent, recent, precision=_EXACT)
             if fade is not None:
@@ -91,7 +91,8 @@ class Recent:
 
         recent = jnp.zeros((kept, *like.shape), like.dtype)
         states = None if fade is None else jnp.zeros((fade.decay.size, *like.shape), like.dtype)
-        (carry, *_), found = lax.scan(taken, (carry, recent, states), _split(_lengthened(xs, count, total), block))
+        begin: Any = (carry, recent, states)
+        (carry, *_), found = lax.scan(taken, begin, _split(_lengthened(xs, count, total), block))
         return carry, *_rejoined(found, count)
 
     def _fading(self, block: int, like: Array) -> _Fading | None:
@@ -146,7 +147,7 @@ class Squares:
                 return carry, (values, outs)
             half = run << (level - 1)
 
-            def taken(given: tuple[Any, Array], x: tuple[Array, Array, Any]) -> tuple[Any, tuple[Array, Any]]:
+            def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
                 carry, arrived = given
                 is_first, past, xs = x
                 carry, (values, outs) = segment(level - 1, carry, past + arrived, xs)
@@ -182,7 +183,7 @@ class Rows:
         rows = jnp.pad(self.rows, [(0, total - count), (0, 0), (0, 0), (0, total - count)])
         rows = rows.reshape(blocks, block, *rows.shape[1:])
 
-        def taken(given: tuple[Any, Array], x: tuple[Array, Array, Any]) -> tuple[Any, tuple[Array, Any]]:
+        def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, values = given
             first, rows, xs = x
             past = jnp.einsum("isaj,ja...->isa...", rows, values, precision=_EXACT)
@@ -211,7 +212,7 @@ def _block(
     """
 
     def steps(carry: Any, past: Array, near: Array, xs: tuple[Any, Any]) -> tuple[Any, tuple[Array, Any]]:
-        def taken(given: tuple[Any, Array], x: tuple[Array, Array, Array, Any]) -> tuple[Any, tuple[Array, Any]]:
+        def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, values = given
             i, past, row, (counts, x) = x
             memory = past + jnp.einsum("saj,ja...->sa...", row, values, precision=_EXACT)
@@ -223,7 +224,7 @@ def _block(
         (carry, _), found = lax.scan(taken, (carry, nothing), (np.arange(block), past, near, xs))
         return carry, found
 
-    return (jax.checkpoint(steps) if is_remade else steps)(carry, past, near, xs)
+    return (jax.checkpoint(steps, prevent_cse=False) if is_remade else steps)(carry, past, near, xs)
 
 
 def _adding(advance: Advance) -> Advance:

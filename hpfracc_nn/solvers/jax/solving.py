@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -139,7 +140,7 @@ class Solve:
         weights, n_steps, layout = self._weights(inputs), self.n_steps, self.layout
         moving = self.right_side.moving(inputs.read, moved.read)
 
-        @jax.checkpoint
+        @partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing is merged
         def linear(
             dm: Array, dw: Array, given: list[Array], slopes: list[Array], x: dict[str, Array]
         ) -> tuple[Array, Array, Array]:
@@ -172,7 +173,7 @@ class Solve:
         }
         first = moving.at(inputs.times[0])(inputs.z0, dz0)[1]
         values, (dy, dguesses) = self._marched(weights, advance, None, first, xs)
-        none = np.zeros(found.is_solved.shape, jax.dtypes.float0)
+        none: Any = np.zeros(found.is_solved.shape, jax.dtypes.float0)
         return Solution(jnp.concatenate([dz0[None], dy]), dguesses, values[:n_steps], none)
 
     def _weights(self, inputs: Inputs) -> Weights:
@@ -241,7 +242,8 @@ def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:
 def arrays(moved: Any) -> Array:
     """Return a derivative, an array of zeros where there is none."""
     if isinstance(moved, SymbolicZero):
-        return jnp.zeros(moved.aval.shape, moved.aval.dtype)
+        shaped: Any = moved.aval
+        return jnp.zeros(shaped.shape, shaped.dtype)
     return moved  # type: ignore[no-any-return]
 
 
@@ -258,7 +260,7 @@ def _implicit(step: Step, right_side: RightSide) -> Stepping:
         found = forward(read, t, m, w, before)
         f = right_side.moving(read, dread).at(t)
         dy, dguesses = step.tangent(f, arrays(dm), w, arrays(dw), found.y, found.guesses)
-        none = np.zeros((), jax.dtypes.float0)
+        none: Any = np.zeros((), jax.dtypes.float0)
         return found, Made(dy, dguesses, none)
 
     forward.defjvp(rule, symbolic_zeros=True)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -119,7 +120,7 @@ class VolterraSolve:
         dz0 = arrays(moved.z0)
         moves_noise = not isinstance(moved.noise, SymbolicZero)
 
-        @jax.checkpoint
+        @partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing is merged
         def linear(dy: Array, parts: Any, slopes: Any, x: dict[str, Array]) -> tuple[Array, Rest]:
             def step(parts: Any, row: Array, y: Array) -> tuple[Array, Rest]:
                 read = list(inputs.read)
@@ -164,6 +165,7 @@ class VolterraSolve:
         """Return what a step brings the past, [a, *rest], and what it adds to the next state beside."""
         c, layout = self.coefficients.reading(read), self.layout
         f, g = c.drift(n, y), c.diffusion(n, y)
+        rest: Rest
         if sigma is None:
             driven, rest = c.applied(g, row / c.dt), ()
         else:

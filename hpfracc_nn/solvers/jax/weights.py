@@ -89,15 +89,14 @@ class Sum:
 
     def weights(self, orders: Orders, dt: float | Array, nodes: Nodes | None) -> Weights:
         """Return the weights for a step, which may be traced where steps are equal."""
-        is_fixed = isinstance(dt, float)
+        step = dt if isinstance(dt, float) else 1.0
         if orders.values is not None:
-            found = _fixed(self, tuple(orders.values.tolist()), dt if is_fixed else 1.0, nodes)
+            found = _fixed(self, tuple(orders.values.tolist()), step, nodes)
         else:
             assert orders.traced is not None, "one of the two is there"
-            step = dt if is_fixed else 1.0
             parts = in_float64(lambda alpha: self._parts(alpha, step, nodes, JAX), orders.traced, jnp.dtype(self.dtype))
             found = self._joined(parts, jnp)
-        return found if is_fixed else _scaled(found, orders, dt)
+        return found if isinstance(dt, float) else _scaled(found, orders, dt)
 
     def _parts(self, alpha: Any, dt: float, nodes: Nodes | None, xp: Namespace) -> dict[str, Any]:
         """Return the scheme's own arrays, [a, ...] each."""

@@ -61,7 +61,7 @@ class OneStep(Protocol):
         """Return what the first step takes."""
         ...
 
-    def step(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """Return what step n + 1 takes.
 
         Args:
@@ -82,7 +82,7 @@ class EulerStep:
         """See `OneStep`."""
         return (z0,)
 
-    def step(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         (y,) = carry
         c = self.c
@@ -100,7 +100,7 @@ class MilsteinStep:
         """See `OneStep`."""
         return (z0,)
 
-    def step(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         (y,) = carry
         g, second = self.c.with_slope(n, y, (noise * noise - self.corrected) / 2)
@@ -117,7 +117,7 @@ class HeunStep:
         """See `OneStep`."""
         return (z0,)
 
-    def step(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         (y,) = carry
         c, h = self.c, self.h
@@ -136,7 +136,7 @@ class ReversibleHeunStep:
         """See `OneStep`."""
         return z0, z0, self.c.drift(0, z0), self.c.diffusion(0, z0)
 
-    def step(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         y, z, f, g = carry
         c, h = self.c, self.h
@@ -162,7 +162,7 @@ class RungeKuttaStep:
         """See `OneStep`."""
         return (z0,)
 
-    def _additive(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def _additive(self, n: Index, carry: Carry, noise: Array) -> Carry:
         (y,) = carry
         c, h = self.c, self.h
         i_1, i_10 = noise[0], self._mean(noise)  # the second over h
@@ -171,7 +171,7 @@ class RungeKuttaStep:
         drift = f * (h / 3) + self.later.drift(n, stage) * (2 / 3 * h)
         return (y + drift + c.applied(g_end, i_1 - i_10) + c.applied(g, i_10),)
 
-    def _diagonal(self, n: int, carry: Carry, noise: Array) -> Carry:
+    def _diagonal(self, n: Index, carry: Carry, noise: Array) -> Carry:
         (y,) = carry
         c, h, root = self.c, self.h, math.sqrt(self.h)
         i_1, i_10 = noise[0], self._mean(noise)  # all from here on over their powers of h
