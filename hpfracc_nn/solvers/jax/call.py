@@ -22,7 +22,7 @@ from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.right_side import traced
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
-from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
+from hpfracc_nn.solvers.jax.weights import Grid, Sum
 from hpfracc_nn.solvers.mesh import ON_MESH, Uniform, interpolation
 from hpfracc_nn.solvers.method import Method, laid_out
 
@@ -96,15 +96,14 @@ class Call:
         site = (default_manager() if manager is None else manager).shared_site(self.method.op, "jax", OWNER)
         key = sums, layout.shape, nodes is None, self.orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, times.grid.n_steps, nodes))
-        weights = sums.weights(self.orders, times.dt, nodes if plan.algorithm == "recurrence" else None)
-        inputs, found = carried_out(_TRACED, site, plan, self, weights, nodes, adjoint, checkpoint, progress)
+        inputs, found = carried_out(_TRACED, site, plan, self, sums, nodes, adjoint, checkpoint, progress)
         check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
         return layout.parted(self._at_outputs(found))
 
     def computed(
         self,
         kernel: Kernel,
-        weights: Weights,
+        sums: Sum,
         nodes: Nodes | None,
         adjoint: bool,
         checkpoint: bool,
@@ -112,6 +111,7 @@ class Call:
     ) -> tuple[Inputs, Solution]:
         """Return what a solve with a kernel's history is given, and what it finds."""
         times, scheme = self.times, self.method.scheme
+        weights = sums.weights(self.orders, times.dt, nodes if kernel.algorithm == "recurrence" else None)
         is_fixed = isinstance(weights.own, np.ndarray)
         solve = Solve(
             self.layout,

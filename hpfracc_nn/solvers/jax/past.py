@@ -89,8 +89,8 @@ class Recent:
                 states = fade.decay.reshape(-1, *(1,) * like.ndim) * states + leaving
             return (carry, joined[block:], states), (values, outs)
 
-        recent = jnp.zeros((kept, *like.shape), like.dtype)
-        states = None if fade is None else jnp.zeros((fade.decay.size, *like.shape), like.dtype)
+        recent = _nothing(like, kept)
+        states = None if fade is None else _nothing(like, fade.decay.size)
         begin: Any = (carry, recent, states)
         (carry, *_), found = lax.scan(taken, begin, _split(_lengthened(xs, count, total), block))
         return carry, *_rejoined(found, count)
@@ -154,12 +154,12 @@ class Squares:
                 arrived = lax.cond(is_first, squares[level - 1], lambda values: jnp.zeros_like(past), values)
                 return (carry, arrived), (values, outs)
 
-            nothing = jnp.zeros((half, sets, *like.shape), like.dtype)
+            nothing = _nothing(like, half, sets)
             past, xs = _split((past, xs), half)
             (carry, _), found = lax.scan(taken, (carry, nothing), (np.array([True, False]), past, xs))
             return carry, _rejoined(found, 2 * half)
 
-        nothing = jnp.zeros((total, sets, *like.shape), like.dtype)
+        nothing = _nothing(like, total, sets)
         carry, found = segment(levels, carry, nothing, _lengthened(xs, count, total))
         return carry, *jax.tree.map(lambda each: each[:count], found)
 
@@ -191,7 +191,7 @@ class Rows:
             carry, (found, outs) = _block(advance, carry, past, near, xs, is_remade)
             return (carry, lax.dynamic_update_slice_in_dim(values, found, first, 0)), (found, outs)
 
-        values = jnp.zeros((total, *like.shape), like.dtype)
+        values = _nothing(like, total)
         split = _split(_lengthened(xs, count, total), block)
         (carry, _), found = lax.scan(taken, (carry, values), (np.arange(blocks) * block, rows, split))
         return carry, *_rejoined(found, count)
@@ -220,7 +220,7 @@ def _block(
             return (carry, lax.dynamic_update_index_in_dim(values, value, i, 0)), (value, out)
 
         block = past.shape[0]
-        nothing = jnp.zeros((block, *past.shape[2:]), past.dtype)
+        nothing = _nothing(past[0, 0], block)
         (carry, _), found = lax.scan(taken, (carry, nothing), (np.arange(block), past, near, xs))
         return carry, found
 
@@ -236,6 +236,11 @@ def _adding(advance: Advance) -> Advance:
         return advance(carry, memory + past, x, both)
 
     return added
+
+
+def _nothing(like: Array, *shape: int) -> Array:
+    """Return zeros [*shape, *like.shape], laid over devices as `like` is."""
+    return jnp.broadcast_to(jnp.zeros_like(like), (*shape, *like.shape))
 
 
 def _near(columns: Array, block: int) -> Array:

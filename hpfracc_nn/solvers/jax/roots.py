@@ -63,8 +63,9 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
         delta = residual if isinstance(roots, FixedPoint) else _correction(roots, f, state.y, w, residual, tolerance)
         change, y = _size(delta), state.y + delta
         size = jnp.maximum(state.size, _size(y))
-        is_found = reached(change, state.change, size, tolerance)
-        return _State(y, size, change, state.taken + 1, is_found, ~jnp.isfinite(change))
+        is_finite = jnp.isfinite(change)
+        is_found = is_finite & reached(change, state.change, size, tolerance)
+        return _State(y, size, change, state.taken + 1, is_found, ~is_finite)
 
     def goes_on(state: _State) -> Array:
         return ~(state.is_found | state.is_lost) & (state.taken < roots.iterations)
