@@ -24,11 +24,11 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.exponentials import HORIZON as HORIZON
 from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
-HORIZON = 2**20
 
 _BLOCK = 64  # rows of the boundary columns that are computed together
 

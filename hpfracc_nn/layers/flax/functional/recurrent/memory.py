@@ -101,6 +101,12 @@ class Lags:
             return Taps(*(jnp.asarray(each, dtype) for each in _fixed(self, definition.orders, length)))
         return in_float64(lambda orders: self.weights(length, orders, JAX), alpha.reshape(-1), dtype)
 
+    def begun(self, value: Array) -> Past:
+        """Return the past that is one value, [batch, units]."""
+        batch, units = value.shape
+        near = jnp.zeros((batch, self.exact, units), value.dtype).at[:, 0].set(value)
+        return Past(near, jnp.zeros((batch, self.rates.size, units), value.dtype))
+
     def memories(self, taps: Taps, past: Past) -> Array:
         """Return what the steps of a block have of the past, [L, batch, units]."""
         kept = jnp.concatenate([past.near, past.far], axis=1)
@@ -123,11 +129,12 @@ class Lags:
         return Past(near, past.far * decay[..., None] + entered)
 
 
-def lags_of(definition: GrunwaldLetnikov, alpha: Array | None, n: int, dtype: Any, window: int | None) -> Lags:
-    """Return how the past of n steps is kept; `alpha` is a learned order, None that of the definition."""
+def lags_of(definition: GrunwaldLetnikov, n: int, dtype: Any, window: int | None, *, is_learned: bool) -> Lags:
+    """Return how the past of n steps is kept."""
     if window is not None:
         return Lags(window, None, window)
-    known = definition if alpha is None else replace(definition, alpha=alpha)
+    # Of a learned order all of its bounds count.
+    known = replace(definition, alpha=jnp.float32(definition.interval[1])) if is_learned else definition
     nodes = memory_nodes(known, n, jnp.dtype(dtype).name, window)
     return Lags(n, None, None) if nodes is None else Lags(nodes.first - 1, nodes, None)
 
