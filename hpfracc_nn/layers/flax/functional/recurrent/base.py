@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -150,12 +151,12 @@ class Recurrent(Ordered):
         start = self._start(owner, x.shape[:-1], state, dtype)
         lags = self._lags(state.horizon, dtype)
         taps = lags.taps(self.definition, self._order_now(params, key), 1, dtype)
-        out, ends = x.reshape(-1, self.in_features), []
+        out, ends = x.reshape(math.prod(x.shape[:-1]), self.in_features), []
         for number, name in enumerate(self.names):
             weights, projected = self._weights(params[name], out, dtype)
             ends.append(one_step(self.cell, weights, projected, start.cell(number, lags), lags, taps))
             out = ends[-1].h
-        out = out.astype(self._returned(params, x)).reshape(*x.shape[:-1], -1)
+        out = out.astype(self._returned(params, x)).reshape(*x.shape[:-1], self.out_features)
         return out, stacked(ends, x.shape[:-1], state.horizon)
 
     def __call__(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 from jax import numpy as jnp
@@ -74,7 +74,8 @@ def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lag
         return (h, lags.advanced(past, values, length)), (out, values, past)
 
     _, (out, values, pasts) = jax.lax.scan(block, (before.h, before.past), x)
-    return Made(_joined(out)[:n], _joined(values)[:n], pasts)
+    out, values = (each.reshape(blocks * length, *each.shape[2:])[:n] for each in (out, values))
+    return Made(out, values, pasts)
 
 
 def after(made: Made, before: Before, lags: Lags, steps: Array) -> Before:
@@ -100,6 +101,3 @@ def one_step(
     h, value = cell.step(weights, x, before.h, lags.memories(taps, before.past)[0])
     return Before(h, value, lags.advanced(before.past, value[None], 1))
 
-
-def _joined(x: Any) -> Array:
-    return x.reshape(-1, *x.shape[2:])

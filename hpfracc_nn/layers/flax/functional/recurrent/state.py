@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -125,4 +126,5 @@ def check_state(owner: str, state: RecurrentState, shapes: Sequence[tuple[int, .
 
 def _joined(x: Array, kept: int) -> Array:
     """Return x with one axis in the place of all but the last `kept`."""
-    return x.reshape(-1, *x.shape[x.ndim - kept :])
+    rest = x.ndim - kept
+    return x.reshape(math.prod(x.shape[:rest]), *x.shape[rest:])
