@@ -41,7 +41,6 @@ _GRID = (0, 1e-6, 1e-3, 0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98, 0.999, 
 
 SHORTEST = 8  # samples that are a single chunk for every kernel, which needs no exponentials
 LANES = 8  # states are a whole number of these
-HORIZON = 2**20  # the longest series that a stream serves unless it is told another
 _TRIES = 3  # vectors of states: the fewest, one more, two more
 _SLOWEST, _SPARSER, _REACH = 0.2, 2.5, 0.75  # smallest node but 0, times n; a and b of the substitution
 

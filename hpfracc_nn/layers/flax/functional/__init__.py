@@ -1,6 +1,17 @@
 """The cores of the layers for Flax: values and pure functions. See `core` for the conventions."""
 
+from hpfracc_nn.layers.flax.functional.conv1d import FractionalConv1d
+from hpfracc_nn.layers.flax.functional.conv2d import FractionalConv2d
+from hpfracc_nn.layers.flax.functional.difference import FractionalDifference
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
+from hpfracc_nn.layers.flax.functional.linear import FractionalLinear
 from hpfracc_nn.layers.flax.functional.order import Alpha
 
-__all__ = ["Alpha", "FractionalLayer"]
+__all__ = [
+    "Alpha",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalLayer",
+    "FractionalLinear",
+]

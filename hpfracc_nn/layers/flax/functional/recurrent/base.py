@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.schemes.exponentials import HORIZON
+from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, hashable, keys, settle
 from hpfracc_nn.layers.flax.functional.order import Ordered, started
 from hpfracc_nn.layers.flax.functional.recurrent.cells import CELLS, Cell, Weights
