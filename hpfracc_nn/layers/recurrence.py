@@ -1,4 +1,4 @@
-"""What recurrent layers of every framework remember by: m_t = sum over k >= 1 of a_k c_(t-k), an average by a power law.
+"""What recurrent layers of every framework remember by: m_t = sum over k >= 1 of a_k c_(t-k), a power-law average.
 
 The weights are a_k = -w_k, with (1 - z)**alpha = sum of w_k z**k (Grünwald's weights): for 0 < alpha <= 1 none of them
 is negative, they go like alpha k**(-1-alpha) / Gamma(1 - alpha), and they add up to 1.

@@ -142,7 +142,12 @@ class FractionalAttention(Ordered):
         """Return first parameters, drawn as Flax's layer draws them, and those of a learned order."""
         heads, size = self.num_heads, self.head_dim
         *each, of_k, of_v, last = keys(_OWNER, key, 7)
-        widths = {"query": self.in_features, "key": self.kdim, "value": self.vdim, "out": self.in_features}
+        widths: dict[str, Any] = {
+            "query": self.in_features,
+            "key": self.kdim,
+            "value": self.vdim,
+            "out": self.in_features,
+        }
         made: Params = {}
         for (name, width), own in zip(widths.items(), each, strict=True):
             of_kernel, of_bias = jax.random.split(own)
@@ -212,7 +217,7 @@ class FractionalAttention(Ordered):
         if not self.kdim == self.vdim == self.in_features:
             raise ValueError(
                 f"{owner}: needs kdim = vdim = in_features, because each sample is query, key and value; "
-                f"kdim={self.kdim}, vdim={self.vdim}, in_features={self.in_features}, call the layer with is_causal=True."
+                f"kdim={self.kdim}, vdim={self.vdim}, in_features={self.in_features}, call it with is_causal=True."
             )
         shape = tuple(errors.count(owner, "shape", size, least=0) for size in shape)
         if not shape or shape[-1] != self.in_features:
@@ -251,9 +256,10 @@ class FractionalAttention(Ordered):
         dtype = self._dtype(params, given)
         q, k, v = (self._projected(params, name, given.arrays[0], dtype) for name in ("query", "key", "value"))
         state = state.grown(*(each.reshape(*x.shape[:-1], *each.shape[1:]) for each in (k, v)))
-        held = (each.reshape(q.shape[0], *state.key.shape[-3:]).astype(dtype) for each in (state.key, state.value))
+        room = (q.shape[0], *state.key.shape[-3:])
+        k, v = (each.reshape(room).astype(dtype) for each in (state.key, state.value))
         bias = jnp.where(jnp.arange(state.horizon) < state.count, 0, -jnp.inf).astype(dtype)[None, None, None]
-        y, _ = self._averaged(params, (q, *held), bias, False, False, key, None)
+        y, _ = self._averaged(params, (q, k, v), bias, False, False, key, None)
         return self._out(params, y, dtype).reshape(x.shape), state
 
     def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:

@@ -7,6 +7,7 @@ batch, or over groups of items where these are short. Keys and values are the sa
 from __future__ import annotations
 
 import math
+
 import jax
 from jax import numpy as jnp
 

@@ -176,8 +176,7 @@ class Recurrent(Ordered):
             params: From `init`.
             x: [..., n, ..., in_features], time on `dim`.
             initial_carry: A `RecurrentState`, from which the series goes on exactly; or the start of an ordinary cell.
-            seq_lengths: Steps of each series, [*batch]; what lies behind them is computed from what x holds there. None:
-                all steps count.
+            seq_lengths: Steps of each series, [*batch]; None: all. Outputs behind them are made of what x holds there.
             return_carry: Whether the state after the last step of each series is returned too.
             key: For a random order; None is its mean.
             dropout_key: For dropout between layers; None is no dropout.

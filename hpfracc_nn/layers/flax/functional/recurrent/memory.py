@@ -4,9 +4,9 @@ Between two blocks the past is a few numbers per unit: the last K values, whose 
 
     S_q = sum over k > K of exp(-s_q (k - K - 1)) c_(t+1-k)
 
-for the exponentials that stand for the weights of older lags (`layers/recurrence.py`). None of them depends on alpha. What
-they give to the memories of the next block is one product. Inside a block each value adds what it gives to the memories
-that follow, a_1 c, a_2 c, ...: for a gradient in alpha nothing is kept of a step but its value.
+for the exponentials that stand for the weights of older lags (`layers/recurrence.py`). None of them depends on alpha.
+What they give to the memories of the next block is one product. Inside a block each value adds what it gives to the
+memories that follow, a_1 c, a_2 c, ...: for a gradient in alpha nothing is kept of a step but its value.
 """
 
 from __future__ import annotations

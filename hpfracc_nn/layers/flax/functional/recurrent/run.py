@@ -62,6 +62,7 @@ def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lag
     blocks = -(-n // length)
     # What is behind the end is computed and not looked at.
     x = jnp.pad(x, ((0, blocks * length - n), (0, 0), (0, 0))).reshape(blocks, length, *x.shape[1:])
+
     def step(carry: tuple[Array, Array], x: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
         h, memories = carry
         h, value = cell.step(weights, x, h, memories[0])
@@ -94,10 +95,7 @@ def after(made: Made, before: Before, lags: Lags, steps: Array) -> Before:
     )
 
 
-def one_step(
-    cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps
-) -> Before:
+def one_step(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Before:
     """Return what the step after next is computed from; arguments as in `recurrence`, x [batch, gates * units]."""
     h, value = cell.step(weights, x, before.h, lags.memories(taps, before.past)[0])
     return Before(h, value, lags.advanced(before.past, value[None], 1))
-

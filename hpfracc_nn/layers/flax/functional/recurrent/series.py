@@ -52,7 +52,7 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
     axis = errors.axis(owner, dim, x.ndim)
     if axis == x.ndim - 1:
         raise ValueError(
-            f"{owner}(dim={dim}, x of shape {x.shape}): needs a time axis before the features, which are the last axis; "
+            f"{owner}(dim={dim}, x of shape {x.shape}): needs a time axis before that of the features, the last; "
             "pass for example dim=-2."
         )
     first = jnp.moveaxis(x, axis, 0)
@@ -63,8 +63,8 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
         lengths = jnp.asarray(lengths)
         if lengths.shape != batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
             raise ValueError(
-                f"{owner}(seq_lengths of shape {lengths.shape}, {lengths.dtype}): needs a whole number for each series, "
-                f"of shape {batch}; pass how many steps each has."
+                f"{owner}(seq_lengths of shape {lengths.shape}, {lengths.dtype}): needs whole numbers, one for each "
+                f"series, of shape {batch}; pass how many steps each has."
             )
         lengths = jnp.clip(lengths.reshape(-1), 0, n)
     return Series(first.reshape(n, math.prod(batch), features), batch, axis, lengths)

@@ -71,15 +71,16 @@ class Start(NamedTuple):
     def state(self, lags: Lags, horizon: int) -> RecurrentState:
         """Return the state that it is."""
         batch = self.value.shape[:-1]
-        past = (each.reshape(*batch, *each.shape[1:]) for each in lags.begun(_joined(self.value, 1)))
-        return RecurrentState(self.h, self.value, *past, horizon)
+        near, far = (each.reshape(*batch, *each.shape[1:]) for each in lags.begun(_joined(self.value, 1)))
+        return RecurrentState(self.h, self.value, near, far, horizon)
 
 
 def stacked(befores: Sequence[Before], batch: tuple[int, ...], horizon: int) -> RecurrentState:
     """Return the state of cells whose parts have one axis of the batch."""
     flat = [(h, value, *past) for h, value, past in befores]
     parts = (jnp.stack(each, axis=1) for each in zip(*flat, strict=True))
-    return RecurrentState(*(each.reshape(*batch, *each.shape[1:]) for each in parts), horizon)
+    h, value, near, far = (each.reshape(*batch, *each.shape[1:]) for each in parts)
+    return RecurrentState(h, value, near, far, horizon)
 
 
 def read_start(owner: str, given: Any, shapes: Sequence[tuple[int, ...]], names: str, dtype: Any) -> Start:
