@@ -18,8 +18,8 @@ from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, Workload, c
 def attended(attention: Attention, given: Given, manager: BackendManager | None) -> Averages:
     """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32.
 
-    A kernel's `run(attention, given, items)` is a pure function that JAX differentiates; it gets the numbers of the items
-    of the batch too.
+    A kernel's `run(attention, given, items)` is a pure function that JAX differentiates; it gets the numbers of the
+    items of the batch too.
     """
     dtype = given.q.dtype
     wide = jnp.promote_types(dtype, jnp.float32)

@@ -142,12 +142,8 @@ class FractionalAttention(Ordered):
         """Return first parameters, drawn as Flax's layer draws them, and those of a learned order."""
         heads, size = self.num_heads, self.head_dim
         *each, of_k, of_v, last = keys(_OWNER, key, 7)
-        widths: dict[str, Any] = {
-            "query": self.in_features,
-            "key": self.kdim,
-            "value": self.vdim,
-            "out": self.in_features,
-        }
+        own_width, kdim, vdim = self._widths
+        widths = {"query": own_width, "key": kdim, "value": vdim, "out": own_width}
         made: Params = {}
         for (name, width), own in zip(widths.items(), each, strict=True):
             of_kernel, of_bias = jax.random.split(own)
@@ -192,7 +188,7 @@ class FractionalAttention(Ordered):
             key: For a random order; None is its mean.
             dropout_key: For dropout; None is no dropout.
         """
-        given = opened(_OWNER, (inputs_q, inputs_k, inputs_v), self.dim, (self.in_features, self.kdim, self.vdim))
+        given = opened(_OWNER, (inputs_q, inputs_k, inputs_v), self.dim, self._widths)
         dtype = self._dtype(params, given)
         names = ("query", "key", "value")
         q, k, v = (self._projected(params, name, x, dtype) for name, x in zip(names, given.arrays, strict=True))
@@ -252,7 +248,7 @@ class FractionalAttention(Ordered):
                 f"{owner}(x of shape {x.shape}, state of keys {state.key.shape}): needs one time slice "
                 f"[*batch, {self.in_features}] and what this layer's initial_state returned for it."
             )
-        given = opened(owner, (x[..., None, :], None, None), -2, (self.in_features,) * 3)
+        given = opened(owner, (x[..., None, :], None, None), -2, self._widths)
         dtype = self._dtype(params, given)
         q, k, v = (self._projected(params, name, given.arrays[0], dtype) for name in ("query", "key", "value"))
         state = state.grown(*(each.reshape(*x.shape[:-1], *each.shape[1:]) for each in (k, v)))
@@ -265,6 +261,13 @@ class FractionalAttention(Ordered):
     def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
         """Return the order in real units: an array where it is learned, the mean where it is random."""
         return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[return-value]
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Features of queries, keys and values."""
+        assert isinstance(self.kdim, int), "it was settled"
+        assert isinstance(self.vdim, int), "it was settled"
+        return self.in_features, self.kdim, self.vdim
 
     def _read_order(self) -> Alpha | None:
         """Check the orders, and return the learned one."""

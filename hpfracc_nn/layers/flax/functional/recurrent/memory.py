@@ -22,7 +22,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.precision import in_float64
-from hpfracc_nn.fractional.namespace import NUMPY, Namespace
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.schemes.grunwald import binomial
 from hpfracc_nn.layers.recurrence import memory_nodes
@@ -80,8 +80,8 @@ class Lags:
         """s, [Q]."""
         return np.empty(0) if self.nodes is None else self.nodes.rates
 
-    def weights(self, length: int, alpha: Array, xp: Namespace) -> Taps:
-        """Return the weights for orders [c] of a namespace, in float64."""
+    def weights(self, length: int, alpha: Any, xp: Any) -> Taps:
+        """Return the weights for orders [c] of a namespace, its arrays in float64."""
         near = np.arange(1, length + self.exact)
         lags = near if self.nodes is None else np.union1d(near, self.nodes.lags)
         column = -binomial(alpha, lags, xp)
