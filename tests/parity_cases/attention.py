@@ -96,6 +96,7 @@ def case(
     masked: bool = False,
     causal: bool = False,
     algorithm: str = "dense",
+    single: float = 1e-6,
     slow: bool = True,
 ) -> ParityCase:
     return ParityCase(
@@ -103,13 +104,15 @@ def case(
         drawn(5, shape, added, masked),
         on_torch(shape, added, causal),
         on_jax(shape, added, causal, algorithm),
+        tolerance={"float64": 1e-12, "float32": single},
         slow=slow,
     )
 
 
 CASES = [
     case("attention", shape=(HEADS,), causal=True, slow=False),
-    case("attention_masks", masked=True),
+    # One order's gradient adds up what all weights say, which cancels: either side is 1.2e-6 off its own in float64.
+    case("attention_masks", masked=True, single=4e-6),
     case("attention_added_keys", added=True, causal=True),
     case("attention_blocks", shape=(HEADS,), masked=True, algorithm="blocks"),
 ]
