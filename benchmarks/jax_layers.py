@@ -23,6 +23,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 import jax
 import torch
 from flax import nnx
+from jax import numpy as jnp
 from results import Table
 from timing import Call, interleaved, machine, torch_threads
 
@@ -52,8 +53,10 @@ def on_jax(batch: int, units: int, n: int) -> dict[str, Callable[[], tuple[Call,
     """Return what compiles each call."""
     x = jax.random.normal(jax.random.key(0), (batch, n, units))
     made: dict[str, tuple[Callable[..., Any], Any]] = {}
-    graph, weights = nnx.split(nnx.RNN(nnx.OptimizedLSTMCell(units, units, rngs=nnx.Rngs(0))))
-    made[BASE] = lambda weights: nnx.merge(graph, weights)(x).sum(), weights
+    cell = nnx.OptimizedLSTMCell(units, units, rngs=nnx.Rngs(0))
+    graph, weights, rest = nnx.split(nnx.RNN(cell), nnx.Param, ...)
+    zeros = jnp.zeros((batch, units)), jnp.zeros((batch, units))
+    made[BASE] = lambda weights: nnx.merge(graph, weights, rest)(x, initial_carry=zeros).sum(), weights
     for name, options in OURS.items():
         alpha = [ALPHA] * units if "each" in options else ALPHA
         core = functional.FractionalLSTM(units, units, alpha=alpha, learn_alpha=True, memory=options.get("memory"))
@@ -61,15 +64,7 @@ def on_jax(batch: int, units: int, n: int) -> dict[str, Callable[[], tuple[Call,
     found: dict[str, Callable[[], tuple[Call, float]]] = {}
     for name, (function, params) in made.items():
         found[f"{name}, forward"] = lambda function=function, params=params: compiled(function, params)
-        if name == BASE:  # its state has counts of draws, in which there is no gradient
-            split = nnx.split(nnx.merge(graph, weights), nnx.Param, ...)
-
-            def total(given: Any, split: Any = split) -> Any:
-                return nnx.merge(split[0], given, split[2])(x).sum()
-
-            found[f"{name}, both"] = lambda total=total, split=split: compiled(jax.grad(total), split[1])
-        else:
-            found[f"{name}, both"] = lambda function=function, params=params: compiled(jax.grad(function), params)
+        found[f"{name}, both"] = lambda function=function, params=params: compiled(jax.grad(function), params)
     return found
 
 

@@ -48,7 +48,9 @@ def worst(found: Any, wanted: Any) -> float:
 def test_at_two_it_is_flaxs_layer_with_the_same_parameters(masked: bool) -> None:
     with jax.enable_x64(True):
         core, params = made(alpha=2.0)
-        theirs = nnx.MultiHeadAttention(HEADS, FEATURES, decode=False, param_dtype=jnp.float64, rngs=nnx.Rngs(0))
+        # Where there might be dropout, because JAX's own function takes the softmax of float64 in float32.
+        how: Any = {"decode": False, "deterministic": True, "dropout_rate": 0.5, "param_dtype": jnp.float64}
+        theirs = nnx.MultiHeadAttention(HEADS, FEATURES, **how, rngs=nnx.Rngs(0))
         nnx.update(theirs, nnx.State(jax.tree.map(lambda each: each, params)))
         x, y = series(2, 7, FEATURES), series(2, 5, FEATURES, seed=1)
         mask = jnp.asarray(np.random.default_rng(2).random((2, 1, 7, 5)) < 0.7).at[..., 0].set(True) if masked else None
