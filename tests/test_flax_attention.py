@@ -202,7 +202,7 @@ def test_both_modules_are_the_core() -> None:
 def test_a_sharded_batch_is_the_whole_one() -> None:
     core, params = made(learn_alpha=True)
     x = series(8, 5, FEATURES).astype(jnp.float32)
-    mesh = jax.make_mesh((4,), ("batch",))
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.device_put(x, jax.NamedSharding(mesh, jax.P("batch")))
     gradient = jax.jit(jax.grad(lambda params, x: (core(params, x) ** 2).sum()))
     assert worst(gradient(params, spread), gradient(params, x)) < 1e-4  # sums over the batch in another order

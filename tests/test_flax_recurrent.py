@@ -210,7 +210,7 @@ def test_time_may_be_any_axis_but_the_last(kind: str) -> None:
 def test_a_sharded_batch_is_the_whole_one() -> None:
     core, params = made("lstm", learn_alpha=True)
     x = series(8, 20, FEATURES).astype(jnp.float32)
-    mesh = jax.make_mesh((4,), ("batch",))
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.device_put(x, jax.NamedSharding(mesh, jax.P("batch")))
     gradient = jax.jit(jax.grad(lambda params, x: (core(params, x) ** 2).sum()))
     found, wanted = gradient(params, spread), gradient(params, x)

@@ -19,6 +19,7 @@ from hpfracc_nn.layers.flax.kernels import attention_dense as dense
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 BLOCK = 1 << 18  # weights: 1 MiB in float32
+CALLS = 8  # of XLA's in a step of the scan
 
 
 def run(attention: Attention, given: Given, items: Array) -> Averages:
@@ -69,14 +70,15 @@ def cost(workload: Workload) -> Cost:
     block = float(heads * rows * workload.exponentials)
     together = max(1, min(items, BLOCK // int(block)))
     blocks = math.ceil(items / together) * math.ceil(workload.n / rows)
-    # Weights stay in the cache; keys and values are read again by every block of their item.
-    again = 2.0 * blocks * together * heads * workload.exponentials * workload.width * workload.itemsize
     more = (2.0 + dense.BACK) / (1.0 + dense.BACK) if gradient else 1.0  # the forward pass once more
+    times = 1 + dense.BACK * gradient
+    # Of several blocks the weights stay in the cache; keys and values are read again by every block of their item.
+    again = 2.0 * blocks * together * heads * workload.exponentials * workload.width * workload.itemsize
     return Cost(
         flops={unit: flops * more for unit, flops in whole.flops.items()},
-        bytes=4.0 * workload.bytes * (1 + dense.BACK * gradient) + again * (1 + dense.BACK * gradient),
-        launches=blocks * (1 + dense.BACK * gradient),
-        workspace=block * together * workload.itemsize * 4 * (1 + gradient),
+        bytes=whole.bytes * more if blocks == 1 else times * (4.0 * workload.bytes + again),
+        launches=CALLS * blocks * times,
+        workspace=4.0 * block * together * workload.itemsize * (1 + gradient),
     )
 
 
