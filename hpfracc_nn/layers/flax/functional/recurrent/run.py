@@ -1,7 +1,11 @@
-"""A cell with a memory over a series: a scan over blocks of steps, and inside of each a scan over its steps."""
+"""A cell with a memory over a series: a scan over blocks of steps, and inside of each a scan over its steps.
+
+These functions are compiled once for each shape, so that calls outside of `jax.jit` are fast too.
+"""
 
 from __future__ import annotations
 
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -47,6 +51,7 @@ def block_of(n: int) -> int:
     return min(n, BLOCK)
 
 
+@partial(jax.jit, static_argnames=("cell", "lags"))
 def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Made:
     """Take all steps.
 
@@ -79,6 +84,7 @@ def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lag
     return Made(out, values, pasts)
 
 
+@partial(jax.jit, static_argnames=("lags",))
 def after(made: Made, before: Before, lags: Lags, steps: Array) -> Before:
     """Return what the next step is computed from, after the first `steps` of each series, [batch]."""
     n, length = made.values.shape[0], block_of(made.values.shape[0])
@@ -95,6 +101,7 @@ def after(made: Made, before: Before, lags: Lags, steps: Array) -> Before:
     )
 
 
+@partial(jax.jit, static_argnames=("cell", "lags"))
 def one_step(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Before:
     """Return what the step after next is computed from; arguments as in `recurrence`, x [batch, gates * units]."""
     h, value = cell.step(weights, x, before.h, lags.memories(taps, before.past)[0])
