@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
-from hpfracc_nn.layers.torch.attended import OP, _picked, attended, workload
+from hpfracc_nn.layers.attention import OP
+from hpfracc_nn.layers.torch.attended import _picked, attended, workload
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import Settings, kernels

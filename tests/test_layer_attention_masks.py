@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import FractionalAttention
-from hpfracc_nn.layers.torch.attended import OP
+from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.layers.torch.kernels import attention_blocks
 from hpfracc_nn.selection import kernels

@@ -9,10 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-# Below the greatest mask of its row a key is hidden: exp(-1e4) is 0 in every dtype, and what people write for minus
-# infinity, such as -1e9 or the least number of any dtype, lies farther. Relative, because a number that is added to a
-# whole row changes no weight.
-NEGLIGIBLE = 1e4
+from hpfracc_nn.layers.attention import NEGLIGIBLE
 
 
 class Given(NamedTuple):

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
-from hpfracc_nn.layers.torch.attended import OP
+from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.layers.torch.attention_parts import Place, averaged, pulled
 from hpfracc_nn.layers.torch.kernels import attention_dense as dense

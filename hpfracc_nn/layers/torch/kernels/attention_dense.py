@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from hpfracc_nn.layers.torch.attended import OP
+from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -13,11 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition, GrunwaldLetnikov
+from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
 from hpfracc_nn.fractional.torch.streaming import Source
+from hpfracc_nn.layers.recurrence import averaging
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given
 from hpfracc_nn.layers.torch.recurrent.memory import Memory, operation
@@ -74,7 +74,7 @@ class Recurrent(nn.RNNBase):
             device=device,
             dtype=dtype,
         )
-        self.definition = _averaging(owner, definition)
+        self.definition = averaging(owner, definition)
         self.learn_alpha = order is not None
         if order is not None:
             self.order = order
@@ -308,21 +308,6 @@ class Recurrent(nn.RNNBase):
 
     def _source(self) -> Source:
         return Source(type(self).__name__, self.definition, self.learn_alpha, 1.0)
-
-
-def _averaging(owner: str, definition: Definition) -> GrunwaldLetnikov:
-    """Return the difference whose weights the memory has, or raise where they are no average's."""
-    assert isinstance(definition, GrunwaldLetnikov)
-    bounds, lowest = definition.bounds, 0.0
-    if bounds is None:
-        bounds, lowest = (min(definition.orders), max(definition.orders)), math.ulp(0.0)
-    if bounds[0] < lowest or bounds[1] > 1:
-        what = f"bounds={bounds}" if definition.bounds is not None else f"alpha={definition.alpha}"
-        raise ValueError(
-            f"{owner}({what}): needs 0 < alpha <= 1, where the weights of the past are an average; "
-            "alpha=1 is the ordinary cell."
-        )
-    return definition
 
 
 def _first_weight(module: nn.RNNBase) -> Tensor:

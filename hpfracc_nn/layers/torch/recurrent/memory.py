@@ -15,9 +15,10 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.schemes.exponentials import FITS, Nodes, exponentials
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.slopes import slopes
+from hpfracc_nn.layers.recurrence import memory_nodes
 from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.selection.workload import Direction
 from hpfracc_nn.solvers.history import Automatic, Window
@@ -27,7 +28,6 @@ from hpfracc_nn.solvers.torch.packing import Packing
 from hpfracc_nn.solvers.torch.past import Past
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
-_EXACT = 4  # times the lags that are exact anyway: up to so many, all are
 
 
 def operation(window: int | None) -> str:
@@ -77,12 +77,10 @@ class Memory:
 
     def nodes(self, alpha: Tensor, n: int, dtype: str) -> Nodes | None:
         """Return the exponentials that stand for the weights on n steps, or None."""
-        if self.window is not None or n <= _EXACT * FITS[dtype].first:
-            return None
         definition = self.definition
         if definition.bounds is not None:  # certified once between them, not for each alpha
             definition = replace(definition, alpha=alpha)
-        return exponentials(definition, n + 1, dtype)
+        return memory_nodes(definition, n, dtype, self.window)
 
 
 class Sums:

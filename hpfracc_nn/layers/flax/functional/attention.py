@@ -1,0 +1,344 @@
+"""Power-law attention for Flax: weights that fall like a power of the distance, with a fixed or a learned order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any
+
+import jax
+from flax.linen import initializers
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.operator import computed_in
+from hpfracc_nn.layers.attention import checked_bounds, checked_orders
+from hpfracc_nn.layers.flax.attention.attended import attended
+from hpfracc_nn.layers.flax.attention.formula import Attention, Given
+from hpfracc_nn.layers.flax.attention.inputs import Sequences, merged_bias, opened
+from hpfracc_nn.layers.flax.attention.state import AttentionState
+from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, hashable, keys, settle
+from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
+from hpfracc_nn.selection import BackendManager
+
+_OWNER = "FractionalAttention"
+_KERNEL_INIT: Initializer = initializers.lecun_normal()
+_BIAS_INIT: Initializer = initializers.zeros_init()
+
+
+@dataclass(frozen=True)
+class FractionalAttention(Ordered):
+    """Flax's `MultiHeadAttention` whose weights fall like a power of the distance between query and key.
+
+    The weights of query i are those of a step of a Levy flight of index alpha in `dimension` = D dimensions,
+
+        A_ij = phi(d_ij) exp(b_ij) / sum_m phi(d_im) exp(b_im),
+        phi(d) = (1 + d / sqrt(bandwidth))**-(D + alpha)   for 0 < alpha < 2,
+        phi(d) = exp(-d**2 / bandwidth)                    for alpha = 2, Brownian motion,
+
+    with b the bias. d is the Euclidean distance of query and key after all keys were lifted to one sphere,
+
+        d_ij**2 = |q_i|**2 + R_i**2 - 2 q_i . k_j,   R_i the greatest |k_j| that query i sees.
+
+    At alpha = 2 the terms that do not depend on j cancel, and with the default bandwidth 2 sqrt(head_dim) it is Flax's
+    `dot_product_attention` with the same weights, to rounding. The family jumps at alpha = 2: the power law has the
+    exponent D + 2 there. A learned alpha stays below.
+
+    The BackendManager chooses when the call is traced: "dense" has the weights of all queries at once; "blocks" takes
+    memory for queries and keys, not for their product, unless the weights are asked for.
+
+    Parameters, as in Flax's layer: `query`, `key` and `value` with a kernel [features, num_heads, head_dim] and a bias
+    [num_heads, head_dim], `out` with a kernel [num_heads, head_dim, in_features] and a bias [in_features]; `bias_k` and
+    `bias_v`, [num_heads, head_dim], where a key and a value are added; and a learned order as {"order": {"raw": ...}}.
+
+    Attributes:
+        in_features: Features of queries and of the result, and of keys and values unless they have their own.
+        num_heads: They share the features.
+        dropout_rate: The part of the weights that is dropped, where there is randomness for it.
+        use_bias: Whether the projections have one.
+        add_bias_kv: Whether a learned key and value are added to those of each sequence.
+        add_zero_attn: Whether a key and value of zeros are.
+        kdim: Features of keys; None is in_features.
+        vdim: Features of values; None is in_features.
+        alpha: The order, or one for each head, in (0, 2]; 2 is ordinary attention, for all heads or none. Or an `Alpha`
+            of shape [] or [num_heads], which then is the layer's order, with its own bounds.
+        learn_alpha: Whether alpha is a parameter, within (0, 2); an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is (0, 2).
+        dimension: D; None is head_dim. The smaller it is, the more alpha counts.
+        bandwidth: The square of the distance where the power law sets in; None is 2 sqrt(head_dim).
+        dim: The time axis.
+        dtype: What is computed in; None promotes inputs and parameters. Half precision is averaged in float32.
+        kernel_init: Of all kernels.
+        bias_init: Of the biases.
+        manager: Who chooses the kernel; None is the process-wide BackendManager.
+
+    Raises:
+        ValueError: An argument is out of range or of the wrong shape.
+        TypeError: An argument has the wrong type.
+
+    Source: Qu, Ly & Gong, Fractional neural attention for efficient multiscale sequence processing, arXiv 2511.10208
+        (2025): see the layer for PyTorch. The lift is that of Bachrach et al., RecSys (2014) 257.
+
+    Example:
+        >>> core = FractionalAttention(32, 4, alpha=1.2, learn_alpha=True)
+        >>> core(core.init(jax.random.key(0)), jnp.ones((8, 50, 32)), is_causal=True).shape
+        (8, 50, 32)
+    """
+
+    in_features: int
+    num_heads: int
+    dropout_rate: float = 0.0
+    use_bias: bool = True
+    add_bias_kv: bool = False
+    add_zero_attn: bool = False
+    kdim: int | None = None
+    vdim: int | None = None
+    _: KW_ONLY
+    alpha: float | Sequence[float] | Alpha = 1.5
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    dimension: float | None = None
+    bandwidth: float | None = None
+    dim: int = -2
+    dtype: Any = None
+    kernel_init: Initializer = _KERNEL_INIT
+    bias_init: Initializer = _BIAS_INIT
+    manager: BackendManager | None = None
+
+    def __post_init__(self) -> None:
+        features, heads = (errors.count(_OWNER, name, getattr(self, name)) for name in ("in_features", "num_heads"))
+        if features % heads:
+            raise ValueError(
+                f"{_OWNER}(in_features={features}, num_heads={heads}): needs heads of equal size; "
+                "pass an in_features that num_heads divides."
+            )
+        rate = errors.real(_OWNER, "dropout_rate", self.dropout_rate, 0.0)
+        if rate > 1:
+            raise ValueError(f"{_OWNER}(dropout_rate={rate:g}): needs 0 <= dropout_rate <= 1; pass a part such as 0.1.")
+        size = features // heads
+        bandwidth = 2 * math.sqrt(size) if self.bandwidth is None else self.bandwidth
+        settle(
+            self,
+            in_features=features,
+            num_heads=heads,
+            dropout_rate=rate,
+            kdim=features if self.kdim is None else errors.count(_OWNER, "kdim", self.kdim),
+            vdim=features if self.vdim is None else errors.count(_OWNER, "vdim", self.vdim),
+            alpha=hashable(self.alpha),
+            bounds=hashable(self.bounds),
+            dimension=errors.real(_OWNER, "dimension", size if self.dimension is None else self.dimension, 0.0),
+            bandwidth=errors.real(_OWNER, "bandwidth", bandwidth, 0.0, above=True),
+        )
+        order = self._read_order()
+        settle(self, order=order, learn_alpha=order is not None)
+
+    @property
+    def head_dim(self) -> int:
+        """Features of a head."""
+        return self.in_features // self.num_heads
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return first parameters, drawn as Flax's layer draws them, and those of a learned order."""
+        heads, size = self.num_heads, self.head_dim
+        *each, of_k, of_v, last = keys(_OWNER, key, 7)
+        own_width, kdim, vdim = self._widths
+        widths = {"query": own_width, "key": kdim, "value": vdim, "out": own_width}
+        made: Params = {}
+        for (name, width), own in zip(widths.items(), each, strict=True):
+            of_kernel, of_bias = jax.random.split(own)
+            flat, shape = (width, heads * size), (width, heads, size)
+            if name == "out":
+                flat, shape = (heads * size, width), (heads, size, width)
+            made[name] = {"kernel": self.kernel_init(of_kernel, flat, param_dtype).reshape(shape)}
+            if self.use_bias:
+                made[name]["bias"] = self.bias_init(of_bias, (width,) if name == "out" else (heads, size), param_dtype)
+        if self.add_bias_kv:
+            made["bias_k"] = self.kernel_init(of_k, (heads, size), param_dtype)
+            made["bias_v"] = self.kernel_init(of_v, (heads, size), param_dtype)
+        return {**made, **self._order_params(last, param_dtype)}
+
+    def __call__(
+        self,
+        params: Params,
+        inputs_q: Array,
+        inputs_k: Array | None = None,
+        inputs_v: Array | None = None,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        key: Array | None = None,
+        dropout_key: Array | None = None,
+    ) -> Any:
+        """Return the result, or with `need_weights` the pair of it and the weights of each head.
+
+        Args:
+            params: From `init`.
+            inputs_q: [*batch, queries, in_features], time on `dim`.
+            inputs_k: [*batch, keys, kdim]; None: the queries.
+            inputs_v: [*batch, keys, vdim]; None: the keys.
+            mask: Boolean, broadcast to [*batch, num_heads, queries, keys]: False hides a key, as in Flax. A query that
+                sees no key gets zeros before the last projection, and weights of zeros.
+            bias: Floating, of such a shape: it is added to the logarithms of the weights. A key whose bias lies 1e4 or
+                more below the greatest that the query sees is hidden, and has no part in R_i.
+            is_causal: Query i sees keys up to i, besides what the mask says.
+            need_weights: Whether the weights are returned, [*batch, num_heads, queries, keys].
+            key: For a random order; None is its mean.
+            dropout_key: For dropout; None is no dropout.
+        """
+        given = opened(_OWNER, (inputs_q, inputs_k, inputs_v), self.dim, self._widths)
+        dtype = self._dtype(params, given)
+        names = ("query", "key", "value")
+        q, k, v = (self._projected(params, name, x, dtype) for name, x in zip(names, given.arrays, strict=True))
+        merged = merged_bias(_OWNER, mask, bias, (*given.batch, self.num_heads, q.shape[2], k.shape[2]), dtype)
+        y, weights = self._averaged(params, (q, k, v), merged, is_causal, need_weights, key, dropout_key)
+        y = given.closed(self._out(params, y, dtype))
+        if weights is None:
+            return y
+        return y, weights.reshape(*given.batch, *weights.shape[1:])
+
+    def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int) -> AttentionState:
+        """Return the state before the first sample, for `step`: room for the keys and values of `horizon` samples.
+
+        A power law of the distance in a space of features has no shorter memory: a step costs O(horizon).
+
+        Args:
+            params: From `init`; their dtype is read.
+            shape: Of one time slice, [*batch, in_features].
+            horizon: The most steps that it will serve; what comes after them is NaN.
+        """
+        owner = f"{_OWNER}.initial_state"
+        if not self.kdim == self.vdim == self.in_features:
+            raise ValueError(
+                f"{owner}: needs kdim = vdim = in_features, because each sample is query, key and value; "
+                f"kdim={self.kdim}, vdim={self.vdim}, in_features={self.in_features}, call it with is_causal=True."
+            )
+        shape = tuple(errors.count(owner, "shape", size, least=0) for size in shape)
+        if not shape or shape[-1] != self.in_features:
+            raise ValueError(
+                f"{owner}(shape={shape}): needs [*batch, {self.in_features}], the shape of one time slice; "
+                f"pass for example (1, {self.in_features})."
+            )
+        room = (*shape[:-1], self.num_heads, errors.count(owner, "horizon", horizon), self.head_dim)
+        none = jnp.zeros(room, params["out"]["kernel"].dtype if self.dtype is None else self.dtype)
+        return AttentionState(none, none, jnp.zeros((), jnp.int32))
+
+    def step(
+        self, params: Params, x: Array, state: AttentionState, *, key: Array | None = None
+    ) -> tuple[Array, AttentionState]:
+        """Return the next sample of causal self-attention, [*batch, in_features], and the state after it.
+
+        Args:
+            params: From `init`.
+            x: One time slice, [*batch, in_features].
+            state: From `initial_state` or the step before.
+            key: For a random order, the same at every step of a stream; None is its mean.
+        """
+        owner = f"{_OWNER}.step"
+        if not isinstance(state, AttentionState):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            )
+        computed_in(owner, x)
+        wanted = (*x.shape[:-1], self.num_heads, state.horizon, self.head_dim)
+        if x.ndim == 0 or x.shape[-1] != self.in_features or state.key.shape != wanted:
+            raise ValueError(
+                f"{owner}(x of shape {x.shape}, state of keys {state.key.shape}): needs one time slice "
+                f"[*batch, {self.in_features}] and what this layer's initial_state returned for it."
+            )
+        given = opened(owner, (x[..., None, :], None, None), -2, self._widths)
+        dtype = self._dtype(params, given)
+        q, k, v = (self._projected(params, name, given.arrays[0], dtype) for name in ("query", "key", "value"))
+        state = state.grown(*(each.reshape(*x.shape[:-1], *each.shape[1:]) for each in (k, v)))
+        room = (q.shape[0], *state.key.shape[-3:])
+        k, v = (each.reshape(room).astype(dtype) for each in (state.key, state.value))
+        bias = jnp.where(jnp.arange(state.horizon) < state.count, 0, -jnp.inf).astype(dtype)[None, None, None]
+        y, _ = self._averaged(params, (q, k, v), bias, False, False, key, None)
+        return self._out(params, y, dtype).reshape(x.shape), state
+
+    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
+        """Return the order in real units: an array where it is learned, the mean where it is random."""
+        return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[return-value]
+
+    @property
+    def _widths(self) -> tuple[int, int, int]:
+        """Features of queries, keys and values."""
+        assert isinstance(self.kdim, int), "it was settled"
+        assert isinstance(self.vdim, int), "it was settled"
+        return self.in_features, self.kdim, self.vdim
+
+    def _read_order(self) -> Alpha | None:
+        """Check the orders, and return the learned one."""
+        if isinstance(self.alpha, Alpha):
+            taken = self.alpha.taken_by(_OWNER, self.bounds, (self.num_heads,) if self.alpha.shape else ())
+            checked_bounds(_OWNER, taken)
+            return self.alpha
+        fixed = checked_orders(_OWNER, self.alpha, self.num_heads)
+        settle(self, alpha=fixed)
+        if not self.learn_alpha:
+            return None
+        within = checked_bounds(_OWNER, (0.0, 2.0) if self.bounds is None else self.bounds)
+        return Alpha(fixed, within, () if isinstance(fixed, float) else (self.num_heads,), owner=_OWNER)
+
+    def _orders(self, params: Params, key: Array | None) -> Array | None:
+        """Return alpha as [1] or [heads], None where it is 2."""
+        if self.order is not None:
+            return self._present(params, key).reshape(-1)
+        fixed = self.alpha if isinstance(self.alpha, tuple) else (self.alpha,)
+        return None if set(fixed) == {2.0} else jnp.asarray(fixed)
+
+    def _dtype(self, params: Params, given: Sequences) -> Any:
+        if self.dtype is not None:
+            return jnp.dtype(self.dtype)
+        return jnp.result_type(params["out"]["kernel"].dtype, *(x.dtype for x in given.arrays))
+
+    def _projected(self, params: Params, name: str, x: Array, dtype: Any) -> Array:
+        """Return [batch, heads, time, head_dim]."""
+        part = params[name]
+        y = jnp.einsum("bnf,fhd->bhnd", x.astype(dtype), part["kernel"].astype(dtype))
+        return y + part["bias"].astype(dtype)[:, None] if self.use_bias else y
+
+    def _out(self, params: Params, y: Array, dtype: Any) -> Array:
+        """Return the last projection of [batch, heads, time, head_dim], [batch, time, in_features]."""
+        part = params["out"]
+        y = jnp.einsum("bhnd,hdf->bnf", y.astype(dtype), part["kernel"].astype(dtype))
+        return y + part["bias"].astype(dtype) if self.use_bias else y
+
+    def _averaged(
+        self,
+        params: Params,
+        projected: tuple[Array, Array, Array],
+        bias: Array | None,
+        is_causal: bool,
+        need_weights: bool,
+        key: Array | None,
+        dropout_key: Array | None,
+    ) -> tuple[Array, Array | None]:
+        """Return averages and weights of the keys and those that are added to them."""
+        q, k, v = projected
+        more = int(self.add_bias_kv) + int(self.add_zero_attn)
+        if more and is_causal:
+            later = jnp.arange(k.shape[2]) > jnp.arange(q.shape[2])[:, None]
+            hidden = jnp.where(later, -jnp.inf, 0).astype(q.dtype)[None, None]
+            bias, is_causal = hidden if bias is None else bias + hidden, False
+        if more and bias is not None:
+            bias = jnp.broadcast_to(bias, (*bias.shape[:3], k.shape[2]))
+            bias = jnp.pad(bias, ((0, 0), (0, 0), (0, 0), (0, more)))
+        if more:
+            k, v = self._extended(params, "bias_k", k), self._extended(params, "bias_v", v)
+        share = 1 - self.dropout_rate
+        attention = Attention(self.dimension, self.bandwidth, is_causal, need_weights, share)  # type: ignore[arg-type]
+        orders = self._orders(params, key)
+        return attended(attention, Given(q, k, v, bias, orders, dropout_key if share < 1 else None), self.manager)
+
+    def _extended(self, params: Params, name: str, x: Array) -> Array:
+        """Return keys or values with the learned one and the one of zeros."""
+        batch, heads, _, size = x.shape
+        parts = [x]
+        if self.add_bias_kv:
+            parts.append(jnp.broadcast_to(params[name].astype(x.dtype)[None, :, None], (batch, heads, 1, size)))
+        if self.add_zero_attn:
+            parts.append(jnp.zeros((batch, heads, 1, size), x.dtype))
+        return jnp.concatenate(parts, axis=2)

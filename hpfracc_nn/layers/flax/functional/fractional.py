@@ -1,0 +1,185 @@
+"""The drop-in layer: a fractional operator along time, with a fixed or a learned order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.jax import streaming
+from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
+from hpfracc_nn.layers.flax.functional.core import Array, Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.order import Alpha, Operator, Ordered, started
+from hpfracc_nn.layers.order import definition_of
+from hpfracc_nn.selection import BackendManager
+
+
+@dataclass(frozen=True)
+class FractionalLayer(Ordered):
+    """A fractional derivative or integral along `dim`; the shape stays as it is.
+
+    It has no weights but its order: alpha = 1 is the scheme's ordinary difference quotient, alpha = 0 the identity
+    (Caputo: less the first sample).
+
+    Attributes:
+        alpha: The order, or one per channel; or an `Alpha` of shape [] or [channels].
+        definition: A name, such as "caputo" or "riemann_liouville_integral", a definition's class, or a definition: its
+            options are taken, and its order and bounds are not.
+        scheme: The discretisation; None is the definition's default.
+        channels: C gives every channel its own alpha: the last axis, or axis 1 when time is the last.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is the unit interval around its first value. They also decide how
+            often the data are differenced.
+        dt: Spacing of the samples, in the caller's time unit.
+        dim: The time axis.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+
+    Shape:
+        Input and output: [..., n, ...], time on `dim`; floating. Half precision is computed in float32.
+
+    Raises:
+        ValueError: alpha, bounds or dt is out of range.
+        TypeError: An argument has the wrong type.
+
+    Example:
+        >>> core = FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
+        >>> core(core.init(), jnp.ones((8, 256, 3))).shape
+        (8, 256, 3)
+    """
+
+    alpha: float | Sequence[float] | Alpha = 0.5
+    definition: Operator = "caputo"
+    _: KW_ONLY
+    scheme: str | None = None
+    channels: int | None = None
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    dt: float = 1.0
+    dim: int = -2
+    manager: BackendManager | None = None
+
+    def __post_init__(self) -> None:
+        owner = "FractionalLayer"
+        settle(
+            self,
+            alpha=hashable(self.alpha),
+            bounds=hashable(self.bounds),
+            dt=errors.positive_step(owner, self.dt),
+            channels=None if self.channels is None else errors.count(owner, "channels", self.channels),
+        )
+        definition, order = started(
+            owner,
+            definition_of(owner, self.definition, self.scheme),
+            self.alpha,
+            bounds=self.bounds,
+            learn_alpha=self.learn_alpha,
+            shape=self._order_shape,
+        )
+        settle(self, definition=definition, order=order, learn_alpha=order is not None)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"order": {"raw": [] or [channels]}} where alpha is learned, else {}; nothing is drawn."""
+        return self._order_params(key, param_dtype)
+
+    def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
+        """Return the operator applied to x; same shape and dtype.
+
+        Args:
+            params: From `init`.
+            x: [..., n, ...].
+            key: For a random order; None is its mean.
+        """
+        owner = "FractionalLayer"
+        axis = errors.axis(owner, self.dim, x.ndim)
+        if self.channels is not None:
+            check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        definition = self._operator(params, x.ndim, axis, key)
+        return operator.apply(owner, x, definition, self.dt, axis, self.manager)
+
+    def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
+        """Return the state before the first sample, for `step`.
+
+        It holds the weights of the present alpha, and is a pytree that `lax.scan` carries.
+
+        Args:
+            params: From `init`.
+            shape: Of one time slice: of x without its time axis.
+            horizon: The longest series it will serve. The memory is a sum of exponentials fitted up to it; a step
+                costs in proportion to its logarithm.
+
+        Raises:
+            ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or orders lie
+                on both sides of a whole number; or an argument is out of range.
+            TypeError: An argument has the wrong type.
+
+        Example:
+            >>> core = FractionalLayer(0.6, dt=0.01)
+            >>> state = core.initial_state({}, (8, 3))
+            >>> y, state = core.step({}, jnp.ones((8, 3)), state)
+        """
+        owner = "FractionalLayer.initial_state"
+        shape = streaming.slice_shape(owner, shape)
+        ndim = len(shape) + 1
+        axis = errors.axis(owner, self.dim, ndim)
+        if self.channels is not None:
+            where = channel_axis(ndim, axis)
+            check_channels(owner, self.channels, shape, ndim, where - (where > axis))
+        definition = self._operator(params, ndim, axis, None)
+        return streaming.initial_state(owner, definition, shape, dt=self.dt, horizon=horizon, source=self._source())
+
+    def step(self, params: Params, x: Array, state: StreamState) -> tuple[Array, StreamState]:
+        """Return the next sample of the result and the state after it.
+
+        Fed one time slice after another, the results are those of the whole series, to 1e-12 of their size where 64 bit
+        types are enabled, else to float32's rounding. A step costs the same however many there were.
+
+        Args:
+            params: From `init`; the order's are read by `initial_state`.
+            x: One time slice, of the state's shape; floating.
+            state: From `initial_state` or the step before.
+
+        Returns:
+            The result in the shape and dtype of x, and the next state.
+
+        Raises:
+            ValueError: x has another shape than the state, the state was made by another layer, or it has reached its
+                horizon and is not traced.
+            TypeError: x is no real floating array, or `state` no state.
+        """
+        return streaming.step("FractionalLayer.step", x, state, self._source())
+
+    def _source(self) -> Source:
+        return Source("FractionalLayer", self.definition, self.learn_alpha, self.dt)
+
+    def _operator(self, params: Params, ndim: int, axis: int, key: Array | None) -> Definition:
+        """The definition with the present alpha, shaped to fit x."""
+        if self.order is not None:
+            return replace(self.definition, alpha=beside_others(self._present(params, key), ndim, axis))
+        if isinstance(self.definition.alpha, tuple):
+            after = ndim - 3 if axis == ndim - 1 else 0
+            return replace(self.definition, alpha=beside_channels(self.definition.alpha, after))
+        return self.definition
+
+    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        channels = counted_channels("FractionalLayer", given, self.channels)
+        settle(self, channels=channels)
+        return () if channels is None else (channels,)
+
+
+def settle_derivative(core: Any, derivative: FractionalLayer) -> None:
+    """Give a core that consists of a derivative, and more, the derivative and what is said of it."""
+    named = ("alpha", "definition", "order", "learn_alpha", "bounds", "dt")
+    settle(core, derivative=derivative, **{name: getattr(derivative, name) for name in named})
+
+
+def beside_others(alpha: Array, ndim: int, axis: int) -> Array:
+    """Return orders [channels], or one, shaped to fit x of `ndim` axes whose time is `axis`."""
+    if alpha.ndim == 0 or axis != ndim - 1:
+        return alpha
+    return alpha.reshape(-1, *(1,) * (ndim - 3))

@@ -1,0 +1,22 @@
+"""The layers as linen modules. See `layers.flax.functional.core` for the conventions."""
+
+from hpfracc_nn.layers.flax.linen.attention import FractionalAttention
+from hpfracc_nn.layers.flax.linen.conv1d import FractionalConv1d
+from hpfracc_nn.layers.flax.linen.conv2d import FractionalConv2d
+from hpfracc_nn.layers.flax.linen.difference import FractionalDifference
+from hpfracc_nn.layers.flax.linen.fractional import FractionalLayer
+from hpfracc_nn.layers.flax.linen.linear import FractionalLinear
+from hpfracc_nn.layers.flax.linen.order import Alpha
+from hpfracc_nn.layers.flax.linen.recurrent import FractionalGRU, FractionalLSTM
+
+__all__ = [
+    "Alpha",
+    "FractionalAttention",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
+    "FractionalGRU",
+    "FractionalLSTM",
+    "FractionalLayer",
+    "FractionalLinear",
+]
