@@ -28,6 +28,7 @@ class JaxNamespace:
     abs = staticmethod(jnp.abs)
     angle = staticmethod(jnp.angle)
     polygamma = staticmethod(special.polygamma)
+    sigmoid = staticmethod(jax.nn.sigmoid)
     where = staticmethod(jnp.where)
 
     def asarray(self, value: Any) -> Array:

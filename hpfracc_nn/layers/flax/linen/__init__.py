@@ -5,7 +5,7 @@ from hpfracc_nn.layers.flax.linen.conv2d import FractionalConv2d
 from hpfracc_nn.layers.flax.linen.difference import FractionalDifference
 from hpfracc_nn.layers.flax.linen.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.linen.linear import FractionalLinear
-from hpfracc_nn.layers.flax.linen.order import Alpha
+from hpfracc_nn.layers.flax.linen.order import Alpha, ProbabilisticAlpha
 
 __all__ = [
     "Alpha",
@@ -14,4 +14,5 @@ __all__ = [
     "FractionalDifference",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
 ]

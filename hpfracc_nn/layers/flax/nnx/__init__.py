@@ -5,7 +5,7 @@ from hpfracc_nn.layers.flax.nnx.conv2d import FractionalConv2d
 from hpfracc_nn.layers.flax.nnx.difference import FractionalDifference
 from hpfracc_nn.layers.flax.nnx.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.nnx.linear import FractionalLinear
-from hpfracc_nn.layers.flax.nnx.order import Alpha
+from hpfracc_nn.layers.flax.nnx.order import Alpha, ProbabilisticAlpha
 
 __all__ = [
     "Alpha",
@@ -14,4 +14,5 @@ __all__ = [
     "FractionalDifference",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
 ]
