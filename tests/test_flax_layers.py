@@ -107,7 +107,7 @@ def test_both_shells_compute_what_the_core_does_from_the_same_tree_of_parameters
 
 def test_parameters_have_the_dtype_that_they_are_given() -> None:
     layer = shells.FractionalLinear(3, 2, learn_alpha=True, param_dtype=jnp.bfloat16)
-    variables = layer.init(KEY, jnp.ones((1, 4, 3)))
+    variables = jax.eval_shape(layer.init, KEY, jnp.ones((1, 4, 3)))
     assert {each.dtype.name for each in jax.tree.leaves(variables)} == {"bfloat16"}
     module = nnx.FractionalLinear(3, 2, param_dtype=jnp.float16, rngs=flax_nnx.Rngs(0))
     assert module.kernel[...].dtype == jnp.float16
@@ -155,7 +155,8 @@ def test_at_whole_orders_images_are_convolved_as_flax_does(alpha: float) -> None
 # Transforms
 
 
-@some_layers
+@pytest.mark.slow
+@every_layer
 def test_values_and_gradients_are_the_same_under_jit_checkpointing_and_maps(case: Case) -> None:
     core, x = case.core, case.x
     params = core.init(KEY)
@@ -301,7 +302,8 @@ def test_a_description_of_an_order_makes_one_for_each_layer() -> None:
     assert first.channels == 3
 
 
-@pytest.mark.parametrize("distribution", ["normal", pytest.param("beta", marks=pytest.mark.slow), "uniform"])
+@pytest.mark.slow
+@pytest.mark.parametrize("distribution", ["normal", "beta", "uniform"])
 def test_draws_of_a_random_order_have_its_moments_and_gradients(distribution: str) -> None:
     order, count = functional.ProbabilisticAlpha(0.6, (0, 2), std=0.1, distribution=distribution), 20_000
     params = order.init()
@@ -385,9 +387,9 @@ def test_parameters_go_through_a_file_and_back() -> None:
     for one, two in zip(*map(jax.tree.leaves, map(flax_nnx.state, (model, other))), strict=True):
         np.testing.assert_array_equal(one, two)
 
-    layer = shells.FractionalLinear(3, 2, learn_alpha=True)
-    variables = layer.init(KEY, CASES[2].x)
-    again = serialization.from_bytes(layer.init(jax.random.key(1), CASES[2].x), serialization.to_bytes(variables))
+    core = functional.FractionalLinear(3, 2, learn_alpha=True)
+    variables, others = ({"params": core.init(jax.random.key(seed))} for seed in (0, 1))
+    again = serialization.from_bytes(others, serialization.to_bytes(variables))
     for one, two in zip(*map(jax.tree.leaves, (variables, again)), strict=True):
         np.testing.assert_array_equal(one, two)
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from tests.parity_cases import Arrays, ParityCase
+from tests.parity_cases import Arrays, ParityCase, parity
 
-BATCH, N, FEATURES, OUT, KERNEL = 2, 20, 3, 2, 3
+BATCH, N, FEATURES, OUT, KERNEL = 2, 11, 3, 2, 3
 
 
 def draw(**shapes: tuple[int, ...]) -> Callable[[np.random.Generator], dict[str, np.ndarray]]:
@@ -166,24 +166,27 @@ def law_case(distribution: str) -> ParityCase:
         from hpfracc_nn.layers.flax.functional import ProbabilisticAlpha
 
         of = ProbabilisticAlpha([0.6, 0.5], distribution=distribution)
-        return jnp.concatenate([of.mean(given), of.std_of(given), of.kl(given)[None]])
+        params = dict(given)
+        return jnp.concatenate([of.mean(params), of.std_of(params), of.kl(params)[None]])
 
     def near(rng: np.random.Generator) -> dict[str, np.ndarray]:
         spread = {"normal": -1.0, "beta": 2.0, "uniform": -1.0}[distribution]
         return {"raw": 0.3 * rng.standard_normal(2), "spread": spread + 0.3 * rng.standard_normal(2)}
 
-    # The divergence of the beta law cancels: lgamma and digamma of 10 against a result of 1.
+    # The beta law's divergence cancels, lgamma and digamma of 10 against a result of 1; and its gradient needs the
+    # trigamma function, which torch has with an error of 3e-9, six terms of a series begun at 6.
     return ParityCase(
         f"ProbabilisticAlpha {distribution}",
         near,
         by_torch,
         by_jax,
-        tolerance={"float64": 1e-12, "float32": 1e-5 if distribution == "beta" else 1e-6},
+        tolerance={"float64": 1e-8, "float32": 3e-5} if distribution == "beta" else parity(),
         slow=True,
     )
 
 
 LEARNED = {"learn_alpha": True}
+ONE_EACH = {"alpha": [0.3, 0.5, 0.7], **LEARNED}
 CASES = [
     layer_case("caputo", slow=False),
     layer_case("riemann_liouville"),
@@ -192,18 +195,18 @@ CASES = [
     ParityCase(
         "FractionalLinear",
         draw(x=(BATCH, N, FEATURES), raw=(FEATURES,), kernel=(FEATURES, OUT), bias=(OUT,)),
-        on_torch("FractionalLinear", (FEATURES, OUT), {"alpha": [0.3, 0.5, 0.7], **LEARNED}, linear),
-        on_jax("FractionalLinear", (FEATURES, OUT), {"alpha": [0.3, 0.5, 0.7], **LEARNED}),
+        on_torch("FractionalLinear", (FEATURES, OUT), ONE_EACH, linear),
+        on_jax("FractionalLinear", (FEATURES, OUT), ONE_EACH),
         slow=True,
     ),
     *[
         ParityCase(
             f"FractionalConv1d {theirs}",
-            draw(x=(BATCH, N, FEATURES), raw=(), kernel=(KERNEL, FEATURES, OUT), bias=(OUT,)),
+            draw(x=(BATCH, N, FEATURES), raw=(FEATURES,), kernel=(KERNEL, FEATURES, OUT), bias=(OUT,)),
             features_last(
-                on_torch("FractionalConv1d", (FEATURES, OUT, KERNEL), {"padding": theirs, **LEARNED}, series)
+                on_torch("FractionalConv1d", (FEATURES, OUT, KERNEL), {"padding": theirs, **ONE_EACH}, series)
             ),
-            on_jax("FractionalConv1d", (FEATURES, OUT, KERNEL), {"padding": ours, **LEARNED}),
+            on_jax("FractionalConv1d", (FEATURES, OUT, KERNEL), {"padding": ours, **ONE_EACH}),
             slow=True,
         )
         for theirs, ours in (("causal", "CAUSAL"), ("same", "SAME"))
