@@ -55,7 +55,7 @@ every_layer = pytest.mark.parametrize("case", CASES, ids=repr)
 # One of each property in the fast suite: each is a compilation.
 some_layers = pytest.mark.parametrize(
     "case",
-    [pytest.param(case, marks=[] if case.name == "FractionalLinear" else [pytest.mark.slow]) for case in CASES],
+    [pytest.param(case, marks=[] if case.name == "FractionalLayer" else [pytest.mark.slow]) for case in CASES],
     ids=repr,
 )
 
@@ -174,11 +174,8 @@ def test_values_and_gradients_are_the_same_under_jit_checkpointing_and_maps(case
     assert float(jnp.abs(wanted[1]["order"]["raw"]).min()) > 0
 
 
-@pytest.mark.parametrize(
-    "case",
-    [pytest.param(case, marks=[] if case.name == "FractionalDifference" else [pytest.mark.slow]) for case in STREAMED],
-    ids=repr,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", STREAMED, ids=repr)
 def test_one_sample_at_a_time_is_the_whole_series(case: Case) -> None:
     core, x = case.core, case.x
     params = core.init(KEY)
@@ -245,6 +242,7 @@ def test_a_wrong_hyperparameter_raises_in_the_constructor(module: Any) -> None:
         module.FractionalConv2d(3, 2, 3, dims=(-1,))
 
 
+@pytest.mark.slow
 def test_a_stream_says_what_it_cannot_do() -> None:
     with pytest.raises(ValueError, match=r"needs padding='CAUSAL' one sample at a time"):
         functional.FractionalConv1d(3, 2, 3).initial_state({}, (2, 3))
@@ -316,6 +314,7 @@ def test_draws_of_a_random_order_have_its_moments_and_gradients(distribution: st
     assert float(slope["raw"]) == pytest.approx(float(wanted["raw"]), rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_random_order_is_drawn_where_there_is_a_key_and_else_its_mean() -> None:
     order = functional.ProbabilisticAlpha(0.6, std=0.1)
     core, x = functional.FractionalLayer(order), CASES[0].x
@@ -351,6 +350,7 @@ class Model(flax_nnx.Module):
         return self.head(self.bank(x))
 
 
+@pytest.mark.slow
 def test_orders_learn_at_a_rate_of_their_own() -> None:
     model, x = Model(flax_nnx.Rngs(0)), jax.random.normal(KEY, (4, 16, 1))
     tx = optax.partition({"weights": optax.sgd(0.0), "orders": optax.sgd(0.1)}, functional.param_labels)
