@@ -135,7 +135,7 @@ def test_at_whole_orders_layers_are_those_of_flax_on_the_samples_or_their_differ
     params = flax_nnx.to_pure_dict(flax_nnx.state(linear))
     close(functional.FractionalLinear(3, 2, alpha=alpha)(params, x), linear(given))
 
-    options = {"padding": "CAUSAL", "kernel_dilation": 2, "use_bias": False}
+    options: dict[str, Any] = {"padding": "CAUSAL", "kernel_dilation": 2, "use_bias": False}
     conv = flax_nnx.Conv(3, 2, (3,), **options, rngs=flax_nnx.Rngs(0))
     params = flax_nnx.to_pure_dict(flax_nnx.state(conv))
     close(functional.FractionalConv1d(3, 2, 3, alpha=alpha, **options)(params, x), conv(given))

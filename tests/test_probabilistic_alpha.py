@@ -180,8 +180,8 @@ def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -
     for each in torch.tensor(shape).unbind(-1):
         gammas = torch._standard_gamma((each + 1).expand(50, 2), generator=random)
         drawn.append((gammas, 1 - torch.rand(50, 2, dtype=torch.float64, generator=random)))
-    gammas, v = (torch.stack(each, dim=-1).numpy() for each in zip(*drawn, strict=True))
-    below = special.gammainc(shape + 1, gammas)
+    numbers, v = (torch.stack(each, dim=-1).numpy() for each in zip(*drawn, strict=True))
+    below = special.gammainc(shape + 1, numbers)
 
     def first_share(shape: Any) -> Any:
         g = special.gammaincinv(shape + 1, below) * v ** (1 / shape)  # a gamma number of parameter `shape`
