@@ -204,7 +204,7 @@ def test_a_batch_on_several_devices_is_the_batch_on_one(case: Case) -> None:
         pytest.skip("one device")
     core, x = case.core, case.x
     params = core.init(KEY)
-    mesh = jax.make_mesh((2,), ("batch",))
+    mesh = jax.make_mesh((2,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
     spread = jax.device_put(x, jax.NamedSharding(mesh, jax.P("batch")))
     close(jax.jit(core)(params, spread), core(params, x))
 
