@@ -6,7 +6,7 @@ from hpfracc_nn.layers.flax.linen.conv2d import FractionalConv2d
 from hpfracc_nn.layers.flax.linen.difference import FractionalDifference
 from hpfracc_nn.layers.flax.linen.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.linen.linear import FractionalLinear
-from hpfracc_nn.layers.flax.linen.order import Alpha
+from hpfracc_nn.layers.flax.linen.order import Alpha, ProbabilisticAlpha
 from hpfracc_nn.layers.flax.linen.recurrent import FractionalGRU, FractionalLSTM
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "FractionalLSTM",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
 ]

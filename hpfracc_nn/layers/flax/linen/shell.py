@@ -13,8 +13,11 @@ from jax import numpy as jnp
 
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, hyperparameters
 
+# Any to a type checker, which else derives each constructor from the class's own text, and there are no fields in it.
+_Module: Any = linen.Module
 
-class Shell(linen.Module):
+
+class Shell(_Module):
     """A linen module that is a core and its parameters, each under its own name.
 
     The class of the core is a keyword of a subclass, `class Name(Shell, core=functional.Name)`. The core's fields are

@@ -6,7 +6,7 @@ from hpfracc_nn.layers.flax.nnx.conv2d import FractionalConv2d
 from hpfracc_nn.layers.flax.nnx.difference import FractionalDifference
 from hpfracc_nn.layers.flax.nnx.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.nnx.linear import FractionalLinear
-from hpfracc_nn.layers.flax.nnx.order import Alpha
+from hpfracc_nn.layers.flax.nnx.order import Alpha, ProbabilisticAlpha
 from hpfracc_nn.layers.flax.nnx.recurrent import FractionalGRU, FractionalLSTM
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "FractionalLSTM",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flax import nnx
 from jax import numpy as jnp
@@ -21,6 +21,10 @@ class Shell(nnx.Module):
     """
 
     core_class: ClassVar[type]
+
+    if TYPE_CHECKING:  # the core's fields and parameters, which a type checker cannot know
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init_subclass__(cls, core: type | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)

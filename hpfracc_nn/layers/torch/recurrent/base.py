@@ -13,10 +13,10 @@ from torch.nn import functional as F
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.streaming import Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
-from hpfracc_nn.fractional.torch.streaming import Source
 from hpfracc_nn.layers.recurrence import averaging
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given
@@ -235,7 +235,7 @@ class Recurrent(nn.RNNBase):
     def _initial_state(
         self, owner: str, shape: Sequence[int], hx: Hidden | None, horizon: int, device: Any
     ) -> RecurrentState:
-        shape = streaming.slice_shape(owner, shape)
+        shape = slice_shape(owner, shape)
         if not 1 <= len(shape) <= 2 or shape[-1] != self.input_size:
             raise ValueError(
                 f"{owner}(shape={shape}): needs (batch, {self.input_size}) or ({self.input_size},), the shape of x "
