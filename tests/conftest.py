@@ -13,6 +13,8 @@ from hpfracc_nn.selection import learning
 # is made to learn, and nothing is read from or written to the user's cache.
 os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
 os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
+# JAX reads it once: four devices, over which batches are sharded.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 
 @pytest.fixture(autouse=True)
