@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn.fractional.definitions.reading import read_fixed
+
 
 def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple[float, float] | None) -> None:
     """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with.
@@ -29,3 +31,18 @@ def check_block_bounds(owner: str, bounds: tuple[float, float]) -> None:
     low, high = bounds
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
+
+
+def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
+    """Return the orders that a layer is given as numbers, float64.
+
+    Raises:
+        TypeError: It is given a framework's array, which it would not learn.
+    """
+    fixed = read_fixed(owner, alpha)
+    if fixed is None:
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; pass learn_alpha=True "
+            "to train it, an Alpha that several layers share, or use the function for an alpha that you compute."
+        )
+    return np.asarray(fixed, dtype=np.float64)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any
 
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Multiplier
-from hpfracc_nn.fractional.jax import spectral
+from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
@@ -72,7 +72,6 @@ class SpectralFractional(Ordered):
     dt: float | Sequence[float] = 1.0
     dim: int | Sequence[int] = -2
     manager: BackendManager | None = None
-    order: Alpha | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         given = multiplier_of(self.definition)
@@ -112,4 +111,4 @@ class SpectralFractional(Ordered):
         definition: Any = self.definition
         if self.order is not None:
             definition = replace(definition, alpha=self._present(params, key))
-        return spectral.apply(OWNER, x, definition, self.dt, self.dim, self.manager)
+        return operator.apply_multiplier(OWNER, x, definition, self.dt, self.dim, self.manager)
