@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds
 from hpfracc_nn.fractional.torch.stated import Stated
-
-Bounds = tuple[float, float]
 
 
 class Alpha(Stated):
@@ -50,16 +48,9 @@ class Alpha(Stated):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        low, high = self.bounds = _finite(owner, bounds)
+        low, high = self.bounds = finite_bounds(owner, bounds)
         values = torch.as_tensor(init, dtype=torch.float64, device="cpu")
-        outside = values[~((values > low) & (values < high))]
-        if outside.numel():
-            margin = 0.01 * (high - low)
-            near = outside[0].nan_to_num((low + high) / 2).clamp(low + margin, high - margin)
-            raise ValueError(
-                f"{owner}(alpha={init}): needs low < alpha < high to be learned within bounds ({low:g}, {high:g}); "
-                f"start inside, for example at {near:g}."
-            )
+        check_inside(owner, init, values.numpy(), self.bounds)
         shape = values.shape if shape is None else shape
         raw = torch.empty(shape, device=device, dtype=dtype or torch.get_default_dtype())
         self.raw = nn.Parameter(raw.copy_(torch.logit((values - low) / (high - low))))
@@ -87,16 +78,7 @@ class Alpha(Stated):
             bounds: What the layer was given as bounds besides, which must be None.
             shape: The shape that the layer needs.
         """
-        if bounds is not None:
-            raise ValueError(
-                f"{owner}(alpha of type {type(self).__name__}, bounds={bounds}): needs the order's own bounds, which "
-                f"are ({self.bounds[0]:g}, {self.bounds[1]:g}); leave them out, or make the order with others."
-            )
-        if self.shape != shape:
-            raise ValueError(
-                f"{owner}(alpha: {type(self).__name__} of shape {self.shape}): needs an order of shape {shape}; "
-                f"make it with shape={shape}."
-            )
+        check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
         return self.bounds
 
     def extra_repr(self) -> str:
@@ -105,14 +87,3 @@ class Alpha(Stated):
     def stated(self) -> dict[str, Any]:
         """Return what alpha cannot be read from the parameters without, see `Stated`."""
         return {"bounds": self.bounds}
-
-
-def _finite(owner: str, bounds: Any) -> Bounds:
-    """Return the bounds as two floats, or raise unless they are a finite interval."""
-    try:
-        low, high = (float(bound) for bound in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
-    if not (math.isfinite(high - low) and low < high):
-        raise ValueError(f"{owner}(bounds={bounds!r}): needs finite low < high; pass a pair such as (0, 1).")
-    return low, high

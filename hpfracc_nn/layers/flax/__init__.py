@@ -1,0 +1,1 @@
+"""Layers for Flax: `functional` are their cores, `nnx` and `linen` the modules around them."""

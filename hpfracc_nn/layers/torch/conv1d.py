@@ -14,9 +14,10 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.streaming import HORIZON
+from hpfracc_nn.layers.order import counted_orders
 from hpfracc_nn.layers.torch.convolution_state import ConvolutionState
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
-from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, counted_orders, place_of, with_weights_of
+from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager
 
 

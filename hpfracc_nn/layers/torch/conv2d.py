@@ -13,7 +13,8 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.layers.torch.order import definition_of, started, told
+from hpfracc_nn.layers.order import definition_of, told
+from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, default_manager
 

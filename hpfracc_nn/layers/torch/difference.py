@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.stated import Stated
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
-from hpfracc_nn.layers.torch.fractional import channel_axis
+from hpfracc_nn.layers.channels import channel_axis
 from hpfracc_nn.layers.torch.order import check_no_module
 from hpfracc_nn.selection import BackendManager, default_manager
 

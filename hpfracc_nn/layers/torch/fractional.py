@@ -15,7 +15,9 @@ from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
-from hpfracc_nn.layers.torch.order import definition_of, started, told
+from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
+from hpfracc_nn.layers.order import definition_of, told
+from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.selection import BackendManager, default_manager
 
 
@@ -99,7 +101,7 @@ class FractionalLayer(nn.Module):
         if self.channels is not None:
             if getattr(x, "is_nested", False):  # it has no shape
                 check_dense("FractionalLayer", "x", x)
-            self._check_channels(x.shape, x.ndim, channel_axis(x.ndim, axis))
+            check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
 
     def initial_state(
@@ -134,7 +136,7 @@ class FractionalLayer(nn.Module):
         axis = errors.axis(owner, self.dim, ndim)
         if self.channels is not None:
             where = channel_axis(ndim, axis)
-            self._check_channels(shape, ndim, where - (where > axis))
+            check_channels("FractionalLayer", self.channels, shape, ndim, where - (where > axis))
         return streaming.initial_state(
             owner, self._present(ndim, axis), shape, dt=self.dt, horizon=horizon, device=device, source=self._source()
         )
@@ -169,7 +171,7 @@ class FractionalLayer(nn.Module):
         if self.learn_alpha:
             return replace(definition, alpha=self._aligned(self.order(), ndim, axis))
         if isinstance(definition.alpha, tuple):
-            return replace(definition, alpha=_trailing_ones(definition.alpha, ndim - 3 if axis == ndim - 1 else 0))
+            return replace(definition, alpha=beside_channels(definition.alpha, ndim - 3 if axis == ndim - 1 else 0))
         return definition
 
     def extra_repr(self) -> str:
@@ -179,45 +181,11 @@ class FractionalLayer(nn.Module):
 
     def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
         """The order's shape for an alpha of shape `given`; one that is not scalar says how many channels there are."""
-        if len(given) > 1:
-            raise ValueError(
-                f"FractionalLayer(alpha of shape {given}): needs one order per channel; pass a flat list of floats."
-            )
-        if self.channels is None:
-            self.channels = given[0] if given else None
-        if given and given[0] != self.channels:
-            raise ValueError(
-                f"FractionalLayer(alpha of {given[0]} values, channels={self.channels}): needs one order per "
-                f"channel; pass channels={given[0]}."
-            )
+        self.channels = counted_channels("FractionalLayer", given, self.channels)
         return () if self.channels is None else (self.channels,)
-
-    def _check_channels(self, shape: Sequence[int], ndim: int, where: int) -> None:
-        """Raise unless the shape of x, which has `ndim` axes, or of its time slice has the channels on axis `where`."""
-        if ndim < 2:
-            raise ValueError(
-                f"FractionalLayer(channels={self.channels}): needs a channel axis beside time; "
-                f"x has shape {tuple(shape)}, add one with x[None]."
-            )
-        if shape[where] != self.channels:
-            raise ValueError(
-                f"FractionalLayer(channels={self.channels}): needs {self.channels} channels on axis {where}; "
-                f"x has shape {tuple(shape)}, pass channels={shape[where]}."
-            )
 
     @staticmethod
     def _aligned(alpha: Tensor, ndim: int, axis: int) -> Tensor:
         if alpha.ndim == 0 or axis != ndim - 1 or ndim == 2:
             return alpha
         return alpha.reshape(-1, *(1,) * (ndim - 3))
-
-
-def channel_axis(ndim: int, axis: int) -> int:
-    """Return the channel axis: 1 when time is last (0 without a batch), else the last."""
-    return min(1, ndim - 2) if axis == ndim - 1 else ndim - 1
-
-
-def _trailing_ones(alpha: tuple, count: int) -> tuple:
-    for _ in range(count):
-        alpha = tuple((value,) if isinstance(value, float) else _trailing_ones(value, 1) for value in alpha)
-    return alpha

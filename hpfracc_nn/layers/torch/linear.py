@@ -15,8 +15,9 @@ from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.layers.order import counted_orders
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
-from hpfracc_nn.layers.torch.transfer import counted_orders, place_of, with_weights_of
+from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager
 
 

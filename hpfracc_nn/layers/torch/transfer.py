@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
@@ -85,30 +84,6 @@ def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
             "torch.nn.utils."
         )
     return value, not value.requires_grad
-
-
-def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | None:
-    """Return `count` where alpha is one order for each feature, None where it is one order, or raise.
-
-    Args:
-        owner: The layer, for messages.
-        alpha: As it was given.
-        argument: What the layer calls the number of features.
-        count: That number.
-    """
-    shape = (
-        alpha.shape
-        if isinstance(alpha, Alpha)
-        else np.shape(alpha)
-        if isinstance(alpha, list | tuple | np.ndarray)
-        else ()
-    )
-    if shape not in ((), (count,)):
-        raise ValueError(
-            f"{owner}(alpha of shape {shape}, {argument}={count}): needs one order, or one for each of them; "
-            f"pass {count} orders."
-        )
-    return count if shape else None
 
 
 def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:

@@ -1,0 +1,29 @@
+"""Learned orders as linen modules."""
+
+from __future__ import annotations
+
+from hpfracc_nn.layers.flax import functional
+from hpfracc_nn.layers.flax.functional.core import Array
+from hpfracc_nn.layers.flax.linen.shell import Shell
+
+
+class Alpha(Shell, core=functional.Alpha):
+    """Orders that stay between two bounds, a module: see `functional.Alpha`.
+
+    A layer of the same parent that is given one as `alpha` has it as its order, so that several layers may share it.
+
+    Example:
+        >>> class Net(linen.Module):
+        ...     def setup(self):
+        ...         self.order = Alpha(0.4, (0, 1))
+        ...         self.first, self.second = FractionalLayer(self.order), FractionalLayer(self.order)
+    """
+
+    def __call__(self) -> Array:
+        """Return alpha in real units; of a random one a draw, where there is a stream `alpha` of randomness."""
+        key = self.make_rng("alpha") if self.core.is_random and self.has_rng("alpha") else None
+        return self.core(self.params(), key=key)
+
+    def mean(self) -> Array:
+        """Return alpha in real units; of a random one its mean, which is never drawn."""
+        return self.core.mean(self.params())
