@@ -33,10 +33,11 @@ Conventions:
 8. *Parts.* A new layer is a core and two classes of a few lines, `class Name(Layer, core=functional.Name)` in
    `nnx/<name>.py` and in `linen/<name>.py`, whose methods call the core with `self.params()`; `self._run(x)` is its
    value. A core with an order inherits from `Ordered`, which wants `definition` and `order` from `started`; its
-   parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned alpha.
+   parameters are {**own, **self._order_params(key, param_dtype)}, and `self._present(params, key)` is the learned
+   alpha.
 9. *Streams.* `initial_state(params, shape, horizon=...)` and `step(params, x, state)` of a core; shells leave out
    `params`. A state is a pytree, which `lax.scan` carries.
-10. *Static and traced.* A core is compared by its value and hashable: it may be an argument of `jax.jit` that is static,
+10. *Static and traced.* A core is compared by its value and hashable: it may be a static argument of `jax.jit`,
    and is so in an nnx graphdef. Everything in `params` may be traced. Wrong hyperparameters raise in the constructor,
    wrong shapes and dtypes when the function is traced.
 """
