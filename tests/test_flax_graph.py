@@ -20,7 +20,7 @@ def graphs(weight):
     """One graph, as a list and as a matrix."""
     matrix = np.zeros((NODES, NODES))
     matrix[PAIRS[1], PAIRS[0]] = weight
-    return Edges(*jnp.asarray(PAIRS), jnp.asarray(weight)), Adjacency(jnp.asarray(matrix))
+    return Edges(jnp.asarray(PAIRS[0]), jnp.asarray(PAIRS[1]), jnp.asarray(weight)), Adjacency(jnp.asarray(matrix))
 
 
 def matrix_of(flow):
@@ -60,7 +60,7 @@ def test_attention_is_the_mean_of_the_heads_softmax_over_arriving_edges(heads):
         query, key = (jnp.asarray(3 * rng.standard_normal((NODES, heads, 4))) for _ in range(2))
         listed, dense = graphs(weight)
         scores = np.einsum("ihd,jhd->hij", query, key) / 2
-        expected = sum(softmax_rows(each, np.asarray(dense.weight)) for each in scores) / heads
+        expected = np.mean([softmax_rows(each, np.asarray(dense.weight)) for each in scores], 0)
         for graph in (listed, dense):
             found = matrix_of(diffusion.attention_flow(query, key, graph))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)

@@ -75,10 +75,16 @@ class CaputoEquation:
         """The order's part of the parameters."""
         return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
 
+    def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
+        """The order of one solve: alpha, or what a random one draws."""
+        if self.order is not None:
+            return self.order(params["order"], key=key)
+        return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
+
     def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
         """Return the state at t1 of a solve from z0, of whose dtype it is; half precision is added up in float32."""
         dtype = computed_in(type(self).__name__, z0)
-        alpha = self.alpha if self.order is None else self.order(params["order"], key=key)
+        alpha = self._orders(params, key)
         if dtype != z0.dtype.name:
             f = AtHalf(f, z0.dtype)
         states = fdeint(

@@ -243,8 +243,8 @@ def checked_graph(owner: str, nodes: int, edge_index: Any, edge_weight: Any, adj
     _check_floating(owner, "adjacency", adjacency)
     if adjacency.shape != (nodes, nodes):
         raise ValueError(
-            f"{owner}(adjacency of shape {adjacency.shape}): needs [{nodes}, {nodes}], W[i, j] of the edge from j to i; "
-            "map over several graphs by jax.vmap."
+            f"{owner}(adjacency of shape {adjacency.shape}): needs [{nodes}, {nodes}], W[i, j] of the edge from j to "
+            "i; map over several graphs by jax.vmap."
         )
     return Adjacency(adjacency)
 
@@ -268,7 +268,9 @@ def _listed(owner: str, nodes: int, edge_index: Any, edge_weight: Any) -> Edges:
 def _check_floating(owner: str, name: str, given: Any) -> None:
     if not isinstance(given, jax.Array) or not jnp.issubdtype(given.dtype, jnp.floating):
         what = f"dtype {given.dtype}" if hasattr(given, "dtype") else f"type {type(given).__name__}"
-        raise TypeError(f"{owner}({name} of {what}): needs a floating JAX array; pass jax.numpy.asarray({name}, float).")
+        raise TypeError(
+            f"{owner}({name} of {what}): needs a floating JAX array; pass jax.numpy.asarray({name}, float)."
+        )
 
 
 def _check_nodes(owner: str, edge_index: Any, nodes: int) -> None:

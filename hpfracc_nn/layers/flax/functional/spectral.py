@@ -9,8 +9,8 @@ from typing import Any
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered

@@ -1,6 +1,8 @@
 """The layers as linen modules. See `layers.flax.functional.core` for the conventions."""
 
+from hpfracc_nn.layers.flax.linen.arfima import ARFIMA
 from hpfracc_nn.layers.flax.linen.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.linen.order import Alpha
+from hpfracc_nn.layers.flax.linen.spectral import SpectralFractional
 
-__all__ = ["Alpha", "FractionalLayer"]
+__all__ = ["ARFIMA", "Alpha", "FractionalLayer", "SpectralFractional"]

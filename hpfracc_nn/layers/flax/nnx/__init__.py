@@ -1,6 +1,8 @@
 """The layers as nnx modules. See `layers.flax.functional.core` for the conventions."""
 
+from hpfracc_nn.layers.flax.nnx.arfima import ARFIMA
 from hpfracc_nn.layers.flax.nnx.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.nnx.order import Alpha
+from hpfracc_nn.layers.flax.nnx.spectral import SpectralFractional
 
-__all__ = ["Alpha", "FractionalLayer"]
+__all__ = ["ARFIMA", "Alpha", "FractionalLayer", "SpectralFractional"]
