@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import jax
 import numpy as np
@@ -17,8 +16,13 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import differences as diff
+from hpfracc_nn.fractional.jax import (
+    kernels,  # noqa: F401  registered on import
+    spectral,  # noqa: F401  part of this room
+)
+from hpfracc_nn.fractional.jax.dtypes import computed_in
+from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
@@ -27,7 +31,6 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
 
 ARRAYS = (type(jnp.zeros(0)),)  # the classes that need no further look
-_COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
 @dataclass(frozen=True)
@@ -80,9 +83,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     dtype = computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)
     if definition.side != "left":
-        return _on_other_sides(
-            x, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
-        )
+        return _on_other_sides(x, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site))
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
     layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
     if 0 in layout.canonical:
@@ -90,23 +91,6 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     call = Call(definition if alpha is None else family(definition), alpha is not None, dt, layout, dtype)
     plan = site.pick_traced(call, call.workload)
     return carried_out(_TRACED, site, plan, call, x, alpha)  # type: ignore[no-any-return]
-
-
-def computed_in(owner: str, x: Array, definition: Definition | None = None) -> str:
-    """Return the dtype that `x` is computed in, or raise unless it is real and floating."""
-    if not isinstance(x, jax.Array):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a JAX array; pass jax.numpy.asarray(x).")
-    dtype = _COMPUTED_IN.get(x.dtype.name)
-    if dtype is None:
-        raise TypeError(
-            f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
-            + (
-                "take x.real and x.imag apart."
-                if jnp.issubdtype(x.dtype, jnp.complexfloating)
-                else "convert with x.astype(jax.numpy.float32)."
-            )
-        )
-    return jnp.dtype(widest()).name if definition is not None and definition.is_wide else dtype
 
 
 def _on_other_sides(
@@ -136,20 +120,12 @@ def _computed(
     weights = Weights(call.definition, layout.n, call.dt, np.dtype(call.dtype), orders)
     stencil, columns = weights.facts, weights.columns()
     d = diff.difference(data, stencil)
-    y = _multiplied(kernel, kernel.prepare(weights, workload), d, chunk)
+    y = in_parts(kernel.run, kernel.prepare(weights, workload), d, chunk)
     if columns is not None:
         for column, value in zip(columns, diff.boundary_values(data, d, stencil), strict=True):
             y = y + column[:, :, None] * value
     y = y.reshape(ordered.shape)
     return (y if layout.inverse is None else y.transpose(layout.inverse)).astype(x.dtype)
-
-
-def _multiplied(kernel: Kernel, form: Any, d: Array, chunk: int | None) -> Array:
-    """Return the product, of so many rows at a time where memory is short."""
-    count = d.shape[0] if chunk is None else max(1, chunk // d.shape[1])
-    if count >= d.shape[0]:
-        return kernel.run(form, d)  # type: ignore[no-any-return]
-    return jax.lax.map(lambda row: kernel.run(form, row[None])[0], d, batch_size=count)
 
 
 def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:

@@ -28,12 +28,7 @@ def checked_alpha(owner: str, definition: Definition) -> Array:
         TypeError: They are no floating array of JAX.
         ValueError: They are concrete and out of bounds.
     """
-    alpha: Any = definition.alpha
-    if not isinstance(alpha, jax.Array) or not jnp.issubdtype(alpha.dtype, jnp.floating):
-        kind = f"{alpha.dtype} array" if isinstance(alpha, jax.Array) else type(alpha).__name__
-        raise TypeError(
-            f"{owner}(alpha: {kind}): needs a float or a floating JAX array; pass for example jax.numpy.asarray(0.5)."
-        )
+    alpha = floating_alpha(owner, definition.alpha)
     low, high = definition.interval
     if not isinstance(alpha, jax.core.Tracer):
         values = np.asarray(alpha, np.float64)
@@ -44,6 +39,16 @@ def checked_alpha(owner: str, definition: Definition) -> Array:
             )
         return alpha
     return within(owner, alpha, low, high)
+
+
+def floating_alpha(owner: str, alpha: Any) -> Array:
+    """Return orders, or raise TypeError unless they are a floating array of JAX."""
+    if not isinstance(alpha, jax.Array) or not jnp.issubdtype(alpha.dtype, jnp.floating):
+        kind = f"{alpha.dtype} array" if isinstance(alpha, jax.Array) else type(alpha).__name__
+        raise TypeError(
+            f"{owner}(alpha: {kind}): needs a float or a floating JAX array; pass for example jax.numpy.asarray(0.5)."
+        )
+    return alpha
 
 
 def within(owner: str, alpha: Array, low: float, high: float) -> Array:

@@ -35,6 +35,4 @@ def cost(workload: Workload) -> Cost:
     )
 
 
-register(
-    Kernel("toeplitz", "jax", "xla", "fft", run=run, adjoint=transposed(run), prepare=prepare, cost=cost)
-)
+register(Kernel("toeplitz", "jax", "xla", "fft", run=run, adjoint=transposed(run), prepare=prepare, cost=cost))
