@@ -22,14 +22,39 @@ from hpfracc_nn.solvers.method import Method
 Field = Callable[[Array, Array, Any], Array]  # f(t, z, variables), z's shape
 
 
-class CaputoEquation:
-    """A core with an order in (0, 1], whose right-hand side is still to be said.
+class Solving:
+    """A core around an equation that has an order.
 
     Attributes:
         order: The learned order; None where it is fixed.
     """
 
     alpha: Any
+    order: Alpha | None
+
+    @property
+    def orders_shape(self) -> tuple[int, ...]:
+        """The shape of the order."""
+        return np.shape(self.alpha) if self.order is None else self.order.shape  # type: ignore[return-value]
+
+    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
+        """Return the order in real units: an array where it is learned, the mean where it is random."""
+        return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[no-any-return]
+
+    def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
+        """The order's part of the parameters."""
+        return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
+
+    def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
+        """The order of one solve: alpha, or what a random one draws."""
+        if self.order is not None:
+            return self.order(params["order"], key=key)
+        return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
+
+
+class CaputoEquation(Solving):
+    """One of Caputo's, of an order in (0, 1], whose right-hand side is still to be said."""
+
     t1: float
     n_steps: int
     learn_alpha: bool
@@ -38,7 +63,6 @@ class CaputoEquation:
     history: Any
     adjoint: bool
     manager: Any
-    order: Alpha | None
 
     def _begin(self) -> None:
         """Check and settle what all of them are given."""
@@ -62,36 +86,18 @@ class CaputoEquation:
             order=order,
         )
 
-    @property
-    def orders_shape(self) -> tuple[int, ...]:
-        """The shape of the order."""
-        return np.shape(self.alpha) if self.order is None else self.order.shape  # type: ignore[return-value]
-
-    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
-        """Return the order in real units: an array where it is learned, the mean where it is random."""
-        return self.alpha if self.order is None else self.order.mean(params["order"])
-
-    def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
-        """The order's part of the parameters."""
-        return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
-
-    def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
-        """The order of one solve: alpha, or what a random one draws."""
-        if self.order is not None:
-            return self.order(params["order"], key=key)
-        return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
-
     def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
         """Return the state at t1 of a solve from z0, of whose dtype it is; half precision is added up in float32."""
         dtype = computed_in(type(self).__name__, z0)
-        alpha = self._orders(params, key)
+        if 0 in z0.shape:
+            return z0
         if dtype != z0.dtype.name:
             f = AtHalf(f, z0.dtype)
         states = fdeint(
             f,
             z0.astype(dtype),
             (0.0, self.t1),
-            alpha,
+            self._orders(params, key),
             scheme=self.scheme,
             history=self.history,
             n_steps=self.n_steps,

@@ -182,14 +182,22 @@ class FractionalGraphConv(CaputoEquation):
             variables: What a func of one's own is given besides.
             key: For an order that is random.
         """
-        owner = type(self).__name__
-        computed_in(owner, x)
-        edges.check_features(owner, x.shape, self.in_features)
-        graph = checked_graph(owner, x.shape[0], edge_index, edge_weight, adjacency)
+        graph = self.graph_of(x, edge_index, edge_weight, adjacency)
         start = self._applied(params["lin"], x)
         if isinstance(self.func, str):
             return self._last(flowing, self._flow(params, graph, start), start, params, key)
         return self._last(_Messages(self.func), (graph.arrays, variables), start, params, key)
+
+    def graph_of(self, x: Array, edge_index: Any, edge_weight: Any, adjacency: Any) -> Graph:
+        """Return the graph of a call's arguments, if x and they fit together; else raise."""
+        owner = type(self).__name__
+        computed_in(owner, x)
+        edges.check_features(owner, x.shape, self.in_features)
+        return checked_graph(owner, x.shape[0], edge_index, edge_weight, adjacency)
+
+    def state_like(self, x: Array) -> Array:
+        """Return zeros in the shape of the features that diffuse, in x's dtype or that of the layer."""
+        return jnp.zeros((x.shape[0], self.out_features), self.dtype or x.dtype)
 
     def _flow(self, params: Params, graph: Graph, start: Array) -> Flow:
         """The flow of a built-in function, in the dtype of states."""
