@@ -209,7 +209,8 @@ def stochastic_order(
     check_stochastic_orders(owner, alpha, values)
     if not learn_alpha:
         return values.tolist(), None
-    return None, Alpha(values.tolist(), stochastic_bounds(owner, bounds), values.shape, owner=owner, device=device, dtype=dtype)
+    within = stochastic_bounds(owner, bounds)
+    return None, Alpha(values.tolist(), within, values.shape, owner=owner, device=device, dtype=dtype)
 
 
 def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tuple[np.ndarray, tuple[float, float]]:

@@ -119,7 +119,7 @@ class FSDEBlock(Solving):
         return Alpha(hashable(values.tolist()), stochastic_bounds(owner, self.bounds), values.shape, owner=owner)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"order": {"raw": ...}} where alpha is learned, else {}; those of the coefficients are the caller's."""
+        """Return {"order": {"raw": ...}} where alpha is learned, else {}; others are the caller's."""
         return self._order_params(key, param_dtype)
 
     def __call__(

@@ -60,7 +60,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
         """
         if key is None and self.keys is None:
             raise TypeError(
-                "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or key=... to the call."
+                "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
             )
         t = jnp.zeros((), x.dtype)
         drift, of_drift = taken_apart("FSDEBlock", "drift", self.drift, t, x)
