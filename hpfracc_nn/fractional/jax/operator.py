@@ -19,6 +19,7 @@ from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax import differences as diff
 from hpfracc_nn.fractional.jax import (
     kernels,  # noqa: F401  registered on import
+    pytrees,  # noqa: F401  registered on import
     spectral,  # noqa: F401  part of this room
 )
 from hpfracc_nn.fractional.jax.dtypes import computed_in
@@ -108,9 +109,10 @@ def _on_other_sides(
 
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
-def _computed(
+def computed(
     call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None
 ) -> Array:
+    """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
     layout = call.layout
     ordered = x.astype(call.dtype)
     if layout.order is not None:
@@ -130,7 +132,7 @@ def _computed(
 
 def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:
     plan.kernel.calls["run"] += 1
-    return _computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
+    return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
 
 
 _TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
