@@ -1,0 +1,219 @@
+"""The arguments of `fdeint`: what is solved, checked and laid out. `torch/call.py` is the twin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.solvers.history import Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
+from hpfracc_nn.solvers.jax.faults import check_solution
+from hpfracc_nn.solvers.jax.layout import layout_of
+from hpfracc_nn.solvers.jax.past import Past, Rows, Squares, States
+from hpfracc_nn.solvers.jax.right_side import traced
+from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
+from hpfracc_nn.solvers.jax.steps import step_of
+from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
+from hpfracc_nn.solvers.mesh import ON_MESH, Uniform, interpolation
+from hpfracc_nn.solvers.method import Method, laid_out
+
+OWNER = "fdeint"
+
+Progress = Callable[[int, int], None]  # steps done, steps in all
+
+
+class Times(NamedTuple):
+    """Where steps are taken and states wanted.
+
+    Attributes:
+        at: What f is given at each step, [n_steps + 1].
+        elapsed: The time since the start, [n_steps + 1].
+        dt: The step, a float, or traced; that of a mesh whose steps are not equal is 1.
+        grid: What is static.
+        index: Where the outputs lie, in steps, [times]: whole numbers or, on a graded mesh, between.
+        missed: By what a line that is interpolated misses the outputs, [times].
+        is_on_mesh: Whether outputs that are traced are points of the mesh, or None.
+    """
+
+    at: Array
+    elapsed: Array
+    dt: float | Array
+    grid: Grid
+    index: np.ndarray | Array
+    missed: np.ndarray | None = None
+    is_on_mesh: Array | None = None
+
+
+class Call:
+    """The arguments of one call, checked and laid out.
+
+    Raises:
+        ValueError: One is out of range.
+        TypeError: One has the wrong type.
+    """
+
+    def __init__(
+        self,
+        f: Callable[..., State],
+        y0: State,
+        ts: Any,
+        alpha: Any,
+        args: Any,
+        method: Method,
+        n_steps: int | None,
+        dy0: State | None,
+    ):
+        self.method = method
+        y0 = checked_state(OWNER, "y0", y0)
+        self.orders = orders_of(OWNER, alpha, dy0 is not None)
+        self.layout = layout_of(OWNER, y0, self.orders.shape)
+        self.z0 = self.layout.joined(y0)
+        self.dz0 = None if dy0 is None else self._slope(checked_state(OWNER, "dy0", dy0))
+        self.times = self._times(ts, n_steps)
+        self.right_side = traced(OWNER, f, args, self.layout)
+
+    def solved(
+        self,
+        adjoint: bool,
+        checkpoint: bool,
+        progress: Callable[[int, int], None] | None,
+        manager: BackendManager | None,
+    ) -> State:
+        """Return the states at the output times."""
+        times, layout = self.times, self.layout
+        made = Sum(self.method.scheme, self._history(manager), times.grid, jnp.dtype(layout.dtype).name)
+        nodes = made.nodes(self.orders)
+        weights = made.weights(self.orders, times.dt, nodes)
+
+        def past(weights: Weights) -> Past:
+            return _past(made.history, weights, nodes)
+
+        solve = Solve(
+            layout,
+            self.right_side,
+            step_of(self.method.scheme),
+            self.method.scheme.is_implicit,
+            past,
+            times.grid.n_steps,
+            checkpoint,
+            None if progress is None else _telling(progress, times.grid.n_steps),
+        )
+        inputs = Inputs(weights, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
+        found = solve.recorded(inputs) if adjoint else solve.plain(inputs)
+        check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
+        return layout.parted(self._at_outputs(found))
+
+    def _history(self, manager: BackendManager | None) -> History:
+        history = self.method.history
+        if not isinstance(history, Full | FFTBlocks | Exponentials | Window):
+            return FFTBlocks()
+        return history
+
+    def _slope(self, dy0: State) -> Array:
+        """Return the derivative at the start, 0 for the orders that have no such condition."""
+        shapes = tuple(tuple(leaf.shape) for leaf in jax.tree.leaves(dy0))
+        if jax.tree.structure(dy0) != self.layout.tree or shapes != self.layout.shapes:
+            raise ValueError(
+                f"{OWNER}(dy0 of shape {list(shapes)}): needs the shape of y0, {list(self.layout.shapes)}; pass a "
+                "derivative for each entry."
+            )
+        slope = self.layout.joined(dy0)
+        orders = self.orders
+        is_above = orders.traced > 1 if orders.values is None else jnp.asarray(orders.values > 1)
+        return slope * self.layout.spread(is_above).astype(slope.dtype)
+
+    def _times(self, ts: Any, n_steps: int | None) -> Times:
+        given, mesh, dtype = times_of(OWNER, ts), self.method.mesh, self.layout.dtype
+        if is_traced(given):
+            return self._traced_times(given, n_steps)
+        outputs = np.asarray(given)
+        elapsed, index = laid_out(mesh, outputs, resolution(ts), n_steps, self._smallest())
+        at, since = (jnp.asarray(each, dtype) for each in (outputs[0] + elapsed, elapsed))
+        n = elapsed.size - 1
+        if isinstance(mesh, Uniform):
+            return Times(at, since, float(elapsed[-1]) / n, Grid(n), np.round(index).astype(np.int64))
+        grid = Grid(n, tuple(elapsed.tolist()))
+        whole = np.round(index).astype(np.int64)
+        if (whole == index).all():
+            return Times(at, since, 1.0, grid, whole)
+        places, weights = interpolation(index, n)
+        missed = (outputs - outputs[0]) - (weights * elapsed[places]).sum(-1)
+        return Times(at, since, 1.0, grid, index, missed)
+
+    def _smallest(self) -> float:
+        """Return the smallest order, which a graded mesh is made for."""
+        if self.orders.values is not None:
+            return float(self.orders.values.min())
+        if isinstance(self.method.mesh, Uniform) or self.method.mesh.exponent is not None:
+            return 1.0
+        raise ValueError(
+            f"{OWNER}(mesh={self.method.mesh}): needs an exponent where alpha is traced, because the mesh is made "
+            "before alpha has a value; pass mesh=Graded(2 / alpha) with a number."
+        )
+
+    def _traced_times(self, ts: Array, n_steps: int | None) -> Times:
+        if not isinstance(self.method.mesh, Uniform):
+            raise ValueError(
+                f"{OWNER}(mesh={self.method.mesh}): needs times that are known when it is traced; pass ts as a NumPy "
+                "array, or mesh='uniform'."
+            )
+        n = errors.count(OWNER, "n_steps", ts.size - 1 if n_steps is None else n_steps)
+        dtype = self.layout.dtype
+        duration = ts[-1] - ts[0]
+        part = jnp.arange(n + 1, dtype=ts.dtype) / n
+        elapsed = duration * part
+        place = (ts - ts[0]) * (n / duration)
+        index = jnp.arange(n + 1) if n_steps is None else jnp.clip(jnp.round(place), 0, n).astype(int)
+        rounding = 2 * resolution(ts) * jnp.max(jnp.abs(ts))
+        off = jnp.abs(ts - ts[0] - elapsed[index])
+        is_on_mesh = (jnp.abs(place - index) <= ON_MESH) | (off <= rounding)
+        checkify.debug_check(
+            is_on_mesh.all(),
+            f"{OWNER}(ts=...): needs output times that are points of the uniform mesh of {n} steps.",
+        )
+        at, since = (ts[0] + elapsed).astype(dtype), elapsed.astype(dtype)
+        return Times(at, since, duration / n, Grid(n), index, is_on_mesh=is_on_mesh)
+
+    def _at_outputs(self, found: Solution) -> Array:
+        """Return the states at the output times, [times, a, *rest]."""
+        times, states = self.times, found.states
+        if times.missed is not None:
+            places, weights = interpolation(np.asarray(times.index), times.grid.n_steps)
+            some = jnp.einsum("ti,ti...->t...", jnp.asarray(weights, states.dtype), states[places])
+            if self.dz0 is None:
+                return some
+            missed = jnp.asarray(times.missed, states.dtype)
+            return some + missed.reshape(-1, *(1,) * self.dz0.ndim) * self.dz0
+        if isinstance(times.index, np.ndarray) and np.array_equal(times.index, np.arange(states.shape[0])):
+            return states
+        wanted = states[times.index]
+        if times.is_on_mesh is None:
+            return wanted
+        return jnp.where(times.is_on_mesh.reshape(-1, *(1,) * self.z0.ndim), wanted, jnp.nan)
+
+
+def _past(history: History, weights: Weights, nodes: Any) -> Past:
+    """Return how the values after the head are added up."""
+    head = weights.head.shape[1]
+    if weights.later.ndim == 4:
+        return Rows(weights.later[head:, ..., head:])
+    if nodes is not None:
+        return States(weights.later, nodes.first - 1, nodes, weights.coefficients)
+    if isinstance(history, Window):
+        return States(weights.later, history.n)
+    return Squares(weights.later, "fft" if isinstance(history, FFTBlocks) else "dense")
+
+
+def _telling(progress: Progress, n_steps: int) -> Callable[[Array], None]:
+    def tell(step: Array) -> None:
+        jax.debug.callback(lambda step: progress(min(int(step), n_steps), n_steps), step)
+
+    return tell
