@@ -33,7 +33,18 @@ def in_float64(make: Callable[[Array], Made], orders: Array, dtype: Any) -> Made
         orders: [*c], floating.
         dtype: Of the result.
     """
-    return family_in_float64(lambda counts: _differentiated(make, counts[0]), (orders,), dtype)
+    return jointly_in_float64(make, (orders,), dtype)
+
+
+def jointly_in_float64(make: Callable[..., Made], parameters: tuple[Array, ...], dtype: Any) -> Made:
+    """Return make(*parameters), as `in_float64` does for one of them.
+
+    Args:
+        make: A function of float64 arrays [*c], elementwise as there, that returns arrays [*c, ...].
+        parameters: Each [*c], floating.
+        dtype: Of the result.
+    """
+    return family_in_float64(lambda counts: _differentiated(make, counts), parameters, dtype)
 
 
 def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) -> Made:
@@ -81,11 +92,19 @@ def _along(slope: Array, moved: Array) -> Array:
     return slope * moved.astype(slope.dtype).reshape(*moved.shape, *(1,) * (slope.ndim - moved.ndim))
 
 
-def _differentiated(make: Callable[[Array], Made], order: int) -> Callable[[Array], Made]:
-    if order == 0:
-        return make
+def _differentiated(make: Callable[..., Made], counts: Counts) -> Callable[..., Made]:
+    """Return the partial derivative of those orders, by forward mode."""
+    for place, count in enumerate(counts):
+        for _ in range(count):
+            make = _slope(make, place)
+    return make
 
-    def slope(orders: Array) -> Made:
-        return jax.jvp(_differentiated(make, order - 1), (orders,), (jnp.ones_like(orders),))[1]
+
+def _slope(make: Callable[..., Made], place: int) -> Callable[..., Made]:
+    def slope(*parameters: Array) -> Made:
+        def alone(moved: Array) -> Made:
+            return make(*parameters[:place], moved, *parameters[place + 1 :])
+
+        return jax.jvp(alone, (parameters[place],), (jnp.ones_like(parameters[place]),))[1]
 
     return slope
