@@ -3,7 +3,7 @@
     import hpfracc_nn.jax as fjx
 
 Operators and definitions are those of `hpfracc_nn`, which take JAX arrays too. Layers are Flax modules: those of
-`fjx.nnx` stand here too, those of `fjx.linen` there. Names are loaded when they are first asked for; PyTorch never is.
+`fjx.nnx` stand here too, those of linen in `fjx.linen`. Names are loaded when they are first asked for; PyTorch never is.
 """
 
 import importlib
@@ -50,11 +50,12 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.jax.questions import choose, workload
     from hpfracc_nn.selection import BackendManager, configure
 
-_OPERATORS = (
+__all__ = [
     "DEFINITIONS",
     "MULTIPLIERS",
     "SCHEMES",
     "AtanganaBaleanu",
+    "BackendManager",
     "Caputo",
     "CaputoFabrizio",
     "CaputoHadamard",
@@ -73,7 +74,10 @@ _OPERATORS = (
     "Riesz",
     "TemperedCaputo",
     "TemperedRiemannLiouville",
+    "calibrate",
     "caputo",
+    "choose",
+    "configure",
     "derivative",
     "fdiff",
     "fractional_fourier",
@@ -81,18 +85,54 @@ _OPERATORS = (
     "integral",
     "logarithmic_times",
     "mittag_leffler",
+    "pad_to_bucket",
     "riemann_liouville",
     "solve",
     "variable_order",
-)
+    "workload",
+]
+
 _HOMES = {
-    **dict.fromkeys(_OPERATORS, "hpfracc_nn.fractional"),
-    **dict.fromkeys(("BackendManager", "configure"), "hpfracc_nn.selection"),
-    **dict.fromkeys(("choose", "workload"), "hpfracc_nn.fractional.jax.questions"),
+    "DEFINITIONS": "hpfracc_nn.fractional",
+    "MULTIPLIERS": "hpfracc_nn.fractional",
+    "SCHEMES": "hpfracc_nn.fractional",
+    "AtanganaBaleanu": "hpfracc_nn.fractional",
+    "Caputo": "hpfracc_nn.fractional",
+    "CaputoFabrizio": "hpfracc_nn.fractional",
+    "CaputoHadamard": "hpfracc_nn.fractional",
+    "Definition": "hpfracc_nn.fractional",
+    "DistributedOrder": "hpfracc_nn.fractional",
+    "FractionalLaplacian": "hpfracc_nn.fractional",
+    "GrunwaldLetnikov": "hpfracc_nn.fractional",
+    "Hadamard": "hpfracc_nn.fractional",
+    "HadamardIntegral": "hpfracc_nn.fractional",
+    "Marchaud": "hpfracc_nn.fractional",
+    "Multiplier": "hpfracc_nn.fractional",
+    "PeriodicRiesz": "hpfracc_nn.fractional",
+    "PeriodicWeyl": "hpfracc_nn.fractional",
+    "RiemannLiouville": "hpfracc_nn.fractional",
+    "RiemannLiouvilleIntegral": "hpfracc_nn.fractional",
+    "Riesz": "hpfracc_nn.fractional",
+    "TemperedCaputo": "hpfracc_nn.fractional",
+    "TemperedRiemannLiouville": "hpfracc_nn.fractional",
+    "caputo": "hpfracc_nn.fractional",
+    "derivative": "hpfracc_nn.fractional",
+    "fdiff": "hpfracc_nn.fractional",
+    "fractional_fourier": "hpfracc_nn.fractional",
+    "grunwald_letnikov": "hpfracc_nn.fractional",
+    "integral": "hpfracc_nn.fractional",
+    "logarithmic_times": "hpfracc_nn.fractional",
+    "mittag_leffler": "hpfracc_nn.fractional",
+    "riemann_liouville": "hpfracc_nn.fractional",
+    "solve": "hpfracc_nn.fractional",
+    "variable_order": "hpfracc_nn.fractional",
     "calibrate": "hpfracc_nn.fractional.jax.calibration",
     "pad_to_bucket": "hpfracc_nn.fractional.jax.lengths",
+    "choose": "hpfracc_nn.fractional.jax.questions",
+    "workload": "hpfracc_nn.fractional.jax.questions",
+    "BackendManager": "hpfracc_nn.selection",
+    "configure": "hpfracc_nn.selection",
 }
-__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

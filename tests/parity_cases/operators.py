@@ -28,7 +28,13 @@ def inputs(rng: np.random.Generator, shape: tuple[int, ...], alpha: Any) -> dict
 
 
 def case(
-    name: str, kind: type[Definition], shape: tuple[int, ...], alpha: Any, dim: int = -1, slow: bool = True, **options: Any
+    name: str,
+    kind: type[Definition],
+    shape: tuple[int, ...],
+    alpha: Any,
+    dim: int = -1,
+    slow: bool = True,
+    **options: Any,
 ) -> ParityCase:
     both = partial(applied, kind=kind, dim=dim, options=options)
     return ParityCase(name, partial(inputs, shape=shape, alpha=alpha), both, both, slow=slow)

@@ -17,11 +17,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax import differences as diff
-from hpfracc_nn.fractional.jax import (
-    kernels,  # noqa: F401  registered on import
-    pytrees,  # noqa: F401  registered on import
-    spectral,  # noqa: F401  part of this room
-)
+from hpfracc_nn.fractional.jax import kernels, pytrees, spectral  # noqa: F401  registered on import; part of this room
 from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array, widest
@@ -109,9 +105,7 @@ def _on_other_sides(
 
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
-def computed(
-    call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None
-) -> Array:
+def computed(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
     """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
     layout = call.layout
     ordered = x.astype(call.dtype)

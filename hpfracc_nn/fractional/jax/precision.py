@@ -7,11 +7,12 @@ would narrow some of them and fail.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 from jax import numpy as jnp
+from jax.custom_batching import custom_vmap
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array
@@ -62,11 +63,21 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
 def _member(family: Family, counts: Counts, dtype: Any) -> Callable[..., Made]:
     """Return the derivative of those orders, which knows the next ones."""
 
-    @jax.custom_jvp
-    def computed(*arguments: Array) -> Made:
+    @custom_vmap
+    def evaluated(*arguments: Array) -> Made:
         with jax.enable_x64(True):
             found = family(counts)(*map(_widened, arguments))
             return jax.tree.map(lambda each: each.astype(dtype), found)
+
+    @evaluated.def_vmap
+    def _(size: int, batched: Sequence[bool], *arguments: Array) -> tuple[Made, Made]:
+        """A batch is one more axis of the arguments, computed anew: batched from outside, products would narrow."""
+        found = evaluated(*_with_axis(size, batched, arguments))
+        return found, jax.tree.map(lambda _: True, found)
+
+    @jax.custom_jvp
+    def computed(*arguments: Array) -> Made:
+        return evaluated(*arguments)
 
     def rule(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Made, Made]:
         found = computed(*primals)
@@ -81,6 +92,20 @@ def _member(family: Family, counts: Counts, dtype: Any) -> Callable[..., Made]:
 
     computed.defjvp(rule, symbolic_zeros=True)
     return computed
+
+
+def _with_axis(size: int, batched: Sequence[bool], arguments: Sequence[Array]) -> list[Array]:
+    """Return the arguments with the axis of a batch before the others; one without axes and not batched has none."""
+    shapes = [each.shape[is_batched:] for each, is_batched in zip(arguments, batched, strict=True)]
+    longest = max(shapes, key=len)
+    found = []
+    for each, is_batched, shape in zip(arguments, batched, shapes, strict=True):
+        if is_batched and shape != longest:
+            each = each.reshape(size, *(1,) * len(longest))
+        if is_batched or shape:
+            each = jnp.broadcast_to(each, (size, *longest))
+        found.append(each)
+    return found
 
 
 def _widened(argument: Array) -> Array:

@@ -31,9 +31,7 @@ def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) 
 
 
 def _register(kind: type) -> None:
-    jax.tree_util.register_pytree_node(
-        kind, _flattened, lambda structure, leaves: _restored(kind, structure, leaves)
-    )
+    jax.tree_util.register_pytree_node(kind, _flattened, lambda structure, leaves: _restored(kind, structure, leaves))
 
 
 for _kind in {*DEFINITIONS.values(), *MULTIPLIERS.values()}:
