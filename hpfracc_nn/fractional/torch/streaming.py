@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,37 +22,21 @@ from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import Nodes, exponentials
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.streaming import (
+    HORIZON,
+    Source,
+    check_horizon,
+    check_slice,
+    check_source,
+    slice_shape,
+    stream_nodes,
+)
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
-HORIZON = 2**20
-
 _BLOCK = 64  # rows of the boundary columns that are computed together
-
-
-class Source(NamedTuple):
-    """The layer that a state was made by: what it does besides the values that it learns.
-
-    Attributes:
-        owner: The class of the layer.
-        definition: Its operator; where alpha is learned, at any order.
-        learns: Whether alpha is learned.
-        dt: Spacing of the samples.
-    """
-
-    owner: str
-    definition: Definition
-    learns: bool
-    dt: float
-
-    def __str__(self) -> str:
-        kind, low_high = self.definition, self.definition.bounds
-        alpha = "alpha learned" if self.learns else f"alpha={kind.alpha}"
-        within = "" if low_high is None else f", bounds={low_high}"
-        return f"{self.owner} of {type(kind).__name__}({alpha}, scheme={kind.scheme!r}{within}), dt={self.dt}"
 
 
 @dataclass(frozen=True)
@@ -210,27 +194,9 @@ def initial_state(
     shape = slice_shape(owner, shape)
     if not definition.is_fixed:
         check_alpha(owner, definition)
-    kind, (low, high) = type(definition).__name__, definition.interval
-    if definition.side != "left":
-        raise ValueError(
-            f"{owner}({kind}, side={definition.side!r}): needs side='left' one sample at a time, because the "
-            "others begin at the last sample; use the whole series."
-        )
-    if definition.subtracts and definition.taylor == 2:
-        raise ValueError(
-            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs alpha <= 1 one sample at a time, because above "
-            "it looks ahead 3 samples at the start; use GrunwaldLetnikov, or the whole series."
-        )
-    layout_of(owner, (*shape, 1), len(shape), alpha_shape(definition))  # raises where alpha does not fit
-    nodes = exponentials(definition.in_steps(dt), horizon, "stream")
-    if nodes is None:
-        raise ValueError(
-            f"{owner}({kind}, alpha within ({low:g}, {high:g})): needs weights that are a sum of decaying "
-            "exponentials, the same for every alpha; keep the orders of one stream, or their bounds, between "
-            "neighbouring whole numbers, or, where memory has a time scale, pass a fixed alpha or a shorter horizon."
-        )
+    nodes = stream_nodes(owner, definition, shape, alpha_shape(definition), dt, horizon)
     alpha = None if definition.is_fixed else definition.alpha.to(torch.float64)
-    definition = definition if alpha is None else definition.at(high)
+    definition = definition if alpha is None else definition.at(definition.interval[1])
     if device is None:
         device = torch.empty(0).device if alpha is None else alpha.device
     rules = _Rules(definition, dt, horizon, shape, nodes.first, source)
@@ -322,13 +288,6 @@ def _time_first(values: Any, shape: tuple[int, ...], device: torch.device) -> Te
     return tensor.reshape(tensor.shape[0], *(1,) * missing, *tensor.shape[1:]).contiguous()
 
 
-def slice_shape(owner: str, shape: Any) -> tuple[int, ...]:
-    """Return the shape of one time slice as a tuple, or raise."""
-    if isinstance(shape, str) or not isinstance(shape, Sequence):
-        raise TypeError(f"{owner}(shape={shape!r}): needs the shape of one time slice; pass x.select(dim, 0).shape.")
-    return tuple(errors.count(owner, "shape", size, least=0) for size in shape)
-
-
 def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
     if not isinstance(state, StreamState):
         raise TypeError(
@@ -338,25 +297,13 @@ def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     computed_in(owner, x)  # raises where the dtype is none of ours
     check_dense(owner, "x", x)
-    if x.shape != state.shape:
-        raise ValueError(
-            f"{owner}(x of shape {tuple(x.shape)}): needs one time slice of the state's shape {state.shape}; "
-            "pass the samples of one step, without a time axis."
-        )
+    check_slice(owner, tuple(x.shape), state.shape)
     if x.device != state.device:
         raise ValueError(
             f"{owner}(x on {x.device}): needs the state's device {state.device}; move it with state.to(x.device)."
         )
-    if state._rules.source != source:
-        raise ValueError(
-            f"{owner}(state of {state._rules.source}): needs a state of this one, {source}; "
-            "pass what its own initial_state returned."
-        )
-    if state.step >= state.horizon:
-        raise ValueError(
-            f"{owner}(step {state.step + 1}): needs at most horizon={state.horizon} steps, for which the state was "
-            "made; make it with a larger horizon."
-        )
+    check_source(owner, state._rules.source, source)
+    check_horizon(owner, state.step, state.horizon)
 
 
 def _flatten(state: StreamState) -> tuple[list[Any], tuple[int, _Rules]]:

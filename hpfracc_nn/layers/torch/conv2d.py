@@ -14,6 +14,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.layers.order import definition_of, told
+from hpfracc_nn.layers.shapes import for_each_axis, image_axes, image_order_shape
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, default_manager
@@ -94,21 +95,21 @@ class FractionalConv2d(nn.Conv2d):
         convolution = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         super().__init__(*convolution, bias, padding_mode, device, dtype)
         owner = "FractionalConv2d"
-        self.dims = _image_axes(dims)
-        self.dt = tuple(errors.positive_step(owner, step) for step in self._each("dt", dt))
+        self.dims = image_axes(owner, dims, (-2, -1))
+        self.dt = tuple(errors.positive_step(owner, step) for step in for_each_axis(owner, "dt", dt, self.dims))
         self.definition, order = started(
             owner,
             definition_of(owner, definition, scheme),
             alpha,
             bounds=bounds,
             learn_alpha=learn_alpha,
-            shape=self._order_shape,
+            shape=lambda given: image_order_shape(owner, given, self.dims),
             device=device,
             dtype=dtype,
         )
         self.learn_alpha = order is not None
         if order is None:
-            fixed = self._each("alpha", self.definition.alpha)
+            fixed = for_each_axis(owner, "alpha", self.definition.alpha, self.dims)
             self._fixed = [replace(self.definition, alpha=each) for each in fixed]
         else:
             self.order = order
@@ -154,33 +155,3 @@ class FractionalConv2d(nn.Conv2d):
             orders = self.order().expand(len(self.dims)).unbind()
             return [replace(self.definition, alpha=alpha) for alpha in orders]
         return self._fixed
-
-    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
-        if given not in ((), (len(self.dims),)):
-            raise ValueError(
-                f"FractionalConv2d(alpha of shape {given}, dims={self.dims}): needs one order, or one for each axis; "
-                f"pass a number, or {len(self.dims)} of them."
-            )
-        return given
-
-    def _each(self, argument: str, given: Any) -> tuple[Any, ...]:
-        """Return what was given for each axis."""
-        if not isinstance(given, list | tuple):
-            return (given,) * len(self.dims)
-        if len(given) != len(self.dims):
-            raise ValueError(
-                f"FractionalConv2d({argument}={given}, dims={self.dims}): needs one, or one for each axis; "
-                f"pass {len(self.dims)}."
-            )
-        return tuple(given)
-
-
-def _image_axes(dims: Any) -> tuple[int, ...]:
-    """Return the axes of the derivatives as a tuple, or raise."""
-    found = tuple(dims) if isinstance(dims, list | tuple) else ()
-    if found not in ((-1,), (-2,), (-2, -1), (-1, -2)):
-        raise ValueError(
-            f"FractionalConv2d(dims={dims!r}): needs axes of the images, counted from the last; pass (-1,), (-2,) or "
-            "(-2, -1)."
-        )
-    return found

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,7 @@ from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.stated import Stated
 from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.layers.bank import first_orders, middle, stretches
 from hpfracc_nn.layers.channels import channel_axis
 from hpfracc_nn.layers.torch.order import check_no_module
 from hpfracc_nn.selection import BackendManager, default_manager
@@ -212,9 +211,10 @@ class FractionalDifference(Stated):
     ) -> None:
         """Make the parts of a bank whose orders are given in numbers."""
         owner = "FractionalDifference"
-        low, high = self.bounds = GrunwaldLetnikov(_middle(bounds), bounds=bounds).interval
-        values = self._values(init, low, high)
-        self._parts = _split(values, low, high)
+        low, high = self.bounds = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds).interval
+        check_no_module(owner, "init", init)
+        values = first_orders(owner, "init", init, self.channels, self.orders, (low, high), self.learn_alpha)
+        self._parts = stretches(values, low, high)
         for index, interval in self._parts:
             start = values[index].tolist()
             if self.learn_alpha:
@@ -252,46 +252,3 @@ class FractionalDifference(Stated):
 
     def _source(self, number: int) -> Source:
         return Source(type(self).__name__, self._definitions[number], self.learn_alpha, self.dt)
-
-    def _values(self, init: float | Sequence[float] | None, low: float, high: float) -> np.ndarray:
-        check_no_module("FractionalDifference", "init", init)
-        count = self.channels * self.orders
-        if init is None:
-            spread = low + (high - low) * (np.arange(self.orders) + 1) / (self.orders + 1)
-            whole = np.isclose(spread, np.round(spread), rtol=0, atol=1e-9)
-            # A learned order starts between whole numbers, and far enough from them to move.
-            init = np.where(whole, np.round(spread) + 0.05 * self.learn_alpha, spread).tolist()
-        values = np.atleast_1d(np.asarray(init, dtype=np.float64)).ravel()
-        if values.size not in (1, self.orders, count):
-            raise ValueError(
-                f"FractionalDifference(init of {values.size} values): needs 1, orders={self.orders} or "
-                f"channels * orders={count} values; pass one for every order."
-            )
-        if not np.isfinite(values).all():
-            raise ValueError(
-                f"FractionalDifference(init={init}): needs finite orders; pass values within ({low:g}, {high:g})."
-            )
-        return np.tile(values, count // values.size)
-
-
-def _middle(bounds: Any) -> float:
-    try:
-        low, high = (float(b) for b in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"FractionalDifference(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1)."
-        ) from None
-    return (low + high) / 2
-
-
-def _split(values: np.ndarray, low: float, high: float) -> list[tuple[np.ndarray, tuple[float, float]]]:
-    """Return (which orders, where they stay) for each stretch of the bounds between whole numbers that has any."""
-    edges = [low, *range(math.floor(low) + 1, math.ceil(high)), high]
-    parts = []
-    for first, last in pairwise(edges):
-        last_part = last == high
-        inside = (values >= first if first != low else values > -math.inf) & ((values < last) | last_part)
-        index = np.flatnonzero(inside)
-        if index.size:
-            parts.append((index, (float(first), float(last))))
-    return parts

@@ -16,6 +16,7 @@ from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.order import counted_orders
+from hpfracc_nn.layers.shapes import check_features
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager
@@ -135,7 +136,7 @@ class FractionalLinear(nn.Linear):
         """Return the layer's value at `input`; same dtype and device."""
         if getattr(input, "is_nested", False):  # it has no shape
             check_dense("FractionalLinear", "input", input)
-        self._check_features("FractionalLinear", "input", input.shape, 2)
+        check_features("FractionalLinear", "input", input.shape, 2, self.in_features)
         if errors.axis("FractionalLinear", self.derivative.dim, input.ndim) == input.ndim - 1:
             raise ValueError(
                 f"FractionalLinear(dim={self.derivative.dim}): needs a time axis before the features, the last axis; "
@@ -158,7 +159,7 @@ class FractionalLinear(nn.Linear):
             TypeError: An argument has the wrong type.
         """
         owner = "FractionalLinear.initial_state"
-        self._check_features(owner, "shape", streaming.slice_shape(owner, shape), 1)
+        check_features(owner, "shape", streaming.slice_shape(owner, shape), 1, self.in_features)
         return self.derivative.initial_state(shape, horizon=horizon, device=device)
 
     def step(self, x: Tensor, state: StreamState) -> tuple[Tensor, StreamState]:
@@ -174,15 +175,6 @@ class FractionalLinear(nn.Linear):
         """
         d, state = self.derivative.step(x, state)
         return F.linear(d, self.weight, self.bias), state
-
-    def _check_features(self, owner: str, argument: str, shape: Sequence[int], least: int) -> None:
-        """Raise unless a shape of `least` axes or more ends with the features."""
-        if len(shape) < least or shape[-1] != self.in_features:
-            wanted = ", ".join([*["...", "n"][:least], str(self.in_features)])
-            raise ValueError(
-                f"{owner}({argument} of shape {tuple(shape)}): needs [{wanted}], whose last axis are the features; "
-                "move them there with x.movedim, or make the layer with another in_features."
-            )
 
 
 def _watch(layer: nn.Module, arguments: tuple[Any, ...]) -> None:

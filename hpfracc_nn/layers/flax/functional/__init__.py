@@ -1,11 +1,16 @@
 """The cores of the layers for Flax: values and pure functions. See `core` for the conventions."""
 
 from hpfracc_nn.layers.flax.functional.arfima import ARFIMA, arfima_errors, arfima_forecast, arfima_nll
+from hpfracc_nn.layers.flax.functional.conv1d import FractionalConv1d
+from hpfracc_nn.layers.flax.functional.conv2d import FractionalConv2d
+from hpfracc_nn.layers.flax.functional.difference import FractionalDifference
 from hpfracc_nn.layers.flax.functional.fde_block import FDEBlock
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.functional.fsde_block import FSDEBlock
 from hpfracc_nn.layers.flax.functional.graph import FractionalGraphConv
+from hpfracc_nn.layers.flax.functional.linear import FractionalLinear
 from hpfracc_nn.layers.flax.functional.order import Alpha
+from hpfracc_nn.layers.flax.functional.roughness import RoughnessFeatures
 from hpfracc_nn.layers.flax.functional.spectral import SpectralFractional
 
 __all__ = [
@@ -13,8 +18,13 @@ __all__ = [
     "Alpha",
     "FDEBlock",
     "FSDEBlock",
+    "FractionalConv1d",
+    "FractionalConv2d",
+    "FractionalDifference",
     "FractionalGraphConv",
     "FractionalLayer",
+    "FractionalLinear",
+    "RoughnessFeatures",
     "SpectralFractional",
     "arfima_errors",
     "arfima_forecast",

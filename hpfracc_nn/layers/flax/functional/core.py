@@ -44,6 +44,7 @@ Conventions:
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
 
 Params = dict[str, Any]  # nested dicts of arrays
 Initializer = Callable[..., Array]
+
+KERNEL_INIT: Initializer = jax.nn.initializers.lecun_normal()  # Flax's own
+BIAS_INIT: Initializer = jax.nn.initializers.zeros
 
 
 class Core(Protocol):
@@ -97,6 +101,11 @@ def hashable(given: Any) -> Any:
     return tuple(hashable(each) for each in given) if isinstance(given, list | tuple) else given
 
 
+def hyperparameters(core: type) -> list[dataclasses.Field]:
+    """Return the fields of a core that its constructor takes; others, `field(init=False)`, follow from them."""
+    return [each for each in dataclasses.fields(core) if each.init]
+
+
 def keys(owner: str, key: Array | None, count: int) -> list[Array]:
     """Return `count` keys made of one, or raise where there is none."""
     if key is None:
@@ -104,3 +113,8 @@ def keys(owner: str, key: Array | None, count: int) -> list[Array]:
             f"{owner}: needs randomness for its first weights; pass rngs=nnx.Rngs(0), or key=jax.random.key(0) to init."
         )
     return list(jax.random.split(key, count))
+
+
+def weights(params: Params) -> Params:
+    """Return the parameters of Flax's ordinary layer: all but the order."""
+    return {name: value for name, value in params.items() if name != "order"}

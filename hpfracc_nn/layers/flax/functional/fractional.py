@@ -11,6 +11,8 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.jax import streaming
+from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.layers.flax.functional.core import Array, Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Operator, Ordered, started
@@ -100,13 +102,67 @@ class FractionalLayer(Ordered):
         definition = self._operator(params, x.ndim, axis, key)
         return operator.apply(owner, x, definition, self.dt, axis, self.manager)
 
+    def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
+        """Return the state before the first sample, for `step`.
+
+        It holds the weights of the present alpha, and is a pytree that `lax.scan` carries.
+
+        Args:
+            params: From `init`.
+            shape: Of one time slice: of x without its time axis.
+            horizon: The longest series it will serve. The memory is a sum of exponentials fitted up to it; a step
+                costs in proportion to its logarithm.
+
+        Raises:
+            ValueError: The operator looks ahead, as Caputo's and Riemann-Liouville's do above alpha = 1; or orders lie
+                on both sides of a whole number; or an argument is out of range.
+            TypeError: An argument has the wrong type.
+
+        Example:
+            >>> core = FractionalLayer(0.6, dt=0.01)
+            >>> state = core.initial_state({}, (8, 3))
+            >>> y, state = core.step({}, jnp.ones((8, 3)), state)
+        """
+        owner = "FractionalLayer.initial_state"
+        shape = streaming.slice_shape(owner, shape)
+        ndim = len(shape) + 1
+        axis = errors.axis(owner, self.dim, ndim)
+        if self.channels is not None:
+            where = channel_axis(ndim, axis)
+            check_channels(owner, self.channels, shape, ndim, where - (where > axis))
+        definition = self._operator(params, ndim, axis, None)
+        return streaming.initial_state(owner, definition, shape, dt=self.dt, horizon=horizon, source=self._source())
+
+    def step(self, params: Params, x: Array, state: StreamState) -> tuple[Array, StreamState]:
+        """Return the next sample of the result and the state after it.
+
+        Fed one time slice after another, the results are those of the whole series, to 1e-12 of their size where 64 bit
+        types are enabled, else to float32's rounding. A step costs the same however many there were.
+
+        Args:
+            params: From `init`; the order's are read by `initial_state`.
+            x: One time slice, of the state's shape; floating.
+            state: From `initial_state` or the step before.
+
+        Returns:
+            The result in the shape and dtype of x, and the next state.
+
+        Raises:
+            ValueError: x has another shape than the state, the state was made by another layer, or it has reached its
+                horizon and is not traced.
+            TypeError: x is no real floating array, or `state` no state.
+        """
+        return streaming.step("FractionalLayer.step", x, state, self._source())
+
+    def _source(self) -> Source:
+        return Source("FractionalLayer", self.definition, self.learn_alpha, self.dt)
+
     def _operator(self, params: Params, ndim: int, axis: int, key: Array | None) -> Definition:
         """The definition with the present alpha, shaped to fit x."""
-        after = ndim - 3 if axis == ndim - 1 else 0  # axes between channels and time
         if self.order is not None:
-            alpha = self._present(params, key)
-            return replace(self.definition, alpha=alpha.reshape(alpha.shape + (1,) * (after if alpha.ndim else 0)))
+            return replace(self.definition, alpha=beside_others(self._present(params, key), ndim, axis))
         if isinstance(self.definition.alpha, tuple):
+            after = ndim - 3 if axis == ndim - 1 else 0
             return replace(self.definition, alpha=beside_channels(self.definition.alpha, after))
         return self.definition
 
@@ -114,3 +170,16 @@ class FractionalLayer(Ordered):
         channels = counted_channels("FractionalLayer", given, self.channels)
         settle(self, channels=channels)
         return () if channels is None else (channels,)
+
+
+def settle_derivative(core: Any, derivative: FractionalLayer) -> None:
+    """Give a core that consists of a derivative, and more, the derivative and what is said of it."""
+    named = ("alpha", "definition", "order", "learn_alpha", "bounds", "dt")
+    settle(core, derivative=derivative, **{name: getattr(derivative, name) for name in named})
+
+
+def beside_others(alpha: Array, ndim: int, axis: int) -> Array:
+    """Return orders [channels], or one, shaped to fit x of `ndim` axes whose time is `axis`."""
+    if alpha.ndim == 0 or axis != ndim - 1:
+        return alpha
+    return alpha.reshape(-1, *(1,) * (ndim - 3))

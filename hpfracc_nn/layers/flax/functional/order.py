@@ -50,14 +50,14 @@ class Alpha:
     def __post_init__(self) -> None:
         bounds = finite_bounds(self.owner, self.bounds)
         values = np.asarray(self.start, dtype=np.float64)
-        check_inside(self.owner, self.start, values, bounds)
         shape = values.shape if self.shape is None else tuple(self.shape)
         settle(self, start=hashable(values.tolist()), bounds=bounds, shape=shape)
+        self._check(values)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"raw": [*shape]}, made of `start`; nothing is drawn."""
-        low, high = self.bounds
-        share = np.broadcast_to((np.asarray(self.start) - low) / (high - low), self.shape)  # type: ignore[arg-type]
+        low, high = self._ends()
+        share = np.broadcast_to((np.asarray(self.start) - low) / (high - low), self.shape)
         return {"raw": jnp.asarray(np.log(share) - np.log1p(-share), dtype=param_dtype)}
 
     def __call__(self, params: Params, *, key: Array | None = None) -> Array:
@@ -79,8 +79,16 @@ class Alpha:
         check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
         return self.bounds
 
+    def _check(self, values: np.ndarray) -> None:
+        """Raise unless first values lie strictly inside the bounds."""
+        check_inside(self.owner, self.start, values, self.bounds)
+
+    def _ends(self) -> tuple[Any, Any]:
+        """The bounds, of all orders or of each."""
+        return self.bounds
+
     def _scaled(self, u: Array) -> Array:
-        low, high = self.bounds
+        low, high = self._ends()
         return low + (high - low) * u
 
 

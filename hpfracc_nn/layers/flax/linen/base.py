@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
 from flax import linen
 
-from hpfracc_nn.layers.flax.functional.core import Array
+from hpfracc_nn.layers.flax.functional.core import Array, hyperparameters
 from hpfracc_nn.layers.flax.linen.order import Alpha
 from hpfracc_nn.layers.flax.linen.shell import Shell
 
@@ -23,7 +22,7 @@ class Layer(Shell):
     @property
     def core(self) -> Any:
         """The core: the hyperparameters as they are understood, and the functions of the parameters."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self.core_class)}
+        fields = {each.name: getattr(self, each.name) for each in hyperparameters(self.core_class)}
         return self.core_class(**{name: _described(value) for name, value in fields.items()})
 
     @linen.nowrap
@@ -45,7 +44,7 @@ class Layer(Shell):
     @linen.nowrap
     def _orders(self) -> dict[str, Alpha]:
         """The fields that are modules of an order."""
-        fields = {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}
+        fields = {each.name: getattr(self, each.name) for each in hyperparameters(self.core_class)}
         return {name: value for name, value in fields.items() if isinstance(value, Alpha)}
 
     def _run(self, *inputs: Any, **options: Any) -> Any:

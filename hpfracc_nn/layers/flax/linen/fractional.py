@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.base import Layer
@@ -13,3 +16,11 @@ class FractionalLayer(Layer, core=functional.FractionalLayer):
     def __call__(self, x: Array) -> Array:
         """Return the operator applied to x, [..., n, ...]; same shape and dtype."""
         return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: StreamState) -> tuple[Array, StreamState]:
+        """Return the next sample of the result and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)

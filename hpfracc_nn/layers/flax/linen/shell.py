@@ -11,7 +11,7 @@ import jax
 from flax import linen
 from jax import numpy as jnp
 
-from hpfracc_nn.layers.flax.functional.core import Params, hashable
+from hpfracc_nn.layers.flax.functional.core import Params, hashable, hyperparameters
 
 
 class Shell(linen.Module):
@@ -30,7 +30,7 @@ class Shell(linen.Module):
         super().__init_subclass__(**options)
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self.core_class):
+        for each in hyperparameters(self.core_class):
             object.__setattr__(self, each.name, hashable(getattr(self, each.name)))
         self._check()
         super().__post_init__()
@@ -38,7 +38,7 @@ class Shell(linen.Module):
     @property
     def core(self) -> Any:
         """The core: the hyperparameters as they are understood, and the functions of the parameters."""
-        return self.core_class(**{each.name: getattr(self, each.name) for each in dataclasses.fields(self.core_class)})
+        return self.core_class(**{each.name: getattr(self, each.name) for each in hyperparameters(self.core_class)})
 
     def setup(self) -> None:
         """Make the parameters, or find them."""
@@ -72,7 +72,7 @@ def _shapes(core: Any, param_dtype: Any) -> Params:
 def _take_fields(cls: type, core: type) -> None:
     """Declare the core's fields as the module's, and `param_dtype`."""
     declared: dict[str, Any] = {}
-    for each in dataclasses.fields(core):
+    for each in hyperparameters(core):
         declared[each.name] = each.type
         if each.default is not dataclasses.MISSING:
             setattr(cls, each.name, dataclasses.field(default=each.default, kw_only=each.kw_only, repr=each.repr))

@@ -1,0 +1,308 @@
+"""One sample at a time: the operator as a recurrence that `lax.scan` carries, whose state does not grow.
+
+    y[t] = sum_(lag < first) w[lag] d[t-lag] + sum_q c_q S_q[t] + analytic[t] x(0) + start[t] d[1],
+    S_q[t] = exp(-s_q) S_q[t-1] + d[t-first].
+
+`torch/streaming.py` is the twin. There a step knows its number and takes the boundary columns' rows from their
+formulas; here the number is traced. The analytic column is a memory function as the weights are, and so it is the same
+sum of exponentials, fitted at the same lags. The starting column is none: it is a table, exact in the first rows and
+then interpolated in log(t + 1), where t times the column hardly changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import Any
+
+import jax
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.operator import computed_in
+from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.namespace import NUMPY, Namespace
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.streaming import (
+    HORIZON,
+    Source,
+    check_horizon,
+    check_slice,
+    check_source,
+    slice_shape,
+    stream_nodes,
+)
+
+_EXACT_ROWS, _KNOTS = 128, 512  # of the starting column's table: every row, then geometrically further apart
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What stays as it is from step to step and is static.
+
+    Attributes:
+        definition: The operator; of traced orders their family at its upper bound.
+        dt: Spacing of the samples.
+        horizon: How many steps are served.
+        shape: Of one time slice.
+        first: Lags below it are exact.
+        source: The layer that a state was made by.
+    """
+
+    definition: Definition
+    dt: float
+    horizon: int
+    shape: tuple[int, ...]
+    first: int
+    source: Source | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class Memory:
+    """The weights of a stream, for its orders; all but the rates are [rows, *c], c fitting the time slice.
+
+    Attributes:
+        taps: Exact weights, then coefficients of the exponentials.
+        rates: s, [Q].
+        analytic: The same for the column on x(0), or None.
+        start: The table of the column on d[1], or None.
+    """
+
+    taps: Array
+    rates: Array
+    analytic: Array | None
+    start: Array | None
+
+
+@jax.tree_util.register_dataclass
+@dataclass(frozen=True)
+class StreamState:
+    """What a fractional operator remembers between two steps; see `initial_state`.
+
+    A pytree of float64 arrays where 64 bit types are enabled, else float32. It holds the weights of its own alpha,
+    computed when it was made, and takes as much memory after a million steps as at the first.
+
+    Attributes:
+        step: How many samples it has seen, an integer array.
+        weights: Of its orders.
+        memory: The last samples of d, then the exponentials, [first + Q, *shape].
+        before: What differencing needs: x and its difference one step ago, or the sum so far, [2, *shape].
+        held: x(0) and d[1], [2, *shape].
+        rules: What is static.
+    """
+
+    step: Array
+    weights: Memory
+    memory: Array
+    before: Array
+    held: Array
+    rules: Rules = field(metadata={"static": True})
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one time slice."""
+        return self.rules.shape
+
+    @property
+    def horizon(self) -> int:
+        """How many steps it serves."""
+        return self.rules.horizon
+
+    def renew(self, weights: StreamState) -> StreamState:
+        """Return this past, without its gradient, with the weights of another state of the same shape and horizon.
+
+        This is one stretch of truncated backpropagation after another: after an optimizer's step a new
+        `initial_state` has the new alpha, and the past, which does not depend on alpha, goes on.
+        """
+        if weights._kept_by() != self._kept_by():
+            raise ValueError(
+                f"StreamState.renew(weights: state of shape {weights.shape}, horizon {weights.horizon}): needs a state "
+                f"made as this one was, of shape {self.shape} and horizon {self.horizon}; "
+                "make it with the same layer and arguments."
+            )
+        past = lax.stop_gradient(self)
+        return replace(past, weights=weights.weights, rules=weights.rules)
+
+    def _kept_by(self) -> tuple[Any, ...]:
+        rules, definition = self.rules, self.rules.definition
+        return type(definition), definition.scheme, definition.differences, rules.shape, rules.horizon, rules.dt
+
+
+def initial_state(
+    owner: str,
+    definition: Definition,
+    shape: Sequence[int],
+    *,
+    dt: float = 1.0,
+    horizon: int = HORIZON,
+    source: Source | None = None,
+) -> StreamState:
+    """Return the state before the first sample.
+
+    Args:
+        owner: Who asks, for messages.
+        definition: Which operator, with its alpha, which may be traced; alpha broadcasts over `shape`.
+        shape: Of one time slice: of the samples without their time axis.
+        dt: Spacing of the samples, in the caller's time unit; positive.
+        horizon: The longest series it will serve. The exponentials are fitted to the weights up to it; a step costs
+            in proportion to its logarithm.
+        source: Who makes it; `step` then takes it from no other.
+
+    Raises:
+        ValueError: The definition reads samples ahead, its orders lie so far apart that weights grow with the lag, or
+            an argument is out of range.
+        TypeError: An argument has the wrong type.
+    """
+    dt = errors.positive_step(owner, dt)
+    horizon = errors.count(owner, "horizon", horizon)
+    shape = slice_shape(owner, shape)
+    alpha = None if definition.is_fixed else checked_alpha(owner, definition)
+    nodes = stream_nodes(owner, definition, shape, alpha_shape(definition), dt, horizon)
+    kept = definition if alpha is None else family(definition)
+    weights = _weights(kept, alpha, nodes, dt, horizon, len(shape))
+    zeros = jnp.zeros((weights.taps.shape[0], *shape), widest())
+    rules = Rules(kept, dt, horizon, shape, nodes.first, source)
+    return StreamState(jnp.zeros((), jnp.int32), weights, zeros, zeros[:2], zeros[:2], rules)
+
+
+def step(owner: str, x: Array, state: StreamState, source: Source | None = None) -> tuple[Array, StreamState]:
+    """Return the operator's next sample, in the dtype of `x`, and the state after it.
+
+    Args:
+        owner: Who asks, for messages.
+        x: One time slice, of the state's shape.
+        state: From `initial_state` or the step before.
+        source: Who must have made the state: `initial_state` was given the same.
+
+    Raises:
+        TypeError: `x` is no real floating array, or `state` is none.
+        ValueError: `x` has another shape than the state, the state has another source, or it has reached its horizon,
+            where it is not traced; where it is, `jax.experimental.checkify` raises.
+    """
+    _check(owner, x, state, source)
+    rules, t, weights = state.rules, state.step, state.weights
+    u = x.astype(state.memory.dtype)
+    origin = jnp.where(t == 0, u, state.held[0])
+    d, before = _difference(u, state.before, origin, t, rules.definition)
+    held = jnp.stack([origin, jnp.where(t == 1, d, state.held[1])])
+    first, memory = rules.first, state.memory
+    decay = jnp.exp(-weights.rates).reshape(-1, *(1,) * u.ndim)
+    slow = memory[first - 1 : first] + decay * memory[first:]
+    memory = jnp.concatenate([d[None], memory[: first - 1], slow])
+    y = (weights.taps * memory).sum(axis=0)
+    if weights.analytic is not None:
+        y = y + _analytic_row(weights, first, t) * held[0]
+    if weights.start is not None:
+        y = y + _start_row(weights.start, rules.horizon, t) * held[1]
+    return y.astype(x.dtype), StreamState(t + 1, weights, memory, before, held, rules)
+
+
+def _weights(definition: Definition, alpha: Array | None, nodes: Nodes, dt: float, horizon: int, ndim: int) -> Memory:
+    """The weights of a stream whose time slices have `ndim` axes."""
+
+    def made(stencil: Stencil, xp: Namespace) -> dict[str, Any]:
+        found = {"taps": _sums(stencil.column, nodes, xp)}
+        analytic, start = stencil.analytic_columns, stencil.start_column
+        if analytic is not None:
+            found["analytic"] = _sums(lambda rows: analytic(rows)[..., 0, :], nodes, xp)
+        if start is not None:
+            found["start"] = start(_knots(horizon))
+        return found
+
+    if alpha is None:
+        columns = {
+            name: jnp.asarray(each, widest())
+            for name, each in made(definition.stencil(horizon, dt, NUMPY), NUMPY).items()
+        }
+    else:
+        flat = in_float64(
+            lambda orders: made(definition.stencil_at(orders, horizon, dt, JAX), JAX), alpha.reshape(-1), widest()
+        )
+        columns = {name: each.reshape(*alpha.shape, -1) for name, each in flat.items()}
+    rows = {name: _rows_first(each, ndim) for name, each in columns.items()}
+    return Memory(rows["taps"], jnp.asarray(nodes.rates, widest()), rows.get("analytic"), rows.get("start"))
+
+
+def _sums(column: Any, nodes: Nodes, xp: Namespace) -> Any:
+    """A column's values at the exact lags, then its coefficients of the exponentials, [*c, first + Q]."""
+    near = np.arange(nodes.first)
+    values = column(np.concatenate([near, nodes.lags]))
+    far = xp.take(values, np.arange(nodes.first, nodes.first + nodes.lags.size))
+    return xp.concat([xp.take(values, near), nodes.fit(far, xp)])
+
+
+def _rows_first(values: Array, ndim: int) -> Array:
+    """Return [*c, k] as [k, *c], with ones before c so that it broadcasts to [k, *shape]."""
+    moved = jnp.moveaxis(values, -1, 0)
+    return moved.reshape(moved.shape[0], *(1,) * (ndim + 1 - moved.ndim), *moved.shape[1:])
+
+
+def _analytic_row(weights: Memory, first: int, t: Array) -> Array:
+    """The row t of the column on x(0)."""
+    assert weights.analytic is not None
+    column = weights.analytic
+    exact = lax.dynamic_index_in_dim(column, jnp.minimum(t, first - 1), keepdims=False)
+    lag = jnp.maximum(t - first, 0).astype(column.dtype)
+    powers = jnp.exp(-weights.rates * lag).reshape(-1, *(1,) * (column.ndim - 1))
+    return jnp.where(t < first, exact, (column[first:] * powers).sum(axis=0))
+
+
+@lru_cache(maxsize=64)
+def _knots(horizon: int) -> np.ndarray:
+    """The rows of the starting column's table, at least four."""
+    near = np.arange(max(4, min(_EXACT_ROWS, horizon)))
+    far = np.geomspace(_EXACT_ROWS, max(horizon, 2 * _EXACT_ROWS), _KNOTS).round().astype(np.int64)
+    return np.unique(np.concatenate([near, far]))
+
+
+def _start_row(table: Array, horizon: int, t: Array) -> Array:
+    """The row t of the column on d[1]: t + 1 times it is a cubic in log(t + 1) between four knots."""
+    knots = _knots(horizon)
+    begin = jnp.clip(jnp.searchsorted(jnp.asarray(knots), t, side="right") - 2, 0, knots.size - 4)
+    near = lax.dynamic_slice_in_dim(jnp.asarray(knots + 1.0, table.dtype), begin, 4)
+    values = lax.dynamic_slice_in_dim(table, begin, 4)
+    u, at = jnp.log(near), jnp.log(t.astype(table.dtype) + 1)
+    others = ~np.eye(4, dtype=bool)
+    factors = jnp.where(others, (at - u[None, :]) / jnp.where(others, u[:, None] - u[None, :], 1), 1)
+    share = factors.prod(axis=1) * near / (t.astype(table.dtype) + 1)
+    return (share.reshape(-1, *(1,) * (values.ndim - 1)) * values).sum(axis=0)
+
+
+def _difference(x: Array, before: Array, origin: Array, t: Array, definition: Definition) -> tuple[Array, Array]:
+    """Return d and what the next difference needs."""
+    m = definition.differences
+    if m == 0:
+        return (x - origin if definition.subtracts else x), before
+    if m < 0:
+        total = before[0] + x
+        return total, jnp.stack([total, x])
+    e = x - before[0]
+    if definition.subtracts:
+        e = jnp.where(t == 0, 0, e)
+    return (e if m == 1 else e - before[1]), jnp.stack([x, e])
+
+
+def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
+    if not isinstance(state, StreamState):
+        raise TypeError(
+            f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+        )
+    computed_in(owner, x)  # raises where it is no array, or of a dtype that is none of ours
+    check_slice(owner, tuple(x.shape), state.shape)
+    check_source(owner, state.rules.source, source)
+    if isinstance(state.step, jax.core.Tracer):
+        horizon = state.horizon
+        checkify.debug_check(
+            state.step < horizon, f"{owner}: needs at most horizon={horizon} steps; make the state with a larger one."
+        )
+    else:
+        check_horizon(owner, int(state.step), state.horizon)

@@ -1,0 +1,246 @@
+"""A bank of learned fractional differences: the ARFIMA filter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional.alpha import Bounds, check_inside
+from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.jax import streaming
+from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.layers.bank import Part, first_orders, middle, stretches
+from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels
+from hpfracc_nn.layers.flax.functional.core import Array, Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.fractional import beside_others
+from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
+from hpfracc_nn.selection import BackendManager
+
+
+@dataclass(frozen=True)
+class BankAlpha(Alpha):
+    """The orders of a bank, each between bounds of its own.
+
+    Attributes:
+        within: (low, high) of each order.
+    """
+
+    _: KW_ONLY
+    within: tuple[Bounds, ...] = ()
+
+    def _check(self, values: np.ndarray) -> None:
+        for bounds in sorted(set(self.within)):
+            own = values[[each == bounds for each in self.within]]
+            check_inside(self.owner, own.tolist(), own, bounds)
+
+    def _ends(self) -> tuple[Any, Any]:
+        low, high = np.asarray(self.within).T
+        return low, high
+
+
+@dataclass(frozen=True)
+class FractionalDifference(Ordered):
+    """(1 - z)**alpha with zero history, `orders` of them for every channel.
+
+    Nothing is subtracted and nothing looks ahead: sample t of the output depends on samples up to t, with weight
+    dt**-alpha on sample t itself. A negative alpha sums (fractional integration).
+
+    Attributes:
+        channels: Channels of the input.
+        orders: Orders per channel; output channel c * orders + j is order j of channel c.
+        bounds: Where the orders stay; None is (0, 1). A bank whose bounds contain a whole number is split there by the
+            first values: an order stays on its side, so that each part is differenced as often as it needs.
+        start: The first value or values: one, `orders`, or channels * orders of them; None spreads them evenly, but for
+            a learned one that would be a whole number, which begins 0.05 above. Or an `Alpha` of shape
+            [channels * orders], which then is the orders, with its own bounds and in one part.
+        learn_alpha: Whether the orders are parameters; an `Alpha` always is one.
+        dt: Spacing of the samples, in the caller's time unit.
+        dim: The time axis.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        parts: Which orders lie together between two whole numbers, and where they stay.
+        definitions: The operator of each part; where orders are learned, at the upper bound.
+        fixed: Orders that are not learned.
+
+    Shape:
+        [..., n, channels] -> [..., n, channels * orders]; with time last, [batch, channels, ..., n] ->
+        [batch, channels * orders, ..., n].
+
+    Raises:
+        ValueError: An argument is out of range.
+        TypeError: An argument has the wrong type.
+
+    Source: Hosking, Biometrika 68 (1981) 165.
+
+    Example:
+        >>> core = FractionalDifference(2, orders=3)
+        >>> core(core.init(), jnp.ones((4, 100, 2))).shape
+        (4, 100, 6)
+    """
+
+    channels: int
+    orders: int = 1
+    _: KW_ONLY
+    bounds: tuple[float, float] | None = None
+    start: float | Sequence[float] | Alpha | None = None
+    learn_alpha: bool = True
+    dt: float = 1.0
+    dim: int = -2
+    manager: BackendManager | None = None
+    parts: list[Part] = field(init=False, repr=False, compare=False)
+    definitions: tuple[GrunwaldLetnikov, ...] = field(init=False, repr=False, compare=False)
+    fixed: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        owner = "FractionalDifference"
+        settle(
+            self,
+            channels=errors.count(owner, "channels", self.channels),
+            orders=errors.count(owner, "orders", self.orders),
+            dt=errors.positive_step(owner, self.dt),
+            start=hashable(self.start),
+        )
+        if isinstance(self.start, Alpha):
+            self._take(self.start, self.start.taken_by(owner, self.bounds, (self.channels * self.orders,)))
+        else:
+            self._begin((0.0, 1.0) if self.bounds is None else self.bounds)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"order": {"raw": [channels * orders]}} where the orders are learned, else {}; nothing is drawn."""
+        return self._order_params(key, param_dtype)
+
+    def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
+        """Return every channel's fractional differences.
+
+        Args:
+            params: From `init`.
+            x: Floating.
+            key: For random orders; None are their means.
+        """
+        owner = "FractionalDifference"
+        axis = errors.axis(owner, self.dim, x.ndim)
+        where = channel_axis(x.ndim, axis)
+        check_channels(owner, self.channels, x.shape, x.ndim, where)
+        alphas = self._alphas(params, key)
+        parts = [
+            operator.apply(owner, part, self._operator(number, alphas, x.ndim, axis), self.dt, axis, self.manager)
+            for number, part in enumerate(self._split(x, where))
+        ]
+        return self._joined(parts, where)
+
+    def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> tuple[StreamState, ...]:
+        """Return the state before the first sample, for `step`: a tuple with one for each part of the bank.
+
+        A bank has one part, or more where its bounds contain a whole number.
+
+        Args:
+            params: From `init`.
+            shape: Of one time slice, with the channels last.
+            horizon: As in `FractionalLayer.initial_state`, where more is said.
+
+        Raises:
+            ValueError: An argument is out of range.
+            TypeError: An argument has the wrong type.
+        """
+        owner = "FractionalDifference.initial_state"
+        shape = streaming.slice_shape(owner, shape)
+        check_channels(owner, self.channels, shape, len(shape) + 1, len(shape) - 1)
+        alphas = self._alphas(params, None)
+        return tuple(
+            streaming.initial_state(
+                owner,
+                self._operator(number, alphas, 1, 1),
+                (*shape[:-1], len(index)),
+                dt=self.dt,
+                horizon=horizon,
+                source=self._source(number),
+            )
+            for number, (index, _) in enumerate(self.parts)
+        )
+
+    def step(self, params: Params, x: Array, state: tuple[StreamState, ...]) -> tuple[Array, tuple[StreamState, ...]]:
+        """Return the next sample of the result, [..., channels * orders], and the state after it.
+
+        Args:
+            params: From `init`; the orders' are read by `initial_state`.
+            x: One time slice, [..., channels]; floating.
+            state: From `initial_state` or the step before.
+
+        Raises:
+            ValueError: As in `FractionalLayer.step`.
+            TypeError: As in `FractionalLayer.step`.
+        """
+        owner = "FractionalDifference.step"
+        if not isinstance(state, tuple) or len(state) != len(self.parts):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs the states of {len(self.parts)} parts; "
+                "pass what initial_state returned."
+            )
+        check_channels(owner, self.channels, x.shape, x.ndim + 1, x.ndim - 1)
+        taken = [
+            streaming.step(owner, part, one, self._source(number))
+            for number, (part, one) in enumerate(zip(self._split(x, x.ndim - 1), state, strict=True))
+        ]
+        return self._joined([y for y, _ in taken], x.ndim - 1), tuple(one for _, one in taken)
+
+    def alpha_of(self, params: Params) -> tuple[float, ...] | Array:
+        """Return the orders in real units, [channels * orders]; of random ones the mean."""
+        return self.fixed if self.order is None else self.order.mean(params["order"])
+
+    def _take(self, order: Alpha, bounds: Bounds) -> None:
+        """Make the bank of one part, whose orders are given."""
+        everything: list[Part] = [(np.arange(self.channels * self.orders), bounds)]
+        definitions = (GrunwaldLetnikov(bounds[1], bounds=bounds),)
+        settle(self, bounds=bounds, parts=everything, order=order, learn_alpha=True, fixed=())
+        settle(self, definitions=definitions, definition=definitions[0])
+
+    def _begin(self, bounds: Any) -> None:
+        """Make the parts of a bank whose orders are given in numbers."""
+        owner = "FractionalDifference"
+        whole = GrunwaldLetnikov(middle(owner, bounds), bounds=bounds)
+        low, high = whole.interval
+        values = first_orders(owner, "start", self.start, self.channels, self.orders, (low, high), self.learn_alpha)
+        parts, order = stretches(values, low, high), None
+        if self.learn_alpha:
+            within = [next(ends for index, ends in parts if number in index) for number in range(values.size)]
+            order = BankAlpha(tuple(values.tolist()), (low, high), (values.size,), owner=owner, within=tuple(within))
+        else:
+            for value in values.tolist():
+                GrunwaldLetnikov(value, bounds=(low, high))  # raises where a fixed order is out of range
+        definitions = tuple(
+            GrunwaldLetnikov(ends[1] if self.learn_alpha else values[index].tolist(), bounds=ends)
+            for index, ends in parts
+        )
+        settle(self, bounds=(low, high), parts=parts, order=order, fixed=() if order else tuple(values.tolist()))
+        settle(self, definitions=definitions, definition=whole)
+
+    def _alphas(self, params: Params, key: Array | None) -> Array | None:
+        return None if self.order is None else self._present(params, key)
+
+    def _operator(self, number: int, alphas: Array | None, ndim: int, axis: int) -> GrunwaldLetnikov:
+        """One part's definition, with its present orders, shaped to fit x."""
+        definition = self.definitions[number]
+        if alphas is not None:
+            return replace(definition, alpha=beside_others(alphas[self.parts[number][0]], ndim, axis))
+        return replace(definition, alpha=beside_channels(definition.alpha, ndim - 3 if axis == ndim - 1 else 0))
+
+    def _source(self, number: int) -> Source:
+        return Source("FractionalDifference", self.definitions[number], self.learn_alpha, self.dt)
+
+    def _split(self, x: Array, where: int) -> list[Array]:
+        """What each part of the bank sees: its orders' channels."""
+        if len(self.parts) == 1:
+            return [x if self.orders == 1 else jnp.repeat(x, self.orders, axis=where)]
+        return [jnp.take(x, index // self.orders, axis=where) for index, _ in self.parts]
+
+    def _joined(self, parts: list[Array], where: int) -> Array:
+        """The parts' results in the orders' own order."""
+        if len(parts) == 1:
+            return parts[0]
+        inverse = np.argsort(np.concatenate([index for index, _ in self.parts]))
+        return jnp.take(jnp.concatenate(parts, axis=where), inverse, axis=where)
