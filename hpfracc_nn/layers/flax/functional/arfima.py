@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
@@ -13,8 +13,9 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.operator import computed_in
+from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.flax.functional.core import Params, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
@@ -24,8 +25,30 @@ from hpfracc_nn.selection import BackendManager
 _OWNER = "ARFIMA"
 
 
+class ArfimaState(NamedTuple):
+    """What a filter remembers between two samples; a pytree.
+
+    Attributes:
+        stream: Of the difference.
+        past: Its last p values, the newest first, [p, *shape].
+    """
+
+    stream: StreamState
+    past: Array
+
+
+class _Made(Ordered):
+    """What follows from the fields.
+
+    Attributes:
+        difference: The operator without lags and mean.
+    """
+
+    difference: FractionalLayer
+
+
 @dataclass(frozen=True)
-class ARFIMA(Ordered):
+class ARFIMA(_Made):
     """What ARFIMA(p, alpha, 0) cannot foresee of a series: its one-step errors e.
 
         u = (1 - z)**alpha (x - mean),    e[t] = u[t] - sum over i = 1, ..., p of ar[i] u[t - i],
@@ -82,7 +105,13 @@ class ARFIMA(Ordered):
         if difference.channels is not None:
             raise ValueError(f"{_OWNER}(alpha={self.alpha}): needs one order; make a model for each series.")
         settle(self, ar=errors.count(_OWNER, "ar", self.ar, 0), alpha=difference.alpha, bounds=difference.bounds)
-        settle(self, order=difference.order, definition=difference.definition, learn_alpha=difference.learn_alpha)
+        settle(
+            self,
+            difference=difference,
+            order=difference.order,
+            definition=difference.definition,
+            learn_alpha=difference.learn_alpha,
+        )
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"mean": []}, {"ar": [p]} where there are lags, and a learned order; nothing is drawn, all is 0."""
@@ -98,6 +127,45 @@ class ARFIMA(Ordered):
             key: For an order that is random.
         """
         return self._errors(params, x, self.dim, key)
+
+    def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> ArfimaState:
+        """Return the state before the first sample, for `step`.
+
+        Args:
+            params: From `init`.
+            shape: Of one time slice, x without its time axis.
+            horizon: As in `FractionalLayer.initial_state`.
+
+        Raises:
+            ValueError: An argument is out of range, or alpha is learned in bounds with a whole number inside.
+            TypeError: An argument has the wrong type.
+        """
+        stream = self.difference.initial_state(params, shape, horizon=horizon)
+        return ArfimaState(stream, jnp.zeros((self.ar, *shape), widest()))
+
+    def step(self, params: Params, x: Array, state: ArfimaState) -> tuple[Array, ArfimaState]:
+        """Return the error of the next sample, and the state after it.
+
+        Args:
+            params: From `init`.
+            x: One time slice, of the state's shape.
+            state: From `initial_state` or the step before.
+
+        Raises:
+            ValueError: As in `FractionalLayer.step`.
+            TypeError: As in `FractionalLayer.step`; or `state` is none.
+        """
+        if not isinstance(state, ArfimaState):
+            raise TypeError(
+                f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            )
+        wide = x.astype(computed_in(f"{_OWNER}.step", x))
+        u, stream = self.difference.step(params, wide - params["mean"].astype(wide.dtype), state.stream)
+        past = state.past
+        if self.ar:
+            found = u - jnp.tensordot(params["ar"].astype(past.dtype), past, axes=1).astype(u.dtype)
+            return found.astype(x.dtype), ArfimaState(stream, jnp.concatenate([u.astype(past.dtype)[None], past[:-1]]))
+        return u.astype(x.dtype), ArfimaState(stream, past)
 
     def nll(
         self, params: Params, series: Array, *, level: bool = True, deviation: Array | float | None = None
