@@ -70,11 +70,9 @@ def jax_block(given, options):
     return core({"order": {"raw": given["raw"]}}, given["x"], (given["f"], given["f_bias"]))
 
 
-def increments(name):
+def increments():
     """The same Brownian increments in both frameworks and in every precision."""
-    count = 2 if name == "memory" else 1
-    drawn = np.random.default_rng(5).standard_normal((STEPS, count, 2, WIDTH)) * np.sqrt(END / STEPS)
-    return drawn[:, 0] if count == 1 else drawn
+    return np.random.default_rng(5).standard_normal((STEPS, 2, WIDTH)) * np.sqrt(END / STEPS)
 
 
 def torch_stochastic(given):
@@ -85,7 +83,7 @@ def torch_stochastic(given):
     from tests.sde_cases import Given
 
     dtype, field = given["x"].dtype, torch_field()
-    noise = Given(torch.as_tensor(increments("one")))
+    noise = Given(torch.as_tensor(increments()))
     block = FSDEBlock(field(dtype), field(dtype, 1.5), noise=noise, t1=END, n_steps=STEPS, dtype=dtype)
     weights = {
         "equation.drift.net.weight": given["f"].T,
@@ -100,7 +98,7 @@ def jax_stochastic(given):
     from hpfracc_nn.layers.flax import functional
     from hpfracc_nn.solvers.noise import Given
 
-    noise = Given(increments("one"))
+    noise = Given(increments())
     core = functional.FSDEBlock(jax_field(), jax_field(1.5), noise=noise, t1=END, n_steps=STEPS, adjoint=False)
     return core({}, given["x"], ((given["f"], given["f_bias"]), (given["g"], given["g_bias"])), noise_key=None)
 
@@ -191,11 +189,14 @@ def of_block(name, orders, slow=True, **options):
 
 
 def of_graph(name, func, orders, is_matrix=False, slow=True):
+    draw = graph_inputs(func, orders)
+    moved = {key for key in draw(np.random.default_rng(0)) if key != "key_bias"}  # it moves all scores of a node alike
     return ParityCase(
         f"FractionalGraphConv {name}",
-        graph_inputs(func, orders),
+        draw,
         lambda given: torch_graph(given, func),
         lambda given: jax_graph(given, func, is_matrix),
+        differentiable=tuple(sorted(moved)),
         slow=slow,
     )
 
