@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from jax.experimental import checkify
 
 from hpfracc_nn import mittag_leffler
+from hpfracc_nn.fractional.jax.namespace import widest
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax import linen as of_linen
 from hpfracc_nn.layers.flax import nnx as of_nnx
@@ -91,7 +92,7 @@ def test_an_edge_of_weight_zero_counts_for_nothing_however_large_its_score(score
 
 def graph_layer(func="attention", alpha=0.6, **options):
     core = functional.FractionalGraphConv(3, 4, func=func, alpha=alpha, **{"t1": 2.0, "n_steps": 6, **options})
-    return core, core.init(jax.random.key(0), jnp.float64)
+    return core, core.init(jax.random.key(0), widest())
 
 
 def start_of(params, x):

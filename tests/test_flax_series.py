@@ -35,6 +35,7 @@ def test_errors_are_those_of_the_recurrence():
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-11)  # rounding of sums of 120
 
 
+@pytest.mark.slow
 def test_the_mean_is_integrated_out():
     # The integral over the mean of the likelihood at each; it is a normal density there, and the sum is exact.
     with jax.enable_x64(True):
@@ -163,7 +164,7 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
         (lambda: functional.ARFIMA(-1), ValueError, r"ARFIMA\(ar=-1\): needs ar >= 0"),
         (lambda: functional.ARFIMA(alpha=[0.3, 0.4]), ValueError, r"ARFIMA\(alpha=\[0.3, 0.4\]\): needs one order"),
         (lambda: functional.ARFIMA(alpha=2.5), ValueError, "alpha=2.5"),
-        (lambda: functional.ARFIMA()({}, jnp.arange(5)), TypeError, "dtype int32"),
+        (lambda: arfima_errors(jnp.arange(5), 0.3), TypeError, "dtype int32"),
         (lambda: functional.ARFIMA().step({}, jnp.ones(2), None), TypeError, "pass what initial_state"),
         (lambda: arfima_nll(jnp.ones(1), 0.3), ValueError, "two samples or more"),
         (lambda: functional.SpectralFractional(0.5, "weyl"), ValueError, "periodic_weyl"),

@@ -70,12 +70,13 @@ def jax_block(given, options):
     return core({"order": {"raw": given["raw"]}}, given["x"], (given["f"], given["f_bias"]))
 
 
-def increments():
-    """The same Brownian increments in both frameworks and in every precision."""
-    return np.random.default_rng(5).standard_normal((STEPS, 2, WIDTH)) * np.sqrt(END / STEPS)
+def increments(streams):
+    """The same Brownian increments in both frameworks and in every precision; a memory reads a second stream."""
+    drawn = np.random.default_rng(5).standard_normal((STEPS, 2, 2, WIDTH)) * np.sqrt(END / STEPS)
+    return drawn if streams == 2 else drawn[:, 0]
 
 
-def torch_stochastic(given):
+def torch_stochastic(given, has_memory):
     import torch
     from torch.func import functional_call
 
@@ -83,24 +84,28 @@ def torch_stochastic(given):
     from tests.sde_cases import Given
 
     dtype, field = given["x"].dtype, torch_field()
-    noise = Given(torch.as_tensor(increments()))
-    block = FSDEBlock(field(dtype), field(dtype, 1.5), noise=noise, t1=END, n_steps=STEPS, dtype=dtype)
+    noise = Given(torch.as_tensor(increments(1 + has_memory)))
+    alpha = {"alpha": 0.8, "learn_alpha": True} if has_memory else {}
+    block = FSDEBlock(field(dtype), field(dtype, 1.5), noise=noise, t1=END, n_steps=STEPS, dtype=dtype, **alpha)
     weights = {
         "equation.drift.net.weight": given["f"].T,
         "equation.drift.net.bias": given["f_bias"],
         "equation.diffusion.net.weight": given["g"].T,
         "equation.diffusion.net.bias": given["g_bias"],
+        **({"equation.order.raw": given["raw"]} if has_memory else {}),
     }
     return functional_call(block, weights, (given["x"],))
 
 
-def jax_stochastic(given):
+def jax_stochastic(given, has_memory):
     from hpfracc_nn.layers.flax import functional
     from hpfracc_nn.solvers.noise import Given
 
-    noise = Given(increments())
-    core = functional.FSDEBlock(jax_field(), jax_field(1.5), noise=noise, t1=END, n_steps=STEPS, adjoint=False)
-    return core({}, given["x"], ((given["f"], given["f_bias"]), (given["g"], given["g_bias"])), noise_key=None)
+    noise = Given(increments(1 + has_memory))
+    alpha = {"alpha": 0.8, "learn_alpha": True} if has_memory else {}
+    core = functional.FSDEBlock(jax_field(), jax_field(1.5), noise=noise, t1=END, n_steps=STEPS, adjoint=False, **alpha)
+    params = {"order": {"raw": given["raw"]}} if has_memory else {}
+    return core(params, given["x"], ((given["f"], given["f_bias"]), (given["g"], given["g_bias"])), noise_key=None)
 
 
 def graph_inputs(func, orders):
@@ -188,6 +193,18 @@ def of_block(name, orders, slow=True, **options):
     )
 
 
+def of_stochastic(name, has_memory):
+    moved = ("x", "f", "f_bias", "g", "g_bias", *(["raw"] if has_memory else []))
+    return ParityCase(
+        f"FSDEBlock {name}",
+        field_inputs(("f", "g"), ()),
+        lambda given: torch_stochastic(given, has_memory),
+        lambda given: jax_stochastic(given, has_memory),
+        differentiable=moved,
+        slow=True,
+    )
+
+
 def of_graph(name, func, orders, is_matrix=False, slow=True):
     draw = graph_inputs(func, orders)
     moved = {key for key in draw(np.random.default_rng(0)) if key != "key_bias"}  # it moves all scores of a node alike
@@ -204,14 +221,8 @@ def of_graph(name, func, orders, is_matrix=False, slow=True):
 CASES = [
     of_block("rectangle", (), slow=False),
     of_block("predictor_corrector of three orders", (WIDTH,), scheme="predictor_corrector"),
-    ParityCase(
-        "FSDEBlock euler",
-        field_inputs(("f", "g"), ()),
-        torch_stochastic,
-        jax_stochastic,
-        differentiable=("x", "f", "f_bias", "g", "g_bias"),
-        slow=True,
-    ),
+    of_stochastic("euler", False),
+    of_stochastic("with memory", True),
     of_graph("attention", "attention", (), slow=False),
     of_graph("attention on a matrix", "attention", (CHANNELS,), is_matrix=True),
     of_graph("means", "diffusion", ()),
