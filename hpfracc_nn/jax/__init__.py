@@ -3,7 +3,7 @@
     import hpfracc_nn.jax as fjx
 
 Operators and definitions are those of `hpfracc_nn`, which take JAX arrays too. Layers are Flax modules: those of
-`fjx.nnx` stand here too, those of linen in `fjx.linen`. Names are loaded when they are first asked for; PyTorch never is.
+`fjx.nnx` stand here too, those of linen in `fjx.linen`. Names are loaded when they are first asked for, PyTorch never.
 """
 
 import importlib
