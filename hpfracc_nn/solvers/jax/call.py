@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -12,12 +14,14 @@ from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.selection import BackendManager
-from hpfracc_nn.solvers.history import Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, Workload, carried_out, default_manager
+from hpfracc_nn.solvers.history import Exponentials
+from hpfracc_nn.solvers.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
-from hpfracc_nn.solvers.jax.past import Past, Rows, Squares, States
 from hpfracc_nn.solvers.jax.right_side import traced
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
@@ -30,7 +34,8 @@ OWNER = "fdeint"
 Progress = Callable[[int, int], None]  # steps done, steps in all
 
 
-class Times(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Times:
     """Where steps are taken and states wanted.
 
     Attributes:
@@ -84,38 +89,65 @@ class Call:
         self,
         adjoint: bool,
         checkpoint: bool,
-        progress: Callable[[int, int], None] | None,
+        progress: Progress | None,
         manager: BackendManager | None,
     ) -> State:
         """Return the states at the output times."""
         times, layout = self.times, self.layout
-        made = Sum(self.method.scheme, self._history(manager), times.grid, jnp.dtype(layout.dtype).name)
-        nodes = made.nodes(self.orders)
-        weights = made.weights(self.orders, times.dt, nodes)
+        sums = Sum(self.method.scheme, self.method.history, times.grid, jnp.dtype(layout.dtype).name)
+        nodes = sums.nodes(self.orders)
+        site = (default_manager() if manager is None else manager).shared_site(self.method.op, "jax", OWNER)
+        key = sums, layout.shape, nodes is None, self.orders.values is None
+        plan = site.pick_traced(key, lambda: self._workload(site.op, sums.dtype, nodes))
+        weights = sums.weights(self.orders, times.dt, nodes if plan.algorithm == "recurrence" else None)
+        inputs, found = carried_out(_TRACED, site, plan, self, weights, nodes, adjoint, checkpoint, progress)
+        check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
+        return layout.parted(self._at_outputs(found))
 
-        def past(weights: Weights) -> Past:
-            return _past(made.history, weights, nodes)
-
+    def computed(
+        self,
+        kernel: Kernel,
+        weights: Weights,
+        nodes: Nodes | None,
+        adjoint: bool,
+        checkpoint: bool,
+        progress: Progress | None,
+    ) -> tuple[Inputs, Solution]:
+        """Return what a solve with a kernel's history is given, and what it finds."""
+        times, scheme = self.times, self.method.scheme
+        is_fixed = isinstance(weights.own, np.ndarray)
         solve = Solve(
-            layout,
+            self.layout,
             self.right_side,
-            step_of(self.method.scheme),
-            self.method.scheme.is_implicit,
-            past,
+            step_of(scheme),
+            scheme.is_implicit,
+            lambda weights: kernel.run(weights, nodes, self.method.history),
+            weights if is_fixed else None,
             times.grid.n_steps,
             checkpoint,
             None if progress is None else _telling(progress, times.grid.n_steps),
         )
-        inputs = Inputs(weights, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
-        found = solve.recorded(inputs) if adjoint else solve.plain(inputs)
-        check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
-        return layout.parted(self._at_outputs(found))
+        moving = None if is_fixed else weights
+        inputs = Inputs(moving, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
+        return inputs, solve.recorded(inputs) if adjoint else solve.plain(inputs)
 
-    def _history(self, manager: BackendManager | None) -> History:
-        history = self.method.history
-        if not isinstance(history, Full | FFTBlocks | Exponentials | Window):
-            return FFTBlocks()
-        return history
+    def _workload(self, op: str, dtype: str, nodes: Nodes | None) -> Workload:
+        """Return what is asked of the manager: gradients may be wanted of whatever is traced."""
+        layout, n_steps = self.layout, self.times.grid.n_steps
+        states = n_steps if isinstance(self.method.history, Exponentials) else 0
+        return Workload(
+            op=op,
+            framework="jax",
+            device=device_name(),
+            dtype=dtype,
+            rows=layout.orders,
+            n=n_steps,
+            width=math.prod(layout.shape[1:]),
+            channels=layout.orders,
+            exponentials=states if nodes is None else nodes.states,
+            needs_gradient=True,
+            threads=JaxProbe().threads(),
+        )
 
     def _slope(self, dy0: State) -> Array:
         """Return the derivative at the start, 0 for the orders that have no such condition."""
@@ -127,13 +159,13 @@ class Call:
             )
         slope = self.layout.joined(dy0)
         orders = self.orders
-        is_above = orders.traced > 1 if orders.values is None else jnp.asarray(orders.values > 1)
+        is_above = jnp.asarray((orders.traced if orders.values is None else orders.values) > 1)  # type: ignore[operator]
         return slope * self.layout.spread(is_above).astype(slope.dtype)
 
     def _times(self, ts: Any, n_steps: int | None) -> Times:
         given, mesh, dtype = times_of(OWNER, ts), self.method.mesh, self.layout.dtype
         if is_traced(given):
-            return self._traced_times(given, n_steps)
+            return self._traced_times(cast(Array, given), n_steps)
         outputs = np.asarray(given)
         elapsed, index = laid_out(mesh, outputs, resolution(ts), n_steps, self._smallest())
         at, since = (jnp.asarray(each, dtype) for each in (outputs[0] + elapsed, elapsed))
@@ -200,20 +232,16 @@ class Call:
         return jnp.where(times.is_on_mesh.reshape(-1, *(1,) * self.z0.ndim), wanted, jnp.nan)
 
 
-def _past(history: History, weights: Weights, nodes: Any) -> Past:
-    """Return how the values after the head are added up."""
-    head = weights.head.shape[1]
-    if weights.later.ndim == 4:
-        return Rows(weights.later[head:, ..., head:])
-    if nodes is not None:
-        return States(weights.later, nodes.first - 1, nodes, weights.coefficients)
-    if isinstance(history, Window):
-        return States(weights.later, history.n)
-    return Squares(weights.later, "fft" if isinstance(history, FFTBlocks) else "dense")
-
-
 def _telling(progress: Progress, n_steps: int) -> Callable[[Array], None]:
     def tell(step: Array) -> None:
         jax.debug.callback(lambda step: progress(min(int(step), n_steps), n_steps), step)
 
     return tell
+
+
+def _run(plan: Plan, call: Call, *given: Any) -> tuple[Inputs, Solution]:
+    plan.kernel.calls["run"] += 1
+    return call.computed(plan.kernel, *given)
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time

@@ -4,18 +4,20 @@
 returns its own value. Blocks of some steps add up their own values by one small product each; what they have of the
 blocks before is the way of the history:
 
-- `Squares`: a run of steps is two halves, and what the first has for the second is one product, direct or by FFT.
-- `States`: exponentials carry the older values, and the newest ones are kept as they are; O(1) a step.
+- `Recent`: the newest values are kept, be it all, and what the older ones have is carried by exponentials.
+- `Squares`: a run of steps is two halves, and what the first has for the second is one product by FFT. Of all only this
+  program grows, by one transform each time that the steps are twice as many.
 - `Rows`: any weights, all values are kept.
 
-All are linear in the values and the weights, and follow every transform.
+All are linear in the values and the weights, and follow every transform. What is made of weights that are NumPy's is so
+too, and a constant of the program.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -24,20 +26,20 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.solvers.jax.toeplitz import Product, product_by, toeplitz
+from hpfracc_nn.solvers.jax.toeplitz import padded, square, toeplitz
 
 # (carry, memory [sets, a, *rest], x, whether the step counts) -> (carry, value [a, *rest], what is returned of it)
-Advance = Callable[[Any, Array, Any, Array], tuple[Any, Array, Any]]
-_BLOCK = 32  # steps
-_SHORTEST, _LONGEST = 16, 48
+Advance = Callable[[Any, Array, Any, Any], tuple[Any, Array, Any]]
+_SHORTEST, _LONGEST = 16, 48  # steps of a block
+DIRECT = 256  # steps whose past is added up directly
 _EXACT = lax.Precision.HIGHEST
 
 
 class Past(Protocol):
     """A way to add up the past."""
 
-    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Array, Any]:
-        """Return the values of all steps, [steps, a, *rest], and what was returned of each, stacked.
+    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
+        """Return the last carry, the values of all steps, [steps, a, *rest], and what was returned of each, stacked.
 
         Args:
             advance: Takes a step.
@@ -50,55 +52,7 @@ class Past(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Squares:
-    """Halves of halves: every pair of steps that do not share a block is in exactly one square.
-
-    Attributes:
-        columns: By lag from 0 on, [a, sets, steps + 1].
-        product: How a square is multiplied.
-
-    Source: Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
-    """
-
-    columns: Array
-    product: Product
-
-    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Array, Any]:
-        """See `Past`."""
-        count = _length(xs)
-        levels = max(0, -(-count // _BLOCK) - 1).bit_length()
-        block = -(-count // (1 << levels))
-        total = block << levels
-        columns = _padded(self.columns, total + 1)
-        near = _near(columns, block)
-        squares = [product_by(self.product, columns, block << level) for level in range(levels)]
-        sets = columns.shape[1]
-
-        def segment(level: int, carry: Any, past: Array, xs: Any) -> tuple[Any, tuple[Array, Any]]:
-            if level == 0:
-                return _block(advance, carry, past, near, xs, is_remade)
-            half = block << (level - 1)
-            square = squares[level - 1]
-
-            def taken(given: tuple[Any, Array], x: tuple[Array, Array, Any]) -> tuple[Any, tuple[Array, Any]]:
-                carry, arrived = given
-                is_first, past, xs = x
-                carry, (values, outs) = segment(level - 1, carry, past + arrived, xs)
-                arrived = lax.cond(is_first, square, lambda values: jnp.zeros_like(past), values)
-                return (carry, arrived), (values, outs)
-
-            split = _split((past, xs), half)
-            nothing = jnp.zeros((half, sets, *like.shape), like.dtype)
-            (carry, _), found = lax.scan(taken, (carry, nothing), (jnp.array([True, False]), *split))
-            return carry, jax.tree.map(lambda each: each.reshape(2 * half, *each.shape[2:]), found)
-
-        past = jnp.zeros((total, sets, *like.shape), like.dtype)
-        _, found = segment(levels, carry, past, _lengthened(xs, count, total))
-        return jax.tree.map(lambda each: each[:count], found)  # type: ignore[no-any-return]
-
-
-@dataclass(frozen=True, eq=False)
-class States:
+class Recent:
     """The newest values as they are, and what the older ones have as exponentials.
 
     Attributes:
@@ -113,20 +67,19 @@ class States:
     nodes: Nodes | None = None
     coefficients: Array | None = None
 
-    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Array, Any]:
+    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
         """See `Past`."""
         count = _length(xs)
-        block = _even_block(count)
+        block = block_of(count)
         total = block * -(-count // block)
-        kept = min(self.kept, total)
-        columns = _padded(self.columns, block + kept + 1)
-        near = _near(columns, block)
-        recent_weights = toeplitz(columns, np.arange(block)[:, None] + kept - np.arange(kept))
-        fade = self._fading(block, like)
+        kept = min(self.kept, total - block)
+        columns = padded(self.columns, block + kept + 1)
+        near, fade = _near(columns, block), self._fading(block, like)
+        from_recent = toeplitz(columns, np.arange(block)[:, None] + kept - np.arange(kept))
 
-        def taken(given: tuple[Any, Array, Any], xs: Any) -> tuple[Any, tuple[Array, Any]]:
+        def taken(given: Any, xs: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, recent, states = given
-            past = jnp.einsum("saij,ja...->isa...", recent_weights, recent, precision=_EXACT)
+            past = jnp.einsum("saij,ja...->isa...", from_recent, recent, precision=_EXACT)
             if fade is not None:
                 past = past + jnp.einsum("saiq,qa...->isa...", fade.out, states, precision=_EXACT)
             carry, (values, outs) = _block(advance, carry, past, near, xs, is_remade)
@@ -138,22 +91,21 @@ class States:
 
         recent = jnp.zeros((kept, *like.shape), like.dtype)
         states = None if fade is None else jnp.zeros((fade.decay.size, *like.shape), like.dtype)
-        split = _split(_lengthened(xs, count, total), block)
-        _, found = lax.scan(taken, (carry, recent, states), split)
-        return jax.tree.map(lambda each: each.reshape(total, *each.shape[2:])[:count], found)  # type: ignore[no-any-return]
+        begin: Any = (carry, recent, states)
+        (carry, *_), found = lax.scan(taken, begin, _split(_lengthened(xs, count, total), block))
+        return carry, *_rejoined(found, count)
 
     def _fading(self, block: int, like: Array) -> _Fading | None:
         if self.nodes is None:
             return None
         assert self.coefficients is not None, "nodes have coefficients"
-        rates, steps = self.nodes.rates[:, None], np.arange(block)
-        decays = jnp.asarray(np.exp(-rates * steps), like.dtype)  # [q, block]
+        rates = self.nodes.rates[:, None]
+        decays = np.exp(-rates * np.arange(block)).astype(like.dtype)  # [q, block]
         out = self.coefficients.swapaxes(0, 1)[:, :, None, :] * decays.T
-        return _Fading(out, decays[:, ::-1], jnp.asarray(np.exp(-rates[:, 0] * block), like.dtype))
+        return _Fading(out, decays[:, ::-1], np.exp(-rates[:, 0] * block).astype(like.dtype))
 
 
-@dataclass(frozen=True, eq=False)
-class _Fading:
+class _Fading(NamedTuple):
     """Exponentials over a block.
 
     Attributes:
@@ -163,8 +115,53 @@ class _Fading:
     """
 
     out: Array
-    into: Array
-    decay: Array
+    into: np.ndarray
+    decay: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
+class Squares:
+    """Halves of halves: every pair of steps that do not share a run of 256 is in exactly one square.
+
+    Attributes:
+        columns: By lag from 0 on, [a, sets, steps + 1].
+
+    Source: Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
+    """
+
+    columns: Array
+
+    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
+        """See `Past`."""
+        count = _length(xs)
+        levels = (-(-count // DIRECT) - 1).bit_length()
+        run = -(-count // (1 << levels))
+        total = run << levels
+        columns = padded(self.columns, total + 1)
+        squares = [square(columns, run << level) for level in range(levels)]
+        direct, sets = Recent(columns, run), columns.shape[1]
+
+        def segment(level: int, carry: Any, past: Array, xs: Any) -> tuple[Any, tuple[Array, Any]]:
+            if level == 0:
+                carry, values, outs = direct.march(_adding(advance), carry, (past, xs), like, is_remade)
+                return carry, (values, outs)
+            half = run << (level - 1)
+
+            def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
+                carry, arrived = given
+                is_first, past, xs = x
+                carry, (values, outs) = segment(level - 1, carry, past + arrived, xs)
+                arrived = lax.cond(is_first, squares[level - 1], lambda values: jnp.zeros_like(past), values)
+                return (carry, arrived), (values, outs)
+
+            nothing = jnp.zeros((half, sets, *like.shape), like.dtype)
+            past, xs = _split((past, xs), half)
+            (carry, _), found = lax.scan(taken, (carry, nothing), (np.array([True, False]), past, xs))
+            return carry, _rejoined(found, 2 * half)
+
+        nothing = jnp.zeros((total, sets, *like.shape), like.dtype)
+        carry, found = segment(levels, carry, nothing, _lengthened(xs, count, total))
+        return carry, *jax.tree.map(lambda each: each[:count], found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,32 +174,31 @@ class Rows:
 
     rows: Array
 
-    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Array, Any]:
+    def march(self, advance: Advance, carry: Any, xs: Any, like: Array, is_remade: bool) -> tuple[Any, Array, Any]:
         """See `Past`."""
         count = _length(xs)
-        block = _even_block(count)
+        block = block_of(count)
         blocks = -(-count // block)
         total = block * blocks
         rows = jnp.pad(self.rows, [(0, total - count), (0, 0), (0, 0), (0, total - count)])
         rows = rows.reshape(blocks, block, *rows.shape[1:])
-        own = jnp.stack([rows[k, ..., k * block : (k + 1) * block] for k in range(blocks)])
 
-        def taken(given: tuple[Any, Array], x: tuple[Array, Array, Array, Any]) -> tuple[Any, tuple[Array, Any]]:
+        def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, values = given
-            first, rows, near, xs = x
+            first, rows, xs = x
             past = jnp.einsum("isaj,ja...->isa...", rows, values, precision=_EXACT)
+            near = lax.dynamic_slice_in_dim(rows, first, block, axis=-1)
             carry, (found, outs) = _block(advance, carry, past, near, xs, is_remade)
             return (carry, lax.dynamic_update_slice_in_dim(values, found, first, 0)), (found, outs)
 
         values = jnp.zeros((total, *like.shape), like.dtype)
         split = _split(_lengthened(xs, count, total), block)
-        firsts = jnp.arange(blocks) * block
-        _, found = lax.scan(taken, (carry, values), (firsts, rows, own, split))
-        return jax.tree.map(lambda each: each.reshape(total, *each.shape[2:])[:count], found)  # type: ignore[no-any-return]
+        (carry, _), found = lax.scan(taken, (carry, values), (np.arange(blocks) * block, rows, split))
+        return carry, *_rejoined(found, count)
 
 
 def _block(
-    advance: Advance, carry: Any, past: Array, near: Array, xs: Any, is_remade: bool
+    advance: Advance, carry: Any, past: Array, near: Array, xs: tuple[Any, Any], is_remade: bool
 ) -> tuple[Any, tuple[Array, Any]]:
     """Take the steps of a block.
 
@@ -211,24 +207,35 @@ def _block(
         carry: Of the step before.
         past: What the block's memories have of what is before it, [block, sets, a, *rest].
         near: Weights of the block's own values, [block, sets, a, block].
-        xs: What each step is given besides.
+        xs: Whether each step counts, and what it is given besides.
         is_remade: See `Past`.
     """
 
-    def steps(carry: Any, past: Array, near: Array, xs: Any) -> tuple[Any, tuple[Array, Any]]:
-        def taken(given: tuple[Any, Array], x: tuple[Array, Array, Array, Any]) -> tuple[Any, tuple[Array, Any]]:
+    def steps(carry: Any, past: Array, near: Array, xs: tuple[Any, Any]) -> tuple[Any, tuple[Array, Any]]:
+        def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, values = given
             i, past, row, (counts, x) = x
             memory = past + jnp.einsum("saj,ja...->sa...", row, values, precision=_EXACT)
             carry, value, out = advance(carry, memory, x, counts)
-            return (carry, values.at[i].set(value)), (value, out)
+            return (carry, lax.dynamic_update_index_in_dim(values, value, i, 0)), (value, out)
 
         block = past.shape[0]
         nothing = jnp.zeros((block, *past.shape[2:]), past.dtype)
-        (carry, _), found = lax.scan(taken, (carry, nothing), (jnp.arange(block), past, near, xs))
+        (carry, _), found = lax.scan(taken, (carry, nothing), (np.arange(block), past, near, xs))
         return carry, found
 
     return (jax.checkpoint(steps) if is_remade else steps)(carry, past, near, xs)
+
+
+def _adding(advance: Advance) -> Advance:
+    """Return the same for steps that are given what has arrived of the past from elsewhere, and whether they count."""
+
+    def added(carry: Any, memory: Array, x: Any, counts: Any) -> tuple[Any, Array, Any]:
+        past, (is_step, x) = x
+        both = is_step if counts is None else counts if is_step is None else is_step & counts
+        return advance(carry, memory + past, x, both)
+
+    return added
 
 
 def _near(columns: Array, block: int) -> Array:
@@ -237,11 +244,12 @@ def _near(columns: Array, block: int) -> Array:
     return toeplitz(columns, steps[:, None] - steps).transpose(2, 0, 1, 3)
 
 
-def _lengthened(xs: Any, count: int, total: int) -> tuple[Array, Any]:
-    """Return whether each step counts, and what each is given; those that fill up repeat the last one."""
+def _lengthened(xs: Any, count: int, total: int) -> tuple[Any, Any]:
+    """Return whether each step counts, or None, and what each is given; those that fill up repeat the last."""
+    if total == count:
+        return None, xs
     index = np.minimum(np.arange(total), count - 1)
-    given = xs if total == count else jax.tree.map(lambda each: each[index], xs)
-    return jnp.arange(total) < count, given
+    return np.arange(total) < count, jax.tree.map(lambda each: each[index], xs)
 
 
 def _split(xs: Any, block: int) -> Any:
@@ -249,12 +257,12 @@ def _split(xs: Any, block: int) -> Any:
     return jax.tree.map(lambda each: each.reshape(each.shape[0] // block, block, *each.shape[1:]), xs)
 
 
-def _padded(columns: Array, length: int) -> Array:
-    missing = max(0, length - columns.shape[-1])
-    return jnp.pad(columns, [(0, 0), (0, 0), (0, missing)])
+def _rejoined(found: Any, count: int) -> Any:
+    """Return arrays [blocks, block, ...] as [count, ...]."""
+    return jax.tree.map(lambda each: each.reshape(-1, *each.shape[2:])[:count] if each.size else each[0, :0], found)
 
 
-def _even_block(count: int) -> int:
+def block_of(count: int) -> int:
     """Return the steps of a block, of the lengths that fit best the one that fills up least."""
     if count <= _LONGEST:
         return count

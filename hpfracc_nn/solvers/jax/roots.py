@@ -39,7 +39,7 @@ class _State(NamedTuple):
     y: Array
     size: Array  # of the solution so far
     change: Array  # the last
-    count: Array
+    taken: Array
     is_found: Array
     is_lost: Array
 
@@ -64,10 +64,10 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
         change, y = _size(delta), state.y + delta
         size = jnp.maximum(state.size, _size(y))
         is_found = reached(change, state.change, size, tolerance)
-        return _State(y, size, change, state.count + 1, is_found, ~jnp.isfinite(change))
+        return _State(y, size, change, state.taken + 1, is_found, ~jnp.isfinite(change))
 
     def goes_on(state: _State) -> Array:
-        return ~(state.is_found | state.is_lost) & (state.count < roots.iterations)
+        return ~(state.is_found | state.is_lost) & (state.taken < roots.iterations)
 
     size = jnp.maximum(jnp.maximum(_size(guess), _size(m)), jnp.finfo(dtype).tiny)
     never = jnp.zeros((), bool)

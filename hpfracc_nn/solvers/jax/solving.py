@@ -32,7 +32,7 @@ class Inputs(NamedTuple):
     """All that a solve depends on.
 
     Attributes:
-        weights: Of the past.
+        weights: Of the past, or None where they are fixed.
         z0: The state at the start.
         dz0: Its derivative, or None.
         read: What f reads besides t and y.
@@ -40,7 +40,7 @@ class Inputs(NamedTuple):
         elapsed: The time since the start, [n_steps + 1].
     """
 
-    weights: Weights
+    weights: Weights | None
     z0: Array
     dz0: Array | None
     read: tuple[Array, ...]
@@ -74,6 +74,7 @@ class Solve:
         step: How one is taken.
         is_implicit: Whether it solves an equation.
         past: Makes the sum over the past of the weights.
+        fixed: These, where nothing moves them, or None.
         n_steps: How many.
         is_remade: Whether plain backpropagation computes blocks of steps anew.
         told: Called with the number of steps done, from time to time; or None.
@@ -84,6 +85,7 @@ class Solve:
     step: Step
     is_implicit: bool
     past: Callable[[Weights], Past]
+    fixed: Weights | None
     n_steps: int
     is_remade: bool
     told: Callable[[Array], None] | None
@@ -91,12 +93,13 @@ class Solve:
     def plain(self, inputs: Inputs) -> Solution:
         """Return the solution, by operations that are differentiated one by one; see `steps.Step`."""
         f = self.right_side.field(inputs.read)
-        spread, n_steps = self.layout.spread, self.n_steps
+        weights, spread, n_steps = self._weights(inputs), self.layout.spread, self.n_steps
         step = self._stepping()
 
-        def advance(before: Array, past: Array, x: dict[str, Array], counts: Array) -> tuple[Array, Array, Any]:
+        def advance(before: Array, past: Array, x: dict[str, Array], counts: Any) -> tuple[Array, Array, Any]:
             memory = past + _base(inputs.z0, inputs.dz0, x["elapsed"])
-            memory = jnp.where(counts, memory, before)  # steps that only fill up a block stay where they are
+            if counts is not None:  # steps that only fill up a block stay where they are
+                memory = jnp.where(counts, memory, before)
             made = step(inputs.read, x["t"], memory, spread(x["own"]), before)
             if self.told is not None:
                 self.told(x["step"])
@@ -106,14 +109,14 @@ class Solve:
 
         steps = np.arange(n_steps + 1)
         xs = {
-            "step": jnp.asarray(steps),
+            "step": steps,
             "t": inputs.times,
             "t_inner": inputs.times[np.minimum(steps, n_steps - 1)],
             "elapsed": inputs.elapsed,
-            "own": inputs.weights.own,
+            "own": weights.own,
         }
         first = f(inputs.times[0], inputs.z0)
-        values, made = self._marched(inputs.weights, advance, inputs.z0, first, xs)
+        values, made = self._marched(weights, advance, inputs.z0, first, xs)
         states = jnp.concatenate([inputs.z0[None], made.y])
         return Solution(states, made.guesses, values[:n_steps], made.is_solved)
 
@@ -133,7 +136,7 @@ class Solve:
 
     def _tangent(self, inputs: Inputs, moved: Inputs, found: Solution) -> Solution:
         """Return the derivative of what was found along that of the inputs."""
-        weights, n_steps, layout = inputs.weights, self.n_steps, self.layout
+        weights, n_steps, layout = self._weights(inputs), self.n_steps, self.layout
         moving = self.right_side.moving(inputs.read, moved.read)
 
         @jax.checkpoint
@@ -147,7 +150,7 @@ class Solve:
 
         dz0, slope = _arrays(moved.z0), None if moved.dz0 is None else _arrays(moved.dz0)
 
-        def advance(_: None, past: Array, x: dict[str, Array], counts: Array) -> tuple[None, Array, Any]:
+        def advance(_: None, past: Array, x: dict[str, Array], counts: Any) -> tuple[None, Array, Any]:
             dm = past + _base(dz0, slope, x["elapsed"])
             if "drive" in x:
                 dm = dm + x["drive"]
@@ -169,12 +172,17 @@ class Solve:
         }
         first = moving.at(inputs.times[0])(inputs.z0, dz0)[1]
         values, (dy, dguesses) = self._marched(weights, advance, None, first, xs)
-        none = np.zeros(found.is_solved.shape, jax.dtypes.float0)
+        none: Any = np.zeros(found.is_solved.shape, jax.dtypes.float0)
         return Solution(jnp.concatenate([dz0[None], dy]), dguesses, values[:n_steps], none)
 
-    def _driven(self, moved: Weights, found: Solution) -> dict[str, Array]:
+    def _weights(self, inputs: Inputs) -> Weights:
+        found = self.fixed if inputs.weights is None else inputs.weights
+        assert found is not None, "one of the two is there"
+        return found
+
+    def _driven(self, moved: Weights | None, found: Solution) -> dict[str, Array]:
         """Return what the memories and the own weights have of weights that move, by step; nothing where none does."""
-        if isinstance(moved.own, SymbolicZero):
+        if moved is None or isinstance(moved.own, SymbolicZero):
             return {}
         head = moved.head.shape[1]
         values = jnp.concatenate([found.values, jnp.zeros_like(found.values[:1])])  # none is needed at the last step
@@ -195,10 +203,10 @@ class Solve:
     ) -> tuple[Array, Any]:
         """Take steps 1 to n_steps; return the values of all steps and what was returned of each but step 0."""
         spread, head = self.layout.spread, weights.head.shape[1]
-        values, outs, always = [first], [], jnp.ones((), bool)
+        values, outs = [first], []
         for n in range(1, min(head, self.n_steps + 1)):
             past = sum(spread(weights.head[n, j]) * value for j, value in enumerate(values))
-            carry, value, out = advance(carry, past, jax.tree.map(lambda each: each[n], xs), always)  # noqa: B023
+            carry, value, out = advance(carry, past, jax.tree.map(lambda each: each[n], xs), None)  # noqa: B023
             values.append(value)
             outs.append(out)
         early = jnp.stack(values)
@@ -206,13 +214,13 @@ class Solve:
         if self.n_steps < head:
             return early, joined
 
-        def after(carry: Any, past: Array, x: tuple[Array, Any], counts: Array) -> tuple[Any, Array, Any]:
+        def after(carry: Any, past: Array, x: tuple[Array, Any], counts: Any) -> tuple[Any, Array, Any]:
             row, x = x
             from_head = sum(spread(row[j]) * value for j, value in enumerate(values))
             return advance(carry, past + from_head, x, counts)
 
         given = jax.tree.map(lambda each: each[head:], (weights.head, xs))
-        later, made = self.past(weights).march(after, carry, given, first, self.is_remade)
+        _, later, made = self.past(weights).march(after, carry, given, first, self.is_remade)
         if joined is not None:
             made = jax.tree.map(lambda *each: jnp.concatenate(each), joined, made)
         return jnp.concatenate([early, later]), made
@@ -233,7 +241,8 @@ def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:
 def _arrays(moved: Any) -> Array:
     """Return a derivative, an array of zeros where there is none."""
     if isinstance(moved, SymbolicZero):
-        return jnp.zeros(moved.aval.shape, moved.aval.dtype)
+        shaped: Any = moved.aval
+        return jnp.zeros(shaped.shape, shaped.dtype)
     return moved  # type: ignore[no-any-return]
 
 
@@ -250,7 +259,7 @@ def _implicit(step: Step, right_side: RightSide) -> Stepping:
         found = forward(read, t, m, w, before)
         f = right_side.moving(read, dread).at(t)
         dy, dguesses = step.tangent(f, _arrays(dm), w, _arrays(dw), found.y, found.guesses)
-        none = np.zeros((), jax.dtypes.float0)
+        none: Any = np.zeros((), jax.dtypes.float0)
         return found, Made(dy, dguesses, none)
 
     forward.defjvp(rule, symbolic_zeros=True)

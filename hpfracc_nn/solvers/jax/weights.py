@@ -33,6 +33,8 @@ _GRID = (1e-3, 0.02, 0.1, 0.25, 0.4, 0.5, 0.6, 0.75, 0.9, 0.98, 1 - 1e-3, 1)  # 
 class Weights(NamedTuple):
     """What right-hand sides have in the memories of steps, H of them in the head; a pytree.
 
+    Arrays are NumPy's where nothing of them is traced.
+
     Attributes:
         own: That of f_n at step n in the last memory, [n_steps + 1, a].
         head: That of the first, [n_steps + 1, H, sets, a].
@@ -86,16 +88,14 @@ class Sum:
 
     def weights(self, orders: Orders, dt: float | Array, nodes: Nodes | None) -> Weights:
         """Return the weights for a step, which may be traced where steps are equal."""
-        is_fixed = isinstance(dt, float)
+        step = dt if isinstance(dt, float) else 1.0
         if orders.values is not None:
-            made = _fixed(self, tuple(orders.values.tolist()), dt if is_fixed else 1.0, nodes)
-            found = jax.tree.map(jnp.asarray, made)
+            found = _fixed(self, tuple(orders.values.tolist()), step, nodes)
         else:
             assert orders.traced is not None, "one of the two is there"
-            step = dt if is_fixed else 1.0
             parts = in_float64(lambda alpha: self._parts(alpha, step, nodes, JAX), orders.traced, jnp.dtype(self.dtype))
             found = self._joined(parts, jnp)
-        return found if is_fixed else _scaled(found, orders, dt)
+        return found if isinstance(dt, float) else _scaled(found, orders, dt)
 
     def _parts(self, alpha: Any, dt: float, nodes: Nodes | None, xp: Namespace) -> dict[str, Any]:
         """Return the scheme's own arrays, [a, ...] each."""
