@@ -193,7 +193,16 @@ def diagonal_message(where: str) -> str:
     """Return what is said of a diagonal diffusion whose entries depend on others, where a scheme stands on it."""
     return (
         f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
-        f"noise_type 'diagonal', and at {where} they depend on others; pass scheme='euler', or 'heun' in Stratonovich's sense."
+        f"noise_type 'diagonal', and at {where} they depend on others; pass scheme='euler', or 'heun' in "
+        "Stratonovich's sense."
+    )
+
+
+def not_finite(where: str) -> str:
+    """Return what is said of a solution that is not finite somewhere."""
+    return (
+        f"{OWNER}: the solution is not finite {where}; take smaller steps, or keep drift and diffusion defined there "
+        "and their growth at most linear."
     )
 
 

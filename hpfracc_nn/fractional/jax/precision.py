@@ -37,15 +37,9 @@ def in_float64(make: Callable[[Array], Made], orders: Array, dtype: Any) -> Made
     return jointly_in_float64(make, (orders,), dtype)
 
 
-def jointly_in_float64(make: Callable[..., Made], parameters: tuple[Array, ...], dtype: Any) -> Made:
-    """Return make(*parameters), as `in_float64` does for one of them.
-
-    Args:
-        make: A function of float64 arrays [*c], elementwise as there, that returns arrays [*c, ...].
-        parameters: Each [*c], floating.
-        dtype: Of the result.
-    """
-    return family_in_float64(lambda counts: _differentiated(make, counts), parameters, dtype)
+def jointly_in_float64(make: Callable[..., Made], arguments: tuple[Array, ...], dtype: Any) -> Made:
+    """Return make(*arguments) in the same way; each is [*c], or has no axes."""
+    return family_in_float64(lambda counts: _differentiated(make, counts), arguments, dtype)
 
 
 def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) -> Made:
@@ -118,7 +112,6 @@ def _along(slope: Array, moved: Array) -> Array:
 
 
 def _differentiated(make: Callable[..., Made], counts: Counts) -> Callable[..., Made]:
-    """Return the partial derivative of those orders, by forward mode."""
     for place, count in enumerate(counts):
         for _ in range(count):
             make = _slope(make, place)
@@ -126,10 +119,10 @@ def _differentiated(make: Callable[..., Made], counts: Counts) -> Callable[..., 
 
 
 def _slope(make: Callable[..., Made], place: int) -> Callable[..., Made]:
-    def slope(*parameters: Array) -> Made:
+    def slope(*arguments: Array) -> Made:
         def alone(moved: Array) -> Made:
-            return make(*parameters[:place], moved, *parameters[place + 1 :])
+            return make(*arguments[:place], moved, *arguments[place + 1 :])
 
-        return jax.jvp(alone, (parameters[place],), (jnp.ones_like(parameters[place]),))[1]
+        return jax.jvp(alone, (arguments[place],), (jnp.ones_like(arguments[place]),))[1]
 
     return slope

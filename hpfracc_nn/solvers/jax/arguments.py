@@ -82,12 +82,14 @@ class Orders:
         traced: [a], within their bounds, where they are not.
         shape: Of the alpha that was given.
         highest: The largest that a traced one may be.
+        lowest: Where what a traced one may be begins.
     """
 
     values: np.ndarray | None
     traced: Array | None
     shape: tuple[int, ...]
     highest: float
+    lowest: float = 0.0
 
 
 def orders_of(owner: str, alpha: Any, has_slope: bool) -> Orders:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -14,14 +13,12 @@ from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, Workload, carried_out, default_manager
-from hpfracc_nn.solvers.history import Exponentials
-from hpfracc_nn.solvers.jax import kernels  # noqa: F401  registered on import
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
+from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.right_side import traced
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
@@ -98,7 +95,7 @@ class Call:
         nodes = sums.nodes(self.orders)
         site = (default_manager() if manager is None else manager).shared_site(self.method.op, "jax", OWNER)
         key = sums, layout.shape, nodes is None, self.orders.values is None
-        plan = site.pick_traced(key, lambda: self._workload(site.op, sums.dtype, nodes))
+        plan = site.pick_traced(key, lambda: workload_of(site.op, layout, times.grid.n_steps, nodes))
         weights = sums.weights(self.orders, times.dt, nodes if plan.algorithm == "recurrence" else None)
         inputs, found = carried_out(_TRACED, site, plan, self, weights, nodes, adjoint, checkpoint, progress)
         check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
@@ -130,24 +127,6 @@ class Call:
         moving = None if is_fixed else weights
         inputs = Inputs(moving, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
         return inputs, solve.recorded(inputs) if adjoint else solve.plain(inputs)
-
-    def _workload(self, op: str, dtype: str, nodes: Nodes | None) -> Workload:
-        """Return what is asked of the manager: gradients may be wanted of whatever is traced."""
-        layout, n_steps = self.layout, self.times.grid.n_steps
-        states = n_steps if isinstance(self.method.history, Exponentials) else 0
-        return Workload(
-            op=op,
-            framework="jax",
-            device=device_name(),
-            dtype=dtype,
-            rows=layout.orders,
-            n=n_steps,
-            width=math.prod(layout.shape[1:]),
-            channels=layout.orders,
-            exponentials=states if nodes is None else nodes.states,
-            needs_gradient=True,
-            threads=JaxProbe().threads(),
-        )
 
     def _slope(self, dy0: State) -> Array:
         """Return the derivative at the start, 0 for the orders that have no such condition."""

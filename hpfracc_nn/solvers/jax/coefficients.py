@@ -185,6 +185,16 @@ def parted(layout: Layout, z: Array) -> State:
     return z if layout.is_array else layout.parted(z[..., None, :])
 
 
+def by_order(layout: Layout, z: Array) -> Array:
+    """Return a state [*shape] as the past has it, [a, *rest]."""
+    return layout.joined(z) if layout.is_array else z[None]
+
+
+def from_orders(layout: Layout, rows: Array) -> Array:
+    """Return what the past has, [a, *rest], as a state [*shape]."""
+    return layout.parted(rows) if layout.is_array else rows[0]
+
+
 def _traced(
     function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]
 ) -> tuple[Traced, tuple[Array, ...]]:

@@ -31,7 +31,7 @@ def fsdeint(
     interpretation: str = "ito",
     history: str | History = "auto",
     adjoint: bool = True,
-    checkpoint: int = 1,
+    checkpoint: bool = False,
     key: Array | None = None,
     dt: float | None = None,
     manager: BackendManager | None = None,
@@ -64,9 +64,10 @@ def fsdeint(
         interpretation: Of the integral where the diffusion depends on the state, "ito" or "stratonovich"; against
             noise that is smoother or rougher than Brownian motion the latter is the integral along each path.
         history: Below alpha = 1, how the past is kept; as in `fdeint`.
-        adjoint: Whether gradients come from the exact adjoint of the scheme, in reverse mode; else by JAX's own
-            derivative of the loop, which forward mode needs.
-        checkpoint: The adjoint keeps one state of so many steps and takes the others again.
+        adjoint: Whether gradients come from the exact adjoint of the scheme, which saves states alone; else every
+            operation is differentiated, as forward mode at alpha = 1 needs.
+        checkpoint: Whether a backward pass saves less and takes steps again: at alpha = 1 the adjoint keeps one state
+            of each block of sqrt(n_steps); below, with adjoint=False, blocks are computed anew.
         key: Where the noise is drawn; not needed where it is given.
         dt: The step, of which all of `ts` must be multiples from ts[0] on; None takes the steps of `ts`.
         manager: Who chooses how the past is added up; None is the process-wide BackendManager.
@@ -86,5 +87,5 @@ def fsdeint(
         >>> ts = np.linspace(0, 1, 101)
         >>> paths = fsdeint(ornstein_uhlenbeck, jnp.zeros(1000), ts, alpha=0.7, key=jax.random.key(0))
     """
-    call = StochasticCall(sde, y0, ts, args, alpha, dt)
-    return call.solved(noise, scheme, weights, interpretation, history, adjoint, checkpoint, key, manager)
+    call = StochasticCall(sde, y0, ts, args, alpha, dt, manager)
+    return call.solved(noise, scheme, weights, interpretation, history, adjoint, checkpoint, key)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import jax
@@ -45,19 +46,8 @@ class JaxSource:
         if not any(is_tensor(each) for each in parameters):
             found = formulas(NUMPY, *(np.asarray(each, np.float64) for each in parameters))
             return tuple(self.cast(each) for each in found)
-        arrays = jnp.broadcast_arrays(*(self._array(each) for each in parameters))
-        shape = arrays[0].shape
-
-        def made(*channels: Array) -> tuple[Array, ...]:
-            if shape:
-                return formulas(JAX, *channels)
-            return tuple(each[None] for each in formulas(JAX, *(each[0] for each in channels)))
-
-        some = jointly_in_float64(made, tuple(each.reshape(-1) for each in arrays), self.dtype)
-        return tuple(each.reshape(*shape, *each.shape[1:]) for each in some)
-
-    def _array(self, parameter: Any) -> Array:
-        return parameter if is_tensor(parameter) else jnp.asarray(parameter, self.dtype)
+        arrays = [each if is_tensor(each) else jnp.asarray(each, self.dtype) for each in parameters]
+        return jointly_in_float64(partial(_for_each, formulas), tuple(arrays), self.dtype)  # type: ignore[no-any-return]
 
     def normal(self, shape: tuple[int, ...]) -> Array:
         """See `Source.normal`."""
@@ -100,6 +90,16 @@ class JaxSource:
     def joined(self, some: list[Array], axis: int) -> Array:
         """See `Source.joined`."""
         return jnp.concatenate(some, axis)
+
+
+def _for_each(formulas: Formulas, *parameters: Array) -> tuple[Array, ...]:
+    """Return formulas of parameters [*c], which know single numbers."""
+    arrays = jnp.broadcast_arrays(*parameters)
+    shape = arrays[0].shape
+    if not shape:
+        return formulas(JAX, *arrays)
+    found = jax.vmap(partial(formulas, JAX))(*(each.reshape(-1) for each in arrays))
+    return tuple(each.reshape(*shape, *each.shape[1:]) for each in found)
 
 
 def increments(

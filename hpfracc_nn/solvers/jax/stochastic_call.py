@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
 from jax import numpy as jnp
+from jax.experimental import checkify
 
-from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.orders import within
-from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers import noise as noises
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
@@ -21,8 +25,14 @@ from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
 from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
+from hpfracc_nn.solvers.jax.past import Past
+from hpfracc_nn.solvers.jax.planning import workload_of
+from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
+from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.one_step import one_step_of
+from hpfracc_nn.solvers.schemes.volterra import OfRates, residual
 from hpfracc_nn.solvers.stochastic import (
     OWNER,
     StochasticMethod,
@@ -31,6 +41,7 @@ from hpfracc_nn.solvers.stochastic import (
     checked_noise,
     mesh_of,
     noise_type_of,
+    not_finite,
 )
 
 _BELOW = float(np.nextafter(1.0, 0.0))
@@ -44,9 +55,11 @@ class StochasticCall:
         TypeError: One has the wrong type.
     """
 
-    def __init__(self, sde: Any, y0: State, ts: Any, args: Any, alpha: Any, dt: float | None):
+    def __init__(
+        self, sde: Any, y0: State, ts: Any, args: Any, alpha: Any, dt: float | None, manager: BackendManager | None
+    ):
         self.noise_type = noise_type_of(sde)
-        self.sde = sde
+        self.sde, self.manager = sde, manager
         y0 = checked_state(OWNER, "y0", y0)
         self.orders = orders_of(alpha)
         self.layout = layout_of(OWNER, y0, self.orders.shape)
@@ -70,9 +83,8 @@ class StochasticCall:
         interpretation: Any,
         history: Any,
         adjoint: bool,
-        checkpoint: int,
+        checkpoint: bool,
         key: Any,
-        manager: BackendManager | None,
     ) -> State:
         """Return the states at the output times."""
         method = StochasticMethod.of(OWNER, noises.Brownian(), scheme, weights, interpretation, history)
@@ -82,9 +94,11 @@ class StochasticCall:
         least = 0.5 if self.orders.values is None else float(self.orders.values.min())
         method.rule(self.noise_type, min(least, _BELOW if self.has_memory else 1.0))
         check_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
-        kept = errors.count(OWNER, "checkpoint", checkpoint)
         rows = self._drawn(method, key)
-        return parted(self.layout, self._one_steps(method, rows, adjoint, kept))
+        solve = self._volterra if self.has_memory else self._one_steps
+        states = solve(method, rows, adjoint, checkpoint)
+        check_finite(states, self.times[self.outputs])
+        return parted(self.layout, states)
 
     def _streams(self, method: StochasticMethod) -> int:
         """Return how many numbers each channel of the noise needs per step."""
@@ -101,15 +115,52 @@ class StochasticCall:
         state = method.noise.start(self.n_steps, shape, dt, source)
         return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
 
-    def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, kept: int) -> Array:
+    def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
         c = self.coefficients
 
         def advance(given: Given, carry: Carry, n: Array, row: Array) -> Carry:
             return one_step_of(method.scheme, c.reading(given), method.interpretation).step(n, carry, row)
 
         first = one_step_of(method.scheme, c, method.interpretation).start(self.z0)
+        kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
         loop = Loop(advance, self.n_steps, self.outputs, kept)
         return (loop.adjoint if adjoint else loop.plain)(c.given, first, noise)
+
+    def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
+        orders, layout, dt = self.orders, self.layout, self.coefficients.dt
+        # Of a scheme, equal steps ask for the weights alone.
+        sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
+        nodes = sums.nodes(orders)
+        manager = default_manager() if self.manager is None else self.manager
+        site = manager.shared_site(method.history.op, "jax", OWNER)
+        key = sums, layout.shape, nodes is None, orders.values is None
+        plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))
+        weights = sums.weights(orders, dt, nodes if plan.algorithm == "recurrence" else None)
+        states = carried_out(_TRACED, site, plan, self, method, weights, nodes, noise, adjoint, checkpoint)
+        return states[self.outputs]  # type: ignore[no-any-return]
+
+    def computed(
+        self,
+        kernel: Kernel,
+        method: StochasticMethod,
+        weights: Weights,
+        nodes: Nodes | None,
+        noise: Array,
+        adjoint: bool,
+        checkpoint: bool,
+    ) -> Array:
+        """Return the states of all steps, the past added up by a kernel."""
+        c, kind = self.coefficients, method.weights
+        is_fixed = isinstance(weights.own, np.ndarray)
+
+        def past(weights: Weights) -> Past:
+            return kernel.run(weights, nodes, method.history)  # type: ignore[no-any-return]
+
+        fixed = weights if is_fixed else None
+        solve = VolterraSolve(self.layout, c, kind, past, fixed, self.n_steps, checkpoint)
+        sigma = deviation_of(self.orders, c.dt, self.layout.dtype) if kind.has_residual else None
+        inputs = Inputs(None if is_fixed else weights, sigma, self.z0, c.given, noise)
+        return (solve.recorded if adjoint else solve.plain)(inputs).states
 
 
 def orders_of(alpha: Any) -> Orders:
@@ -134,7 +185,29 @@ def orders_of(alpha: Any) -> Orders:
         check_orders(values)
         return Orders(values, None, shape, 1.0)
     eps = float(jnp.finfo(alpha.dtype).eps)  # at 1/2 the residual's deviation is infinite
-    return Orders(None, within(OWNER, alpha, 0.5 + eps, 1.0).reshape(-1), shape, 1.0)
+    return Orders(None, within(OWNER, alpha, 0.5 + eps, 1.0).reshape(-1), shape, 1.0, 0.5 + eps)
+
+
+def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
+    """Return the residual's deviation, [a]."""
+    if orders.traced is None:
+        assert orders.values is not None, "one of the two is there"
+        return jnp.asarray(residual(orders.values, dt, NUMPY), dtype)
+    return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
+
+
+def check_finite(states: Array, times: np.ndarray) -> None:
+    """Raise where a solution is not finite; under checkify where it is traced.
+
+    Raises:
+        FloatingPointError: It is not.
+    """
+    is_finite = jnp.isfinite(states)
+    if is_traced(states):
+        checkify.debug_check(is_finite.all(), not_finite("at some time"))
+    elif not np.asarray(is_finite).all():
+        i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
+        raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
 
 
 def times_of(ts: Any) -> np.ndarray:
@@ -149,3 +222,11 @@ def times_of(ts: Any) -> np.ndarray:
             "numpy.linspace(0, 1, 101), or make them outside of jax.jit and close over them."
         )
     return np.asarray(ts)
+
+
+def _run(plan: Plan, call: StochasticCall, *given: Any) -> Array:
+    plan.kernel.calls["run"] += 1
+    return call.computed(plan.kernel, *given)
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time

@@ -83,7 +83,8 @@ class Sum:
         if self.grid.times is not None:
             return None
         if orders.values is None:
-            return _nodes(self, tuple(part * orders.highest for part in _GRID))
+            low, high = orders.lowest, orders.highest
+            return _nodes(self, tuple(low + part * (high - low) for part in _GRID))
         return _nodes(self, tuple(orders.values.tolist()))
 
     def weights(self, orders: Orders, dt: float | Array, nodes: Nodes | None) -> Weights:
