@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.torch.laws import LAWS
+from hpfracc_nn.fractional.laws import LAWS
 from hpfracc_nn.layers.torch import (
     Alpha,
     FractionalConv2d,

@@ -16,7 +16,10 @@ from scipy import integrate, special, stats
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from hpfracc_nn.fractional.torch.laws import LAWS
+from hpfracc_nn.fractional.laws import LAWS
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.probabilistic_alpha import _Noise
 from hpfracc_nn.layers.torch import (
     Alpha,
     FractionalDifference,
@@ -39,7 +42,7 @@ def order(law: str, init: Any = 0.8, std: Any = 0.4, shape: tuple[int, ...] = ()
 
 def density(of: ProbabilisticAlpha) -> Callable[[float], float]:
     """Return the density of alpha, from SciPy and the law's own parameters."""
-    one, two = (float(value) for value in LAWS[of.distribution].own(of.raw.detach(), of.spread.detach()))
+    one, two = (float(value) for value in LAWS[of.distribution].own(of.raw.detach(), of.spread.detach(), TORCH))
 
     def normal(u: float) -> float:
         return float(stats.norm.pdf(special.logit(u), one, two)) / (u * (1 - u))
@@ -81,11 +84,11 @@ def test_it_begins_with_the_mean_and_the_deviation_that_it_is_given(law: str, in
 @every_law
 @pytest.mark.parametrize("share", [1e-4, 0.1, 0.5, 0.999])
 def test_every_standard_deviation_up_to_the_widest_has_a_member(law: str, share: float) -> None:
-    kind, mean = LAWS[law], torch.tensor([0.01, 0.2, 0.5, 0.95], dtype=torch.float64)
+    kind, mean = LAWS[law], np.array([0.01, 0.2, 0.5, 0.95])
     std = share * kind.widest(mean)
-    own = kind.own(*kind.free(*kind.member(mean, std)))
-    for found, expected in zip(kind.moments(*own), (mean, std), strict=True):
-        torch.testing.assert_close(found, expected, rtol=1e-9, atol=0)
+    own = kind.own(*kind.free(*kind.member(mean, std)), NUMPY)
+    for found, expected in zip(kind.moments(*own, NUMPY), (mean, std), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-9)
 
 
 @every_law
@@ -160,8 +163,8 @@ def test_gradients_of_samples_are_those_of_differences_with_the_same_random_numb
     found = order(law, [0.8, -0.6], [0.4, 0.1], (2,))
 
     def draw(raw: Tensor, spread: Tensor) -> Tensor:
-        own = LAWS[law].own(raw, spread)
-        return LAWS[law].sample(own, (5,), generator(3))
+        own = LAWS[law].own(raw, spread, TORCH)
+        return LAWS[law].sample(own, _Noise((5,), generator(3)), TORCH)
 
     values = (found.raw.detach().requires_grad_(), found.spread.detach().requires_grad_())
     assert gradcheck(draw, values)
@@ -171,10 +174,13 @@ def test_gradients_of_samples_are_those_of_differences_with_the_same_random_numb
 def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -> None:
     """A gamma number moves with its parameter so that the probability below it stays, by finite differences."""
     parameters = torch.tensor([[0.7, 2.5], [4.0, 0.3]], dtype=torch.float64, requires_grad=True)
-    u = LAWS["beta"].sample((parameters[0], parameters[1]), (50,), generator(3))
+    u = LAWS["beta"].sample((parameters[0], parameters[1]), _Noise((50,), generator(3)), TORCH)
     shape, random = parameters.detach().T.numpy(), generator(3)
-    gammas = torch._standard_gamma(torch.tensor(shape + 1).expand(50, 2, 2), generator=random).numpy()
-    v = 1 - torch.rand(50, 2, 2, dtype=torch.float64, generator=random).numpy()
+    drawn = []
+    for each in torch.tensor(shape).unbind(-1):
+        gammas = torch._standard_gamma((each + 1).expand(50, 2), generator=random)
+        drawn.append((gammas, 1 - torch.rand(50, 2, dtype=torch.float64, generator=random)))
+    gammas, v = (torch.stack(each, dim=-1).numpy() for each in zip(*drawn, strict=True))
     below = special.gammainc(shape + 1, gammas)
 
     def first_share(shape: Any) -> Any:
@@ -193,7 +199,7 @@ def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -
 def test_a_beta_law_whose_gamma_numbers_underflow_has_its_mean_its_ends_and_its_gradient(total: float) -> None:
     count, a, b = 200_000, 0.3 * total, 0.7 * total
     own = [torch.full((count,), value, dtype=torch.float64, requires_grad=True) for value in (a, b)]
-    u = LAWS["beta"].sample((own[0], own[1]), (), generator(5))
+    u = LAWS["beta"].sample((own[0], own[1]), _Noise((), generator(5)), TORCH)
     inside = stats.beta.cdf(0.9, a, b) - stats.beta.cdf(0.1, a, b)
     for found, expected in ((u, a / total), (((u > 0.1) & (u < 0.9)).double(), inside)):
         error = max(found.std().item(), math.sqrt(expected)) / math.sqrt(count)

@@ -28,6 +28,7 @@ class JaxNamespace:
     abs = staticmethod(jnp.abs)
     angle = staticmethod(jnp.angle)
     polygamma = staticmethod(special.polygamma)
+    sigmoid = staticmethod(jax.nn.sigmoid)
 
     def asarray(self, value: Any) -> Array:
         return jnp.asarray(value, dtype=widest())

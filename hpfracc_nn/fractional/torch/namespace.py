@@ -26,6 +26,7 @@ class TorchNamespace:
     abs = staticmethod(torch.abs)
     angle = staticmethod(torch.angle)
     polygamma = staticmethod(torch.polygamma)
+    sigmoid = staticmethod(torch.sigmoid)
 
     def asarray(self, value: Any) -> Tensor:
         if isinstance(value, Tensor):

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.laws import LAWS, Law, Pair, first_free, prior_of
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.laws import LAWS, Law, Pair
+from hpfracc_nn.fractional.torch.namespace import TORCH
 
 
 class ProbabilisticAlpha(Alpha):
@@ -68,17 +68,12 @@ class ProbabilisticAlpha(Alpha):
             shape = torch.broadcast_shapes(*(np.shape(each) for each in (init, std) if each is not None))
         super().__init__(init, bounds, shape, owner=owner, device=device, dtype=dtype)
         self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
-        low, high = self.bounds
-        mean = (torch.as_tensor(init, dtype=torch.float64, device="cpu") - low) / (high - low)
-        spread = torch.minimum(mean, 1 - mean) / 4
-        if std is not None:
-            spread = torch.as_tensor(std, dtype=torch.float64, device="cpu") / (high - low)
-        first = self._member(owner, "std", mean, spread)
+        free = first_free(owner, distribution, init, std, self.bounds)
         self.spread = nn.Parameter(torch.empty_like(self.raw))
         with torch.no_grad():
-            for parameter, value in zip((self.raw, self.spread), self._law.free(*first), strict=True):
-                parameter.copy_(value)
-        self._set_prior(owner, ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else prior)
+            for parameter, value in zip((self.raw, self.spread), free, strict=True):
+                parameter.copy_(torch.as_tensor(value))
+        self._prior_moments, self._prior = prior_of(owner, distribution, prior, self.bounds)
 
     def forward(self) -> Tensor:
         """Return alpha in real units, float64: a draw in training, the mean in evaluation."""
@@ -91,18 +86,18 @@ class ProbabilisticAlpha(Alpha):
             sample_shape: How many.
             generator: Where randomness comes from, on the parameters' device; None is torch's own.
         """
-        return self._scaled(self._law.sample(self._own(), tuple(sample_shape), generator))
+        return self._scaled(self._law.sample(self._own(), _Noise(tuple(sample_shape), generator), TORCH))
 
     @property
     def mean(self) -> Tensor:
         """The mean of alpha, float64: in closed form, but for the normal law by quadrature, to 1e-12."""
-        return self._scaled(self._law.moments(*self._own())[0])
+        return self._scaled(self._law.moments(*self._own(), TORCH)[0])
 
     @property
     def std(self) -> Tensor:
         """The standard deviation of alpha, float64; computed as the mean is."""
         low, high = self.bounds
-        return (high - low) * self._law.moments(*self._own())[1]
+        return (high - low) * self._law.moments(*self._own(), TORCH)[1]
 
     def kl(self) -> Tensor:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
@@ -112,7 +107,7 @@ class ProbabilisticAlpha(Alpha):
         parameters are rounded, has an infinite one.
         """
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
-        return self._law.divergence(self._own(), (one, other), torch.finfo(self.raw.dtype).eps).sum()
+        return self._law.divergence(self._own(), (one, other), torch.finfo(self.raw.dtype).eps, TORCH).sum()
 
     @property
     def prior(self) -> tuple[float, float]:
@@ -121,7 +116,7 @@ class ProbabilisticAlpha(Alpha):
 
     @prior.setter
     def prior(self, prior: tuple[float, float]) -> None:
-        self._set_prior(type(self).__name__, prior)
+        self._prior_moments, self._prior = prior_of(type(self).__name__, self.distribution, prior, self.bounds)
 
     def stated(self) -> dict[str, Any]:
         """Return the bounds and the law, see `Stated`."""
@@ -136,43 +131,29 @@ class ProbabilisticAlpha(Alpha):
         return LAWS[self.distribution]
 
     def _own(self) -> Pair:
-        return self._law.own(self.raw.to(torch.float64), self.spread.to(torch.float64))
+        return self._law.own(self.raw.to(torch.float64), self.spread.to(torch.float64), TORCH)
 
     def _scaled(self, u: Tensor) -> Tensor:
         low, high = self.bounds
         return low + (high - low) * u
 
-    def _member(self, owner: str, argument: str, mean: Tensor, std: Tensor, *, widest: bool = False) -> Pair:
-        """Return the own parameters of a member of the law, or raise where it has none so wide."""
-        low, high = self.bounds
-        limit = self._law.widest(mean)
-        if not bool(((std > 0) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all()):
-            width = high - low
-            raise ValueError(
-                f"{owner}({argument}={(std * width).tolist()}): needs 0 < standard deviation < "
-                f"{(limit * width).min():g} for a {self.distribution} law around {(low + width * mean).tolist()} "
-                f"within ({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
-            )
-        return self._law.member(*torch.broadcast_tensors(mean, std))
 
-    def _set_prior(self, owner: str, prior: tuple[float, float]) -> None:
-        low, high = self.bounds
-        mean, std = moments = _pair(owner, prior)
-        if not low < mean < high:
-            raise ValueError(
-                f"{owner}(prior={moments}): needs a mean inside the bounds ({low:g}, {high:g}); pass for example "
-                f"({(low + high) / 2:g}, {(high - low) / 8:g})."
-            )
-        unit = (torch.tensor(value, dtype=torch.float64, device="cpu") for value in (mean - low, std))
-        own = self._member(owner, "prior", *(value / (high - low) for value in unit), widest=True)
-        self._prior_moments, self._prior = moments, (float(own[0]), float(own[1]))
+class _Noise(NamedTuple):
+    """Torch's randomness, see `laws.Noise`."""
 
+    shape: tuple[int, ...]  # how many draws of each number
+    generator: torch.Generator | None
+    least: float = 1e-100  # draws are 0 and 1 long before
 
-def _pair(owner: str, prior: tuple[float, float]) -> tuple[float, float]:
-    try:
-        mean, std = (float(value) for value in prior)
-    except (TypeError, ValueError):
-        raise TypeError(
-            f"{owner}(prior={prior!r}): needs a mean and a standard deviation; pass a pair such as (0.5, 0.1)."
-        ) from None
-    return mean, std
+    def normal(self, like: Tensor) -> Tensor:
+        return torch.randn(self._of(like), dtype=like.dtype, device=like.device, generator=self.generator)
+
+    def uniform(self, like: Tensor) -> Tensor:
+        return 1 - torch.rand(self._of(like), dtype=like.dtype, device=like.device, generator=self.generator)
+
+    def gamma(self, parameter: Tensor) -> Tensor:
+        """The gradient is that of `torch.distributions.Gamma.rsample`."""
+        return torch._standard_gamma(parameter.expand(self._of(parameter)), generator=self.generator)
+
+    def _of(self, like: Tensor) -> tuple[int, ...]:
+        return (*self.shape, *like.shape)

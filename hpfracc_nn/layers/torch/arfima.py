@@ -13,10 +13,11 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.differencing import fdiff
 from hpfracc_nn.fractional.framework import type_name
+from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
-from hpfracc_nn.fractional.torch.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.torch import arfima_fit
 from hpfracc_nn.layers.torch.arfima_fit import ArfimaEstimates

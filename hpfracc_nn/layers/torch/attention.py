@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.streaming import slice_shape
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.torch.attended import OP, attended
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.streaming import HORIZON
 from hpfracc_nn.layers.order import counted_orders
 from hpfracc_nn.layers.torch.convolution_state import ConvolutionState
 from hpfracc_nn.layers.torch.fractional import FractionalLayer

@@ -12,12 +12,13 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.streaming import HORIZON, Source
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
 from hpfracc_nn.fractional.torch.stated import Stated
-from hpfracc_nn.fractional.torch.streaming import HORIZON, Source, StreamState
+from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.bank import first_orders, middle, stretches
 from hpfracc_nn.layers.channels import channel_axis
 from hpfracc_nn.layers.torch.order import check_no_module

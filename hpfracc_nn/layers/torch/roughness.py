@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
-from hpfracc_nn.fractional.torch.streaming import HORIZON
 from hpfracc_nn.layers.roughness_orders import checked_orders
 from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.order import check_no_module

@@ -8,8 +8,10 @@ from hpfracc_nn.layers.flax.functional.fde_block import FDEBlock
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.functional.fsde_block import FSDEBlock
 from hpfracc_nn.layers.flax.functional.graph import FractionalGraphConv
+from hpfracc_nn.layers.flax.functional.labels import param_labels
 from hpfracc_nn.layers.flax.functional.linear import FractionalLinear
 from hpfracc_nn.layers.flax.functional.order import Alpha
+from hpfracc_nn.layers.flax.functional.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.layers.flax.functional.roughness import RoughnessFeatures
 from hpfracc_nn.layers.flax.functional.spectral import SpectralFractional
 
@@ -24,9 +26,11 @@ __all__ = [
     "FractionalGraphConv",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
     "RoughnessFeatures",
     "SpectralFractional",
     "arfima_errors",
     "arfima_forecast",
     "arfima_nll",
+    "param_labels",
 ]

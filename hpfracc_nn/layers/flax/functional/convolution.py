@@ -12,11 +12,11 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
-    KERNEL_INIT,
     Array,
     Initializer,
     Params,
     hashable,
+    kernel_init,
     keys,
     settle,
     weights,
@@ -54,7 +54,7 @@ class Convolution(Ordered):
     use_bias: bool = True
     dtype: Any = None
     precision: Any = None
-    kernel_init: Initializer = KERNEL_INIT
+    kernel_init: Initializer = kernel_init
     bias_init: Initializer = BIAS_INIT
 
     axes: ClassVar[int]

@@ -60,7 +60,6 @@ if TYPE_CHECKING:
 Params = dict[str, Any]  # nested dicts of arrays
 Initializer = Callable[..., Array]
 
-KERNEL_INIT: Initializer = jax.nn.initializers.lecun_normal()  # Flax's own
 BIAS_INIT: Initializer = jax.nn.initializers.zeros
 
 
@@ -86,6 +85,11 @@ class Core(Protocol):
 
     def alpha_of(self, params: Params) -> Any:
         """Return the order in real units."""
+
+
+def kernel_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return a first kernel as Flax draws it, `lecun_normal`: a function with a name, which pickle needs."""
+    return jax.nn.initializers.lecun_normal()(key, shape, dtype)
 
 
 def settle(core: Any, **values: Any) -> None:

@@ -13,10 +13,10 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState, slice_shape
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
-    KERNEL_INIT,
     Array,
     Initializer,
     Params,
+    kernel_init,
     keys,
     settle,
     weights,
@@ -86,7 +86,7 @@ class FractionalLinear(Ordered):
     manager: BackendManager | None = None
     dtype: Any = None
     precision: Any = None
-    kernel_init: Initializer = KERNEL_INIT
+    kernel_init: Initializer = kernel_init
     bias_init: Initializer = BIAS_INIT
     derivative: FractionalLayer = field(init=False, repr=False, compare=False)
 

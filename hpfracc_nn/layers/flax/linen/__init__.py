@@ -9,7 +9,7 @@ from hpfracc_nn.layers.flax.linen.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.linen.fsde_block import FSDEBlock
 from hpfracc_nn.layers.flax.linen.graph import FractionalGraphConv
 from hpfracc_nn.layers.flax.linen.linear import FractionalLinear
-from hpfracc_nn.layers.flax.linen.order import Alpha
+from hpfracc_nn.layers.flax.linen.order import Alpha, ProbabilisticAlpha
 from hpfracc_nn.layers.flax.linen.roughness import RoughnessFeatures
 from hpfracc_nn.layers.flax.linen.spectral import SpectralFractional
 
@@ -24,6 +24,7 @@ __all__ = [
     "FractionalGraphConv",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
     "RoughnessFeatures",
     "SpectralFractional",
 ]

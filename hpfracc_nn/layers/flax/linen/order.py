@@ -27,3 +27,14 @@ class Alpha(Shell, core=functional.Alpha):
     def mean(self) -> Array:
         """Return alpha in real units; of a random one its mean, which is never drawn."""
         return self.core.mean(self.params())
+
+
+class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
+    """Orders with a learned law between two bounds, a module: see `functional.ProbabilisticAlpha`.
+
+    They are drawn where `apply` is given `rngs={"alpha": key}`, else they are their means.
+    """
+
+    def kl(self) -> Array:
+        """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders."""
+        return self.core.kl(self.params())

@@ -9,7 +9,7 @@ from hpfracc_nn.layers.flax.nnx.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.nnx.fsde_block import FSDEBlock
 from hpfracc_nn.layers.flax.nnx.graph import FractionalGraphConv
 from hpfracc_nn.layers.flax.nnx.linear import FractionalLinear
-from hpfracc_nn.layers.flax.nnx.order import Alpha
+from hpfracc_nn.layers.flax.nnx.order import Alpha, ProbabilisticAlpha
 from hpfracc_nn.layers.flax.nnx.roughness import RoughnessFeatures
 from hpfracc_nn.layers.flax.nnx.spectral import SpectralFractional
 
@@ -24,6 +24,7 @@ __all__ = [
     "FractionalGraphConv",
     "FractionalLayer",
     "FractionalLinear",
+    "ProbabilisticAlpha",
     "RoughnessFeatures",
     "SpectralFractional",
 ]

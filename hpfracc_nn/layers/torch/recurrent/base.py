@@ -14,10 +14,10 @@ from torch.nn import functional as F
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, GrunwaldLetnikov
+from hpfracc_nn.fractional.streaming import Source
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
-from hpfracc_nn.fractional.torch.streaming import Source
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given
 from hpfracc_nn.layers.torch.recurrent.memory import Memory, operation

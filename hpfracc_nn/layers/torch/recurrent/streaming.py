@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
+from hpfracc_nn.fractional.streaming import Source
 from hpfracc_nn.fractional.torch import streaming
-from hpfracc_nn.fractional.torch.streaming import Source, StreamState
+from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.torch.recurrent.memory import lag_weights
 
 

@@ -1,0 +1,138 @@
+"""An order that is random: drawn anew for every key, with a law that is learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.laws import LAWS, Law, Pair, first_free, prior_of
+from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.order import Alpha
+
+
+@dataclass(frozen=True)
+class ProbabilisticAlpha(Alpha):
+    """Orders with a learned law between two bounds: alpha = low + (high - low) u, 0 < u < 1.
+
+    With a key, u is drawn, one number for each order and not for each signal, with a gradient in the law's two
+    parameters, {"raw": [*shape], "spread": [*shape]}. Without one alpha is the mean. A stream (`initial_state`) has the
+    mean.
+
+    - "normal": u = sigmoid(mu + sigma z), z standard normal;
+    - "beta": u has a beta law; the gradient is that of `jax.random.gamma`;
+    - "uniform": u is anywhere between two learned ends alike.
+
+    Attributes:
+        start: The first mean or means, inside the bounds.
+        bounds: (low, high).
+        shape: Shape of alpha, to which `start` and `std` are broadcast; None is theirs.
+        distribution: "normal", "beta" or "uniform".
+        std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
+        prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
+            with; None is those of a uniform law between the bounds.
+        owner: Who asks, for messages.
+
+    Raises:
+        ValueError: `start` or `prior` is not strictly inside the bounds, or a standard deviation is not positive or
+            larger than the law can have between them.
+
+    Source: Kingma & Welling, arXiv 1312.6114; Figurnov, Mohamed & Mnih, arXiv 1805.08498, for the beta law.
+
+    Example:
+        >>> order = ProbabilisticAlpha(0.6, std=0.05)
+        >>> core = FractionalLayer(order, "caputo")
+        >>> params = core.init()
+        >>> y = core(params, jnp.ones((4, 100, 1)), key=jax.random.key(0))
+        >>> loss = (y**2).mean() + 1e-3 * order.kl(params["order"])
+    """
+
+    bounds: tuple[float, float] = (0.0, 1.0)
+    shape: Any = None
+    _: KW_ONLY
+    distribution: str = "normal"
+    std: float | Sequence[float] | None = None
+    prior: tuple[float, float] | None = None
+
+    is_random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        given = [np.shape(each) for each in (self.start, self.std) if each is not None]
+        settle(self, shape=np.broadcast_shapes(*given) if self.shape is None else self.shape, std=hashable(self.std))
+        if self.owner == "Alpha":
+            settle(self, owner="ProbabilisticAlpha")
+        super().__post_init__()
+        errors.one_of(self.owner, "distribution", self.distribution, LAWS)
+        self._first()  # raises where the law has no such member
+        settle(self, prior=prior_of(self.owner, self.distribution, self.prior, self.bounds)[0])
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"raw": [*shape], "spread": [*shape]}, of the first moments; nothing is drawn."""
+        found = (jnp.asarray(np.broadcast_to(each, self.shape), param_dtype) for each in self._first())
+        return dict(zip(("raw", "spread"), found, strict=True))
+
+    def __call__(self, params: Params, *, key: Array | None = None) -> Array:
+        """Return alpha in real units, [*shape]: a draw where there is a key, else the mean."""
+        return self.mean(params) if key is None else self.sample(params, key)
+
+    def sample(self, params: Params, key: Array, sample_shape: Sequence[int] = ()) -> Array:
+        """Return draws of alpha, [*sample_shape, *shape], differentiable in the law's parameters."""
+        return self._scaled(self._law.sample(self._own(params), _Noise.of(key, tuple(sample_shape)), JAX))
+
+    def mean(self, params: Params) -> Array:
+        """Return the mean of alpha: in closed form, but for the normal law by quadrature, to 1e-12 in float64."""
+        return self._scaled(self._law.moments(*self._own(params), JAX)[0])
+
+    def std_of(self, params: Params) -> Array:
+        """Return the standard deviation of alpha; computed as the mean is."""
+        low, high = self.bounds
+        return (high - low) * self._law.moments(*self._own(params), JAX)[1]
+
+    def kl(self, params: Params) -> Array:
+        """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders.
+
+        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
+        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
+        parameters are rounded, has an infinite one.
+        """
+        own = self._own(params)
+        _, prior = prior_of(self.owner, self.distribution, self.prior, self.bounds)
+        one, other = (jnp.asarray(value, own[0].dtype) for value in prior)
+        return self._law.divergence(own, (one, other), float(jnp.finfo(params["raw"].dtype).eps), JAX).sum()
+
+    @property
+    def _law(self) -> Law:
+        return LAWS[self.distribution]
+
+    def _first(self) -> Pair:
+        return first_free(self.owner, self.distribution, self.start, self.std, self.bounds)
+
+    def _own(self, params: Params) -> Pair:
+        return self._law.own(params["raw"].astype(widest()), params["spread"].astype(widest()), JAX)
+
+
+class _Noise(NamedTuple):
+    """JAX's randomness, see `laws.Noise`: each call takes the next of four keys."""
+
+    keys: list[Array]
+    shape: tuple[int, ...]  # how many draws of each number
+    least: float
+
+    @classmethod
+    def of(cls, key: Array, shape: tuple[int, ...]) -> _Noise:
+        return cls(list(jax.random.split(key, 4)), shape, 1e-100 if widest() == jnp.float64 else 1e-15)
+
+    def normal(self, like: Array) -> Array:
+        return jax.random.normal(self.keys.pop(), (*self.shape, *like.shape), like.dtype)
+
+    def uniform(self, like: Array) -> Array:
+        return 1 - jax.random.uniform(self.keys.pop(), (*self.shape, *like.shape), like.dtype)
+
+    def gamma(self, parameter: Array) -> Array:
+        return jax.random.gamma(self.keys.pop(), parameter, (*self.shape, *parameter.shape), parameter.dtype)
