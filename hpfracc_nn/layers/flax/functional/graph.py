@@ -291,4 +291,5 @@ def _check_nodes(owner: str, edge_index: Any, nodes: int) -> None:
             f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names others.",
         )
     else:
-        edges.check_nodes(owner, int(edge_index.min()), int(edge_index.max()), nodes)
+        named = np.asarray(edge_index)  # of numbers that a traced function closes over JAX's own minimum is traced
+        edges.check_nodes(owner, int(named.min()), int(named.max()), nodes)
