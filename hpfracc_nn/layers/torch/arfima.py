@@ -18,12 +18,11 @@ from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.fractional.torch.streaming import StreamState
+from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.torch import arfima_fit
 from hpfracc_nn.layers.torch.arfima_fit import ArfimaEstimates
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.selection import BackendManager
-
-_USUAL = 0.3  # alpha, where nothing is said
 
 
 class ARFIMA(nn.Module):
@@ -93,7 +92,7 @@ class ARFIMA(nn.Module):
         self.dim = dim
         dtype = dtype or torch.float64
         self.difference = FractionalLayer(
-            _start_in(bounds) if alpha is None else alpha,
+            start_in(bounds) if alpha is None else alpha,
             "grunwald_letnikov",
             learn_alpha=learn_alpha,
             bounds=bounds,
@@ -324,13 +323,6 @@ class ARFIMA(nn.Module):
                 f"ARFIMA.{method}(series): needs finite samples; series[{index}]={float(values[index])}; fill the gaps."
             )
         return values
-
-
-def _start_in(bounds: tuple[float, float] | None) -> float:
-    """Return a first order: the usual one, or the middle of bounds that leave it out."""
-    if bounds is None or bounds[0] < _USUAL < bounds[1]:
-        return _USUAL
-    return (bounds[0] + bounds[1]) / 2
 
 
 def _real(method: str, series: Any) -> np.ndarray:

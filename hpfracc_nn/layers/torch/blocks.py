@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.layers.block_orders import check_block_bounds, check_block_orders
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise
@@ -264,17 +265,9 @@ class FSDEBlock(nn.Module):
 def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tuple[float, float] | None) -> None:
     """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with."""
     if isinstance(alpha, Alpha):
-        low, high = alpha.bounds
+        check_block_bounds(owner, alpha.bounds)
     else:
-        low, high = (0.0, 1.0) if bounds is None else bounds
-        values = order_numbers(owner, alpha)
-        if not ((values > 0) & (values <= 1)).all():
-            raise ValueError(
-                f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
-                "NeuralFDE, which takes its derivative too."
-            )
-    if not 0 <= low < high <= 1:
-        raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
+        check_block_orders(owner, alpha, order_numbers(owner, alpha), bounds)
 
 
 def check_floating(owner: str, x: Any) -> None:

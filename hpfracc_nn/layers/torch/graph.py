@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.probe import is_batched, is_watched
+from hpfracc_nn.layers import edges
 from hpfracc_nn.layers.torch.blocks import HALVES, at_half, check_floating, check_memory
 from hpfracc_nn.layers.torch.diffusion import Diffusion, GraphAttention, MeanDiffusion
 from hpfracc_nn.selection import BackendManager
@@ -121,11 +122,7 @@ class FractionalGraphConv(CaputoEquation):
         self.in_channels = errors.count(owner, "in_channels", in_channels)
         self.out_channels = errors.count(owner, "out_channels", out_channels)
         self.t1 = errors.real(owner, "t1", t1, 0.0, above=True)
-        if self.alpha.ndim and tuple(self.alpha.shape) != (self.out_channels,):
-            raise ValueError(
-                f"{owner}(alpha of shape {tuple(self.alpha.shape)}): needs one order, or one for each of the "
-                f"{self.out_channels} channels that diffuse; pass a float, or {self.out_channels} of them."
-            )
+        edges.check_channel_orders(owner, self.alpha.shape, self.out_channels)
         self.lin = nn.Linear(self.in_channels, self.out_channels, bias, device=device, dtype=dtype)
         self.func = _function(owner, func, self.out_channels, errors.count(owner, "heads", heads), device, dtype)
 
@@ -157,15 +154,11 @@ class FractionalGraphConv(CaputoEquation):
             x, edge_index, own = _taken_apart(owner, x)
             edge_weight = own if edge_weight is None else edge_weight
         check_floating(owner, x)
-        if x.ndim != 2 or x.shape[1] != self.in_channels:
-            raise ValueError(
-                f"{owner}(x of shape {tuple(x.shape)}): needs [nodes, {self.in_channels}]; join the graphs of a batch "
-                f"into one, or pass in_channels={x.shape[-1] if x.ndim else 1}."
-            )
-        edges = checked_edges(owner, edge_index, edge_weight, x)
+        edges.check_features(owner, x.shape, self.in_channels)
+        pairs = checked_edges(owner, edge_index, edge_weight, x)
         start = self.lin(x)
         state = start.float() if start.dtype in HALVES else start
-        return self.last(self._flow(start, edges, edge_weight), state, self.t1).to(start.dtype)
+        return self.last(self._flow(start, pairs, edge_weight), state, self.t1).to(start.dtype)
 
     def _flow(
         self, start: Tensor, edge_index: Tensor, edge_weight: Tensor | None
@@ -205,11 +198,7 @@ def checked_edges(owner: str, edge_index: Any, edge_weight: Any, x: Tensor) -> T
         raise TypeError(
             f"{owner}(edge_index of dtype {edge_index.dtype}): needs int64; convert with edge_index.long()."
         )
-    if edge_index.ndim != 2 or edge_index.shape[0] != 2:
-        raise ValueError(
-            f"{owner}(edge_index of shape {tuple(edge_index.shape)}): needs [2, edges], sources and targets; transpose "
-            "pairs with edge_index.t()."
-        )
+    edges.check_pairs(owner, edge_index.shape)
     if edge_weight is not None:
         _check_weight(owner, edge_weight, edge_index.shape[1])
     for name, each in (("edge_index", edge_index), ("edge_weight", edge_weight)):
@@ -222,23 +211,15 @@ def checked_edges(owner: str, edge_index: Any, edge_weight: Any, x: Tensor) -> T
     if edge_index.is_meta or edge_index.numel() == 0:
         return edge_index
     least, most = torch.stack(edge_index.aminmax()).tolist()
-    if least < 0 or most >= x.shape[0]:
-        raise ValueError(
-            f"{owner}(edge_index): needs nodes from 0 to {x.shape[0] - 1}, those of x; an edge names "
-            f"{least if least < 0 else most}; number the nodes from 0, or pass the features of all of them."
-        )
+    edges.check_nodes(owner, least, most, x.shape[0])
     return edge_index
 
 
-def _check_weight(owner: str, edge_weight: Any, edges: int) -> None:
+def _check_weight(owner: str, edge_weight: Any, count: int) -> None:
     if not isinstance(edge_weight, Tensor) or not edge_weight.is_floating_point():
         what = f"dtype {edge_weight.dtype}" if isinstance(edge_weight, Tensor) else f"type {type(edge_weight).__name__}"
         raise TypeError(f"{owner}(edge_weight of {what}): needs a floating tensor; convert with edge_weight.float().")
-    if tuple(edge_weight.shape) != (edges,):
-        raise ValueError(
-            f"{owner}(edge_weight of shape {tuple(edge_weight.shape)}): needs one number for each of the {edges} "
-            f"edges, [{edges}]; pass edge_weight.view(-1) where it has an axis more."
-        )
+    edges.check_one_for_each(owner, edge_weight.shape, count)
 
 
 def _taken_apart(owner: str, data: Any) -> tuple[Any, Any, Any]:

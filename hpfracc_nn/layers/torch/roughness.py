@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,8 +12,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
+from hpfracc_nn.layers.roughness_orders import checked_orders
 from hpfracc_nn.layers.torch.difference import FractionalDifference
-from hpfracc_nn.layers.torch.roughness_orders import checked_orders
+from hpfracc_nn.layers.torch.order import check_no_module
 from hpfracc_nn.layers.torch.roughness_state import RoughnessState
 from hpfracc_nn.selection import BackendManager
 
@@ -92,7 +94,7 @@ class RoughnessFeatures(nn.Module):
         # A smaller one would vanish where energies are computed in float32, and a silent channel have minus infinity.
         self.floor = errors.real(_OWNER, "floor", floor, torch.finfo(torch.float32).tiny)
         channels, orders = errors.count(_OWNER, "channels", channels), errors.count(_OWNER, "orders", orders)
-        init, within = checked_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
+        init, within = _orders(alpha, bounds, channels, orders, learn_alpha)
         self.differences = FractionalDifference(
             channels,
             orders,
@@ -166,6 +168,16 @@ class RoughnessFeatures(nn.Module):
 
     def extra_repr(self) -> str:
         return f"skip={self.skip}, floor={self.floor:g}"
+
+
+def _orders(
+    alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
+) -> tuple[float | Sequence[float] | Alpha | None, tuple[float, float] | None]:
+    """Return the orders, and where they stay, as `FractionalDifference` takes them: an `Alpha` has its own bounds."""
+    if isinstance(alpha, Alpha):
+        return alpha, bounds
+    check_no_module(_OWNER, "alpha", alpha)
+    return checked_orders(_OWNER, alpha, bounds, channels, orders, learn_alpha)
 
 
 def _wide(owner: str, x: Tensor) -> torch.dtype:

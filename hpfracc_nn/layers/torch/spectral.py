@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import MULTIPLIERS, FractionalLaplacian, Multiplier
+from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.torch import spectral
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.multiplied import OP
+from hpfracc_nn.layers.multipliers import (
+    OWNER,
+    axes_of,
+    channel_orders,
+    check_channels,
+    check_numbers,
+    multiplier_bounds,
+    multiplier_of,
+    told,
+)
 from hpfracc_nn.selection import BackendManager, default_manager
-
-_OWNER = "SpectralFractional"
 
 
 class SpectralFractional(nn.Module):
@@ -74,21 +82,11 @@ class SpectralFractional(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
-        given = _multiplier(definition)
+        given = multiplier_of(definition)
         start = given if isinstance(alpha, Alpha) else replace(given, alpha=alpha)
-        if not start.is_fixed:
-            raise TypeError(
-                f"{_OWNER}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
-                "pass learn_alpha=True to train it, or call the definition for an alpha that you compute."
-            )
-        self.dim = tuple(dim) if isinstance(dim, Sequence) else (dim,)
-        self.dt = tuple(errors.positive_step(_OWNER, step) for step in (dt if isinstance(dt, Sequence) else (dt,)))
-        if not 1 <= len(self.dim) <= start.most_axes or len(self.dt) not in (1, len(self.dim)):
-            raise ValueError(
-                f"{_OWNER}(dim={self.dim}, dt={self.dt}): needs one to {start.most_axes} axes for "
-                f"{type(start).__name__}, and one spacing or one for each; pass such as dim=-1, dt=0.1."
-            )
-        self.channels = None if channels is None else errors.count(_OWNER, "channels", channels)
+        check_numbers(alpha, start)
+        self.dim, self.dt = axes_of(start, dim, dt)
+        self.channels = None if channels is None else errors.count(OWNER, "channels", channels)
         order = self._order(alpha, start, bounds, learn_alpha, device, dtype)
         self.learn_alpha = order is not None
         if order is not None:
@@ -106,32 +104,17 @@ class SpectralFractional(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
         if not isinstance(x, Tensor):
-            raise TypeError(f"{_OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+            raise TypeError(f"{OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
         if self.channels is not None:
-            self._check_channels(x.shape)
+            check_channels(x.shape, self.dim, self.channels)
         definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
         dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
-        return spectral.apply_at(_OWNER, x, definition, dt, self.dim, self.site)
+        return spectral.apply_at(OWNER, x, definition, dt, self.dim, self.site)
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
-        kind = type(self.definition)
-        known = next((name for name, each in MULTIPLIERS.items() if kind is each), None)
-        name = kind.__name__ if known is None else repr(known)
-        options = (field.name for field in fields(self.definition) if field.name != "alpha")
-        own = "".join(f", {option}={getattr(self.definition, option)!r}" for option in options)
         channels = "" if self.channels is None else f", channels={self.channels}"
-        return f"{alpha}, definition={name}{own}{channels}, dt={self.dt}, dim={self.dim}"
-
-    def _check_channels(self, shape: Sequence[int]) -> None:
-        """Raise unless the last axis that is not transformed has as many channels as the layer was made for."""
-        transformed = {axis % max(1, len(shape)) for axis in self.dim}
-        left = [size for axis, size in enumerate(shape) if axis not in transformed]
-        if not left or left[-1] != self.channels:
-            raise ValueError(
-                f"{_OWNER}(channels={self.channels}, x of shape {tuple(shape)}): needs {self.channels} channels on the "
-                f"last axis that is not in dim={self.dim}; make the layer with the number that x has."
-            )
+        return f"{alpha}, {told(self.definition)}{channels}, dt={self.dt}, dim={self.dim}"
 
     def _order(
         self,
@@ -146,46 +129,9 @@ class SpectralFractional(nn.Module):
         if isinstance(alpha, Alpha):
             if self.channels is None and len(alpha.shape) == 1:
                 (self.channels,) = alpha.shape
-            alpha.taken_by(_OWNER, bounds, () if not alpha.shape else (self.channels or 1,))
+            alpha.taken_by(OWNER, bounds, () if not alpha.shape else (self.channels or 1,))
             return alpha
-        shape = self._shape(start.alpha)
+        shape, self.channels = channel_orders(start.alpha, self.channels)
         if not learn_alpha:
             return None
-        return Alpha(start.alpha, _bounds(bounds), shape, owner=_OWNER, device=device, dtype=dtype)
-
-    def _shape(self, alpha: float | tuple) -> tuple[int, ...]:
-        """Return the shape of the orders, and note how many channels they are for."""
-        if isinstance(alpha, float):
-            return () if self.channels is None else (self.channels,)
-        self.channels = len(alpha) if self.channels is None else self.channels
-        if len(alpha) != self.channels or any(isinstance(value, tuple) for value in alpha):
-            raise ValueError(
-                f"{_OWNER}(alpha={alpha}, channels={self.channels}): needs one order per channel; "
-                "pass a flat list of as many floats."
-            )
-        return (self.channels,)
-
-
-def _bounds(bounds: tuple[float, float] | None) -> tuple[float, float]:
-    if bounds is None:
-        return 0.0, 2.0
-    try:
-        low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{_OWNER}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
-    if not low < high:
-        raise ValueError(f"{_OWNER}(bounds={bounds!r}): needs low < high; pass a pair such as (0, 2).")
-    return low, high
-
-
-def _multiplier(definition: str | type[Multiplier] | Multiplier) -> Multiplier:
-    if isinstance(definition, Multiplier):
-        return definition
-    if isinstance(definition, type) and issubclass(definition, Multiplier):
-        return definition(1.0)
-    if not isinstance(definition, str):
-        raise TypeError(
-            f"{_OWNER}(definition={definition!r}): needs a name, a multiplier or the class of one; pass for example "
-            f"{FractionalLaplacian.__name__}."
-        )
-    return MULTIPLIERS[errors.one_of(_OWNER, "definition", definition, MULTIPLIERS)](1.0)
+        return Alpha(start.alpha, multiplier_bounds(bounds), shape, owner=OWNER, device=device, dtype=dtype)

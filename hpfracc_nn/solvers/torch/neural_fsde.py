@@ -20,6 +20,7 @@ from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import SDE
 from hpfracc_nn.solvers.stochastic import StochasticMethod
+from hpfracc_nn.solvers.stochastic_orders import check_stochastic_orders, stochastic_bounds
 from hpfracc_nn.solvers.torch.arguments import order_numbers
 from hpfracc_nn.solvers.torch.fsde import integrated
 from hpfracc_nn.solvers.torch.packing import S
@@ -202,22 +203,14 @@ def stochastic_order(
         ValueError: alpha or bounds are out of range.
     """
     if isinstance(alpha, Alpha):
-        _check_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
+        stochastic_bounds(owner, alpha.taken_by(owner, bounds, alpha.shape))
         return None, alpha
     values = order_numbers(owner, alpha)
-    if not ((values > 0.5) & (values <= 1)).all():
-        raise ValueError(f"{owner}(alpha={alpha}): needs 1/2 < alpha <= 1; pass for example 0.8.")
+    check_stochastic_orders(owner, alpha, values)
     if not learn_alpha:
         return values.tolist(), None
-    low, high = _check_bounds(owner, (0.5, 1.0) if bounds is None else bounds)
-    return None, Alpha(values.tolist(), (low, high), values.shape, owner=owner, device=device, dtype=dtype)
-
-
-def _check_bounds(owner: str, bounds: tuple[float, float]) -> tuple[float, float]:
-    low, high = bounds
-    if not 0.5 <= low < high <= 1:
-        raise ValueError(f"{owner}(bounds={(low, high)}): needs 1/2 <= low < high <= 1; pass for example (0.5, 1).")
-    return low, high
+    within = stochastic_bounds(owner, bounds)
+    return None, Alpha(values.tolist(), within, values.shape, owner=owner, device=device, dtype=dtype)
 
 
 def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tuple[np.ndarray, tuple[float, float]]:

@@ -60,5 +60,7 @@ class Layer(Shell):
 
 
 def _described(field: Any) -> Any:
-    """A module of an order as what it is made from, all else as it is."""
-    return field.core if isinstance(field, Alpha) else field
+    """A module of an order as what it is made from, other modules without variables, all else as it is."""
+    if isinstance(field, linen.Module):
+        return field.core if isinstance(field, Alpha) else field.clone(parent=None, name=None)
+    return field

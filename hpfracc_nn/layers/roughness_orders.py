@@ -2,33 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.layers.torch.order import check_no_module
-
-Orders = float | Sequence[float] | Alpha | None
+Pair = tuple[float, float]
 
 
 def checked_orders(
     owner: str, alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
-) -> tuple[Orders, tuple[float, float] | None]:
-    """Return the orders and where they stay as `FractionalDifference` takes them, or raise.
+) -> tuple[list[float] | None, Pair]:
+    """Return the orders of a bank and where they stay as `FractionalDifference` takes them, or raise.
 
     Args:
         owner: Who asks, for messages.
-        alpha: What was given: None, numbers, or an `Alpha`, which has bounds of its own.
-        bounds: What was given; None is (-1, 1) for numbers.
+        alpha: What was given: None, or numbers.
+        bounds: What was given; None is (-1, 1).
         channels: Of the input.
         orders: Per channel.
-        learn_alpha: Whether numbers are to be learned.
+        learn_alpha: Whether they are to be learned.
     """
-    if isinstance(alpha, Alpha):
-        return alpha, bounds
-    check_no_module(owner, "alpha", alpha)
     low, high = _pair(owner, (-1.0, 1.0) if bounds is None else bounds)
     if alpha is None:
         return None, (low, high)
@@ -52,7 +45,7 @@ def checked_orders(
     return values.tolist(), (low, high)
 
 
-def _pair(owner: str, bounds: Any) -> tuple[float, float]:
+def _pair(owner: str, bounds: Any) -> Pair:
     try:
         low, high = (float(end) for end in bounds)
     except (TypeError, ValueError):

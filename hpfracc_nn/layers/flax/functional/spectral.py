@@ -1,0 +1,114 @@
+"""Fractional derivatives of periodic fields: a factor for every frequency, with a fixed or a learned order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any
+
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional.definitions import Multiplier
+from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
+from hpfracc_nn.layers.multipliers import (
+    OWNER,
+    axes_of,
+    channel_orders,
+    check_channels,
+    check_numbers,
+    multiplier_bounds,
+    multiplier_of,
+)
+from hpfracc_nn.selection import BackendManager
+
+
+@dataclass(frozen=True)
+class SpectralFractional(Ordered):
+    """A fractional derivative of a PERIODIC field on one to three axes; the shape stays as it is.
+
+    With F the discrete Fourier transform over the axes `dim` and omega the vector of angular frequencies,
+    omega = 2 pi m / (n dt) on an axis of n samples dt apart, it computes
+
+        y = F^-1 [ |omega|**alpha F x ]                    the fractional Laplacian (-Laplacian)**(alpha / 2).
+
+    alpha = 0 is the identity, alpha = 2 minus the Laplacian, exact for a trigonometric polynomial that the grid
+    resolves. "periodic_riesz" has the factor -|omega|**alpha and "periodic_weyl" (i omega)**alpha, both on one axis.
+
+    Attributes:
+        alpha: The order, or one per channel; or an `Alpha` of shape [] or [channels].
+        definition: A name among `MULTIPLIERS`, the class of a multiplier, or one whose options are taken.
+        channels: C gives every channel its own alpha: the channels are the last axis that is not in `dim`.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays; None is (0, 2).
+        dt: Spacing of the samples, or one for each axis of `dim`.
+        dim: The axis or axes of space; the last but one, before the features, by default.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+
+    Shape:
+        Input and output: any with the axes `dim`, floating. Half precision is computed in float32.
+
+    Raises:
+        ValueError: An argument is out of range, or the definition takes fewer axes.
+        TypeError: An argument has the wrong type.
+
+    Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
+
+    Example:
+        >>> core = SpectralFractional(1.5, dt=0.1, dim=(-3, -2), learn_alpha=True)
+        >>> core(core.init(), jnp.ones((8, 32, 32, 3))).shape
+        (8, 32, 32, 3)
+    """
+
+    alpha: float | Sequence[float] | Alpha = 1.0
+    definition: str | type[Multiplier] | Multiplier = "fractional_laplacian"
+    _: KW_ONLY
+    channels: int | None = None
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    dt: float | Sequence[float] = 1.0
+    dim: int | Sequence[int] = -2
+    manager: BackendManager | None = None
+
+    def __post_init__(self) -> None:
+        given = multiplier_of(self.definition)
+        start = given if isinstance(self.alpha, Alpha) else replace(given, alpha=self.alpha)
+        check_numbers(self.alpha, start)
+        axes, steps = axes_of(start, self.dim, self.dt)
+        channels = None if self.channels is None else errors.count(OWNER, "channels", self.channels)
+        if isinstance(self.alpha, Alpha):
+            shape = self.alpha.shape
+            channels = shape[0] if channels is None and len(shape) == 1 else channels  # type: ignore[index, arg-type]
+            self.alpha.taken_by(OWNER, self.bounds, (channels or 1,) if shape else ())
+            order: Alpha | None = self.alpha
+        else:
+            shape, channels = channel_orders(start.alpha, channels)
+            order = Alpha(start.alpha, multiplier_bounds(self.bounds), shape, owner=OWNER) if self.learn_alpha else None
+        if order is not None:
+            for end in order.bounds:
+                start.check(end)
+        alpha, learns = hashable(self.alpha), order is not None
+        settle(self, alpha=alpha, definition=start, channels=channels, learn_alpha=learns, order=order)
+        settle(self, dt=steps * len(axes) if len(steps) == 1 else steps, dim=axes)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"order": {"raw": [] or [channels]}} where alpha is learned, else {}; nothing is drawn."""
+        return self._order_params(key, param_dtype)
+
+    def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
+        """Return the operator applied to x; same shape and dtype.
+
+        Args:
+            params: From `init`.
+            x: The field.
+            key: For an order that is random.
+        """
+        if self.channels is not None:
+            check_channels(jnp.shape(x), self.dim, self.channels)  # type: ignore[arg-type]
+        definition: Any = self.definition
+        if self.order is not None:
+            definition = replace(definition, alpha=self._present(params, key))
+        return operator.apply_multiplier(OWNER, x, definition, self.dt, self.dim, self.manager)
