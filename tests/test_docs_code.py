@@ -1,0 +1,117 @@
+"""The Python blocks of a page of the documentation run, one after another, as a reader who goes down the page runs them.
+
+A block may use what earlier blocks of its page have made. What a comment at the end of a line says in numbers is held
+against the value: of an expression `# (4, 16)`, of a name that is given a value its shape, `# [4, 16]`.
+"""
+
+import ast
+import builtins
+import importlib.util
+import pathlib
+import re
+import symtable
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+PAGES = [
+    "docs/jax.md",
+    "docs/jax_layers.md",
+    "docs/jax_recurrent.md",
+    "docs/jax_blocks.md",
+    "docs/jax_solvers.md",
+    "docs/jax_sde.md",
+    "docs/jax_optimizers.md",
+]
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NUMBERS = re.compile(r"#\s*([\[(][\d, ]*[\])])\s*(?:,.*)?$")
+PACKAGES = {"hpfracc_nn", "__future__"}
+
+
+@dataclass(frozen=True)
+class Block:
+    """A block of a page: where it stands, and its text with as many lines before it as there are on the page."""
+
+    page: str
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.page}:{self.line}"
+
+    @property
+    def source(self) -> str:
+        return "\n" * (self.line - 1) + self.text
+
+
+def blocks(page: str) -> list[Block]:
+    text = (ROOT / page).read_text("utf-8")
+    return [Block(page, text.count("\n", 0, found.start(1)) + 1, found[1]) for found in BLOCK.finditer(text)]
+
+
+def imported(block: Block) -> set[str]:
+    """Return the packages that a block imports."""
+    names = {
+        alias.name if isinstance(node, ast.Import) else node.module or ""
+        for node in ast.walk(ast.parse(block.text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for alias in node.names
+    }
+    return {name.split(".")[0] for name in names} - PACKAGES
+
+
+def used(table: symtable.SymbolTable) -> Iterator[str]:
+    """Yield the names that a block reads and no function of it has for itself."""
+    is_module = table.get_type() == "module"
+    for symbol in table.get_symbols():
+        if symbol.is_referenced() and (is_module or symbol.is_global()):
+            yield symbol.get_name()
+    for inner in table.get_children():
+        yield from used(inner)
+
+
+def made(table: symtable.SymbolTable) -> set[str]:
+    return {each.get_name() for each in table.get_symbols() if each.is_assigned() or each.is_imported()}
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_name_is_made_on_the_page(page):
+    known = {*dir(builtins), "__annotations__"}
+    assert blocks(page)
+    for block in blocks(page):
+        table = symtable.symtable(block.text, str(block), "exec")
+        known |= made(table)
+        assert sorted(set(used(table)) - known) == [], str(block)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES)
+def test_the_page_runs(page, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    for block in blocks(page):
+        missing = sorted(name for name in imported(block) if importlib.util.find_spec(name) is None)
+        if missing:
+            pytest.skip(f"{block} needs {', '.join(missing)}")
+        run(block, names)
+
+
+def run(block: Block, names: dict[str, Any]) -> None:
+    """Run a block, one statement after another."""
+    lines = block.source.splitlines()
+    for statement in ast.parse(block.source, str(ROOT / block.page)).body:
+        said = NUMBERS.search(lines[(statement.end_lineno or statement.lineno) - 1])
+        where = f"{block.page}:{statement.lineno}"
+        if isinstance(statement, ast.Expr):
+            code = compile(ast.Expression(statement.value), str(ROOT / block.page), "eval")
+            value = eval(code, names)
+            if said and said[1].startswith("("):
+                assert value == ast.literal_eval(said[1]), where
+            continue
+        exec(compile(ast.Module([statement], []), str(ROOT / block.page), "exec"), names)
+        if said and said[1].startswith("[") and isinstance(statement, ast.Assign):
+            assert isinstance(statement.targets[0], ast.Name), where
+            assert list(names[statement.targets[0].id].shape) == ast.literal_eval(said[1]), where
