@@ -6,12 +6,11 @@ bits both times.
 """
 
 import ctypes
+import re
 import shutil
 import subprocess
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.resources import files
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +19,8 @@ import torch
 
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Facts, Source
+from hpfracc_nn.selection import BackendManager, Kernel, Settings
+from tests import torch_cases
 
 SHIM = Path(__file__).parent / "cuda"
 FAULTS = {1: "some threads ended where others wait at a barrier", 2: "shared memory was written beyond its end"}
@@ -34,6 +35,10 @@ extern "C" int run_{name}(const {structure}* p, unsigned grid, unsigned threads,
 """
 
 
+# Sums are rounded as they are written: a device fuses products and sums, which no result may rest on.
+_FLAGS = ("-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-w")
+
+
 @cache
 def folder(base: str) -> Path:
     made = Path(base)
@@ -41,25 +46,24 @@ def folder(base: str) -> Path:
     return made
 
 
+def entries(text: str) -> tuple[str, list[str]]:
+    """Return the name of the structure that a source's kernels take, and their names."""
+    found = re.findall(r'extern "C" __global__ void (?:__launch_bounds__\(\d+\) )?(\w+)\(const (\w+) p\)', text)
+    return found[0][1], [name for name, _ in found]
+
+
 @cache
 def compiled(source: Source, base: str) -> ctypes.CDLL:
     """Return the library of a source."""
-    text = source.text
-    names = [part.split("(")[0].split()[-1] for part in text.replace("__launch_bounds__(64) ", "").replace(
-        "__launch_bounds__(128) ", "").replace("__launch_bounds__(256) ", "").split('extern "C" __global__ void ')[1:]]
-    structure = text.split('extern "C" __global__')[1].split("(const ")[1].split()[0]
-    where = folder(base)
-    stem = f"{source.file.replace('.', '_')}_{source.dtype}_{source.states}"
-    body = text + "".join(_MAIN.format(name=name, structure=structure) for name in names)
-    (where / f"{stem}.cpp").write_text('#include "shim.hpp"\n' + body)
-    flags = [each for each in source.definitions if each.startswith("-D")]
-    # Sums are to be rounded as they are written: the device fuses products and sums, which no test may rest on.
-    command = ["g++", "-std=c++17", "-O1", "-fPIC", "-shared", "-ffp-contract=off", "-Wall", "-Wno-unknown-pragmas",
-               "-Wno-unused-function", "-Wno-maybe-uninitialized", *flags, f"-I{SHIM}", "-o", str(where / f"{stem}.so"),
-               str(where / f"{stem}.cpp")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    structure, names = entries(source.text)
+    stem = folder(base) / f"{source.file.replace('.', '_')}_{source.dtype}_{source.states}"
+    mains = (_MAIN.format(name=name, structure=structure) for name in names)
+    stem.with_suffix(".cpp").write_text('#include "shim.hpp"\n' + source.text + "".join(mains))
+    command = ["g++", *_FLAGS, *(each for each in source.definitions if each.startswith("-D")), f"-I{SHIM}"]
+    where = ["-o", str(stem.with_suffix(".so")), str(stem.with_suffix(".cpp"))]
+    done = subprocess.run([*command, *where], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return ctypes.CDLL(str(where / f"{stem}.so"))
+    return ctypes.CDLL(str(stem.with_suffix(".so")))
 
 
 @dataclass
@@ -91,11 +95,19 @@ class Emulated:
 
 
 @pytest.fixture
-def emulated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Emulated]:
+def emulated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Emulated:
     """A device of the host; kernels take data on the CPU for it."""
     found = Emulated(str(tmp_path_factory.getbasetemp() / "cuda"))
     monkeypatch.setattr(cuda_launch, "launch", found.launch)
     monkeypatch.setattr(cuda_launch, "facts", found.facts)
     monkeypatch.setattr(cuda_launch, "refusal", lambda workload: None)
     monkeypatch.setattr(cuda_launch, "compilation", lambda workload, *sources: None)
-    yield found
+    # Managers of other tests go on to be refused, and what these remember goes with them.
+    monkeypatch.setattr(torch_cases, "manager_for", cache(manager_for))
+    return found
+
+
+def manager_for(kernel: Kernel) -> BackendManager:
+    """Return a new manager that runs this kernel or raises."""
+    forced = {"force_backend": kernel.backend, "force_algorithm": kernel.algorithm}
+    return BackendManager(Settings(**forced, calibration="shipped", mode="prior"))

@@ -111,9 +111,9 @@ def segmented(chunks: int, blocks: int, least: int, device: torch.device) -> tup
         device: Which.
     """
     processors = cuda_launch.facts(str(device)).processors
-    if blocks >= SPLIT_BELOW * processors or chunks < 4 * least:
+    if blocks >= SPLIT_BELOW * processors or chunks < 2 * least:
         return -(-chunks // least) * least, 1
-    wanted = min(-(-SPLIT_INTO * processors // blocks), chunks // (2 * least))
+    wanted = min(-(-SPLIT_INTO * processors // blocks), chunks // least)
     segment = -(-chunks // (wanted * least)) * least
     return segment, -(-chunks // segment)
 
