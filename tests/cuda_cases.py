@@ -109,5 +109,6 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
 
 def manager_for(kernel: Kernel) -> BackendManager:
     """Return a new manager that runs this kernel or raises."""
-    forced = {"force_backend": kernel.backend, "force_algorithm": kernel.algorithm}
-    return BackendManager(Settings(**forced, calibration="shipped", mode="prior"))
+    return BackendManager(
+        Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, calibration="shipped", mode="prior")
+    )

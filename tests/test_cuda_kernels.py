@@ -1,13 +1,12 @@
 """The bodies of the CUDA kernels, compiled as C++: on every odd size they are the dense matrix, whatever the order of
-their threads, and with poisoned memory. No device is needed; see cuda_cases.py."""
+their threads, and with poisoned memory. No device is needed; see cuda_cases.py.
+"""
 
 from collections.abc import Callable
 from itertools import product
 
-import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
+import torch
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_product
@@ -119,10 +118,10 @@ def test_single_precision_keeps_its_bound(
     n = 500 if algorithm == "dense" else 5000
     shape, dim = shape_for(algorithm, 2, n)
     exact = Forced(next(kernel for kernel in KERNELS if kernel.name == "torch/fft"), "cpu")
-    for x in (CUDA[algorithm].random(*shape), torch.linspace(0, 1, n, dtype=torch.float64).square().view(
-        [n if axis == dim % len(shape) else 1 for axis in range(len(shape))]).expand(shape)):
-        wanted = exact(x, Caputo(alpha), dim=dim)
-        found = CUDA[algorithm](x.float(), Caputo(alpha), dim=dim).double()
+    ramp = torch.linspace(0, 1, n, dtype=torch.float64).view([n if size == n else 1 for size in shape])
+    for x in (CUDA[algorithm].random(*shape).float(), ramp.square().expand(shape).float()):
+        wanted = exact(x.double(), Caputo(alpha), dim=dim)
+        found = CUDA[algorithm](x, Caputo(alpha), dim=dim).double()
         assert (found - wanted).norm() <= 5e-7 * wanted.norm()  # the bound of every kernel, see docs/design.md
 
 
@@ -135,8 +134,10 @@ def test_what_is_not_finite_stays_in_its_row(algorithm: str) -> None:
     rows = x.movedim(dim, -1).reshape(-1, 131)
     broken = rows.clone()
     broken[1, 17] = torch.nan
-    y, z = (forced(each.view(*rows.shape) if dim == -1 else each.view(2, 5, 131).movedim(-1, 1), Caputo(0.5), dim=dim)
-            for each in (rows, broken))
+    y, z = (
+        forced(each.view(*rows.shape) if dim == -1 else each.view(2, 5, 131).movedim(-1, 1), Caputo(0.5), dim=dim)
+        for each in (rows, broken)
+    )
     same = (y == z).movedim(dim, -1).reshape(-1, 131)
     assert same[[0, 2, 3, 4]].all()
 
@@ -181,9 +182,14 @@ def test_a_solvers_history_adds_up_the_same_past(width: int, alpha: float | tupl
     if isinstance(alpha, tuple) and width != 3:
         pytest.skip("an order for each number")
     y0 = torch.linspace(0.2, 1, width, dtype=torch.float64).requires_grad_()
-    ts, order = torch.linspace(0, 3, 301, dtype=torch.float64), alpha if isinstance(alpha, float) else torch.tensor(alpha)
+    ts, order = (
+        torch.linspace(0, 3, 301, dtype=torch.float64),
+        alpha if isinstance(alpha, float) else torch.tensor(alpha),
+    )
     runs: list[Callable] = [
-        lambda: fdeint(lambda t, y: torch.cos(t) - y, y0, ts, order, history=Exponentials(), manager=manager_for(kernel)),
+        lambda: fdeint(
+            lambda t, y: torch.cos(t) - y, y0, ts, order, history=Exponentials(), manager=manager_for(kernel)
+        ),
         lambda: fdeint(lambda t, y: torch.cos(t) - y, y0, ts, order, history=Full()),
     ]
     found, wanted = (run() for run in runs)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from hpfracc_nn.selection.answers import Answers
+from hpfracc_nn.selection.device_times import DeviceTimes
 from hpfracc_nn.selection.endings import enrol
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.learning import Learner
@@ -57,6 +58,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         self._site_numbers = itertools.count()
         self.learner = Learner(self.settings, self._machine)
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
+        self.device_times = DeviceTimes()
         watch(self)
         enrol(self)
 
@@ -65,6 +67,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         self.lock = threading.RLock()
         self.learner.after_fork()
         self.journal.after_fork()
+        self.device_times.clear()
         self._machine.renew_lock()
 
     def configure(

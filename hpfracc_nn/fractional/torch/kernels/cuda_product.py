@@ -167,9 +167,8 @@ def _whole(
     given["count"], given["side"] = count, cut.side
     given["segment"], given["segments"] = cut.segment, cut.segments
     signals, name = batch * channels * width, "backward" if backward else "forward"
-    double = {"dtype": torch.float64, "device": x.device}
     if cut.segments > 1:
-        states = torch.empty(signals * cut.segments * count, **double)
+        states = torch.empty(signals * cut.segments * count, dtype=torch.float64, device=x.device)
         given["states"] = states.data_ptr()
         cuda_launch.launch(
             source, f"{name}_ends", x.device, cut.blocks * (cut.segments - 1), THREADS, cut.shared, given
@@ -178,7 +177,7 @@ def _whole(
     if not backward:
         cuda_launch.launch(source, name, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given)
         return
-    records = torch.empty(signals * cut.segments * RECORD, **double)
+    records = torch.empty(signals * cut.segments * RECORD, dtype=torch.float64, device=x.device)
     given["records"] = records.data_ptr()
     cuda_launch.launch(source, name, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given)
     if given["subtract"] or given["terms"] or (cut.segments > 1 and given["m"] > 0):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
