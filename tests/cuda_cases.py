@@ -101,7 +101,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setattr(cuda_launch, "launch", found.launch)
     monkeypatch.setattr(cuda_launch, "facts", found.facts)
     monkeypatch.setattr(cuda_launch, "refusal", lambda workload: None)
-    monkeypatch.setattr(cuda_launch, "compilation", lambda workload, *sources: None)
+    monkeypatch.setattr(cuda_launch, "compilation", lambda workload, source: None)
     # Managers of other tests go on to be refused, and what these remember goes with them.
     monkeypatch.setattr(torch_cases, "manager_for", cache(manager_for))
     return found

@@ -85,6 +85,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         deterministic: bool | Unchanged | None = UNCHANGED,
         memory_limit: Limit | Unchanged | None = UNCHANGED,
         gpu_memory_limit: Limit | Unchanged | None = UNCHANGED,
+        offload: bool | Unchanged | None = UNCHANGED,
         wisdom: str | os.PathLike[str] | Unchanged | None = UNCHANGED,
     ) -> None:
         """Change the settings that are given; None restores the default of one. See `Settings`.
@@ -104,6 +105,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
             memory_limit: The most that a call may take of the host's memory: bytes, a fraction in (0, 1] of what
                 is free, or text such as "4GiB".
             gpu_memory_limit: The same for the other devices.
+            offload: Whether data on the host may be computed on a device and come back (default False).
             wisdom: A directory, "off", or "default".
 
         Raises:
@@ -123,6 +125,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
             "deterministic": deterministic,
             "memory_limit": memory_limit,
             "gpu_memory_limit": gpu_memory_limit,
+            "offload": offload,
             "wisdom": wisdom,
         }
         changes = {

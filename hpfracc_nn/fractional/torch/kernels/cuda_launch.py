@@ -111,14 +111,21 @@ def facts(device: str) -> Facts:
     return Facts(found.multi_processor_count, getattr(found, "shared_memory_per_block_optin", _USUAL))
 
 
-def refusal(workload: Workload) -> str | None:
-    """Return why no CUDA kernel can take a workload here, or None. CuPy is not imported, and no device is opened."""
+def missing() -> str | None:
+    """Return what there is not of all that a kernel of ours needs; CuPy is not imported, and no device is opened."""
     if not _has_driver():
         return f"there is no NVIDIA driver here: {_DRIVER} does not load"
     if find_spec("cupy") is None:
         return "CuPy is not installed; pip install 'hpfracc-nn[cuda12]' or 'hpfracc-nn[cuda13]', as the driver has it"
     if torch.version.cuda is None:
         return "this torch was built without CUDA; install one that was built with it"
+    return None
+
+
+def refusal(workload: Workload) -> str | None:
+    """Return why no CUDA kernel can take a workload here, or None."""
+    if (found := missing()) is not None:
+        return found
     if not workload.device.startswith("cuda"):
         return f"it computes on a CUDA device and the data lie on {workload.device}"
     if workload.dtype not in C_TYPES:
@@ -126,10 +133,14 @@ def refusal(workload: Workload) -> str | None:
     return None
 
 
-def compilation(workload: Workload, *sources: Source) -> Compilation | None:
-    """Return what the next call compiles or loads, None where all of it has run on that device."""
-    missing = tuple(source for source in sources if (source, workload.device) not in _ready)
-    return Compilation(len(missing) * _COMPILED, ("cuda", workload.device, *missing)) if missing else None
+def compilation(workload: Workload, source: Source) -> Compilation | None:
+    """Return what the next call compiles or loads, None where it has run on that device."""
+    return compilation_on(workload.device, source)
+
+
+def compilation_on(device: str, source: Source) -> Compilation | None:
+    """Return the same for a device that is not the data's."""
+    return None if (source, device) in _ready else Compilation(_COMPILED, ("cuda", device, source))
 
 
 @cache

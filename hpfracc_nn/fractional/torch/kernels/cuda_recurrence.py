@@ -49,15 +49,17 @@ def refuses(workload: Workload) -> str | None:
 
 
 def compiles(workload: Workload) -> Compilation | None:
-    return cuda_launch.compilation(workload, source_of(getattr(torch, workload.dtype), _states(workload)))
+    return cuda_launch.compilation(workload, source_of(getattr(torch, workload.dtype), states_of(workload)))
 
 
-def _states(workload: Workload) -> int:
-    return max(1, -(-workload.exponentials // _FILLED)) * _FILLED
+def states_of(workload: Workload) -> int:
+    """Return the states that are compiled in; one chunk has none, and is given zeros."""
+    states = workload.exponentials if workload.n > CHUNK else 1
+    return -(-states // _FILLED) * _FILLED
 
 
 def _cut_of(workload: Workload) -> Cut:
-    return cut(cuda_product.shape_of(workload), _states(workload), workload.itemsize, torch.device(workload.device))
+    return cut(cuda_product.shape_of(workload), states_of(workload), workload.itemsize, torch.device(workload.device))
 
 
 register(
