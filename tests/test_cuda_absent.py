@@ -33,6 +33,7 @@ def complete(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_launch, "_has_driver", lambda: True)
     monkeypatch.setattr(cuda_launch, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(cuda_launch, "facts", lambda device: cuda_launch.Facts(132, 227 << 10))
 
 
@@ -44,6 +45,8 @@ def test_each_thing_that_is_missing_is_named(complete: None, monkeypatch: pytest
     for kernel in CUDA[:1]:
         assert kernel.refuses(ON_DEVICE) is None
         assert kernel.refuses(Workload("toeplitz", "torch")) == "it computes on a CUDA device and the data lie on cpu"
+        other = Workload("toeplitz", "torch", device="cuda:3")
+        assert kernel.refuses(other) == "torch sees 1 CUDA devices, and cuda:3 is none of them"
         half = Workload("toeplitz", "torch", device="cuda:0", dtype="float16")
         assert kernel.refuses(half) == "float16 is not computed in; it takes float32 and float64"
     for kernel in CUDA:

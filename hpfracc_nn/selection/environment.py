@@ -1,7 +1,7 @@
 """Every environment variable that selection knows, read in one place.
 
     HPFRACC_NN_FORCE_BACKEND     torch, numba, xla, cuda or numpy
-    HPFRACC_NN_FORCE_ALGORITHM   dense, chunked_scan, recurrence, fft, offload; of the optimizers foreach, matmul, blocks
+    HPFRACC_NN_FORCE_ALGORITHM   dense, chunked_scan, recurrence, fft, offload; of optimizers foreach, matmul, blocks
     HPFRACC_NN_DISABLE           a comma list of "backend" or "backend/algorithm"
     HPFRACC_NN_DISABLE_<BACKEND> 1 disables that backend, 0 does not
     HPFRACC_NN_CALIBRATION       measured or shipped

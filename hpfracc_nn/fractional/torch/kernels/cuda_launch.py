@@ -89,18 +89,18 @@ def launch(
 
     stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream, device.index)
     with cupy.cuda.Device(device.index), stream:
-        _loaded(source, function, device.index, max(shared, _USUAL))((grid,), (block,), (given,), shared_mem=shared)
+        _loaded(source, function, device.index, shared > _USUAL)((grid,), (block,), (given,), shared_mem=shared)
     _ready.add((source, str(device)))
 
 
 @cache
-def _loaded(source: Source, function: str, device: int, shared: int) -> Any:
-    """Return a kernel on the current device; a look-up for each amount of shared memory that is out of the usual."""
+def _loaded(source: Source, function: str, device: int, is_large: bool) -> Any:
+    """Return a kernel on the current device, one that is large with all the shared memory that a block may have."""
     import cupy
 
     kernel = cupy.RawModule(code=source.text, options=source.definitions, backend="nvrtc").get_function(function)
-    if shared > _USUAL:
-        kernel.max_dynamic_shared_size_bytes = shared
+    if is_large:
+        kernel.max_dynamic_shared_size_bytes = facts(f"cuda:{device}").shared
     return kernel
 
 
@@ -128,6 +128,8 @@ def refusal(workload: Workload) -> str | None:
         return found
     if not workload.device.startswith("cuda"):
         return f"it computes on a CUDA device and the data lie on {workload.device}"
+    if (torch.device(workload.device).index or 0) >= torch.cuda.device_count():
+        return f"torch sees {torch.cuda.device_count()} CUDA devices, and {workload.device} is none of them"
     if workload.dtype not in C_TYPES:
         return f"{workload.dtype} is not computed in; it takes {' and '.join(C_TYPES)}"
     return None
