@@ -74,12 +74,16 @@ class Emulated:
         base: Folder for compiled code.
         processors: That it pretends to have; many make long signals be cut.
         launches: Names of what ran.
+        sources: That were compiled for it.
+        asked: Those that a kernel said it would have to compile.
     """
 
     base: str
     processors: int = 1
     shared: int = 227 << 10
     launches: list[str] = field(default_factory=list)
+    sources: set[Source] = field(default_factory=set)
+    asked: set[Source] = field(default_factory=set)
 
     def launch(
         self, source: Source, function: str, device: torch.device, grid: int, block: int, shared: int, given: np.ndarray
@@ -87,6 +91,7 @@ class Emulated:
         run = getattr(compiled(source, self.base), f"run_{function}")
         run.argtypes = [ctypes.c_void_p, ctypes.c_uint, ctypes.c_uint, ctypes.c_ulong, ctypes.c_int]
         self.launches.append(function)
+        self.sources.add(source)
         fault = run(given.ctypes.data, grid, block, shared, len(self.launches) % 2)
         assert fault == 0, f"{source.file} {function}: {FAULTS[fault]}"
 
@@ -101,7 +106,7 @@ def emulated(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monke
     monkeypatch.setattr(cuda_launch, "launch", found.launch)
     monkeypatch.setattr(cuda_launch, "facts", found.facts)
     monkeypatch.setattr(cuda_launch, "refusal", lambda workload: None)
-    monkeypatch.setattr(cuda_launch, "compilation", lambda workload, source: None)
+    monkeypatch.setattr(cuda_launch, "compilation", lambda workload, source: found.asked.add(source))
     # Managers of other tests go on to be refused, and what these remember goes with them.
     monkeypatch.setattr(torch_cases, "manager_for", cache(manager_for))
     return found

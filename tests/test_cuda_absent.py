@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import hpfracc_nn as fnn
 import hpfracc_nn.solvers.torch.kernels
-import hpfracc_nn.training.torch.optimizers.kernels  # noqa: F401  registered on import
+import hpfracc_nn.training.torch.optimizers.kernels
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch
 from hpfracc_nn.selection import BackendManager, Compilation, Settings, Workload, kernels, register_rehearsal
@@ -139,6 +140,23 @@ def test_an_operation_that_nobody_can_rehearse_is_named() -> None:
     manager = BackendManager(Settings(mode="prior", calibration="shipped"))
     with pytest.raises(LookupError, match=r"no rehearsal of test_op on torch: there are .*toeplitz on torch"):
         manager.warm_up([WORK])
+
+
+@pytest.mark.parametrize("shape", [(4, 300), (2, 3, 70), (2, 300, 5)])
+@pytest.mark.parametrize("name", ["torch/dense", "torch/chunked_scan", "torch/fft"])
+def test_a_rehearsal_runs_a_kernel_in_both_directions(name: str, shape: tuple[int, ...]) -> None:
+    (kernel,) = (each for each in kernels("toeplitz", "torch") if each.name == name)
+    manager = BackendManager(
+        Settings(force_backend="torch", force_algorithm=kernel.algorithm, mode="prior", calibration="shipped")
+    )
+    alpha = (0.2, 0.5, 0.9) if shape == (2, 3, 70) else 0.5
+    dim = -1 if shape[-1] > 5 else 1
+    site = manager.site("toeplitz", "torch", "test")
+    fnn.derivative(torch.zeros(shape, requires_grad=True), fnn.Caputo(alpha), dim=dim, manager=manager)
+    (asked,) = {plan.workload for each in manager.sites() for plan in each.plans()}
+    assert asked.needs_gradient
+    rehearsals.rehearsal("toeplitz", "torch")(manager.plan(asked))
+    assert site.plans() == ()
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from hpfracc_nn.solvers import Exponentials, Full, fdeint
 from tests.torch_cases import KERNELS
 
 pytestmark = pytest.mark.gpu
-CUDA = [kernel for kernel in KERNELS if kernel.backend == "cuda"]
+CUDA = [kernel for kernel in KERNELS if kernel.backend == "cuda" and not kernel.offloads]
 SHAPES = {"chunked_scan": (64, 3000), "dense": (64, 300), "recurrence": (4, 3000, 64)}
 every_kernel = pytest.mark.parametrize("kernel", CUDA, ids=lambda kernel: kernel.name)
 

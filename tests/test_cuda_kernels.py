@@ -10,6 +10,8 @@ import torch
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_product
+from hpfracc_nn.fractional.torch.operator import apply
+from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.selection import Kernel, kernels
 from hpfracc_nn.solvers import Exponentials, Full, fdeint
 from hpfracc_nn.training.torch.optimizers.kernels import cuda_mix
@@ -26,7 +28,9 @@ from tests.test_torch_kernels import (
 )
 from tests.torch_cases import KERNELS, Forced, Tally, alphas_of, every_scheme
 
-CUDA = {kernel.algorithm: Forced(kernel, "cpu") for kernel in KERNELS if kernel.backend == "cuda"}
+CUDA = {
+    kernel.algorithm: Forced(kernel, "cpu") for kernel in KERNELS if kernel.backend == "cuda" and not kernel.offloads
+}
 MANY = 64  # processors of a device on which signals are cut into segments
 pytestmark = [needs_compiler, pytest.mark.usefixtures("poison", "emulated")]
 every_algorithm = pytest.mark.parametrize("algorithm", sorted(CUDA))
@@ -198,6 +202,23 @@ def test_a_solvers_history_adds_up_the_same_past(width: int, alpha: float | tupl
         *(torch.autograd.grad(ys.square().sum(), y0)[0] for ys in (found, wanted)), rtol=1e-10, atol=1e-10
     )
     assert kernel.calls["run"]
+
+
+@pytest.mark.slow
+@every_algorithm
+@pytest.mark.parametrize("n", [10, 40, 300])
+def test_a_rehearsal_compiles_what_a_call_needs(emulated: Emulated, algorithm: str, n: int) -> None:  # noqa: F811
+    forced = CUDA[algorithm]
+    shape, dim = shape_for(algorithm, 3, n)
+    manager = manager_for(forced.kernel)
+    x = forced.random(*shape).requires_grad_()
+    apply("test", x, Caputo(0.5), 0.5, dim, manager).sum().backward()
+    needed = set(emulated.sources)
+    emulated.sources.clear()
+    (asked,) = {plan.workload for site in manager.sites() for plan in site.plans()}
+    rehearse(manager.plan(asked))
+    assert emulated.sources == needed
+    assert needed == set(emulated.asked)
 
 
 def kernel_of(op: str) -> Kernel:

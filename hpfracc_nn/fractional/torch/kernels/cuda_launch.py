@@ -124,10 +124,10 @@ def missing() -> str | None:
 
 def refusal(workload: Workload) -> str | None:
     """Return why no CUDA kernel can take a workload here, or None."""
+    if _has_driver() and not workload.device.startswith("cuda"):  # no package would help
+        return f"it computes on a CUDA device and the data lie on {workload.device}"
     if (found := missing()) is not None:
         return found
-    if not workload.device.startswith("cuda"):
-        return f"it computes on a CUDA device and the data lie on {workload.device}"
     if (torch.device(workload.device).index or 0) >= torch.cuda.device_count():
         return f"torch sees {torch.cuda.device_count()} CUDA devices, and {workload.device} is none of them"
     if workload.dtype not in C_TYPES:
