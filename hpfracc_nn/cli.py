@@ -35,7 +35,11 @@ EXTRAS = {
 }
 PACKAGES = ("numpy", "scipy", "torch", "lightning", "numba", "jax", "cupy")
 OP = "toeplitz"
-ROOMS = {"numpy": "hpfracc_nn.fractional.numpy.operator", "torch": "hpfracc_nn.fractional.torch.operator"}
+ROOMS = {
+    "numpy": "hpfracc_nn.fractional.numpy.operator",
+    "torch": "hpfracc_nn.fractional.torch.operator",
+    "jax": "hpfracc_nn.fractional.jax.operator",
+}
 FIGURE = "forecast.png"
 TYPICAL = (32, 1024)  # rows and n that `info` asks the kernels about
 

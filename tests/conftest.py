@@ -3,22 +3,32 @@
 import importlib.util
 import math
 import os
+import pathlib
 import shutil
 
 import pytest
 
 from hpfracc_nn.selection import learning
+from tests.frameworks import is_there, needed
 
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
 # is made to learn, and nothing is read from or written to the user's cache.
 os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
 os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
+# JAX reads it once: four devices, over which batches are sharded.
+os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 
 
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions take real time where the times of calls are made up: the one is not held against the other."""
     monkeypatch.setattr(learning, "FREE", math.inf)
+
+
+def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:
+    """Leave out what needs a framework that is not installed: each is an extra of its own."""
+    is_module = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    return True if is_module and not all(map(is_there, needed(collection_path))) else None
 
 
 def has_cuda() -> bool:

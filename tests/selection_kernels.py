@@ -21,6 +21,7 @@ WORK = Workload("test_op", "torch", rows=4, n=100)
 
 class FakeProbe:
     framework = "torch"
+    waits_to_be_asked = False
 
     def __init__(self):
         self.asked = []

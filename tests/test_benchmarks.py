@@ -130,6 +130,7 @@ def test_a_budget_ends_the_rounds_after_three(load):
 
 
 @pytest.mark.parametrize(("shape", "dim"), [((2, 40), -1), pytest.param((2, 40, 3), 1, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_cell_has_both_definitions(load, shape, dim):
     cells, calls = load("cells"), load("calls")
     records = cells.forward_cell(calls.signals(*shape), 1, dim, budget=0)
@@ -235,6 +236,7 @@ def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(
     ]
 
 
+@pytest.mark.slow
 def test_the_chart_is_drawn(load, tmp_path):
     pytest.importorskip("matplotlib")
     grid, plot, cells, calls = (load(name) for name in ("grid", "plot", "cells", "calls"))
@@ -402,6 +404,7 @@ def test_the_loops_of_the_stochastic_benchmark_are_the_same_solves(load):
         torch.testing.assert_close(sde.lift(equation, n, 4, drawn()), volterra, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_operators_at_any_times_are_timed_beside_equal_steps(load):
     nonuniform = load("nonuniform")
     table = nonuniform.empty()

@@ -185,6 +185,7 @@ def test_the_gradient_in_alpha_is_that_of_the_dense_matrix(kind: type[Definition
 
 
 @only_the_first_of_each_kind_is_fast()
+@pytest.mark.slow
 def test_first_and_second_gradients_meet_finite_differences(kind: type[Definition], options: dict) -> None:
     x = torch.as_tensor(X[:16]).requires_grad_()
     alpha = torch.tensor(0.6, dtype=torch.float64, requires_grad=True)
@@ -197,6 +198,7 @@ def test_first_and_second_gradients_meet_finite_differences(kind: type[Definitio
 
 
 @every_new_case
+@pytest.mark.slow
 def test_tables_give_the_weights_of_the_formula(kind: type[Definition], options: dict) -> None:
     alpha = torch.tensor([1e-6, 0.02, 0.37, 0.8, 1 - 1e-6], dtype=torch.float64)
     for n in (100, 3000):

@@ -37,6 +37,7 @@ def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, interpretatio
 
 @pytest.mark.parametrize("history", ["auto", "full", "fft", Exponentials(1e-3), Window(9)], ids=str)
 @pytest.mark.parametrize("weights", VOLTERRA_WEIGHTS)
+@pytest.mark.slow
 def test_it_is_for_every_kind_of_weights_and_history(weights, history):
     options = {"alpha": 0.7, "weights": weights, "history": history, "n_steps": 130}
     assert_same(gradients(Network(), True, **options), gradients(Network(), False, **options))

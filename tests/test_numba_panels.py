@@ -94,6 +94,7 @@ class Numbers:
 
 @every_precision
 @every_shape
+@pytest.mark.slow
 def test_a_panel_is_two_products_and_an_added_one_is_one_more(dtype: type, rows: int, parts: int) -> None:
     make = Numbers(dtype, parts)
     for first, second in ((16, 24), (0, 8), (5, 0), (0, 0)):

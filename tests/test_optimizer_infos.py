@@ -125,6 +125,7 @@ def test_foreach_equals_the_loop(info):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @with_fused
+@pytest.mark.slow
 def test_fused_equals_the_loop(info, dtype):
     if dtype.itemsize == 2 and "caputo" in info.name:
         pytest.skip("a power of the last step's length magnifies its rounding")
@@ -152,6 +153,7 @@ def test_parameters_of_several_dtypes_in_one_optimizer(info):
 
 
 @every_info
+@pytest.mark.slow
 def test_groups_have_options_of_their_own(info):
     for options in inputs(info):
         params, closure_of = linear()

@@ -162,6 +162,7 @@ def test_exponentials_follow_the_tempered_power_law_as_documented():
 
 @pytest.mark.parametrize("alpha", [0.3, pytest.param(0.6, marks=pytest.mark.slow), 0.9])
 @every_average
+@pytest.mark.slow
 def test_every_alpha_reaches_the_minimiser_of_a_convex_quadratic(alpha, options):
     """The difference's weights have a small sum and take larger steps; the exponentials' a long delay, and smaller."""
     lr, steps = {"difference": (0.2, 2000), "exponentials": (0.02, 2000)}.get(list(options.values())[-1], (0.05, 700))

@@ -506,11 +506,13 @@ def test_clear_removes_this_machines_files_or_all(file):
 
 
 @forks
+@pytest.mark.slow
 def test_eight_processes_with_fifty_writes_each_lose_nothing(tmp_path):
     assert writers("storm", tmp_path) == 8 * 50
 
 
 @forks
+@pytest.mark.slow
 def test_without_the_lock_the_same_writers_lose_some(tmp_path):
     assert writers("storm_without_lock", tmp_path) < 8 * 20
 

@@ -42,6 +42,7 @@ def _name(options):
 
 @pytest.mark.parametrize("alpha", [0.3, pytest.param(1.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("options", CASES, ids=_name)
+@pytest.mark.slow
 def test_they_are_the_columns_of_the_jacobian_that_the_adjoint_has_the_rows_of(options, alpha):
     options = {"history": "full", **options}
     f, chosen = options.pop("f", right), {"mesh": "uniform", **options}

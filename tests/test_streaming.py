@@ -96,6 +96,7 @@ def assert_ten_thousand_steps_are_the_whole_series(definition: Definition, chann
     [RiemannLiouville([0.1, 0.5, 0.9]), GrunwaldLetnikov([-0.9, -0.5, 0.2]), RiemannLiouvilleIntegral([0.3, 0.7, 1])],
     ids=lambda definition: type(definition).__name__,
 )
+@pytest.mark.slow
 def test_ten_thousand_steps_are_the_whole_series(definition: Definition) -> None:
     assert_ten_thousand_steps_are_the_whole_series(definition, 3)
 

@@ -102,6 +102,7 @@ def test_a_learned_order_keeps_five_digits_in_the_plans_picked(kind: Any, alpha:
 
 @every_kernel
 @every_length
+@pytest.mark.slow
 def test_a_learned_order_keeps_five_digits_in_every_kernel(kernel: Kernel, n: int) -> None:
     skip_unfit(kernel, n)
     # A transform's rounding grows with n: 1.3e-5 for rough data at 65536 and alpha 0.1.

@@ -75,6 +75,7 @@ def checked(
 @every_definition
 @every_interval
 @pytest.mark.parametrize("sizes", [SMALL, pytest.param(LARGE, marks=pytest.mark.slow)], ids=["small", "large"])
+@pytest.mark.slow
 def test_first_and_second_gradients_meet_finite_differences(
     forced: Forced, kind: type[Definition], bounds: tuple[float, float], sizes: tuple[int, ...]
 ) -> None:

@@ -29,6 +29,7 @@ def test_tensors_give_what_arrays_give(kind, scheme):
 
 @pytest.mark.parametrize("bounds", [(0, 1), (1, 2)])
 @every_scheme
+@pytest.mark.slow
 def test_gradients_of_first_and_second_order(kind, scheme, bounds):
     if kind is RiemannLiouvilleIntegral and bounds == (1, 2):
         pytest.skip("from order 1 on it has no inverse")

@@ -140,6 +140,7 @@ CHANNELS = [
 @every_kernel_always
 @pytest.mark.parametrize("learned", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(("alpha", "shape", "dim"), CHANNELS)
+@pytest.mark.slow
 def test_every_channel_has_its_own_order(
     forced: Forced, alpha: tuple, shape: tuple[int, ...], dim: int, learned: bool
 ) -> None:

@@ -50,6 +50,7 @@ def test_tensors_give_what_arrays_give(kind, scheme, kernel):
 @pytest.mark.parametrize("bounds", [(0, 1), (1, 2)])
 @every_kernel
 @every_scheme
+@pytest.mark.slow
 def test_gradients_of_first_and_second_order(kind, scheme, kernel, bounds):
     if kind is RiemannLiouvilleIntegral and bounds == (1, 2) and kernel.algorithm != "dense":
         pytest.skip("above order 1 an integral's memory grows")

@@ -171,6 +171,7 @@ def test_noncontiguous_samples_give_the_same(forced: Forced, learned: bool) -> N
     ],
     ids=str,
 )
+@pytest.mark.slow
 def test_every_dtype_agrees_with_float64(forced: Forced, learned: bool, dtype: torch.dtype, tolerance: float) -> None:
     for info, sample in every_sample(forced, learned, dtype):
         wide = sample.transform(lambda t: t.detach().double().requires_grad_() if isinstance(t, Tensor) else t)

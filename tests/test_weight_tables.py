@@ -143,6 +143,7 @@ def test_slopes_are_differentiable_where_gradients_are_on(tabulated: bool) -> No
 
 @every_case
 @pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.slow
 def test_boundary_columns_and_their_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
@@ -166,6 +167,7 @@ def response(form: ChunkForm, n: int, at: int) -> Tensor:
 
 @every_case
 @pytest.mark.parametrize("n", [10, *(pytest.param(n, marks=pytest.mark.slow) for n in (64, 1000, 20000))])
+@pytest.mark.slow
 def test_chunk_forms_and_their_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:

@@ -66,8 +66,8 @@ def _measured(places: Sequence[tuple[str, str, str]], rounds: int) -> dict[Place
     """Measure the places in turn, `rounds` times, with a progress bar."""
     found: dict[Place, list[Rates]] = {}
     for place in _with_progress([place for _ in range(rounds) for place in places]):
-        machine = Machine()  # a new one knows nothing, and so it measures
-        machine.rates(*place)
+        machine = Machine()
+        machine.calibrate(*place)
         for where, rates in machine.calibrated().items():
             found.setdefault(where, []).append(rates)
     return {where: _fastest(rates) for where, rates in found.items()}

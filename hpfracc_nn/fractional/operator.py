@@ -24,7 +24,7 @@ from hpfracc_nn.selection import BackendManager, Plan, default_manager
 
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
-_ROOMS = ("numpy", "torch")
+_ROOMS = ("numpy", "torch", "jax")
 # Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
 _rooms: dict[str, Any] = {}
 _rooms_at_times: dict[str, Any] = {}
@@ -236,6 +236,10 @@ def _room(framework: str) -> Any:
     if framework == "torch":
         import hpfracc_nn.fractional.nonuniform.torch.operator as at_times
         import hpfracc_nn.fractional.torch.operator as room
+    elif framework == "jax":
+        import hpfracc_nn.fractional.jax.operator as room
+
+        at_times = None
     else:
         import hpfracc_nn.fractional.nonuniform.numpy.operator as at_times
         import hpfracc_nn.fractional.numpy.operator as room
@@ -263,7 +267,7 @@ def placed(owner: str, name: str, x: Samples, manager: BackendManager | None = N
     framework = _frameworks.get(type(x)) or framework_of(type(x))
     if framework not in _ROOMS:
         raise TypeError(
-            f"{owner}({name} of type {type_name(x)}): needs a NumPy array or a torch tensor; "
+            f"{owner}({name} of type {type_name(x)}): needs a NumPy array, a torch tensor or a JAX array; "
             f"pass numpy.asarray({name}) where no gradient is needed."
         )
     return (_as_array(owner, name, x) if framework == "numpy" else x), framework

@@ -86,7 +86,8 @@ class Machine:
         """Return the rates for what `dtype` is computed in: half precision runs in float32.
 
         The first question about a framework, device and number of threads takes the milliseconds of
-        its calibration, unless they were restored; the answer is kept as long as the process lives.
+        its calibration, unless they were restored; the answer is kept as long as the process lives. A framework whose
+        calibration compiles is not measured unasked (`calibrate`): until then its rates are those that are shipped.
 
         Raises:
             LookupError: The framework has no probe.
@@ -98,9 +99,23 @@ class Machine:
         place = Place(framework, device, computed, asked.threads())
         with self._lock:  # two calibrations at once would measure each other
             found = self._measured.get(place) or self._restored.get(place)
+            if found is None and asked.waits_to_be_asked:
+                return _shipped(device, computed)
             if found is None:
                 found = self._measured[place] = asked.calibrate(device, computed)
             return found
+
+    def calibrate(self, framework: str, device: str, dtype: str) -> Rates:
+        """Measure the rates for what `dtype` is computed in, now, and keep them.
+
+        Raises:
+            LookupError: The framework has no probe.
+        """
+        asked, computed = probe(framework), computed_in(dtype)
+        place = Place(framework, device, computed, asked.threads())
+        with self._lock:
+            found = self._measured[place] = asked.calibrate(device, computed)
+        return found
 
     def basis(self, place: Place, calibration: Calibration) -> str:
         """Return a text that is another one where estimates at `place` are: they rest on other rates. Nothing is timed.

@@ -11,6 +11,7 @@ class Probe(Protocol):
     """Answers for one framework; registered by its room, like the kernels."""
 
     framework: str
+    waits_to_be_asked: bool  # whether `calibrate` compiles, and runs only where a user asks for it
 
     def threads(self) -> int:
         """Return how many threads one of its calls may use."""

@@ -103,6 +103,31 @@ class Site:
             plan = self._ask(key, describe)
         return self.again(plan)
 
+    def pick_traced(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
+        """Return the plan for `key` that is believed to be the best, never one on trial, and count one consultation.
+
+        For calls that are traced, whose times nobody sees: what is compiled would keep a kernel that was only tried. It
+        takes the manager's lock. Arguments and exceptions are those of `pick`.
+        """
+        manager, started = self.manager, time.perf_counter()
+        with manager.lock:
+            if self._epoch != manager.epoch or len(self._plans) >= MOST_PLANS:
+                self._let_go()
+                self._epoch = manager.epoch
+            plan = self._plans.get(key)
+            fresh = manager.plan(self._described(describe) if plan is None else plan.workload)
+            if plan is None or plan.kernel is not fresh.kernel:
+                before, plan = plan, self._others.pop((key, fresh.kernel.name), None) or fresh.twin()
+                if before is not None:
+                    self._others[key, before.kernel.name] = before
+                    plan.switches += 1
+                self._plans[key] = plan
+                manager.chosen(self, before, plan, fresh.reason, time.perf_counter() - started)
+            plan.renew(fresh)
+            plan.forwards += 1
+        manager.tell()
+        return plan
+
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans since the last change of settings, in the order they were first asked for."""
         with self.manager.lock:

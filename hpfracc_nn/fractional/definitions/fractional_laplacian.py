@@ -83,6 +83,10 @@ class FractionalLaplacian(Multiplier):
         moment = c * alpha * dt * length ** (-2 - alpha) * (ahead_next - behind_next)
         return mass, moment
 
+    @property
+    def interval(self) -> tuple[float, float]:
+        return (0.0, 2.0) if self.space == "line" else super().interval
+
     def check(self, alpha: float) -> None:
         super().check(alpha)
         if self.space == "line" and not 0 <= alpha <= 2:

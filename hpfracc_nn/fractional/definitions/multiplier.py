@@ -6,11 +6,27 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
 
 from hpfracc_nn.fractional.definitions.definition import Alpha
 from hpfracc_nn.fractional.definitions.reading import flat, read_fixed
 from hpfracc_nn.fractional.namespace import Array, Namespace
+
+
+class Factors(NamedTuple):
+    """What stands for a multiplier on a grid.
+
+    Attributes:
+        real: Real part of the symbol on the half spectrum, [*c, *half of sizes].
+        imaginary: Its imaginary part, or None.
+        images: See `Multiplier.images`.
+    """
+
+    real: Array
+    imaginary: Array | None
+    images: tuple[Array, Array] | None
 
 
 @dataclass(frozen=True)
@@ -43,6 +59,11 @@ class Multiplier(ABC):
         return type(self).__name__
 
     @property
+    def interval(self) -> tuple[float, float]:
+        """Where an order may lie."""
+        return -math.inf, math.inf
+
+    @property
     def is_fixed(self) -> bool:
         """Whether alpha is a number or numbers, and not a framework's tensor."""
         return isinstance(self.alpha, float | tuple)
@@ -62,6 +83,22 @@ class Multiplier(ABC):
             omega: Angular frequencies of each axis, shaped to broadcast; those of the last are not negative.
             xp: Their namespace.
         """
+
+    def on_grid(self, alpha: Array, sizes: Sequence[int], steps: Sequence[float], xp: Namespace) -> Factors:
+        """Return the factors of the half spectrum of so many samples on each axis, in float64.
+
+        Args:
+            alpha: [*c].
+            sizes: Samples on each transformed axis.
+            steps: Their spacing.
+            xp: The namespace of alpha.
+        """
+        alpha = alpha.reshape(*alpha.shape, *(1,) * len(sizes))
+        omega = []
+        for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
+            frequencies = (np.fft.rfftfreq if axis == len(sizes) - 1 else np.fft.fftfreq)(n, step)
+            omega.append(xp.constant(2 * math.pi * frequencies.reshape(-1, *(1,) * (len(sizes) - 1 - axis)), alpha))
+        return Factors(*self.symbol(alpha, omega, xp), self.images(alpha, sizes[-1], steps[-1], xp))
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
         """Return columns [*c, n] that, times the sum and the first moment of x, take periodic images out; or None."""

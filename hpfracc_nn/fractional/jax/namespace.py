@@ -28,10 +28,12 @@ class JaxNamespace:
     abs = staticmethod(jnp.abs)
     angle = staticmethod(jnp.angle)
     polygamma = staticmethod(special.polygamma)
-    where = staticmethod(jnp.where)
 
     def asarray(self, value: Any) -> Array:
         return jnp.asarray(value, dtype=widest())
+
+    def where(self, condition: Array, x: Any, y: Any) -> Array:
+        return jnp.where(condition, x, y)
 
     def constant(self, values: np.ndarray, like: Array) -> Array:
         found = jnp.asarray(values)
@@ -77,4 +79,4 @@ JAX = JaxNamespace()
 
 def widest() -> Any:
     """Return float64 where 64 bit types are enabled here and now, else float32."""
-    return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32
+    return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]

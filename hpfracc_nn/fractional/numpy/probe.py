@@ -22,6 +22,7 @@ class NumpyProbe:
     """Answers for NumPy and SciPy."""
 
     framework = "numpy"
+    waits_to_be_asked = False
 
     def threads(self) -> int:
         """One: `scipy.fft` runs on one unless told otherwise, and what BLAS uses cannot be asked of NumPy."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy.fft import fftfreq, irfftn, rfftfreq, rfftn
+from scipy.fft import irfftn, rfftn
 
 from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Multiplier
@@ -61,14 +60,6 @@ def apply(
 def _factors(
     definition: Multiplier, sizes: Sequence[int], steps: Sequence[float], dtype: np.dtype, charge: Charge
 ) -> Factors:
-    alpha = NUMPY.asarray(definition.alpha)
-    alpha = alpha.reshape(*alpha.shape, *(1,) * len(sizes))
-    omega = []
-    for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
-        is_last = axis == len(sizes) - 1
-        found = 2 * math.pi * (rfftfreq if is_last else fftfreq)(n, step)
-        omega.append(found.reshape(-1, *(1,) * (len(sizes) - 1 - axis)))
-    real, imaginary = definition.symbol(alpha, omega, NUMPY)
+    real, imaginary, images = definition.on_grid(NUMPY.asarray(definition.alpha), sizes, steps, NUMPY)
     symbol = real.astype(dtype) if imaginary is None else (real + 1j * imaginary).astype(np.result_type(dtype, 1j))
-    images = definition.images(alpha, sizes[-1], steps[-1], NUMPY)
     return charge(symbol), None if images is None else charge(tuple(column.astype(dtype) for column in images))

@@ -167,6 +167,12 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
     return _accepted(wanted if is_fixed else family(wanted), is_fixed, length, precision)
 
 
+def exponentials_over(bounded: Definition, n: int, precision: str) -> Nodes | None:
+    """Return the same for all orders between the bounds of a definition, whatever its own are; see `family`."""
+    wanted = bounded.approximated
+    return None if wanted is None else _accepted(family(wanted), False, node_length(n), precision)
+
+
 def tolerance(n: int, precision: str) -> float:
     """Return the relative error per weight that is accepted on `n` samples."""
     return TOLERANCES[precision] * max(1.0, n / 65536)

@@ -10,7 +10,6 @@ from hpfracc_nn.fractional.framework import framework_of, type_name
 
 Array = Any  # an array of any framework, a number, or what NumPy makes an array of
 
-_ROOMS = ("numpy", "torch")
 _rooms: dict[str, Any] = {}
 
 
@@ -25,8 +24,9 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
     where E grows like exp(z**(1/alpha)). First and second derivatives are right to 1e-9 in the same sense. A point
     costs 39 complex divisions, 77 for complex `z`, and twice as many exponentials where alpha or beta is an array.
 
-    Torch tensors are differentiable in z, alpha and beta to any order, in reverse and forward mode and under
-    torch.func; half and single precision are computed in double.
+    Torch tensors and JAX arrays are differentiable in z, alpha and beta to any order, in reverse and forward mode and
+    under the transforms of torch.func and JAX; half and single precision are computed in double, in JAX also where the
+    process has not enabled 64 bit types.
 
     Args:
         z: Real or complex; broadcasts with alpha and beta. Overflow gives inf.
@@ -35,9 +35,9 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
         derivative: Orders of the partial derivatives in z, alpha and beta.
 
     Returns:
-        Real for real `z`, else complex; floating, of the dtype that NumPy or torch promotes the arguments to. A torch
-        tensor if any argument is one; then an alpha or beta outside its range gives NaN, unless it is a number: a check
-        would wait for the device.
+        Real for real `z`, else complex; floating, of the dtype that the framework promotes the arguments to. A torch
+        tensor or JAX array if any argument is one; then an alpha or beta that is one too and outside its range gives
+        NaN: a check would wait for the device.
 
     Raises:
         TypeError: An argument is not a number or an array of a supported framework, or alpha or beta is complex.
@@ -64,7 +64,8 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
     Order 0 is the identity, 1 the unitary FFT, 2 the reversal, and the period is 4: these hold exactly for every n. For
     every order the transform is unitary and maps the k-th Hermite function to exp(-i pi k order / 2) times itself. It
     is the FFT of the nearest whole order and, for the rest, three chirps and two FFTs: O(n log n). The chirps of an
-    order that is a number are kept; an order in a tensor, whose value is not looked at, takes two more FFTs.
+    order that is a number are kept; an order in a tensor or JAX array, whose value is not looked at, takes two more
+    FFTs.
 
     Unitarity is exact for every signal; additivity in the order, and the eigenvalues above, hold to the share of the
     signal that lies outside the disc of radius 0.92 sqrt(n) / 2 in the plane of time and frequency (one sample is
@@ -73,7 +74,7 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
     Args:
         x: Real or complex samples, shape [..., n, ...].
         order: Real, any value; a number, or an array that broadcasts over the axes of `x` other than `dim`. A torch
-            tensor is differentiable.
+            tensor or JAX array is differentiable.
         dim: The axis that is transformed.
         centred: Where time and frequency zero are: at index 0, as in numpy.fft and torch.fft, or at index n // 2.
 
@@ -96,15 +97,12 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
 
 
 def _room_of(owner: str, **arguments: Array) -> Any:
-    """Return the module that takes these arguments: torch's if any is a tensor."""
-    frameworks = {name: framework_of(type(value)) for name, value in arguments.items()}
-    for name, framework in frameworks.items():
-        if framework not in _ROOMS:
-            raise TypeError(
-                f"{owner}({name} of type {type_name(arguments[name])}): needs a number, a NumPy array or a torch "
-                f"tensor; pass numpy.asarray({name}) where no gradient is needed."
-            )
-    framework = "torch" if "torch" in frameworks.values() else "numpy"
+    """Return the module that takes these arguments: torch's if any is a tensor, JAX's if any is one of its arrays."""
+    names = {framework_of(type(value)): name for name, value in arguments.items()}
+    if "torch" in names and "jax" in names:
+        given = ", ".join(f"{names[each]} of type {type_name(arguments[names[each]])}" for each in ("torch", "jax"))
+        raise TypeError(f"{owner}({given}): needs arrays of one framework; convert one of the two.")
+    framework = next((each for each in ("torch", "jax") if each in names), "numpy")
     return _rooms.get(framework) or _room(framework)
 
 
@@ -112,6 +110,8 @@ def _room(framework: str) -> Any:
     room: Any
     if framework == "torch":
         import hpfracc_nn.fractional.torch.special as room
+    elif framework == "jax":
+        import hpfracc_nn.fractional.jax.special as room
     else:
         import hpfracc_nn.fractional.numpy.special as room
     _rooms[framework] = room

@@ -120,6 +120,7 @@ class TorchProbe:
     """See `selection.probe.Probe`."""
 
     framework = "torch"
+    waits_to_be_asked = False
 
     def threads(self) -> int:
         return torch.get_num_threads()

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional import multiplier_costs as costs
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol
-from hpfracc_nn.selection import Cost, Kernel, Workload, register
+from hpfracc_nn.selection import Kernel, Workload, register
 
 
 def prepare(symbol: Symbol, workload: Workload | None = None) -> Tensor:
@@ -24,23 +23,4 @@ def adjoint(values: Tensor, g: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return run(values.conj() if values.is_complex() else values, g, sizes)
 
 
-def cost(workload: Workload) -> Cost:
-    return transforms(workload, 1 + workload.needs_gradient + workload.learns_weights)
-
-
-def transforms(workload: Workload, passes: int) -> Cost:
-    """Return the cost of as many pairs of transforms: a product, its adjoint, or the gradient in the factors."""
-    samples = workload.samples
-    return Cost(
-        flops={"fft": 5.0 * passes * samples * math.log2(max(2, workload.n)), "elementwise": float(passes * samples)},
-        bytes=passes * 6.0 * workload.bytes,  # two transforms, each read and written, and a product between them
-        launches=passes * 3,
-        workspace=2.0 * workload.bytes,
-    )
-
-
-def saves(workload: Workload) -> float:
-    return float(workload.bytes if workload.learns_weights else 0)
-
-
-register(Kernel(OP, "torch", "torch", "fft", run, adjoint, prepare, cost, saves=saves))
+register(Kernel(OP, "torch", "torch", "fft", run, adjoint, prepare, costs.fft, saves=costs.saves))

@@ -47,61 +47,22 @@ def _operands(form: ChunkForm) -> tuple[Array, ...]:
 
 
 def _product(x: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array]:
-    return (_apply(x, near, into[None], far, decay, reverse=False),)
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.chunked(x, near, into, far, _powers(x, near, decay)),)
 
 
 def _transpose(g: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array]:
-    return (_apply(g, near.mT, far.mT, into.T[None], decay, reverse=True),)
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.chunked_transpose(g, near, into, far, _powers(g, near, decay)),)
 
 
-def _apply(x: Array, near: Array, into: Array, out_of: Array, decay: Array, reverse: bool) -> Array:
-    data = _in_chunks(x, near.shape[-1])
-    y = _multiply(data, near)
-    if data.shape[2] > 1:
-        y += _multiply(_states(data, into, decay, reverse), out_of)
-    return y.reshape(x.shape)
+def _powers(x: Array, near: Array, decay: Array) -> list[Array]:
+    """Those that a scan over the chunks takes, in float64."""
+    from hpfracc_nn.fractional.jax import products
 
-
-def _in_chunks(x: Array, length: int) -> Array:
-    batch, channels, n, width = x.shape
-    return x.reshape(batch, channels, n // length, length, width)
-
-
-def _multiply(data: Array, matrix: Array) -> Array:
-    """Multiply the chunks [batch, channels, chunks, L, width] by one matrix for all or for each channel, [.., L, K]."""
-    from jax import lax
-    from jax import numpy as jnp
-
-    *outer, length, width = data.shape
-    if width == 1 and matrix.shape[0] == 1:  # one large product, which XLA does not make of it by itself
-        rows = jnp.matmul(data.reshape(-1, length), matrix[0], precision=lax.Precision.HIGHEST)
-        return rows.reshape(*outer, matrix.shape[2], 1)
-    return jnp.einsum("bcmlw,clk->bcmkw", data, matrix, precision=lax.Precision.HIGHEST)
-
-
-def _states(data: Array, into: Array, decay: Array, reverse: bool) -> Array:
-    """Return the state before each chunk, or with `reverse` after it; the scan is float64."""
-    added = _multiply(data, into).astype(decay.dtype)
-    before = _scan(added[:, :, ::-1] if reverse else added, decay)
-    return (before[:, :, ::-1] if reverse else before).astype(data.dtype)
-
-
-def _scan(added: Array, decay: Array) -> Array:
-    """Exclusive scan along axis 2 of [batch, channels, chunks, K, width]: over pairs of chunks, then inside a pair.
-
-    Every step decays alike, so lax.associative_scan, which carries the decays along, does twice the work.
-    """
-    from jax import numpy as jnp
-
-    *outer, count, k, width = added.shape
-    if count == 1:
-        return jnp.zeros_like(added)
-    factor = decay.reshape(1, 1, 1, k, 1)
-    pairs = jnp.pad(added, ((0, 0), (0, 0), (0, count % 2), (0, 0), (0, 0))).reshape(*outer, -1, 2, k, width)
-    first, second = pairs[:, :, :, 0], pairs[:, :, :, 1]
-    before = _scan(factor * first + second, decay * decay)
-    both = jnp.stack([before, factor * before + first], axis=3)
-    return both.reshape(*outer, -1, k, width)[:, :, :count]
+    return products.squares(decay, max(1, products.doublings(x.shape[2] // near.shape[-1])))
 
 
 _OPERATIONS = 30  # of one state in the scan and its conversions, measured on one core

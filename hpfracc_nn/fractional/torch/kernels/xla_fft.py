@@ -50,32 +50,19 @@ def _spectrum(column: Array) -> tuple[Array]:
     from jax import numpy as jnp
 
     dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
-    return (_transformed(column.astype(jnp.float64)).astype(dtype),)
-
-
-def _transformed(x: Array) -> Array:
-    """The transform along axis 2, zero-padded to twice the length: nothing wraps round."""
-    from jax import numpy as jnp
-
-    return jnp.fft.rfft(x, 2 * x.shape[2], axis=2)
+    return (jnp.fft.rfft(column.astype(jnp.float64), 2 * column.shape[2], axis=2).astype(dtype),)
 
 
 def _product(x: Array, spectrum: Array) -> tuple[Array]:
-    return (_filter(x, spectrum),)
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.filtered(x, spectrum, 2 * x.shape[2]),)
 
 
 def _transpose(g: Array, spectrum: Array) -> tuple[Array]:
-    return (_filter(g, spectrum.conj()),)
+    from hpfracc_nn.fractional.jax import products
 
-
-def _filter(x: Array, spectrum: Array) -> Array:
-    return _back(_transformed(x) * spectrum, x.shape[2])
-
-
-def _back(spectrum: Array, n: int) -> Array:
-    from jax import numpy as jnp
-
-    return jnp.fft.irfft(spectrum, 2 * n, axis=2)[:, :, :n]
+    return (products.filtered(g, spectrum.conj(), 2 * g.shape[2]),)
 
 
 def cost(workload: Workload) -> Cost:

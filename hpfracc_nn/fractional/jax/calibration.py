@@ -1,0 +1,106 @@
+"""An explicit calibration: every kernel is compiled and timed, and the manager learns which is the fastest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Caputo, Definition, family
+from hpfracc_nn.fractional.jax.operator import Call, computed
+from hpfracc_nn.fractional.jax.orders import alpha_shape
+from hpfracc_nn.fractional.layout import layout_of
+from hpfracc_nn.selection import BackendManager, Direction, Measurement, Plan, default_manager
+
+_LEAST = 0.02  # seconds, for which each kernel runs in each direction
+
+
+def calibrate(
+    shape: Sequence[int],
+    definition: Definition | None = None,
+    *,
+    dim: int = -1,
+    dtype: Any = "float32",
+    learns_alpha: bool = False,
+    manager: BackendManager | None = None,
+) -> list[Measurement]:
+    """Time every kernel on data of this shape, forward and backward, and return what was measured.
+
+    Calls of JAX are traced, and tell the manager no times: without a calibration its plans follow from an estimate, or
+    from what was saved by a calibration before. What was traced already keeps its kernel. It takes about a second for
+    each kernel, most of it compilation.
+
+    Args:
+        shape: Of the data, [..., n, ...].
+        definition: The operator, with a side "left"; None is Caputo(0.5).
+        dim: The time axis.
+        dtype: Of the data.
+        learns_alpha: Whether plans are for orders that are arrays; the gradient in them is timed too.
+        manager: Who learns; None is the process-wide BackendManager.
+
+    Returns:
+        The last measurement of each kernel in each direction, the fastest first.
+
+    Raises:
+        ValueError: `dim` is no axis of the shape, or alpha does not broadcast to its others.
+
+    Example:
+        >>> for measured in calibrate((256, 1024)):
+        ...     print(measured.kernel, measured.direction, measured.seconds)
+    """
+    definition = Caputo(0.5) if definition is None else definition
+    manager = default_manager() if manager is None else manager
+    shape = tuple(shape)
+    axis = errors.axis("calibrate", dim, len(shape))
+    layout = layout_of("calibrate", shape, axis, alpha_shape(definition))
+    is_traced = learns_alpha or not definition.is_fixed
+    call = Call(family(definition) if is_traced else definition, is_traced, 1.0, layout, jnp.dtype(dtype).name)
+    x = jnp.asarray(np.random.default_rng(0).standard_normal(shape), dtype)
+    alpha = jnp.full(alpha_shape(definition), sum(definition.interval) / 2, x.dtype) if is_traced else None
+    workload = call.workload()
+    found = []
+    for name in manager.predict(workload):
+        plan = manager.plan_with(name, "measured", workload)
+        found += _measured(manager, plan, call, x, alpha)
+    return sorted(found, key=lambda measured: (measured.direction, measured.seconds))
+
+
+def _measured(
+    manager: BackendManager, plan: Plan, call: Call, x: jax.Array, alpha: jax.Array | None
+) -> list[Measurement]:
+    def forward(x: jax.Array, alpha: jax.Array | None) -> jax.Array:
+        return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)
+
+    def backward(x: jax.Array, alpha: jax.Array | None) -> Any:
+        _, transposed = jax.vjp(forward, x, alpha)
+        return transposed(x)
+
+    both = _seconds(jax.jit(lambda x, alpha: (forward(x, alpha), backward(x, alpha))), x, alpha)
+    alone = _seconds(jax.jit(forward), x, alpha)
+    directions: dict[Direction, list[float]] = {
+        "forward": alone,
+        "backward": [max(0.0, each - min(alone)) for each in both],
+    }
+    for direction, times in directions.items():
+        for seconds in times:
+            manager.record(plan, seconds, direction)
+    return [
+        Measurement(plan.workload, plan.kernel.name, float(np.median(times)), direction)
+        for direction, times in directions.items()
+    ]
+
+
+def _seconds(function: Callable[..., Any], *given: Any) -> list[float]:
+    """Return the times of a few runs, after one that compiles."""
+    jax.block_until_ready(function(*given))
+    times: list[float] = []
+    while sum(times) < _LEAST or len(times) < 5:
+        start = time.perf_counter()
+        jax.block_until_ready(function(*given))
+        times.append(time.perf_counter() - start)
+    return times

@@ -1,0 +1,28 @@
+"""Which dtypes of JAX arrays the operators take, and what they compute them in."""
+
+from __future__ import annotations
+
+import jax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.jax.namespace import Array, widest
+
+_COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+def computed_in(owner: str, x: Array, definition: Definition | None = None) -> str:
+    """Return the dtype that `x` is computed in, or raise unless it is real and floating."""
+    if not isinstance(x, jax.Array):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a JAX array; pass jax.numpy.asarray(x).")
+    dtype = _COMPUTED_IN.get(x.dtype.name)
+    if dtype is None:
+        raise TypeError(
+            f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
+            + (
+                "take x.real and x.imag apart."
+                if jnp.issubdtype(x.dtype, jnp.complexfloating)
+                else "convert with x.astype(jax.numpy.float32)."
+            )
+        )
+    return jnp.dtype(widest()).name if definition is not None and definition.is_wide else dtype

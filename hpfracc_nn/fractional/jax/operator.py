@@ -1,0 +1,132 @@
+"""The operators on JAX arrays.
+
+A call is one pure function of the samples and of traced orders, compiled once for each shape, so that calls outside of
+`jax.jit` are fast too. Which kernel it contains is decided when it is called or traced, from shapes and dtypes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.jax import differences as diff
+from hpfracc_nn.fractional.jax import kernels, pytrees, spectral  # noqa: F401  registered on import; part of this room
+from hpfracc_nn.fractional.jax.dtypes import computed_in
+from hpfracc_nn.fractional.jax.linear import in_parts
+from hpfracc_nn.fractional.jax.namespace import Array, widest
+from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
+from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
+
+ARRAYS = (type(jnp.zeros(0)),)  # the classes that need no further look
+
+
+@dataclass(frozen=True)
+class Call:
+    """All of an operator's call that is static.
+
+    Attributes:
+        definition: The operator; of traced orders their family at its upper bound.
+        is_traced: Whether orders come as an array.
+        dt: Spacing of the samples.
+        layout: Of the samples' axes.
+        dtype: What is computed in, by name.
+    """
+
+    definition: Definition
+    is_traced: bool
+    dt: float
+    layout: Layout
+    dtype: str
+
+    def workload(self) -> Workload:
+        """Return what is asked of the manager: gradients may be wanted of whatever is traced."""
+        layout = self.layout
+        nodes = nodes_of(self.definition, layout.n, self.dt, np.dtype(self.dtype), self.is_traced)
+        return Workload(
+            op="toeplitz",
+            framework="jax",
+            device=device_name(),
+            dtype=self.dtype,
+            rows=layout.batch * layout.channels,
+            n=layout.n,
+            width=layout.width,
+            channels=layout.channels,
+            exponentials=0 if nodes is None else nodes.states,
+            needs_gradient=True,
+            learns_weights=self.is_traced,
+            threads=JaxProbe().threads(),
+        )
+
+
+def apply(owner: str, x: Array, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Array:
+    """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
+    site = (default_manager() if manager is None else manager).shared_site("toeplitz", "jax", "functions")
+    return apply_at(owner, x, definition, dt, dim, site)
+
+
+def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, site: Site) -> Array:
+    """Return the same with the plans of `site`."""
+    dt = errors.positive_step(owner, dt)
+    dtype = computed_in(owner, x, definition)
+    axis = errors.axis(owner, dim, x.ndim)
+    if definition.side != "left":
+        return _on_other_sides(x, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site))
+    alpha = None if definition.is_fixed else checked_alpha(owner, definition)
+    layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
+    if 0 in layout.canonical:
+        return x if alpha is None else x + 0 * alpha.sum().astype(x.dtype)
+    call = Call(definition if alpha is None else family(definition), alpha is not None, dt, layout, dtype)
+    plan = site.pick_traced(call, call.workload)
+    return carried_out(_TRACED, site, plan, call, x, alpha)  # type: ignore[no-any-return]
+
+
+def _on_other_sides(
+    x: Array, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
+) -> Array:
+    """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
+    left, backwards = definition.to_the_left, jnp.flip(x, axis)
+    if definition.side == "right":
+        return jnp.flip(on_left(backwards, left, axis), axis)
+    both = jnp.stack([x, backwards])
+    if definition.is_wide:
+        both = both.astype(widest())  # until they are added up, where large parts may cancel
+    from_left, from_right = on_left(both, left, axis + 1)
+    return ((from_left + jnp.flip(from_right, axis)) / 2).astype(x.dtype)
+
+
+@partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
+def computed(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
+    """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
+    layout = call.layout
+    ordered = x.astype(call.dtype)
+    if layout.order is not None:
+        ordered = ordered.transpose(layout.order)
+    data = ordered.reshape(layout.canonical)
+    orders = None if alpha is None else alpha.reshape(-1)
+    weights = Weights(call.definition, layout.n, call.dt, np.dtype(call.dtype), orders)
+    stencil, columns = weights.facts, weights.columns()
+    d = diff.difference(data, stencil)
+    y = in_parts(kernel.run, kernel.prepare(weights, workload), d, chunk)
+    if columns is not None:
+        for column, value in zip(columns, diff.boundary_values(data, d, stencil), strict=True):
+            y = y + column[:, :, None] * value
+    y = y.reshape(ordered.shape)
+    return (y if layout.inverse is None else y.transpose(layout.inverse)).astype(x.dtype)
+
+
+def _run(plan: Plan, call: Call, x: Array, alpha: Array | None) -> Array:
+    plan.kernel.calls["run"] += 1
+    return computed(call, plan.kernel, plan.workload, plan.chunk, x, alpha)  # type: ignore[no-any-return]
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody

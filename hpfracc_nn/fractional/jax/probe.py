@@ -1,0 +1,87 @@
+"""What only JAX can tell: devices, memory, rates."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping
+
+import jax
+import jaxlib
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn.selection import Rates, register_probe
+from hpfracc_nn.selection.memory import host_free
+from hpfracc_nn.selection.workload import is_host
+
+_NAMES = {"gpu": "cuda", "cuda": "cuda"}  # platforms whose name elsewhere is another one
+
+
+class JaxProbe:
+    """See `selection.probe.Probe`."""
+
+    framework = "jax"
+    waits_to_be_asked = True
+
+    def threads(self) -> int:
+        """The processors that XLA may use; it cannot be asked what it does."""
+        return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+    def free_memory(self, device: str) -> int | None:
+        if is_host(device):
+            return host_free()
+        found = jax.devices()[int(device.partition(":")[2] or 0)].memory_stats()
+        return None if not found else int(found["bytes_limit"]) - int(found["bytes_in_use"])
+
+    def release(self, device: str) -> None:
+        """Do nothing: XLA frees what nobody holds."""
+
+    def deterministic(self) -> bool:
+        """Whether the process was told so through XLA's flags."""
+        return "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
+
+    def versions(self) -> Mapping[str, str]:
+        return {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
+
+    def calibrate(self, device: str, dtype: str) -> Rates:
+        """Time a matrix product, a transform, two element-wise passes and a small call; half a second to compile."""
+        with jax.enable_x64(True):
+            ones = [jnp.ones(shape, dtype) for shape in ((512, 256), (256, 256), (64, 2048), (1 << 20,), (64,))]
+            a, b, signal, large, small = ones
+            product = _seconds(jnp.matmul, a, b)
+            transform = _seconds(jnp.fft.rfft, signal)
+            elementwise = _seconds(lambda x: x * 2.0, signal)
+            passed = _seconds(lambda x: x + 1.0, large)
+            launch = _seconds(lambda x: x + 1.0, small)
+        return Rates(
+            flops={
+                "matmul": 2 * a.shape[0] * a.shape[1] * b.shape[1] / product,
+                "fft": 2.5 * signal.size * 11 / transform,
+                "scan": signal.size / elementwise,
+                "elementwise": signal.size / elementwise,
+            },
+            bandwidth=2 * large.size * np.dtype(dtype).itemsize / passed,
+            launch=launch,
+        )
+
+
+def device_name() -> str:
+    """Return where a call that is traced now will run, as workloads name it."""
+    platform = jax.default_backend()
+    return _NAMES.get(platform, platform)
+
+
+def _seconds(function: Callable[..., jax.Array], *given: jax.Array) -> float:
+    """The least of a few runs, after one that compiles."""
+    compiled = jax.jit(function)
+    jax.block_until_ready(compiled(*given))
+    best = float("inf")
+    for _ in range(5):
+        start = time.perf_counter()
+        jax.block_until_ready(compiled(*given))
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
+register_probe(JaxProbe())

@@ -1,0 +1,173 @@
+"""The special functions on JAX arrays: arguments, dtypes, derivatives; every transform follows.
+
+The Mittag-Leffler function is computed in float64 whatever the process has enabled, point by point, and so is each of
+its derivatives, which are members of one family (`fractional.special.partials`).
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.jax.precision import family_in_float64, in_float64
+from hpfracc_nn.fractional.special import partials, rotation
+
+Orders = tuple[int, int, int]  # of a derivative in z, alpha and beta
+
+_CHUNK = 4096  # points at once, of which 39 complex numbers each are kept, 77 for complex z
+_ARRAYS = (np.ndarray, np.generic, list, tuple)  # what NumPy makes an array of; its numbers stay in float64
+
+
+def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
+    """Return E or a derivative of it; see `fractional.special.functions`."""
+    owner = "mittag_leffler"
+    given = [_numbers(owner, name, value) for name, value in (("z", z), ("alpha", alpha), ("beta", beta))]
+    _check_real(owner, alpha=given[1], beta=given[2])
+    _check_numbers(owner, *given[1:])
+    _check_traced(owner, *given[1:])
+    dtype = jnp.result_type(*given, 1.0)
+    shape = jnp.broadcast_shapes(*(jnp.shape(value) for value in given))
+    learned: list[tuple[int, Array]] = []
+    fixed: list[Any] = [None, None, None]
+    for index, value in enumerate(given):
+        if isinstance(value, jax.Array):
+            learned.append((index, value if value.ndim == 0 else jnp.broadcast_to(value, shape)))
+        else:
+            fixed[index] = np.asarray(value) if np.ndim(value) == 0 else np.broadcast_to(value, shape)
+
+    def family(counts: tuple[int, ...]) -> Any:
+        more = dict(zip([index for index, _ in learned], counts, strict=True))
+        in_z, in_alpha, in_beta = (order + more.get(index, 0) for index, order in enumerate(derivative))
+
+        def member(*arguments: Array) -> Array:
+            every = list(fixed)
+            for (index, _), argument in zip(learned, arguments, strict=True):
+                every[index] = argument
+            return _computed(*map(_double, every), shape=shape, derivative=(in_z, in_alpha, in_beta))
+
+        return member
+
+    arguments = tuple(_floating(value) for _, value in learned)
+    return family_in_float64(family, arguments, dtype)
+
+
+@partial(jax.jit, static_argnames=("shape", "derivative"))
+def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], derivative: Orders) -> Array:
+    """Return a derivative of E in double precision, NaN where alpha or beta is outside its range."""
+    alpha = jnp.where(partials.is_wrong_alpha(alpha), jnp.nan, alpha)
+    beta = jnp.where(partials.is_wrong_beta(beta), jnp.nan, beta)
+    points = jnp.broadcast_to(z, shape).reshape(-1)
+    if points.size == 0:
+        return jnp.zeros_like(points).reshape(shape)
+    given = {"alpha": alpha, "beta": beta}
+    shared = {name: value for name, value in given.items() if value.ndim == 0}
+    own = {"points": points, **{name: value.reshape(-1) for name, value in given.items() if value.ndim}}
+
+    def of_chunk(chunk: dict[str, Array]) -> Array:
+        return _combined(**shared, **chunk, derivative=derivative)
+
+    count = -(-points.size // _CHUNK)
+    if count == 1:
+        return of_chunk(own).reshape(shape)
+    rest = count * _CHUNK - points.size
+    chunks = {name: jnp.pad(value, (0, rest), mode="edge").reshape(count, _CHUNK) for name, value in own.items()}
+    return jax.lax.map(of_chunk, chunks).reshape(-1)[: points.size].reshape(shape)
+
+
+def _combined(points: Array, alpha: Array, beta: Array, derivative: Orders) -> Array:
+    options = partials.Options(block=points.size)
+    total = jnp.zeros_like(points)
+    for (power, m, n), c in partials.combination(derivative).items():
+        total = total + c * points**power * partials.partial(points, alpha, beta, m, n, JAX, options)
+    return total
+
+
+def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Array:
+    """Return the fractional Fourier transform; see `fractional.special.functions`."""
+    owner = "fractional_fourier"
+    samples, orders = jnp.asarray(_numbers(owner, "x", x)), _numbers(owner, "order", order)
+    _check_real(owner, order=orders)
+    axis = errors.axis(owner, dim, samples.ndim)
+    rotation.check_shapes(owner, samples.shape, axis, jnp.shape(orders))
+    is_double = samples.dtype in (jnp.float64, jnp.complex128)
+    data = jnp.moveaxis(samples, axis, -1).astype(jnp.complex128 if is_double else jnp.complex64)
+    data = jnp.fft.ifftshift(data, axes=-1) if centred else data
+    result = _by_number(data, float(orders)) if _is_number(orders) else _by_array(data, jnp.asarray(orders))
+    return jnp.moveaxis(jnp.fft.fftshift(result, axes=-1) if centred else result, -1, axis)
+
+
+def _is_number(order: Any) -> bool:
+    return not isinstance(order, jax.Array) and np.ndim(order) == 0
+
+
+def _by_number(x: Array, order: float) -> Array:
+    whole = rotation.nearest("fractional_fourier", order)
+    if order == whole:
+        return rotation.transformed(x, whole % 4, None, JAX)
+    chirps = rotation.fixed_chirps(order - whole, x.shape[-1], x.dtype)
+    return rotation.transformed(x, whole % 4, [jnp.asarray(chirp) for chirp in chirps], JAX)
+
+
+def _by_array(x: Array, order: Array) -> Array:
+    """Return the transform of orders in an array, whose values are not looked at."""
+    order = _floating(order)
+    whole = jnp.round(jax.lax.stop_gradient(order))
+    n = x.shape[-1]
+    chirps = in_float64(lambda rest: rotation.chirps(rest, n, JAX), order - whole, x.dtype)
+    return rotation.transformed(x, whole % 4, chirps, JAX)
+
+
+def _numbers(owner: str, name: str, value: Any) -> Any:
+    """Return a JAX array, a number or a NumPy array, as it is given."""
+    if isinstance(value, jax.Array | int | float | complex):
+        return value
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError(f"{owner}({name}: masked array): needs all values; pass {name}.filled(value) for the gaps.")
+    found = np.asarray(value) if isinstance(value, _ARRAYS) else np.empty(0, object)
+    if found.dtype.kind not in "iufc":
+        raise TypeError(f"{owner}({name}={value!r}): needs numbers; pass a number or an array.")
+    return found
+
+
+def _check_real(owner: str, **values: Any) -> None:
+    for name, value in values.items():
+        if jnp.iscomplexobj(value):
+            dtype = jnp.result_type(value)
+            raise TypeError(f"{owner}({name} of dtype {dtype}): needs real numbers; pass {name}.real.")
+
+
+def _check_numbers(owner: str, alpha: Any, beta: Any) -> None:
+    """Raise where an alpha or beta that is no JAX array is outside its range."""
+    alphas, betas = (np.empty(0) if isinstance(value, jax.Array) else np.atleast_1d(value) for value in (alpha, beta))
+    for wrong in alphas[partials.is_wrong_alpha(alphas)][:1]:
+        partials.check(owner, float(wrong), 1.0)
+    for wrong in betas[partials.is_wrong_beta(betas)][:1]:
+        partials.check(owner, 1.0, float(wrong))
+
+
+def _check_traced(owner: str, alpha: Any, beta: Any) -> None:
+    """Raise the same for traced values under checkify; elsewhere the result is NaN there."""
+    for name, value, is_wrong, allowed in (
+        ("alpha", alpha, partials.is_wrong_alpha, "0 < alpha <= 2"),
+        ("beta", beta, partials.is_wrong_beta, "-1 <= beta <= 5"),
+    ):
+        if isinstance(value, jax.core.Tracer):
+            message = f"{owner}({name}={{value}}): needs {allowed}; see its docstring for the way there."
+            checkify.debug_check(~jnp.any(is_wrong(value)), message, value=value)
+
+
+def _floating(value: Array) -> Array:
+    """Return an array that has derivatives: integers as floats of the default dtype."""
+    return value if jnp.issubdtype(value.dtype, jnp.inexact) else value.astype(jnp.result_type(float))
+
+
+def _double(value: Any) -> Array:
+    found = jnp.asarray(value)
+    return found.astype(jnp.complex128 if jnp.iscomplexobj(found) else jnp.float64)

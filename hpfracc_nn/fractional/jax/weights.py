@@ -1,0 +1,181 @@
+"""From a definition to what a kernel multiplies with: computed in NumPy for a fixed alpha, traced in float64 else.
+
+`torch/weights.py` is the twin. There are no tables here: XLA compiles the formulas with all that uses them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from jax import lax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.jax.products import doublings, squares
+from hpfracc_nn.fractional.namespace import NUMPY, Namespace
+from hpfracc_nn.fractional.numpy.forms import padded_length
+from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
+from hpfracc_nn.fractional.state_space import transitions
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
+
+_NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
+
+Columns = Callable[[Stencil, Namespace], tuple[Any, ...]]
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkForm:
+    """The weights as a diagonal state space model over chunks of `length` samples; see `state_space.py`.
+
+    Attributes:
+        near: Lags inside the chunk, [channels, L, L].
+        into: From the samples to the states, [L, K]; None where there is one chunk.
+        far: From the states to the samples, [channels, K, L], or None.
+        powers: What `products.chunked` scans with.
+    """
+
+    near: Array
+    into: Array | None = None
+    far: Array | None = None
+    powers: tuple[Array, ...] = ()
+
+    @property
+    def length(self) -> int:
+        """L."""
+        return self.near.shape[-1]
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The stencil of one definition on `n` samples, as kernels ask for it.
+
+    Args:
+        definition: With alpha a number or numbers; of traced orders, their family at its upper bound.
+        n: Samples, at least 1.
+        dt: Their spacing.
+        dtype: What the product is computed in.
+        orders: Traced orders, [channels]; None where the definition's own are meant.
+    """
+
+    definition: Definition
+    n: int
+    dt: float
+    dtype: np.dtype
+    orders: Array | None = None
+
+    @property
+    def nodes(self) -> Nodes | None:
+        """The exponentials that can stand for the weights, None where none can or none are worth it."""
+        return nodes_of(self.definition, self.n, self.dt, self.dtype, self.orders is not None)
+
+    @cached_property
+    def facts(self) -> Stencil:
+        """A stencil with the same differences, terms and starting index."""
+        return fixed_stencil(self.definition, self.n, self.dt)
+
+    def matrix(self) -> Array:
+        """M [channels, n, n] with M[j, l] = w[l - j]."""
+        n = self.n
+
+        def made(stencil: Stencil, xp: Namespace) -> tuple[Any]:
+            return (_toeplitz(stencil.column(np.arange(n)), n, xp),)
+
+        return self._made(("matrix", n), made)[0]
+
+    def spectrum(self) -> tuple[Array, int]:
+        """The column's transform [1, channels, length // 2 + 1, 1], made in float64, and its length."""
+        n, length = self.n, padded_length(self.n)
+
+        def made(stencil: Stencil, xp: Namespace) -> tuple[Any, Any]:
+            transformed = (np if xp is NUMPY else jnp).fft.rfft(stencil.column(np.arange(n)), length)
+            return transformed.real, transformed.imag
+
+        real, imaginary = self._made(("spectrum", length), made)
+        return lax.complex(real, imaginary)[None, :, :, None], length
+
+    def chunks(self, length: int) -> ChunkForm:
+        """The chunk matrices for chunks of `length`; with more than one chunk there must be exponentials."""
+        if self.n <= length:
+            lags = np.arange(self.n)
+
+            def single(stencil: Stencil, xp: Namespace) -> tuple[Any]:
+                return (_toeplitz(stencil.column(lags), length, xp),)
+
+            return ChunkForm(self._made(("near", length), single)[0])
+        nodes = self.nodes
+        assert nodes is not None, "the kernel accepts sums of exponentials only"
+        form = transitions(nodes, length)
+
+        def made(stencil: Stencil, xp: Namespace) -> tuple[Any, Any]:
+            values = stencil.column(form.lags)
+            coefficients = form.coefficients(values, xp)
+            slow = coefficients[..., None] * xp.constant(form.far, values)
+            rest = form.correction(values, coefficients, xp)
+            join = np.concatenate if xp is NUMPY else jnp.concatenate
+            return _toeplitz(values[..., :length], length, xp), join([slow, rest], axis=-2)
+
+        near, far = self._made(("chunks", length, nodes), made)
+        count = max(1, doublings(-(-self.n // length)))
+        powers = tuple(jnp.asarray(each, widest()) for each in squares(form.decay, count))
+        return ChunkForm(near, jnp.asarray(form.into, self.dtype), far, powers)
+
+    def columns(self) -> Array | None:
+        """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
+        facts, rows = self.facts, np.arange(self.n)
+        if not (facts.starts or facts.terms):
+            return None
+
+        def made(stencil: Stencil, xp: Namespace) -> tuple[Any, ...]:
+            found = []
+            if stencil.starts and stencil.start_column is not None:
+                found.append(stencil.start_column(rows)[..., None, :])
+            if stencil.analytic_columns is not None:
+                found.append(stencil.analytic_columns(rows))
+            return tuple(found)
+
+        return jnp.concatenate(self._made(("boundary",), made), axis=1).swapaxes(0, 1)
+
+    def _made(self, name: tuple[Hashable, ...], make: Columns) -> tuple[Array, ...]:
+        """Return what `make` makes of the stencil, [channels, ...] each."""
+        definition, n, dt, orders = self.definition, self.n, self.dt, self.orders
+        if orders is not None:
+            found = in_float64(
+                lambda alpha: make(definition.stencil_at(alpha, n, dt, JAX), JAX), orders, jnp.dtype(self.dtype)
+            )
+            return found  # type: ignore[no-any-return]
+
+        def computed(charge: Any) -> tuple[np.ndarray, ...]:
+            found = make(fixed_stencil(definition, n, dt), NUMPY)
+            own = np.ndim(np.asarray(definition.alpha))
+            # The orders' own axes become one, [channels].
+            return tuple(charge(self._rounded(each.reshape(-1, *each.shape[own:]))) for each in found)
+
+        kept = SHELF.get(("jax", name, definition, n, dt, self.dtype), computed)
+        return tuple(jnp.asarray(each) for each in kept)
+
+    def _rounded(self, values: np.ndarray) -> np.ndarray:
+        size = np.abs(values)
+        return np.where(size < _NEGLIGIBLE * size.max(initial=0), 0.0, values).astype(self.dtype)
+
+
+def nodes_of(definition: Definition, n: int, dt: float, dtype: np.dtype, is_traced: bool) -> Nodes | None:
+    """Return the exponentials for a definition, for all orders between its bounds where they are traced."""
+    if n <= SHORTEST:
+        return None
+    found = exponentials_over if is_traced else exponentials
+    return found(definition.in_steps(dt), n, np.dtype(dtype).name)
+
+
+def _toeplitz(column: Any, length: int, xp: Namespace) -> Any:
+    """Return M [*c, length, length] with M[j, l] = column[l - j], zero for l < j or beyond the column."""
+    lag = np.subtract.outer(np.arange(length), np.arange(length)).T
+    inside = (lag >= 0) & (lag < column.shape[-1])
+    zero = 0 * column[..., :1]
+    return xp.take(xp.concat([zero, column]), np.where(inside, lag + 1, 0))
