@@ -82,23 +82,28 @@ __device__ inline void scan(const Problem& p, const Room& room, int chunks) {
     __syncthreads();
 }
 
-__device__ inline T dot(const T* row, const T* x) {
-    T found = (T)0;
+// The products of one row with the chunks of a thread: what is read of the row serves all of them.
+__device__ inline void dot(const T* row, const T (*x)[CHUNK], T* found) {
+#pragma unroll
+    for (int r = 0; r < REPEAT; ++r) found[r] = (T)0;
 #pragma unroll
     for (int i = 0; i < CHUNK; i += PACKED) {
         Pack part = *(const Pack*)(row + i);
 #pragma unroll
-        for (int j = 0; j < PACKED; ++j) found += part.of[j] * x[i + j];
+        for (int r = 0; r < REPEAT; ++r)
+#pragma unroll
+            for (int j = 0; j < PACKED; ++j) found[r] += part.of[j] * x[r][i + j];
     }
-    return found;
 }
 
-__device__ inline void accumulate(const T* row, T factor, T* y) {
+__device__ inline void accumulate(const T* row, const T* factor, T (*y)[CHUNK]) {
 #pragma unroll
     for (int i = 0; i < CHUNK; i += PACKED) {
         Pack part = *(const Pack*)(row + i);
 #pragma unroll
-        for (int j = 0; j < PACKED; ++j) y[i + j] += part.of[j] * factor;
+        for (int r = 0; r < REPEAT; ++r)
+#pragma unroll
+            for (int j = 0; j < PACKED; ++j) y[r][i + j] += part.of[j] * factor[r];
     }
 }
 
@@ -144,6 +149,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
         }
         __syncthreads();
         T x[REPEAT][CHUNK];
+#pragma unroll
         for (int r = 0; r < REPEAT; ++r) {
             int chunk = r * blockDim.x + threadIdx.x, g = chunk / p.side;
             const T* stage = room.stage + g * row;
@@ -158,7 +164,12 @@ __device__ inline void compute(const Problem& p, char* memory) {
                 earlier = before;
                 before = now;
             }
-            for (int q = 0; q < p.count; ++q) room.s[q * (chunks + 1) + chunk] = dot(room.inward + q * CHUNK, x[r]);
+        }
+        for (int q = 0; q < p.count; ++q) {
+            T added[REPEAT];
+            dot(room.inward + q * CHUNK, x, added);
+#pragma unroll
+            for (int r = 0; r < REPEAT; ++r) room.s[q * (chunks + 1) + r * blockDim.x + threadIdx.x] = added[r];
         }
         __syncthreads();
         if (p.count) scan(p, room, chunks);
@@ -175,10 +186,13 @@ __device__ inline void compute(const Problem& p, char* memory) {
 #pragma unroll
                 for (int j = 0; j <= i; ++j) y[r][i] += near[i - j] * x[r][j];
             }
-        for (int q = 0; q < p.count; ++q)
+        for (int q = 0; q < p.count; ++q) {
+            T before[REPEAT];
 #pragma unroll
-            for (int r = 0; r < REPEAT; ++r)
-                accumulate(room.outward + q * CHUNK, room.s[q * (chunks + 1) + r * blockDim.x + threadIdx.x], y[r]);
+            for (int r = 0; r < REPEAT; ++r) before[r] = room.s[q * (chunks + 1) + r * blockDim.x + threadIdx.x];
+            accumulate(room.outward + q * CHUNK, before, y);
+        }
+#pragma unroll
         for (int r = 0; r < REPEAT; ++r) {
             int chunk = r * blockDim.x + threadIdx.x, g = chunk / p.side, at = chunk % p.side * CHUNK;
             T* stage = room.stage + g * row;
@@ -194,8 +208,10 @@ __device__ inline void compute(const Problem& p, char* memory) {
 #pragma unroll
                 for (int i = 0; i < CHUNK; ++i) {
                     bool is_there = k - i >= 0 && k - i < p.n;
-                    sums[r][0] += is_there ? (double)y[r][i] : 0.0;
-                    sums[r][1] += is_there ? (double)(k - i) * (double)y[r][i] : 0.0;
+                    if (is_summed(p) && is_there) {
+                        sums[r][0] += (double)y[r][i];
+                        sums[r][1] += (double)(k - i) * (double)y[r][i];
+                    }
 #pragma unroll
                     for (int j = 0; j < 3; ++j)
                         if (j < p.terms && is_there)

@@ -61,6 +61,9 @@ __device__ inline double slope_weight(int k, Index n) {
 
 __device__ inline bool has_slope(const Problem& p) { return p.subtract && p.taylor == 2; }
 
+// Whether the adjoint needs sums over all samples.
+__device__ inline bool is_summed(const Problem& p) { return p.subtract && (p.m == 0 || has_slope(p)); }
+
 // One sample of the m-th difference of x, less its Taylor polynomial.
 __device__ inline T difference(const Problem& p, const Head& head, Index k, T now, T before, T earlier) {
     if (p.m == 0) {

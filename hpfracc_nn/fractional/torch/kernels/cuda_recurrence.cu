@@ -87,8 +87,10 @@ __device__ inline void compute(const Problem& p, char* memory) {
             result[k * p.width] = difference_back(p.m, y[i], before, earlier);
             earlier = before;
             before = y[i];
-            sums[0] += (double)y[i];
-            sums[1] += (double)k * (double)y[i];
+            if (is_summed(p)) {
+                sums[0] += (double)y[i];
+                sums[1] += (double)k * (double)y[i];
+            }
 #pragma unroll
             for (int j = 0; j < 3; ++j)
                 if (j < p.terms) sums[2 + j] += (double)x[i] * (double)p.columns[j * p.n + k];
