@@ -49,7 +49,7 @@ class CuPy:
         yield
         self.inside.remove(what)
 
-    def RawModule(self, **given: Any) -> Any:  # noqa: N802
+    def RawModule(self, **given: Any) -> Any:
         self.modules.append(given)
 
         def get_function(name: str) -> Function:
