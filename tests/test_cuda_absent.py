@@ -50,13 +50,14 @@ def test_each_thing_that_is_missing_is_named(complete: None, monkeypatch: pytest
         assert kernel.refuses(other) == "torch sees 1 CUDA devices, and cuda:3 is none of them"
         half = Workload("toeplitz", "torch", device="cuda:0", dtype="float16")
         assert kernel.refuses(half) == "float16 is not computed in; it takes float32 and float64"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     for kernel in CUDA:
-        asked = Workload(kernel.op, "torch", device="cuda:0")
+        asked = Workload(kernel.op, "torch", device="cpu" if kernel.offloads else "cuda:0")
         with monkeypatch.context() as here:
-            here.setattr(torch.version, "cuda", None)
-            assert kernel.refuses(asked) == "this torch was built without CUDA; install one that was built with it"
             here.setattr(cuda_launch, "find_spec", lambda name: None)
             assert kernel.refuses(asked) == INSTALL
+            here.setattr(torch.version, "cuda", None)
+            assert kernel.refuses(asked) == "this torch was built without CUDA; install one that was built with it"
             here.setattr(cuda_launch, "_has_driver", lambda: False)
             assert kernel.refuses(asked) == f"there is no NVIDIA driver here: {cuda_launch._DRIVER} does not load"
 

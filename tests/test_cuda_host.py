@@ -96,6 +96,7 @@ def test_a_part_holds_one_signal_of_each_channel_at_least() -> None:
 def present(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine with a device, as far as is asked."""
     monkeypatch.setattr(cuda_launch, "missing", lambda: None)
+    monkeypatch.setattr(cuda_launch, "find_spec", lambda name: object())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
 

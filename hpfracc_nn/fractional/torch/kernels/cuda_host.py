@@ -144,11 +144,9 @@ def refuses(workload: Workload) -> str | None:
         return found
     if workload.device != "cpu":
         return f"it takes data on the host, and they lie on {workload.device}"
-    if workload.dtype not in cuda_launch.C_TYPES:
-        return f"{workload.dtype} is not computed in; it takes {' and '.join(cuda_launch.C_TYPES)}"
     if workload.exponentials == 0 and workload.n > cuda_product.CHUNK:
         return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
-    return None if torch.cuda.is_available() else "torch finds no CUDA device that it can use"
+    return cuda_launch.unusable(workload) if torch.cuda.is_available() else "torch finds no CUDA device that it can use"
 
 
 def compiles(workload: Workload) -> Compilation | None:

@@ -112,27 +112,32 @@ def facts(device: str) -> Facts:
 
 
 def missing() -> str | None:
-    """Return what there is not of all that a kernel of ours needs; CuPy is not imported, and no device is opened."""
+    """Return what there is not of all that a device needs to be used; nothing is imported or opened."""
     if not _has_driver():
         return f"there is no NVIDIA driver here: {_DRIVER} does not load"
-    if find_spec("cupy") is None:
-        return "CuPy is not installed; pip install 'hpfracc-nn[cuda12]' or 'hpfracc-nn[cuda13]', as the driver has it"
     if torch.version.cuda is None:
         return "this torch was built without CUDA; install one that was built with it"
     return None
 
 
+def unusable(workload: Workload) -> str | None:
+    """Return what our sources have against a workload on a device that can be used: its dtype, or a missing CuPy."""
+    if workload.dtype not in C_TYPES:
+        return f"{workload.dtype} is not computed in; it takes {' and '.join(C_TYPES)}"
+    if find_spec("cupy") is None:
+        return "CuPy is not installed; pip install 'hpfracc-nn[cuda12]' or 'hpfracc-nn[cuda13]', as the driver has it"
+    return None
+
+
 def refusal(workload: Workload) -> str | None:
-    """Return why no CUDA kernel can take a workload here, or None."""
+    """Return why no CUDA kernel can take a workload here, or None; CuPy is not imported for it."""
     if _has_driver() and not workload.device.startswith("cuda"):  # no package would help
         return f"it computes on a CUDA device and the data lie on {workload.device}"
     if (found := missing()) is not None:
         return found
     if (torch.device(workload.device).index or 0) >= torch.cuda.device_count():
         return f"torch sees {torch.cuda.device_count()} CUDA devices, and {workload.device} is none of them"
-    if workload.dtype not in C_TYPES:
-        return f"{workload.dtype} is not computed in; it takes {' and '.join(C_TYPES)}"
-    return None
+    return unusable(workload)
 
 
 def compilation(workload: Workload, source: Source) -> Compilation | None:
