@@ -3,38 +3,13 @@
 import json
 import math
 import pathlib
-from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 
-from hpfracc_nn.solvers import SDE, fsdeint
-from hpfracc_nn.solvers.noise import Noise
+from hpfracc_nn.solvers import SDE, Given, fsdeint
 
 REFERENCE = json.loads((pathlib.Path(__file__).parent / "reference" / "sdes.json").read_text("utf-8"))
-
-
-@dataclass(frozen=True, eq=False)
-class Given(Noise):
-    """Increments that are given, [n_steps, *shape]; in two streams, [n_steps, 2, *shape]."""
-
-    values: Any
-    holder: float = 0.5
-    brownian: bool = True
-    name: ClassVar[str] = "given"
-    is_whole: ClassVar[bool] = True
-
-    @property
-    def is_brownian(self) -> bool:  # type: ignore[override]
-        return self.brownian
-
-    @property
-    def regularity(self) -> float:
-        return self.holder
-
-    def increments(self, n_steps, shape, dt, source, state):
-        assert tuple(self.values.shape) == (n_steps, *shape)
-        return self.values, ()
 
 
 def brownian(n_steps: int, shape: tuple[int, ...], end: float = 1.0, seed: int = 0) -> torch.Tensor:

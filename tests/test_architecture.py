@@ -5,6 +5,7 @@ The tables are the architecture's rules; each rule is also run on a source that 
 
 import ast
 import fnmatch
+import importlib.util
 import json
 import pathlib
 import subprocess
@@ -278,10 +279,11 @@ def modules_of(name: str) -> list[str]:
     A kernel file may import Numba at its top; then nothing else may import that file eagerly.
     """
     modules = {module_name(path): file.read_text("utf-8") for path, file in FILES.items()}
+    missing = () if importlib.util.find_spec("sklearn") else ("preprocessing",)
     return [
         module
         for module, source in modules.items()
-        if framework(module) == name and not imports_eagerly(source, KEPT_OUT[name])
+        if framework(module) == name and not imports_eagerly(source, KEPT_OUT[name]) and room(module) not in missing
     ]
 
 

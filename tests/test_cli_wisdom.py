@@ -17,7 +17,6 @@ pytest.importorskip("rich")
 TIMING = Timing("toeplitz rows=32 n=1024", "torch/fft", 1.25e-3, None, 7, 1e9)
 LEARNT = Wisdom.of([TIMING], {Place("torch", "cpu", "float32", 2): RATES})
 THERE = {"cpu": "slide rule", "cores": 2, "packages": {"torch": "9.9"}}
-HAS_TORCH = importlib.util.find_spec("torch") is not None
 
 
 def run(*arguments):
@@ -63,7 +62,7 @@ def test_calibrate_measures_each_framework_and_keeps_the_rates(file, monkeypatch
     result = run("calibrate", "--rounds", 1, "--directory", file.path.parent)
     assert result.exit_code == 0, result.output
     rates = file.read().rates
-    frameworks = {"numpy", "torch"} if HAS_TORCH else {"numpy"}
+    frameworks = {name for name in ("numpy", "torch", "jax") if importlib.util.find_spec(name)}
     assert {(place.framework, place.dtype) for place in rates} == {
         (framework, dtype) for framework in frameworks for dtype in calibrate.DTYPES
     }
@@ -90,7 +89,7 @@ def test_a_framework_that_is_not_installed_is_left_out_and_a_broken_room_is_not(
         raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[-1])
 
     monkeypatch.setattr(calibrate.importlib, "import_module", missing)
-    with pytest.raises(RuntimeError, match=r"^--device cuda: needs torch, which is not installed\.$"):
+    with pytest.raises(RuntimeError, match=r"^--device cuda: needs torch or JAX, which are not installed\.$"):
         calibrate._places({"numpy": "rooms.numpy", "torch": "rooms.torch"}, "cuda")
     with pytest.raises(ModuleNotFoundError, match="operator"):
         calibrate._places({"torch": "rooms.operator"}, "cpu")

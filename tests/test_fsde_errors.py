@@ -103,7 +103,7 @@ def call(**changes):
         (
             {"sde": SDE(lambda t, y: y, lambda t, y: y[0]), "y0": (torch.ones(2),)},
             ValueError,
-            r"needs a tuple of tensors of y0's shapes \[\(2,\)\]",
+            r"needs a tuple of y0's shapes \[\(2,\)\]",
         ),
     ],
 )

@@ -179,3 +179,10 @@ def test_what_is_given_at_the_start_is_one_value_for_each_signal(convert, name):
     whole = fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(np.ones((4, 3)))})
     for given in (1.0, np.ones(3), np.ones((1, 3)), np.ones((4, 1))):
         np.testing.assert_array_equal(fnn.solve(y, Caputo(1.5), dim=1, **{name: convert(given)}), whole)
+
+
+@pytest.mark.parametrize("definition", [Caputo(0.4), RiemannLiouvilleIntegral(0.4)], ids=["caputo", "integral"])
+def test_a_first_sample_that_is_told_once_is_that_of_every_signal(definition):
+    y = np.random.default_rng(0).standard_normal((2, 3, 20))
+    wanted = fnn.solve(y, definition, x0=np.full((2, 3), 0.7), dt=0.1)
+    np.testing.assert_array_equal(fnn.solve(y, definition, x0=0.7, dt=0.1), wanted)

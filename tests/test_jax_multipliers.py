@@ -14,7 +14,13 @@ from hpfracc_nn.fractional import MULTIPLIERS, FractionalLaplacian, PeriodicRies
 from hpfracc_nn.fractional.workloads import MULTIPLIER  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Settings, kernels  # noqa: E402
 
-every_multiplier = pytest.mark.parametrize("kind", MULTIPLIERS.values(), ids=list(MULTIPLIERS))
+every_multiplier = pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=name, marks=[] if kind is PeriodicWeyl else [pytest.mark.slow])
+        for name, kind in MULTIPLIERS.items()
+    ],
+)
 derivative(jnp.zeros(0), PeriodicWeyl(0.5))  # the room, and with it its kernels, is loaded with the first array
 KERNELS = {kernel.name: kernel for kernel in kernels(MULTIPLIER, "jax")}
 EPS = float(np.finfo(np.float32).eps)
@@ -44,7 +50,9 @@ def drawn(*shape: int) -> np.ndarray:
 
 
 @every_multiplier
-@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "kernel", [pytest.param(name, marks=[] if name == "xla/fft" else [pytest.mark.slow]) for name in KERNELS]
+)
 def test_every_kernel_is_the_dense_matrix_along_any_axis_and_for_orders_of_every_shape(kind, kernel):
     x, dt = drawn(2, 9, 3), 0.3
     manager = BackendManager(Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm))
@@ -55,13 +63,25 @@ def test_every_kernel_is_the_dense_matrix_along_any_axis_and_for_orders_of_every
             found = derivative(jnp.asarray(x), kind(alpha), dt=dt, dim=1, manager=manager)
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13 * np.abs(matrix).max())
     assert KERNELS[kernel].calls["run"] > 0
-    with jax.enable_x64(True):  # so little memory that a few rows are taken at a time
-        poor = BackendManager(Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm, memory_limit="256KiB"))
-        many = np.tile(x, (400, 1, 1))
-        found = derivative(jnp.asarray(many), kind([0.4, 1.0, 1.6]), dt=dt, dim=1, manager=poor)
-        np.testing.assert_allclose(found, np.tile(wanted, (400, 1, 1)), rtol=0, atol=1e-13 * np.abs(matrix).max())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_where_memory_is_short_a_few_rows_are_taken_at_a_time(kernel):
+    x = drawn(400, 64, 3)
+    with jax.enable_x64(True):
+        wanted = derivative(jnp.asarray(x), PeriodicWeyl([0.4, 1.0, 1.6]), dim=1)
+        manager = BackendManager(
+            Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm, memory_limit="256KiB")
+        )
+        found = derivative(jnp.asarray(x), PeriodicWeyl([0.4, 1.0, 1.6]), dim=1, manager=manager)
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * float(abs(wanted).max()))
+    (plan,) = manager.shared_site(MULTIPLIER, "jax", "functions").plans()
+    assert plan.chunk is not None
+    assert plan.chunk < 1200
+
+
+@pytest.mark.slow
 def test_single_precision_keeps_its_digits_where_64_bit_types_are_not_enabled():
     x = drawn(4, 64).astype(np.float32)
     wanted = PeriodicWeyl(0.7)(x.astype(float), dt=0.1)
@@ -75,7 +95,11 @@ def test_single_precision_keeps_its_digits_where_64_bit_types_are_not_enabled():
     assert np.abs(half.astype(np.float32) - wanted).max() <= 0.02 * np.abs(wanted).max()
 
 
-@pytest.mark.parametrize("axes", [(1,), (1, 2), (1, 2, 3)], ids=str)
+@pytest.mark.parametrize(
+    "axes",
+    [pytest.param((1,), marks=pytest.mark.slow), (1, 2), pytest.param((1, 2, 3), marks=pytest.mark.slow)],
+    ids=str,
+)
 def test_the_laplacian_of_a_plane_wave_knows_each_axis_and_its_spacing(axes):
     steps = (0.2, 0.3, 0.5)[: len(axes)]
     sizes = (8, 9, 10)
@@ -103,7 +127,8 @@ def test_transforms_follow_also_over_the_order_and_without_64_bit_types(kind):
     second = np.array([(exact(a + h) - 2 * exact(a) + exact(a - h)) / h**2 for a in (0.4, 1.0, 1.6)])
     mapped = jax.jit(jax.vmap(lambda a: (value(a), jax.grad(value)(a), jax.hessian(value)(a))))(alpha)
     size = 100 * EPS * np.abs(second).max()
-    for found, wanted in zip(mapped, ([exact(a) for a in (0.4, 1.0, 1.6)], first, second), strict=True):
+    values = np.array([exact(a) for a in (0.4, 1.0, 1.6)])
+    for found, wanted in zip(mapped, (values, first, second), strict=True):
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=size)
 
 
@@ -117,6 +142,7 @@ def test_a_sharded_batch_equals_the_unsharded_one():
     np.testing.assert_allclose(operator(jax.device_put(x, rows)), operator(x), rtol=0, atol=4 * EPS)
 
 
+@pytest.mark.slow
 def test_traced_orders_of_the_line_are_clamped_and_raise_under_checkify():
     x = jnp.asarray(drawn(16), jnp.float32)
 

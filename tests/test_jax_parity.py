@@ -44,8 +44,8 @@ def on_torch(case: ParityCase, dtype: str) -> tuple[list[np.ndarray], dict[str, 
         grads = torch.autograd.grad(total, [given[name] for name in moved])
     else:
         grads = ()
-    values = [each.detach().numpy() for each in found]
-    return values, {name: grad.numpy() for name, grad in zip(moved, grads, strict=True)}
+    parts = [each.detach().numpy() for each in found]
+    return parts, {name: grad.numpy() for name, grad in zip(moved, grads, strict=True)}
 
 
 def weights_like(array: Any) -> np.ndarray:

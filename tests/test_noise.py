@@ -187,7 +187,8 @@ def test_a_tensor_draws_by_the_law_of_its_number(name):
     # A number's states are fewer: those that forget within a step are one. So the draws are others.
     noise: Any = NOISES[name]
     bounds = (0.25, 0.4)  # on which the rates depend
-    process, first = noise(torch.tensor(0.31, dtype=torch.float64), bounds)._process(70, 0.02, TORCH)
+    process_of, parameters, first = noise(torch.tensor(0.31, dtype=torch.float64), bounds)._process(70, 0.02)
+    process = process_of(TORCH, *parameters)
     arrays = [getattr(process, field.name).numpy() for field in dataclasses.fields(process)]
     found = linear.covariance(linear.Linear(*arrays), first, 70)
     # The weights' table is right to 1e-12 of a sum of several.

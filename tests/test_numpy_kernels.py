@@ -170,6 +170,7 @@ def test_the_matrix_is_refused_where_it_is_too_large() -> None:
 
 
 def test_the_recurrence_needs_exponentials_and_numba(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("numba")
     monkeypatch.setattr(availability, "find_spec", lambda name: object())
     assert refusal(numba_kernel, n=16) is None
     assert refusal(numba_kernel, n=10**6, exponentials=30) is None

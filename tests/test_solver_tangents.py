@@ -8,7 +8,8 @@ import torch
 
 from hpfracc_nn.selection import default_manager
 from hpfracc_nn.solvers import SCHEMES, Exponentials, FixedPoint, PredictorCorrector, Trapezoid, fdeint
-from hpfracc_nn.solvers.torch.call import Call, Method
+from hpfracc_nn.solvers.method import Method
+from hpfracc_nn.solvers.torch.call import Call
 from hpfracc_nn.solvers.torch.tangents import tangents
 from tests.solver_cases import tensor
 

@@ -53,11 +53,13 @@ def fdiff(
     `numpy.cumsum`.
 
     Args:
-        a: Samples, [..., len, ...]: a NumPy array, what NumPy makes one of, or a torch tensor. It is never written to.
-            Differences of whole order take any numbers; others make floats of integers, and take the real and the
-            imaginary part apart.
+        a: Samples, [..., len, ...]: a NumPy array, what NumPy makes one of, a torch tensor or a JAX array. It is never
+            written to. Differences of whole order take any numbers; others make floats of integers, and take the real
+            and the imaginary part apart.
         n: The order, a finite real number. For a tensor also one of no axes, whose gradient is then defined; its value
-            is read, so that torch.compile breaks the graph there and torch.vmap cannot map over it.
+            is read, so that torch.compile breaks the graph there and torch.vmap cannot map over it. For a JAX array
+            also one of no axes, which may be traced: then it is one product at any order, where otherwise whole
+            differences are taken apart, which keeps more digits in single precision.
         axis: The time axis.
         window: Lags: each sample of the result is made of the last `window` samples of `a`, and the weights of older
             ones are zero. None is all samples since the first (the expanding window).
@@ -67,9 +69,10 @@ def fdiff(
 
     Returns:
         Same dtype as `a`, in this machine's byte order; same shape, in mode "valid" less the warm-up. Integers become
-        float64, in torch the default dtype, unless n is whole and no weight is cut off: then differences keep their
-        dtype, and sums have that of `numpy.cumsum` or `torch.cumsum`, which widens short integers. Half precision is
-        computed in float32, but for whole differences, which are those of `numpy.diff`.
+        float64, in torch and JAX the default dtype, unless n is whole and no weight is cut off: then differences keep
+        their dtype, and sums have that of `numpy.cumsum` or `torch.cumsum`, which widens short integers; in JAX to the
+        default integers. Half precision is computed in float32, but for whole differences, which are those of
+        `numpy.diff`.
 
     Raises:
         TypeError: `a` holds no numbers, or an argument has the wrong type.
@@ -100,6 +103,8 @@ def _room(framework: str) -> Any:
     room: Any
     if framework == "torch":
         import hpfracc_nn.fractional.torch.differencing as room
+    elif framework == "jax":
+        import hpfracc_nn.fractional.jax.differencing as room
     else:
         import hpfracc_nn.fractional.numpy.differencing as room
     return room
@@ -205,9 +210,9 @@ class WindowedDifference(Definition):
 
 
 def difference_weights(order: Array, value: float, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return the coefficients of (1 - z)**order at increasing lags, float64 [lags]; `value` is what `order` holds."""
+    """Return the coefficients of (1 - z)**order at increasing lags, float64 [*c, lags]; `value` is what `order` is."""
     if abs(value) <= _BINOMIAL:
         return binomial(order, lags, xp)
     k = np.arange(1.0, lags[-1] + 1)
-    ratios = (xp.constant(k - 1, order) - order) / xp.constant(k, order)
+    ratios = (xp.constant(k - 1, order) - order[..., None]) / xp.constant(k, order)
     return xp.take(xp.concat([0 * order[..., None] + 1, xp.cumprod(ratios)]), lags)

@@ -269,7 +269,8 @@ def _integrand(
     column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
 ) -> Array:
     """Return x for an integral, whose own first sample is 0 and tells nothing."""
-    start = xp.constant(np.zeros((*y.shape[:-1], 1)), y) if first is None else first
+    nothing = xp.constant(np.zeros((*y.shape[:-1], 1)), y)
+    start = nothing if first is None else nothing + first  # of each signal, also where one number is told for all
     rest = multiply(xp.concat([0 * start, (y - column * start)[..., 1:]]))
     return xp.concat([rest[..., :1] + start, rest[..., 1:]])
 

@@ -24,7 +24,8 @@ def solve(
 
     It undoes the operator to rounding: in float64 to about 1e-13 of x, for any y. As a deconvolution it is stable,
     because the inverse of a derivative is an integral, and of an integral of order alpha a derivative, which amplifies
-    noise by dt**-alpha. Computed in float64.
+    noise by dt**-alpha. Computed in float64; of JAX arrays in float32, and right to its rounding as the inverse
+    amplifies it, where the process has not enabled 64 bit types.
 
     Args:
         y: Values of the operator at 0, dt, 2 dt, ...; as `x` in `derivative`.
@@ -76,6 +77,8 @@ def _room(framework: str) -> Any:
     room: Any
     if framework == "torch":
         import hpfracc_nn.fractional.torch.inverse as room
+    elif framework == "jax":
+        import hpfracc_nn.fractional.jax.inverse as room
     else:
         import hpfracc_nn.fractional.numpy.inverse as room
     return room

@@ -48,7 +48,7 @@ def derivative(
 
     Args:
         x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
-            makes one of, or a torch tensor. It is never written to.
+            makes one of, a torch tensor, or a JAX array. It is never written to.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
         dt: Spacing of the samples, in the caller's time unit; positive. For a `FractionalLaplacian` one for all axes,
             or one for each.
@@ -208,7 +208,7 @@ def choose(
     Args:
         op: The operation, "toeplitz" for those of this package.
         shape: Of the data, [..., n, ...].
-        framework: "numpy" or "torch".
+        framework: "numpy", "torch" or "jax".
         definition: The operator that "toeplitz" is for; None is Caputo(0.5).
         manager: Who is asked; None is the process-wide BackendManager.
         facts: What else `workload` takes: dim, dtype, device, needs_gradient, learns_weights, threads; for another
@@ -238,8 +238,7 @@ def _room(framework: str) -> Any:
         import hpfracc_nn.fractional.torch.operator as room
     elif framework == "jax":
         import hpfracc_nn.fractional.jax.operator as room
-
-        at_times = None
+        import hpfracc_nn.fractional.nonuniform.jax.operator as at_times
     else:
         import hpfracc_nn.fractional.nonuniform.numpy.operator as at_times
         import hpfracc_nn.fractional.numpy.operator as room
@@ -282,7 +281,7 @@ def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:
     if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
         raise TypeError(
             f"{owner}({name} of type {type_name(x)}): needs samples in an array; "
-            "pass a NumPy array, a list or a torch tensor."
+            "pass a NumPy array, a list, a torch tensor or a JAX array."
         )
     try:
         return np.asarray(x)

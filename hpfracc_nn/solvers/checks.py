@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -37,10 +38,7 @@ def increasing(owner: str, ts: np.ndarray) -> np.ndarray:
     """
     times = np.asarray(ts, dtype=np.float64)
     if times.ndim != 1 or times.size < 2:
-        raise ValueError(
-            f"{owner}(ts of shape {times.shape}): needs two times or more in one axis, the first where y0 is given; "
-            "pass for example torch.linspace(0, 1, 101)."
-        )
+        raise ValueError(times_message(owner, times.shape))
     if not np.isfinite(times).all():
         i = int(np.argmin(np.isfinite(times)))
         raise ValueError(f"{owner}(ts=...): times must be finite; ts[{i}]={times[i]}; leave it out.")
@@ -52,6 +50,31 @@ def increasing(owner: str, ts: np.ndarray) -> np.ndarray:
             "them and leave out what comes twice."
         )
     return times
+
+
+def times_message(owner: str, shape: tuple[int, ...]) -> str:
+    """Return what is said of times of that shape, which is none."""
+    return (
+        f"{owner}(ts of shape {tuple(shape)}): needs two times or more in one axis, the first where y0 is given; pass "
+        "for example numpy.linspace(0, 1, 101)."
+    )
+
+
+def fitting_orders(owner: str, alpha: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the sizes of alpha's axes, as many as a state of that shape has: 1 where alpha does not vary.
+
+    Raises:
+        ValueError: alpha does not broadcast to the state.
+    """
+    if math.prod(alpha) == 1:
+        return (1,) * len(shape)
+    padded = (1,) * (len(shape) - len(alpha)) + tuple(alpha)
+    if len(padded) != len(shape) or any(size not in (1, shape[axis]) for axis, size in enumerate(padded)):
+        raise ValueError(
+            f"{owner}(alpha of shape {tuple(alpha)}): needs one number, or a shape that broadcasts to y0's "
+            f"{tuple(shape)}; pass one alpha for all, or one for each entry along some of y0's axes."
+        )
+    return padded
 
 
 def orders(owner: str, alpha: np.ndarray, has_slope: bool, may_change: bool = False) -> None:

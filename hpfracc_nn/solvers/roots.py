@@ -7,6 +7,11 @@ from dataclasses import dataclass
 
 from hpfracc_nn import errors
 
+TOLERANCES = {"float32": 1e-6, "float64": 1e-13}  # of a solution, by dtype
+ROUNDING = 1e3  # times the dtype's own tolerance: what cancels in a stiff f leaves changes up to it
+STALLED = 16  # times the dtype's eps: what rounding leaves of a change where nothing cancels
+LARGEST_DENSE = 4096  # numbers of a state whose Jacobian is made dense where GMRES does not converge: 128 MiB
+
 
 @dataclass(frozen=True)
 class Newton:

@@ -1,4 +1,4 @@
-"""Weights of past gradients: what a fractional optimizer averages with, by lag. In NumPy: they are a few numbers.
+"""Weights of past gradients: what a fractional optimizer averages with, by lag.
 
 With r = 1 - alpha and GL_r(j), the coefficient of z**j in (1 - z)**r (Grünwald's weights, `schemes/grunwald.py`):
 
@@ -6,7 +6,7 @@ With r = 1 - alpha and GL_r(j), the coefficient of z**j in (1 - z)**r (Grünwald
                  j**-alpha / Gamma(1 - alpha); divided by their sum, which makes them an average
     difference   w_j = GL_r(j): those of the fractional derivative of order 1 - alpha, 1 and then all negative; their
                  sum over K lags is prod_(j<K) (1 - r / j), between 0 and 1, about K**-r / Gamma(alpha)
-    fcgd         w_j = (1 - (alpha + 1) / (j + 1)) w_(j-1) = -GL_alpha(j + 1) / alpha: all positive; their sum over K
+    fcgd         w_j = (1 - (alpha + 1) / (j + 1)) w_(j-1) = GL_(alpha-1)(j) / (j + 1): all positive; their sum over K
                  lags is (1 - GL_(alpha-1)(K)) / alpha, between 1 and 1 / alpha
 
 Each is 1, 0, 0, ... at alpha = 1.
@@ -25,11 +25,13 @@ Sources: Oldham & Spanier (1974), section 3.4 (integral, difference); Zhou, Zhao
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
-from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.grunwald import binomial
 
 RATES = (1.38, 0.24, 0.0385, 0.0014)  # per step, before tempering
@@ -37,38 +39,74 @@ TEMPER = 50.0  # steps
 FITTED = 100  # lags
 
 
-def integral(alpha: float, count: int) -> np.ndarray:
-    """Return the integral's weights of lags 0 to count - 1, not divided by their sum: shape [count], float64."""
-    return _grunwald(alpha - 1, np.arange(count))
+@dataclass(frozen=True)
+class Law:
+    """How a kind of average weighs past gradients.
+
+    Args:
+        weights: By lag: of alpha, how many, and the namespace.
+        is_normalised: Whether they are divided by their sum.
+        drops: Whether one of the past gradients is left out at each step, at random.
+        fades: Whether exponentials can stand for the weights.
+    """
+
+    weights: Callable[..., Array]
+    is_normalised: bool
+    drops: bool = False
+    fades: bool = False
 
 
-def difference(alpha: float, count: int) -> np.ndarray:
-    """Return the difference's weights of lags 0 to count - 1: shape [count], float64."""
-    return _grunwald(1 - alpha, np.arange(count))
+def integral(alpha: Array, count: int, xp: Namespace = NUMPY) -> Array:
+    """Return the integral's weights of lags 0 to count - 1, not divided by their sum: [*alpha, count], float64."""
+    return binomial(xp.asarray(alpha) - 1, np.arange(count), xp)
 
 
-def fcgd(alpha: float, count: int) -> np.ndarray:
-    """Return the weights of FCGD of lags 0 to count - 1: shape [count], float64."""
-    return _grunwald(alpha, np.arange(1, count + 1)) / -alpha
+def difference(alpha: Array, count: int, xp: Namespace = NUMPY) -> Array:
+    """Return the difference's weights of lags 0 to count - 1: shape [*alpha, count], float64."""
+    return binomial(1 - xp.asarray(alpha), np.arange(count), xp)
+
+
+def fcgd(alpha: Array, count: int, xp: Namespace = NUMPY) -> Array:
+    """Return the weights of FCGD of lags 0 to count - 1: shape [*alpha, count], float64."""
+    weights = binomial(xp.asarray(alpha) - 1, np.arange(count), xp)
+    return weights / xp.constant(np.arange(1.0, count + 1), weights)
+
+
+LAWS = {
+    "integral": Law(integral, is_normalised=True, fades=True),
+    "difference": Law(difference, is_normalised=False),
+    "fcgd": Law(fcgd, is_normalised=False, drops=True),
+}
+
+
+def log_decays() -> np.ndarray:
+    """Return the logarithms of what each exponential fades by in a step: shape [4], float64."""
+    return -np.array(RATES) - 1 / TEMPER
 
 
 def decays() -> np.ndarray:
     """Return by what factor each exponential fades in a step: shape [4], float64."""
-    return np.exp(-np.array(RATES) - 1 / TEMPER)
+    return np.exp(log_decays())
 
 
 @lru_cache(maxsize=256)
 def coefficients(alpha: float) -> np.ndarray:
     """Return the exponentials' values at lag 1: shape [4], float64."""
-    if alpha == 1:
-        return np.zeros(len(RATES))  # nothing is left to be fitted
+    matrix, target, scale = fit_problem(alpha, NUMPY)
+    return scale * np.linalg.lstsq(matrix, target)[0]
+
+
+def fit_problem(alpha: Array, xp: Namespace) -> tuple[Array, np.ndarray, Array]:
+    """Return matrix, target and scale: the coefficients are the scale times the least-squares solution.
+
+    What is fitted are the weights divided by 1 - alpha, GL_(alpha-2)(j - 1) / j, which do not vanish at alpha = 1:
+    there the scale is 0, and no derivative is lost.
+
+    Shapes: alpha [*c], matrix [*c, 100, 4], target [100], scale [*c].
+    """
+    alpha = xp.asarray(alpha)
     lags = np.arange(1, FITTED + 1)
-    shapes = np.exp(-np.array(RATES) * (lags[:, None] - 1))
-    relative = shapes / integral(alpha, FITTED + 1)[1:, None]
+    weights = binomial(alpha - 2, lags - 1, xp)
     octaves = 1 / np.sqrt(lags)  # every octave of lags counts alike
-    fitted, *_ = np.linalg.lstsq(relative * octaves[:, None], octaves)
-    return fitted * np.exp(-1 / TEMPER)
-
-
-def _grunwald(order: float, lags: np.ndarray) -> np.ndarray:
-    return binomial(NUMPY.asarray(order), lags, NUMPY)
+    shapes = np.exp(-np.array(RATES) * (lags[:, None] - 1)) * (lags * octaves)[:, None]
+    return xp.constant(shapes, weights) / weights[..., None], octaves, (1 - alpha) * np.exp(-1 / TEMPER)

@@ -41,7 +41,7 @@ def case(
 
 
 def fixed(arrays: Arrays) -> Any:
-    return operator.apply("parity", arrays["x"], DistributedOrder((0.3, 0.8), (1.0, 2.0)), 0.1, -1, None)
+    return operator.apply("parity", arrays["x"], DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0)), 0.1, -1, None)
 
 
 CASES = [

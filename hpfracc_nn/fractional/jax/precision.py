@@ -34,7 +34,12 @@ def in_float64(make: Callable[[Array], Made], orders: Array, dtype: Any) -> Made
         orders: [*c], floating.
         dtype: Of the result.
     """
-    return family_in_float64(lambda counts: _differentiated(make, counts[0]), (orders,), dtype)
+    return jointly_in_float64(make, (orders,), dtype)
+
+
+def jointly_in_float64(make: Callable[..., Made], arguments: tuple[Array, ...], dtype: Any) -> Made:
+    """Return make(*arguments) in the same way; each is [*c], or has no axes."""
+    return family_in_float64(lambda counts: _differentiated(make, counts), arguments, dtype)
 
 
 def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) -> Made:
@@ -47,6 +52,18 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
         dtype: Of the result.
     """
     return _member(family, (0,) * len(arguments), dtype)(*arguments)
+
+
+def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
+    """Return `make`, which is written for orders of so many axes, for those that a map has given more before them."""
+
+    def made(orders: Array) -> Made:
+        function = make
+        for _ in range(orders.ndim - axes):
+            function = jax.vmap(function)
+        return function(orders)
+
+    return made
 
 
 def _member(family: Family, counts: Counts, dtype: Any) -> Callable[..., Made]:
@@ -106,11 +123,18 @@ def _along(slope: Array, moved: Array) -> Array:
     return slope * moved.astype(slope.dtype).reshape(*moved.shape, *(1,) * (slope.ndim - moved.ndim))
 
 
-def _differentiated(make: Callable[[Array], Made], order: int) -> Callable[[Array], Made]:
-    if order == 0:
-        return make
+def _differentiated(make: Callable[..., Made], counts: Counts) -> Callable[..., Made]:
+    for place, count in enumerate(counts):
+        for _ in range(count):
+            make = _slope(make, place)
+    return make
 
-    def slope(orders: Array) -> Made:
-        return jax.jvp(_differentiated(make, order - 1), (orders,), (jnp.ones_like(orders),))[1]
+
+def _slope(make: Callable[..., Made], place: int) -> Callable[..., Made]:
+    def slope(*arguments: Array) -> Made:
+        def alone(moved: Array) -> Made:
+            return make(*arguments[:place], moved, *arguments[place + 1 :])
+
+        return jax.jvp(alone, (arguments[place],), (jnp.ones_like(arguments[place]),))[1]
 
     return slope

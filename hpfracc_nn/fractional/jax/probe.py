@@ -31,7 +31,7 @@ class JaxProbe:
     def free_memory(self, device: str) -> int | None:
         if is_host(device):
             return host_free()
-        found = jax.devices()[int(device.partition(":")[2] or 0)].memory_stats()
+        found = _device(device).memory_stats()
         return None if not found else int(found["bytes_limit"]) - int(found["bytes_in_use"])
 
     def release(self, device: str) -> None:
@@ -45,8 +45,12 @@ class JaxProbe:
         return {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
     def calibrate(self, device: str, dtype: str) -> Rates:
-        """Time a matrix product, a transform, two element-wise passes and a small call; half a second to compile."""
-        with jax.enable_x64(True):
+        """Time a matrix product, a transform, two element-wise passes and a small call; half a second to compile.
+
+        Raises:
+            RuntimeError: JAX has no such device.
+        """
+        with jax.enable_x64(True), jax.default_device(_device(device)):
             ones = [jnp.ones(shape, dtype) for shape in ((512, 256), (256, 256), (64, 2048), (1 << 20,), (64,))]
             a, b, signal, large, small = ones
             product = _seconds(jnp.matmul, a, b)
@@ -70,6 +74,11 @@ def device_name() -> str:
     """Return where a call that is traced now will run, as workloads name it."""
     platform = jax.default_backend()
     return _NAMES.get(platform, platform)
+
+
+def _device(name: str) -> jax.Device:
+    platform, _, index = name.partition(":")
+    return jax.devices(platform)[int(index or 0)]
 
 
 def _seconds(function: Callable[..., jax.Array], *given: jax.Array) -> float:

@@ -22,7 +22,7 @@ def _flattened(value: Value) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ..
 def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Value:
     """Nothing is checked: JAX puts objects of its own in the place of arrays."""
     is_fixed, kept = structure
-    value = object.__new__(kind)
+    value: Value = object.__new__(kind)
     names = [field.name for field in fields(kind) if field.name != "alpha"]
     object.__setattr__(value, "alpha", kept[0] if is_fixed else next(iter(leaves)))
     for name, given in zip(names, kept[1:] if is_fixed else kept, strict=True):

@@ -42,15 +42,21 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
         else:
             fixed[index] = np.asarray(value) if np.ndim(value) == 0 else np.broadcast_to(value, shape)
 
+    own = max(value.ndim for _, value in learned)
+
     def family(counts: tuple[int, ...]) -> Any:
         more = dict(zip([index for index, _ in learned], counts, strict=True))
         in_z, in_alpha, in_beta = (order + more.get(index, 0) for index, order in enumerate(derivative))
 
         def member(*arguments: Array) -> Array:
+            # Under a map arguments have more axes, before their own.
+            batch = max((argument.shape for argument in arguments), key=len)[: -own or None]
             every = list(fixed)
             for (index, _), argument in zip(learned, arguments, strict=True):
-                every[index] = argument
-            return _computed(*map(_double, every), shape=shape, derivative=(in_z, in_alpha, in_beta))
+                alone = () if own or argument.ndim == 0 else (1,) * len(shape)
+                every[index] = argument.reshape(*argument.shape, *alone)
+            full = (*batch, *shape)
+            return _computed(*map(_double, every), shape=full, derivative=(in_z, in_alpha, in_beta))
 
         return member
 
@@ -63,12 +69,16 @@ def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], de
     """Return a derivative of E in double precision, NaN where alpha or beta is outside its range."""
     alpha = jnp.where(partials.is_wrong_alpha(alpha), jnp.nan, alpha)
     beta = jnp.where(partials.is_wrong_beta(beta), jnp.nan, beta)
-    points = jnp.broadcast_to(z, shape).reshape(-1)
+
+    def each(value: Array) -> Array:
+        return jnp.broadcast_to(value, shape).reshape(-1)
+
+    points = each(z)
     if points.size == 0:
         return jnp.zeros_like(points).reshape(shape)
     given = {"alpha": alpha, "beta": beta}
     shared = {name: value for name, value in given.items() if value.ndim == 0}
-    own = {"points": points, **{name: value.reshape(-1) for name, value in given.items() if value.ndim}}
+    own = {"points": points, **{name: each(value) for name, value in given.items() if value.ndim}}
 
     def of_chunk(chunk: dict[str, Array]) -> Array:
         return _combined(**shared, **chunk, derivative=derivative)
@@ -99,7 +109,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Array:
     is_double = samples.dtype in (jnp.float64, jnp.complex128)
     data = jnp.moveaxis(samples, axis, -1).astype(jnp.complex128 if is_double else jnp.complex64)
     data = jnp.fft.ifftshift(data, axes=-1) if centred else data
-    result = _by_number(data, float(orders)) if _is_number(orders) else _by_array(data, jnp.asarray(orders))
+    result = _by_number(data, float(orders)) if _is_number(orders) else _by_array(data, _floating(jnp.asarray(orders)))
     return jnp.moveaxis(jnp.fft.fftshift(result, axes=-1) if centred else result, -1, axis)
 
 
@@ -110,14 +120,19 @@ def _is_number(order: Any) -> bool:
 def _by_number(x: Array, order: float) -> Array:
     whole = rotation.nearest("fractional_fourier", order)
     if order == whole:
-        return rotation.transformed(x, whole % 4, None, JAX)
+        return _turned(x, whole % 4, None)
     chirps = rotation.fixed_chirps(order - whole, x.shape[-1], x.dtype)
-    return rotation.transformed(x, whole % 4, [jnp.asarray(chirp) for chirp in chirps], JAX)
+    return _turned(x, whole % 4, chirps)  # type: ignore[no-any-return]
 
 
+@partial(jax.jit, static_argnames="whole")
+def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
+    return rotation.transformed(x, whole, chirps, JAX)
+
+
+@jax.jit
 def _by_array(x: Array, order: Array) -> Array:
     """Return the transform of orders in an array, whose values are not looked at."""
-    order = _floating(order)
     whole = jnp.round(jax.lax.stop_gradient(order))
     n = x.shape[-1]
     chirps = in_float64(lambda rest: rotation.chirps(rest, n, JAX), order - whole, x.dtype)

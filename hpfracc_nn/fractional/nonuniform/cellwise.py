@@ -97,8 +97,10 @@ class Cellwise:
 
     def _first_slope(self, x: Array, times: Times, xp: Namespace) -> Array:
         """Return x'(0) from the first four samples, [sets, rows, 1]."""
-        row = first_slope_row(times.values[:, :4])
-        return xp.sum(x[..., : row.shape[-1]] * xp.constant(row[:, None], x))[..., None]
+        row = first_slope_row(times.values[:, :4])[:, None, 1:]
+        # The weights sum to zero. Of differences single precision loses no digit, and each counts in all that follows.
+        increases = x[..., 1 : row.shape[-1] + 1] - x[..., :1]
+        return xp.sum(increases * xp.constant(row, x))[..., None]
 
 
 def cellwise(owner: str, definition: Definition) -> Cellwise:

@@ -12,6 +12,7 @@ from hpfracc_nn.fractional.framework import framework_of, type_name
 from hpfracc_nn.fractional.operator import Samples, checked
 from hpfracc_nn.selection import BackendManager
 
+_SPOKEN = {"numpy": "NumPy", "torch": "torch", "jax": "JAX"}
 SCHEMES: dict[type[Definition], str] = {Caputo: "l1_2", RiemannLiouville: "l1_2", RiemannLiouvilleIntegral: "trapezoid"}
 
 
@@ -40,10 +41,10 @@ def variable_order(
     Args:
         x: Samples; as in `derivative`.
         alpha: The orders, [n], or of a shape that broadcasts to that of `x` with a number for each sample along `dim`.
-            All on one side of 1 for derivatives. A tensor may require a gradient.
+            All on one side of 1 for derivatives. A tensor may require a gradient, and a JAX array be traced.
         kind: Caputo, RiemannLiouville or RiemannLiouvilleIntegral.
         scheme: One that interpolates: "l1" or "l1_2", which is the default; "trapezoid" for the integral.
-        bounds: Of a tensor alpha, (0, 1) by default; as in `Definition`.
+        bounds: Of an alpha in a tensor or JAX array, (0, 1) by default; as in `Definition`.
         dt: Spacing of the samples; positive.
         t: Their times in place of `dt`; as in `derivative`.
         dim: The time axis.
@@ -53,7 +54,7 @@ def variable_order(
         Same shape, dtype and device as `x`.
 
     Raises:
-        TypeError: As in `derivative`; or alpha is a tensor and `x` is none.
+        TypeError: As in `derivative`; or alpha is an array of a framework that is not that of `x`.
         ValueError: As in `derivative`; or alpha has not a number for each sample, or orders on both sides of 1.
         LookupError: As in `derivative`.
 
@@ -70,13 +71,13 @@ def variable_order(
         names = ", ".join(each.__name__ for each in SCHEMES)
         given = getattr(kind, "__name__", repr(kind))
         raise ValueError(f"{owner}(kind={given}): needs one of {names}; pass the class, such as Caputo.")
-    values = alpha if framework_of(type(alpha)) == "torch" else _read(owner, alpha)
+    values = _read(owner, alpha) if framework_of(type(alpha)) == "numpy" else alpha
     definition = kind(_representative(values), scheme or SCHEMES[kind], bounds)
     x, framework = checked(owner, "x", x, definition, manager)
-    if framework == "numpy" and not isinstance(values, np.ndarray):
+    if framework_of(type(values)) not in ("numpy", framework):
         raise TypeError(
-            f"{owner}(alpha of type {type_name(alpha)}): needs an array of floats for a NumPy x; "
-            "pass x as a tensor too."
+            f"{owner}(alpha of type {type_name(alpha)}): needs an array of floats for a {_SPOKEN[framework]} x; "
+            "pass x in the framework of alpha."
         )
     axis = errors.axis(owner, dim, x.ndim)
     if t is None:
@@ -108,6 +109,8 @@ def _room(framework: str) -> Any:
     room: Any
     if framework == "torch":
         import hpfracc_nn.fractional.nonuniform.torch.variable as room
+    elif framework == "jax":
+        import hpfracc_nn.fractional.nonuniform.jax.variable as room
     else:
         import hpfracc_nn.fractional.nonuniform.numpy.variable as room
     return room

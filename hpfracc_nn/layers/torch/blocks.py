@@ -17,8 +17,8 @@ from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
+from hpfracc_nn.solvers.stochastic import fitting_shape
 from hpfracc_nn.solvers.torch.arguments import order_numbers
-from hpfracc_nn.solvers.torch.coefficients import fitting_shape
 from hpfracc_nn.solvers.torch.equation import CaputoEquation
 from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.in_graph import check_like

@@ -6,6 +6,7 @@ from hpfracc_nn.solvers.noise.brownian import Brownian
 from hpfracc_nn.solvers.noise.coloured import Coloured
 from hpfracc_nn.solvers.noise.compound_poisson import CompoundPoisson
 from hpfracc_nn.solvers.noise.fractional import FractionalBrownian
+from hpfracc_nn.solvers.noise.given import Given
 from hpfracc_nn.solvers.noise.jumps import ExponentialJumps, FixedJumps, Jumps, NormalJumps
 from hpfracc_nn.solvers.noise.markov import MarkovError
 from hpfracc_nn.solvers.noise.markov_brownian import MarkovFractionalBrownian, MarkovRiemannLiouvilleBrownian
@@ -38,6 +39,7 @@ __all__ = [
     "ExponentialJumps",
     "FixedJumps",
     "FractionalBrownian",
+    "Given",
     "Jumps",
     "MarkovError",
     "MarkovFractionalBrownian",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -72,27 +73,29 @@ class Coloured(Noise):
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""
-        found, after = advance(self._linear(dt, source.xp), n_steps, shape, state[0], source)
+        process_of = partial(_integrated, dt)
+        found, after = advance(process_of, (self.correlation_time,), n_steps, shape, state[0], source)
         return found, (after,)
 
-    def _linear(self, dt: float, xp: Namespace) -> Linear:
-        """Return value and integral over a step, given the value at its start.
 
-        With eta of variance 1, x = dt / tau and u = 1 - exp(-x): eta at the end has mean exp(-x) eta and variance
-        u (2 - u); sqrt(2 / tau) times the integral has mean u eta, covariance u**2 with the other and variance
-        u**3 / (2 - u) + 2 (x - 2 tanh(x / 2)).
-        """
-        tau = xp.asarray(self.correlation_time)[..., None]
-        x = dt / tau
-        u = -xp.expm1(-x)
-        is_small = x < _SMALL
-        small, large = xp.where(is_small, x, 0.0), xp.where(is_small, 1.0, x)
-        series = sum(term * small ** (2 * i + 3) for i, term in enumerate(_SERIES))
-        rest = xp.where(is_small, series, large + 2 * xp.expm1(-large) / (1 + xp.exp(-large)))
-        entry = xp.concat([_sqrt(u * (2 - u), xp), 0 * u])[None]
-        direct = xp.concat([u * _sqrt(u / (2 - u), xp), _sqrt(2 * rest, xp)])
-        scale = _sqrt(tau / 2, xp)
-        return Linear(x, entry, scale * u, scale * direct)
+def _integrated(dt: float, xp: Namespace, correlation_time: Array) -> Linear:
+    """Return value and integral over a step, given the value at its start.
+
+    With eta of variance 1, x = dt / tau and u = 1 - exp(-x): eta at the end has mean exp(-x) eta and variance
+    u (2 - u); sqrt(2 / tau) times the integral has mean u eta, covariance u**2 with the other and variance
+    u**3 / (2 - u) + 2 (x - 2 tanh(x / 2)).
+    """
+    tau = correlation_time[..., None]
+    x = dt / tau
+    u = -xp.expm1(-x)
+    is_small = x < _SMALL
+    small, large = xp.where(is_small, x, 0.0), xp.where(is_small, 1.0, x)
+    series = sum(term * small ** (2 * i + 3) for i, term in enumerate(_SERIES))
+    rest = xp.where(is_small, series, large + 2 * xp.expm1(-large) / (1 + xp.exp(-large)))
+    entry = xp.concat([_sqrt(u * (2 - u), xp), 0 * u])[None]
+    direct = xp.concat([u * _sqrt(u / (2 - u), xp), _sqrt(2 * rest, xp)])
+    scale = _sqrt(tau / 2, xp)
+    return Linear(x, entry, scale * u, scale * direct)
 
 
 def _sqrt(x: Array, xp: Namespace) -> Array:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from hpfracc_nn.fractional.namespace import NUMPY, Array
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.solvers.noise.covariance import circulant_roots, fgn_autocovariance
 from hpfracc_nn.solvers.noise.noise import (
     UNIT,
@@ -117,10 +117,12 @@ class FractionalBrownian(HurstNoise):
 
     def _roots(self, n_steps: int, dt: float, source: Source) -> Array:
         """Return what complex normal numbers are multiplied by, [*c, m]."""
-        xp = source.xp
+
+        def roots(xp: Namespace, hurst: Array) -> tuple[Array, ...]:
+            return (circulant_roots(hurst, n_steps, xp) * xp.exp(hurst * math.log(dt))[..., None],)
+
         if is_tensor(self.hurst):
-            hurst = xp.asarray(self.hurst)
-            return circulant_roots(hurst, n_steps, xp) * xp.exp(hurst * math.log(dt))[..., None]
+            return source.computed(roots, self.hurst)[0]
         return _fixed_roots(self.hurst, n_steps) * (dt ** np.asarray(self.hurst))[..., None]
 
 

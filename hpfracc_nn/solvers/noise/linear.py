@@ -9,7 +9,10 @@ one with the powers of the decays, instead of s small steps.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -37,17 +40,32 @@ class Linear:
     direct: Array
 
 
-def advance(process: Linear, n_steps: int, shape: Shape, state: Array, source: Source) -> tuple[Array, Array]:
-    """Return the increments [n_steps, *shape] and the state [k, width] after them, width the product of `shape`."""
-    xp = source.xp
-    width, r = math.prod(shape), process.direct.shape[-1]
+def advance(
+    process_of: Callable[..., Linear],
+    parameters: tuple[Any, ...],
+    n_steps: int,
+    shape: Shape,
+    state: Array,
+    source: Source,
+) -> tuple[Array, Array]:
+    """Return the increments [n_steps, *shape] and the state [k, width] after them, width the product of `shape`.
+
+    Args:
+        process_of: The process as a function of a namespace and of parameters.
+        parameters: Single numbers, or arrays that may be learned.
+        n_steps: How many steps.
+        shape: Of one step.
+        state: Before them.
+        source: Where normal numbers come from.
+    """
+    xp, width = source.xp, math.prod(shape)
     some = []
     steps = 0
     for begin in range(0, n_steps, _CHUNK):
         if steps != min(_CHUNK, n_steps - begin):
             steps = min(_CHUNK, n_steps - begin)
-            own, past, kept, new = (source.cast(each) for each in _chunk(process, steps, xp))
-        numbers = source.normal((steps * r, width))
+            own, past, kept, new = source.computed(partial(_chunk, process_of, steps), *parameters)
+        numbers = source.normal((own.shape[-1], width))
         some.append(xp.matmul(own, numbers) + xp.matmul(past, state))
         state = kept * state + xp.matmul(new, numbers)
     found = some[0] if len(some) == 1 else source.joined(some, 0)
@@ -69,11 +87,14 @@ def covariance(process: Linear, first: np.ndarray, n_steps: int) -> np.ndarray:
     return found
 
 
-def _chunk(process: Linear, steps: int, xp: Namespace) -> tuple[Array, Array, Array, Array]:
+def _chunk(
+    process_of: Callable[..., Linear], steps: int, xp: Namespace, *parameters: Array
+) -> tuple[Array, Array, Array, Array]:
     """Return what makes a chunk's increments and its last state of its normal numbers and of its first state.
 
     Shapes: [steps, steps * r], [steps, k], [k, 1], [k, steps * r].
     """
+    process = process_of(xp, *parameters)
     k, r = process.entry.shape
     times = xp.constant(np.arange(float(steps)), process.rates)
     powers = xp.exp(-process.rates[:, None] * times)  # [k, steps]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.solvers.noise import markov
 from hpfracc_nn.solvers.noise.fractional import HurstNoise
 from hpfracc_nn.solvers.noise.linear import Linear, advance, covariance
-from hpfracc_nn.solvers.noise.noise import Shape, State, is_tensor
+from hpfracc_nn.solvers.noise.noise import Parameter, Shape, State, is_tensor
 from hpfracc_nn.solvers.noise.source import Source
 
 _DEGREE = 32
@@ -80,43 +81,34 @@ class MarkovNoise(HurstNoise):
 
     def covariance(self, n_steps: int, dt: float) -> np.ndarray:
         """See `Noise.covariance`; of the approximation, not of what it approximates."""
-        process, first = self._process(n_steps, dt, NUMPY)
-        return covariance(process, first, n_steps)
+        process_of, parameters, first = self._process(n_steps, dt)
+        return covariance(process_of(NUMPY, *map(np.asarray, parameters)), first, n_steps)
 
     def start(self, n_steps: int, shape: Shape, dt: float, source: Source) -> State:
         """See `Noise.start`: the states over their deviations, and the process that they follow."""
-        process, root = self._process(n_steps, dt, source.xp)
+        process_of, parameters, root = self._process(n_steps, dt)
         first = source.cast(root)
-        return source.xp.matmul(first, source.normal((first.shape[1], math.prod(shape)))), process
+        states = source.xp.matmul(first, source.normal((first.shape[1], math.prod(shape))))
+        return states, process_of, parameters
 
     def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
         """See `Noise.increments`."""
-        states, process = state
-        found, after = advance(process, n_steps, shape, states, source)
-        return found, (after, process)
+        states, process_of, parameters = state
+        found, after = advance(process_of, parameters, n_steps, shape, states, source)
+        return found, (after, process_of, parameters)
 
-    def _process(self, n_steps: int, dt: float, xp: Namespace) -> tuple[Linear, np.ndarray]:
-        """Return the process that the states follow, and a root of their covariance at first, [k, r]."""
+    def _process(self, n_steps: int, dt: float) -> tuple[Callable[..., Linear], tuple[Parameter, ...], np.ndarray]:
+        """Return the process that the states follow as a function of a namespace and of parameters, these, and a root
+        of the states' covariance at first, [k, r].
+        """
         rates = self.rates(n_steps, dt)
         if is_tensor(self.hurst):
-            moves, weights = markov.transitions(self.form, rates, dt), self._learned(n_steps, dt, xp)
-        else:
-            normal = _normalised(self.form, rates, self.hurst, n_steps * dt)
-            moves, fixed = markov.merged(self.form, rates, normal, dt)
-            weights = xp.asarray(fixed)
-        entry = xp.constant(moves.added, weights)
-        read = weights * xp.constant(np.expm1(-moves.rates * dt), weights)
-        direct = xp.matmul(weights[None], entry)[0]
-        return Linear(xp.constant(moves.rates * dt, weights), entry, read, direct), moves.first
-
-    def _learned(self, n_steps: int, dt: float, xp: Namespace) -> Array:
-        """Return the normalised weights times the deviations of the states, [k], for a tensor."""
-        hurst = xp.asarray(self.hurst)
-        low, high = self.interval
-        angle = xp.acos((hurst - (low + high) / 2) * (2 / (_ROOM * (high - low))))
-        terms = xp.cos(angle[..., None] * xp.constant(np.arange(float(_DEGREE)), hurst))
-        table = _table(self.form, self.n_states, self.interval, n_steps, dt)
-        return xp.matmul(terms[None], xp.constant(table, hurst))[0]
+            table = _table(self.form, self.n_states, self.interval, n_steps, dt)
+            moves = markov.transitions(self.form, rates, dt)
+            return partial(_process, moves, dt, partial(_learned, table, self.interval)), (self.hurst,), moves.first
+        normal = _normalised(self.form, rates, self.hurst, n_steps * dt)
+        moves, fixed = markov.merged(self.form, rates, normal, dt)
+        return partial(_process, moves, dt, partial(_fixed, fixed)), (), moves.first
 
 
 @dataclass(frozen=True)
@@ -154,6 +146,28 @@ class MarkovRiemannLiouvilleBrownian(MarkovNoise):
 
     name: ClassVar[str] = "markov_riemann_liouville"
     form: ClassVar[markov.Form] = markov.AtRest()
+
+
+def _process(
+    moves: markov.Transitions, dt: float, weights_of: Callable[..., Array], xp: Namespace, *parameters: Array
+) -> Linear:
+    weights = weights_of(xp, *parameters)
+    entry = xp.constant(moves.added, weights)
+    read = weights * xp.constant(np.expm1(-moves.rates * dt), weights)
+    direct = xp.matmul(weights[None], entry)[0]
+    return Linear(xp.constant(moves.rates * dt, weights), entry, read, direct)
+
+
+def _fixed(weights: np.ndarray, xp: Namespace) -> Array:
+    return xp.asarray(weights)
+
+
+def _learned(table: np.ndarray, interval: tuple[float, float], xp: Namespace, hurst: Array) -> Array:
+    """Return the normalised weights times the deviations of the states, [k], from their Chebyshev coefficients."""
+    low, high = interval
+    angle = xp.acos((hurst - (low + high) / 2) * (2 / (_ROOM * (high - low))))
+    terms = xp.cos(angle[..., None] * xp.constant(np.arange(float(_DEGREE)), hurst))
+    return xp.matmul(terms[None], xp.constant(table, hurst))[0]
 
 
 def _normalised(form: markov.Form, rates: np.ndarray, hurst: float, duration: float) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Two real paths for each complex one, and as many at once as stay in the cache."""
+"""Two real paths for each complex one, and as many at once as the source likes."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ from collections.abc import Callable
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.noise import Shape
 from hpfracc_nn.solvers.noise.source import Source
-
-_AT_ONCE = 1 << 15  # complex numbers: 512 KiB in double precision, which stay in the cache
 
 
 def in_pairs(
@@ -29,6 +27,6 @@ def in_pairs(
     pairs = -(-paths // 2)
     if not pairs or not math.prod(channels):
         return source.normal((n_steps, *shape))  # nothing
-    most = max(1, _AT_ONCE // (math.prod(channels) * length))
+    most = max(1, source.at_once // (math.prod(channels) * length))
     both = source.by_time((drawn(min(most, pairs - begin)) for begin in range(0, pairs, most)), pairs)
     return both[:, :paths].reshape(n_steps, *shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar
@@ -64,7 +64,7 @@ class RiemannLiouvilleBrownian(HurstNoise):
         def spectrum(some: Array) -> Array:
             return xp.fft(xp.concat([some, some[..., :1] * rest]))
 
-        spectra = [spectrum(source.cast(each)) for each in self._columns(n_steps, dt, xp)]
+        spectra = [spectrum(each) for each in self._columns(n_steps, dt, source)]
 
         def drawn(pairs: int) -> Array:
             shape = (pairs, *self.trailing, n_steps)
@@ -72,12 +72,15 @@ class RiemannLiouvilleBrownian(HurstNoise):
 
         return in_pairs(drawn, n_steps, shape, self.trailing, length, source), ()
 
-    def _columns(self, n_steps: int, dt: float, xp: Namespace) -> list[Array]:
-        if is_tensor(self.hurst):
-            hurst = xp.asarray(self.hurst)
+    def _columns(self, n_steps: int, dt: float, source: Source) -> Sequence[Array]:
+        def made(xp: Namespace, hurst: Array) -> tuple[Array, ...]:
             scale = xp.exp(hurst * math.log(dt))[..., None]
-            return [each * scale for each in columns(hurst, n_steps, xp)]
-        return [each * (dt ** np.asarray(self.hurst))[..., None] for each in _fixed_columns(self.hurst, n_steps)]
+            return tuple(each * scale for each in columns(hurst, n_steps, xp))
+
+        if is_tensor(self.hurst):
+            return source.computed(made, self.hurst)
+        scale = (dt ** np.asarray(self.hurst))[..., None]
+        return [source.cast(each * scale) for each in _fixed_columns(self.hurst, n_steps)]
 
 
 def columns(hurst: Array, n: int, xp: Namespace) -> Iterator[Array]:

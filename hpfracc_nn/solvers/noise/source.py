@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -10,12 +10,30 @@ import numpy as np
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
+Formulas = Callable[..., tuple[Array, ...]]  # of a namespace and of parameters in it
+
 
 class Source(Protocol):
-    """What a framework offers to the noises; each draw is in the source's dtype."""
+    """What a framework offers to the noises; each draw is in the source's dtype.
+
+    Attributes:
+        xp: Its namespace, for what is drawn.
+        at_once: Complex numbers that are drawn and transformed together.
+    """
 
     @property
     def xp(self) -> Namespace: ...
+    @property
+    def at_once(self) -> int: ...
+
+    def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Array, ...]:
+        """Return formulas(xp, *parameters), computed in float64, in the source's dtype.
+
+        Args:
+            formulas: Arrays of parameters; entry [*c, ...] of each depends on entry [*c] of the parameters alone.
+            parameters: Numbers, or arrays that may be learned; [*c], or one for all of c.
+        """
+        ...
 
     def normal(self, shape: tuple[int, ...]) -> Array:
         """Return standard normal numbers."""
@@ -64,6 +82,9 @@ class Source(Protocol):
         ...
 
 
+CACHED = 1 << 15  # complex numbers: 512 KiB in double precision, which stay in the cache
+
+
 @dataclass(frozen=True)
 class NumpySource:
     """NumPy's source.
@@ -76,9 +97,16 @@ class NumpySource:
     rng: np.random.Generator
     dtype: type[np.floating[Any]] = np.float64
 
+    at_once = CACHED
+
     @property
     def xp(self) -> Namespace:
         return NUMPY
+
+    def computed(self, formulas: Formulas, *parameters: Any) -> tuple[np.ndarray, ...]:
+        """See `Source.computed`."""
+        found = formulas(NUMPY, *(np.asarray(each, np.float64) for each in parameters))
+        return tuple(self.cast(each) for each in found)
 
     def normal(self, shape: tuple[int, ...]) -> np.ndarray:
         """See `Source.normal`."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -106,20 +107,27 @@ class AlphaStable(Noise):
         the end that is closer, where it is a sine of a small number.
         """
         xp = source.xp
-        a, b = xp.asarray(self.stability), xp.asarray(self.skewness)
-        tangent = 0 * a if self._is_symmetric else b * xp.sin(math.pi / 2 * a) / xp.cos(math.pi / 2 * a)
-        turn = xp.angle(1 + 1j * tangent)
+        formulas = partial(_constants, self._is_symmetric, dt)
+        parameters = source.computed(formulas, self.stability, self.skewness)
+        a, less, low, low_sign, high, high_sign, tail, scale, inverse = parameters
         is_low = uniform < 0.5
         distance = math.pi * xp.where(is_low, uniform, 1 - uniform)
-        low, low_sign = _reduced(turn - math.pi / 2 * a, xp)
-        high, high_sign = _reduced(-turn - math.pi / 2 * a, xp)
-        shift = xp.where(is_low, source.cast(low), source.cast(high))
-        sign = xp.where(is_low, source.cast(low_sign), source.cast(high_sign))
-        numerator = xp.sin(shift + source.cast(a) * distance) * xp.where(is_low, sign, -sign)
-        middle = -sign * xp.sin(shift + source.cast(a - 1) * distance)
-        power = source.cast((1 - a) / a) * (_log(middle, xp) - xp.log(exponential))
-        scale = source.cast((xp.log(1 + tangent * tangent) / 2 + math.log(dt)) / a)
-        return numerator * xp.exp(scale + power - source.cast(1 / a) * xp.log(xp.sin(distance)))
+        shift, sign = xp.where(is_low, low, high), xp.where(is_low, low_sign, high_sign)
+        numerator = xp.sin(shift + a * distance) * xp.where(is_low, sign, -sign)
+        middle = -sign * xp.sin(shift + less * distance)
+        power = tail * (_log(middle, xp) - xp.log(exponential))
+        return numerator * xp.exp(scale + power - inverse * xp.log(xp.sin(distance)))
+
+
+def _constants(is_symmetric: bool, dt: float, xp: Namespace, a: Array, b: Array) -> tuple[Array, ...]:
+    """Return what the formula has of stability and skewness alone: a, a - 1, t at either end as an angle and a sign,
+    (1 - a) / a, log(S dt**(1/a)), 1 / a.
+    """
+    tangent = 0 * a if is_symmetric else b * xp.sin(math.pi / 2 * a) / xp.cos(math.pi / 2 * a)
+    turn = xp.angle(1 + 1j * tangent)
+    ends = [*_reduced(turn - math.pi / 2 * a, xp), *_reduced(-turn - math.pi / 2 * a, xp)]
+    scale = (xp.log(1 + tangent * tangent) / 2 + math.log(dt)) / a
+    return a, a - 1, *ends, (1 - a) / a, scale, 1 / a
 
 
 def _at_one(skewness: Parameter, dt: float, uniform: Array, exponential: Array, source: Source) -> Array:

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.stochastic import not_finite
 from hpfracc_nn.solvers.torch.noise import NoisePath
 from hpfracc_nn.solvers.torch.problem import Progress
 from hpfracc_nn.solvers.torch.wrapped import is_finite
@@ -228,7 +229,4 @@ class Solve:
             return
         for n, state in enumerate(states, start=first):
             if not is_finite(state):
-                raise FloatingPointError(
-                    f"fsdeint: the solution is not finite at step {n}, t={self.times[n]:g}; take smaller steps, or "
-                    "keep drift and diffusion defined there and their growth at most linear."
-                )
+                raise FloatingPointError(not_finite(f"at step {n}, t={self.times[n]:g}"))

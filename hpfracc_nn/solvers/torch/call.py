@@ -1,9 +1,8 @@
-"""The arguments of `fdeint`: the method that names and options mean, and what is solved, checked and laid out."""
+"""The arguments of `fdeint`: what is solved, checked and laid out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,13 +10,11 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.selection import Site
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.history import ANY_MESH, HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
-from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Uniform, interpolation, places
-from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
+from hpfracc_nn.solvers.mesh import Uniform, interpolation
+from hpfracc_nn.solvers.method import Method, laid_out
 from hpfracc_nn.solvers.torch import kernels, plain  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.adjoint import recorded
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
@@ -25,55 +22,6 @@ from hpfracc_nn.solvers.torch.field import Field, RightHandSide
 from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
 from hpfracc_nn.solvers.torch.problem import Problem, Progress
-
-
-@dataclass(frozen=True)
-class Method:
-    """How an equation is solved.
-
-    Attributes:
-        scheme: How steps are taken.
-        history: How the past is kept.
-        mesh: Where steps are taken.
-    """
-
-    scheme: Scheme
-    history: History
-    mesh: Mesh
-
-    @property
-    def op(self) -> str:
-        """The operation that the manager is asked for."""
-        return self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH
-
-    @classmethod
-    def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:
-        """Return the method that names or objects mean.
-
-        Raises:
-            ValueError: There is none of that name, or they do not go together.
-            TypeError: One is neither a name nor an option.
-        """
-        kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
-        found = cls(
-            checks.named(owner, "scheme", scheme, SCHEMES, tuple(SCHEMES.values())),
-            checks.named(owner, "history", history, HISTORIES, kinds),
-            checks.named(owner, "mesh", mesh, MESHES, (Uniform, Graded)),
-        )
-        if isinstance(found.mesh, Uniform):
-            return found
-        if isinstance(found.history, Automatic):
-            found = replace(found, history=Full())  # all of the past, and only one way to add it up
-        for part, reason, way_out in (
-            ("scheme", found.scheme.needs_uniform, "scheme='trapezoid'"),
-            ("history", found.history.needs_uniform, "history='full'"),
-        ):
-            if reason:
-                raise ValueError(
-                    f"{owner}({part}={getattr(found, part).name!r}, mesh={found.mesh}): needs a uniform mesh, because "
-                    f"{reason}; pass mesh='uniform', or {way_out}."
-                )
-        return found
 
 
 class Call:
@@ -107,7 +55,7 @@ class Call:
         self.dy0 = None if dy0 is None else _like(self.y0, checked_state("fdeint", "dy0", dy0))
         outputs = checks.increasing("fdeint", times_of("fdeint", ts))
         self.first, self.outputs = float(outputs[0]), outputs - outputs[0]
-        self.elapsed, self.index = _mesh(method.mesh, outputs, resolution(ts), n_steps, float(self.orders.min()))
+        self.elapsed, self.index = laid_out(method.mesh, outputs, resolution(ts), n_steps, float(self.orders.min()))
 
     def solved(self, site: Site, adjoint: bool, params: Iterable[Tensor] | None, progress: Progress | None) -> State:
         """Return the states at the output times."""
@@ -183,26 +131,3 @@ def _like(y0: State, dy0: State) -> State:
             f"fdeint(dy0 of shape {given}): needs the shape of y0, {shapes}; pass a derivative for each entry."
         )
     return dy0
-
-
-def _mesh(
-    mesh: Mesh, outputs: np.ndarray, resolution: float, n_steps: int | None, alpha: float
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mesh, as time since the first output, and where the outputs lie on it."""
-    rounding = 2 * resolution * float(np.abs(outputs).max())  # of a difference of two times
-    if n_steps is None:
-        spacing = np.diff(outputs)
-        if isinstance(mesh, Uniform) and np.ptp(spacing) > 2 * rounding + ON_MESH * spacing.mean():
-            i = int(np.argmax(np.abs(spacing - spacing.mean())))
-            raise ValueError(
-                f"fdeint(ts=...): a uniform mesh needs equal steps or a number of steps; ts[{i + 1}] - ts[{i}]="
-                f"{spacing[i]:g} and the mean is {spacing.mean():g}; pass n_steps, or mesh='graded'."
-            )
-        n_steps = spacing.size
-    n_steps = errors.count("fdeint", "n_steps", n_steps)
-    # From the start on: on a graded mesh the first steps are far shorter than the rounding of a late time.
-    elapsed = mesh.times(0.0, float(outputs[-1] - outputs[0]), n_steps, alpha)
-    try:
-        return elapsed, places(mesh, elapsed, outputs - outputs[0], alpha, rounding)
-    except ValueError as error:
-        raise ValueError(f"fdeint(ts=...): {error}") from None

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn import errors
-from hpfracc_nn.solvers.noise import Noise
-from hpfracc_nn.solvers.rules import NOISE_TYPES
+from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.stochastic import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.packing import Packing, State
 
-OWNER = "fsdeint"
 _ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
-_NEARBY = 1 / 64  # of a state's size, and of 1
 
 
 class Coefficients:
@@ -64,6 +59,22 @@ class Coefficients:
         sde, packing, times, like, low, diffusion = self._given
         return Coefficients(sde, packing, times + part * self.dt, like, low, diffusion)
 
+    def with_slope(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
+        """Return g, and g g' times a factor, of a diagonal diffusion: its Jacobian is its own transpose."""
+        if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
+            g, pulled = torch.func.vjp(lambda z: self.diffusion(n, z), y)  # type: ignore[misc]  # three, with aux
+            return g, pulled(g * factor)[0]
+        is_recorded = torch.is_grad_enabled()
+        with torch.enable_grad():
+            # A view: a diffusion that holds the start may depend on y another way too; the slope is in z alone.
+            z = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
+            g = self.diffusion(n, z)
+            if not g.requires_grad:
+                return g, torch.zeros_like(y)
+            (found,) = torch.autograd.grad(g, z, g * factor, create_graph=is_recorded, allow_unused=True)
+        g = g if is_recorded else g.detach()
+        return g, torch.zeros_like(y) if found is None else found
+
     def applied(self, g: Tensor, noise: Tensor) -> Tensor:
         """Return g times the noise of a step, of a state's shape."""
         if self._is_elementwise:
@@ -79,38 +90,6 @@ class Coefficients:
         return x + self.applied(g, noise)
 
 
-def noise_type_of(sde: Any) -> str:
-    """Return the noise type that an equation declares.
-
-    Raises:
-        TypeError: It has no drift, no diffusion, or no noise type.
-        ValueError: It declares another.
-    """
-    for name in ("drift", "diffusion"):
-        if not callable(getattr(sde, name, None)):
-            raise TypeError(
-                f"{OWNER}(sde of type {type(sde).__name__}): needs a method {name}(t, y); write a class that has it, "
-                "or pass SDE(drift, diffusion)."
-            )
-    if not hasattr(sde, "noise_type"):
-        raise TypeError(
-            f"{OWNER}(sde of type {type(sde).__name__}): needs an attribute noise_type; set it to one of "
-            f"{', '.join(map(repr, NOISE_TYPES))}."
-        )
-    return errors.one_of(OWNER, "sde.noise_type", sde.noise_type, NOISE_TYPES)
-
-
-def check_noise(owner: str, sde: Any, noise: Noise) -> None:
-    """Raise unless an equation goes with a noise: one that has `needs_brownian`, the reason, stands on Brownian motion.
-
-    Raises:
-        ValueError: The noise is another.
-    """
-    reason = getattr(sde, "needs_brownian", "")
-    if reason and not noise.is_brownian:
-        raise ValueError(f"{owner}(noise={noise.name!r}): needs Brownian motion: {reason}; pass noise=Brownian().")
-
-
 def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dtype | None) -> torch.Size:
     """Return the shape of the diffusion at the start, that of the joined state where states are tuples.
 
@@ -123,56 +102,11 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dt
     with torch.no_grad(), torch.autocast(like.device.type, low, enabled=low is not None):
         found = sde.diffusion(t, y0)
     if isinstance(y0, tuple):
-        return _joined_shape(sde.noise_type, found, y0)
+        parts = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__
+        return torch.Size(joined_shape(sde.noise_type, parts, [tuple(part.shape) for part in y0]))
     if not isinstance(found, Tensor):
         raise TypeError(f"{OWNER}(sde.diffusion): needs a tensor; it returned {type(found).__name__}.")
-    return fitting_shape(sde.noise_type, found.shape, y0.shape)
-
-
-def _joined_shape(noise_type: str, found: Any, y0: tuple[Tensor, ...]) -> torch.Size:
-    shapes = [tuple(part.shape) for part in y0]
-    if noise_type not in ("additive", "diagonal"):
-        raise ValueError(
-            f"{OWNER}(sde.noise_type={noise_type!r}): needs 'diagonal' or 'additive' noise for a state that is a "
-            "tuple; join the tensors into one."
-        )
-    given = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__
-    if given != shapes:
-        raise ValueError(
-            f"{OWNER}(sde.diffusion): needs a tuple of tensors of y0's shapes {shapes} for noise_type {noise_type!r}; "
-            f"it returned {given}."
-        )
-    return torch.Size([sum(part.numel() for part in y0)])
-
-
-def fitting_shape(noise_type: str, shape: torch.Size, state: torch.Size) -> torch.Size:
-    """Return the shape of a diffusion, or raise where it is not that of the noise type.
-
-    Raises:
-        ValueError: It is not.
-    """
-    is_matrix = len(shape) == len(state) + 1 and shape[:-1] == state and len(state) > 0 and shape[-1] > 0
-    allowed = {
-        "diagonal": shape == state,
-        "additive": shape == state or is_matrix,
-        "scalar": is_matrix and shape[-1] == 1,
-        "general": is_matrix,
-    }
-    if allowed[noise_type]:
-        return shape
-    matrix = f"{(*state, 'm')}".replace("'", "")
-    wanted = {
-        "diagonal": f"{tuple(state)}, a number for each entry",
-        "additive": f"{tuple(state)}, or {matrix} for m motions",
-        "scalar": f"{(*state, 1)}, one motion for all entries",
-        "general": f"{matrix}, m motions",
-    }
-    fitting = [name for name, is_allowed in allowed.items() if is_allowed]
-    way_out = f"declare noise_type {' or '.join(map(repr, fitting))}" if fitting else "return that shape"
-    raise ValueError(
-        f"{OWNER}(sde.diffusion): needs shape {wanted[noise_type]}, for noise_type {noise_type!r}; it returned "
-        f"{tuple(shape)}; {way_out}."
-    )
+    return torch.Size(fitting_shape(sde.noise_type, found.shape, y0.shape))
 
 
 def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool) -> None:
@@ -190,7 +124,7 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
     z0 = z0.detach()
     # Upwards, where prices, variances and rates stay in their domain, and by another part for each entry.
     parts = 1.5 + 0.5 * torch.cos(torch.arange(1.0, z0.numel() + 1)).to(z0).view_as(z0)
-    nearby = z0 + _NEARBY * parts * (1 + z0.abs())
+    nearby = z0 + NEARBY * parts * (1 + z0.abs())
     check = _check_additive if noise_type == "additive" else _check_diagonal
     field = coefficients.diffusion
     with torch.random.fork_rng([z0.device] if z0.is_cuda else []):
@@ -206,10 +140,7 @@ def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     direction = torch.cos(torch.arange(1.0, g.numel() + 1)).to(g).view_as(g)
     (found,) = torch.autograd.grad(g, z, direction, allow_unused=True)
     if found is not None and bool(((found != 0) & found.isfinite()).any()):
-        raise ValueError(
-            f"{OWNER}(sde.diffusion): needs a diffusion that does not depend on y, for noise_type 'additive', and "
-            f"at t={float(t):g} it does; declare 'diagonal' or 'general'."
-        )
+        raise ValueError(additive_message(f"at t={float(t):g}"))
 
 
 def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
@@ -220,8 +151,4 @@ def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     found, alone = each[0], directions[0] * each[1]
     size = _ROUNDING * eps * float(each[1].abs().max())
     if bool(((found - alone).abs() > size).any()):
-        raise ValueError(
-            f"{OWNER}(sde.diffusion): needs entries that depend on the same entry of y alone, for this scheme and "
-            f"noise_type 'diagonal', and at t={float(t):g} they depend on others; pass scheme='euler', or 'heun' in "
-            "Stratonovich's sense."
-        )
+        raise ValueError(diagonal_message(f"t={float(t):g}"))

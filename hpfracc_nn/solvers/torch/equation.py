@@ -13,10 +13,10 @@ from hpfracc_nn.fractional.torch.probe import is_watched
 from hpfracc_nn.selection import BackendManager, default_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
+from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch import in_graph
 from hpfracc_nn.solvers.torch.arguments import order_numbers
-from hpfracc_nn.solvers.torch.call import Method
 from hpfracc_nn.solvers.torch.ode import solved
 
 

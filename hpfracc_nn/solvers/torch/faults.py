@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import is_batched
+from hpfracc_nn.solvers import faults
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.wrapped import bare, is_finite
 
@@ -16,10 +17,7 @@ def fault(field: Field, n: int, z: Tensor) -> FloatingPointError:
     """Return what is said of step n, where something is not finite: f at `z`, or the solution after it has grown."""
     if is_undefined(field, n, z):
         return undefined(field, n, z)
-    return FloatingPointError(
-        f"fdeint: the solution diverged at step {n}, {_time(field, n)}, where it was {_largest(z):.3g} one step "
-        "before; take more steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
-    )
+    return faults.diverged("fdeint", n, float(field.times[n]), _largest(z))
 
 
 def is_undefined(field: Field, n: int, z: Tensor) -> bool:
@@ -36,10 +34,7 @@ def undefined(field: Field, n: int, z: Tensor, how: str = "") -> FloatingPointEr
         z: The state.
         how: It came about, for the text.
     """
-    return FloatingPointError(
-        f"fdeint(f): needs finite values; at step {n}, {_time(field, n)}, f returned one that is not for a state of "
-        f"size {_largest(z):.3g}{how}; keep f defined there, or stop before."
-    )
+    return faults.undefined("fdeint", n, float(field.times[n]), _largest(z), how)
 
 
 def check_states(field: Field, states: list[Tensor]) -> None:
@@ -80,10 +75,6 @@ def check_untraced(owner: str, argument: str) -> None:
     """
     if torch.jit.is_tracing():
         raise RuntimeError(f"{owner}({argument}): torch.jit.trace cannot follow it; call it outside the traced part.")
-
-
-def _time(field: Field, n: int) -> str:
-    return f"t={float(field.times[n]):g}"
 
 
 def _largest(z: Tensor) -> float:

@@ -16,10 +16,11 @@ from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.stochastic import StochasticMethod
 from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.packing import S, State
 from hpfracc_nn.solvers.torch.problem import Progress
-from hpfracc_nn.solvers.torch.stochastic_call import StochasticCall, StochasticMethod
+from hpfracc_nn.solvers.torch.stochastic_call import StochasticCall
 
 
 def fsdeint(

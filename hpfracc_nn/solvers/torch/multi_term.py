@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.multi_term import Terms
+
 Forcing = Callable[[Tensor, Tensor], Tensor | float]
 
 
-class MultiTerm:
+class MultiTerm(Terms):
     """The right-hand side of sum over a of c_a D^a y = forcing(t, y), Caputo's derivatives.
 
     The state has one axis more than y, at its end, with y and its derivatives of the orders `derivatives`: those of the
@@ -35,25 +36,13 @@ class MultiTerm:
     """
 
     def __init__(self, terms: Mapping[float, float | Tensor], forcing: Forcing | None = None):
-        orders = sorted(float(order) for order in terms)
-        if not orders or not all(0 <= order < math.inf for order in orders) or orders[-1] == 0:
-            raise ValueError(
-                f"MultiTerm(terms of orders {orders}): needs finite orders from 0 on and one above 0; pass for example "
-                "{1.5: 1.0, 0: 2.0}."
-            )
-        self.highest = orders[-1]
-        self.derivatives = sorted({0.0, *orders[:-1], *map(float, range(math.ceil(self.highest)))})
+        super().__init__(terms)
         self.forcing = forcing
-        self._top = terms[next(order for order in terms if float(order) == self.highest)]
-        self._lower = [
-            (self.derivatives.index(float(order)), c) for order, c in terms.items() if float(order) != self.highest
-        ]
 
     @property
     def alpha(self) -> Tensor:
         """The order of each entry of the state, [entries], float64."""
-        orders = torch.tensor([*self.derivatives, self.highest], dtype=torch.float64)
-        return orders.diff()
+        return torch.from_numpy(self.orders)
 
     def state(self, *initial: Tensor) -> Tensor:
         """Return the state at the start.
@@ -64,33 +53,19 @@ class MultiTerm:
         Raises:
             ValueError: There are more or fewer.
         """
-        count = math.ceil(self.highest)
-        if len(initial) != count:
-            raise ValueError(
-                f"MultiTerm.state({len(initial)} values): needs {count} of them, y and its whole derivatives below "
-                f"order {self.highest:g}; pass one for each."
-            )
-        nothing = torch.zeros_like(initial[0])
-        entries = [initial[int(order)] if order.is_integer() else nothing for order in self.derivatives]
-        return torch.stack(entries, -1)
+        return torch.stack(self.entries(initial, torch.zeros_like(initial[0]) if initial else None), -1)
 
     def __call__(self, t: Tensor, x: Tensor) -> Tensor:
         """Return the derivatives of all entries."""
         entries: Sequence[Tensor] = x.unbind(-1)
         y = entries[0]
-        last = torch.zeros_like(y) if self.forcing is None else self._forced(t, y)
-        for index, c in self._lower:
-            last = last - c * entries[index]
-        return torch.stack([*entries[1:], last / self._top], -1)
+        return torch.stack(
+            self.slopes(entries, torch.zeros_like(y) if self.forcing is None else self._forced(t, y)), -1
+        )
 
     def _forced(self, t: Tensor, y: Tensor) -> Tensor:
         assert self.forcing is not None, "there is one"
         found = self.forcing(t, y)
         found = found.to(y.dtype) if isinstance(found, Tensor) else torch.as_tensor(found).to(y)
-        padded = (1,) * (y.ndim - found.ndim) + tuple(found.shape)
-        if len(padded) != y.ndim or any(size not in (1, y.shape[axis]) for axis, size in enumerate(padded)):
-            raise ValueError(
-                f"MultiTerm(forcing): needs the shape of y, {tuple(y.shape)}, or one that broadcasts to it; at "
-                f"t={float(t):g} it returned {tuple(found.shape)}; return a number for each entry of y, or one for all."
-            )
+        self.check_forcing(tuple(found.shape), tuple(y.shape), f"at t={float(t):g} ")
         return found.expand(y.shape)

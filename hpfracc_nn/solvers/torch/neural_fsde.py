@@ -19,11 +19,11 @@ from hpfracc_nn.solvers.rules import NOISE_TYPES
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import SDE
+from hpfracc_nn.solvers.stochastic import StochasticMethod
 from hpfracc_nn.solvers.torch.arguments import order_numbers
 from hpfracc_nn.solvers.torch.fsde import integrated
 from hpfracc_nn.solvers.torch.packing import S
 from hpfracc_nn.solvers.torch.problem import Progress
-from hpfracc_nn.solvers.torch.stochastic_call import StochasticMethod
 
 
 class NeuralFSDE(nn.Module):

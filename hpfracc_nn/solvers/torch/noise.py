@@ -21,6 +21,7 @@ from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_plain
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.noise.source import CACHED, Formulas
 from hpfracc_nn.solvers.torch.held import tensors_within
 
 _BLOCK = 1 << 16  # numbers that a block holds
@@ -43,9 +44,15 @@ class TorchSource:
     dtype: torch.dtype
     device: torch.device
 
+    at_once = CACHED
+
     @property
     def xp(self) -> Namespace:
         return TORCH
+
+    def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Tensor, ...]:
+        """See `Source.computed`."""
+        return tuple(self.cast(each) for each in formulas(TORCH, *map(TORCH.asarray, parameters)))
 
     def _empty(self, shape: tuple[int, ...]) -> Tensor:
         return torch.empty(shape, dtype=self.dtype, device=self.device)

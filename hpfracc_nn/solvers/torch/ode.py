@@ -13,8 +13,9 @@ from hpfracc_nn.fractional.torch.probe import uncompiled
 from hpfracc_nn.selection import BackendManager, Site, default_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
+from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.call import Call, Method
+from hpfracc_nn.solvers.torch.call import Call
 from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.field import RightHandSide
 from hpfracc_nn.solvers.torch.packing import S, State

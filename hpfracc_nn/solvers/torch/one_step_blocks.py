@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from hpfracc_nn.solvers.schemes.one_step import OneStep
 from hpfracc_nn.solvers.torch.blocks import Advance, Tensors, steps_of_block
-from hpfracc_nn.solvers.torch.one_step import OneStep
 
 
 class OneStepBlocks:

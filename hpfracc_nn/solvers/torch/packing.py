@@ -13,6 +13,8 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.checks import fitting_orders
+
 State = Tensor | tuple[Tensor, ...]
 S = TypeVar("S", Tensor, tuple[Tensor, ...])  # of what kind the user's state is
 
@@ -99,13 +101,4 @@ def packing_of(y0: State, alpha_shape: torch.Size, owner: str = "fdeint") -> Pac
                 "tensors into one and pass an alpha for each of its entries."
             )
         return Packing(tuple(part.shape for part in y0), True, (1,))
-    shape = y0.shape
-    if math.prod(alpha_shape) == 1:
-        return Packing((shape,), False, (1,) * len(shape))
-    padded = (1,) * (len(shape) - len(alpha_shape)) + tuple(alpha_shape)
-    if len(padded) != len(shape) or any(size not in (1, shape[axis]) for axis, size in enumerate(padded)):
-        raise ValueError(
-            f"{owner}(alpha of shape {tuple(alpha_shape)}): needs one number, or a shape that broadcasts to y0's "
-            f"{tuple(shape)}; pass one alpha for all, or one for each entry along some of y0's axes."
-        )
-    return Packing((shape,), False, padded)
+    return Packing((y0.shape,), False, fitting_orders(owner, tuple(alpha_shape), tuple(y0.shape)))

@@ -12,24 +12,19 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from hpfracc_nn.solvers.roots import FixedPoint, Roots
+from hpfracc_nn.solvers import roots
+from hpfracc_nn.solvers.faults import WITH_FIXED_POINT, WITH_NEWTON, NotSolved, unsolved
+from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, FixedPoint, Roots
 from hpfracc_nn.solvers.torch.faults import is_undefined, undefined
 from hpfracc_nn.solvers.torch.field import Field, forward_product, product
 from hpfracc_nn.solvers.torch.gmres import gmres
 
-TOLERANCES = {torch.float32: 1e-6, torch.float64: 1e-13}
-_ROUNDING = 1e3  # times the dtype's own tolerance: what cancels in a stiff f leaves changes up to it
-_STALLED = 16  # times the dtype's eps: what rounding leaves of a change where nothing cancels
+TOLERANCES = {dtype: roots.TOLERANCES[name] for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64"))}
 _SLOW = 0.1  # a change that is not smaller than this part of the last one has the Jacobian made anew
 _CHEAP = 32  # numbers of a state: up to so many factors are made for every w
 _NEAR = 0.05  # of w: factors of larger states serve for one that differs by less
-_MOST = 4096  # numbers of a state whose Jacobian is made dense where GMRES does not converge: 128 MiB
 
 Map = Callable[[Tensor], Tensor]
-
-
-class NotSolved(RuntimeError):
-    """The equation of a step has not been solved to the tolerance."""
 
 
 class Equation(Protocol):
@@ -44,14 +39,14 @@ class Equation(Protocol):
         ...
 
 
-def equation_of(roots: Roots, field: Field) -> Equation:
+def equation_of(given: Roots, field: Field) -> Equation:
     """Return what solves the steps."""
-    tolerance = TOLERANCES[field.dtype] if roots.tolerance is None else roots.tolerance
-    if isinstance(roots, FixedPoint):
-        return Iterated(field, tolerance, roots.iterations)
-    if field.packing.shape.numel() <= roots.dense:
-        return Factorised(field, tolerance, roots.iterations)
-    return Krylov(field, tolerance, roots.iterations)
+    tolerance = TOLERANCES[field.dtype] if given.tolerance is None else given.tolerance
+    if isinstance(given, FixedPoint):
+        return Iterated(field, tolerance, given.iterations)
+    if field.packing.shape.numel() <= given.dense:
+        return Factorised(field, tolerance, given.iterations)
+    return Krylov(field, tolerance, given.iterations)
 
 
 class Convergence:
@@ -73,8 +68,8 @@ class Convergence:
         dtype = like[0].dtype
         self.tolerance, self.change, self._slowest = tolerance, torch.inf, slowest
         self._size = max(torch.finfo(dtype).tiny, *map(size, like))
-        self._rounding = _ROUNDING * TOLERANCES[dtype]
-        self._stalled = _STALLED * torch.finfo(dtype).eps
+        self._rounding = ROUNDING * TOLERANCES[dtype]
+        self._stalled = STALLED * torch.finfo(dtype).eps
 
     def is_reached(self, change: float, x: Tensor, is_exact: bool) -> bool:
         """Whether x is the solution to the tolerance, or as nearly as rounding lets it come.
@@ -101,7 +96,7 @@ class Convergence:
 class _Iteration:
     """What the kinds share: the iteration, and what is raised where it does not converge."""
 
-    _way_out = "take more steps, or raise the tolerance or the iterations of Newton(...)"
+    _way_out = WITH_NEWTON
     _slowest = _SLOW  # as `Convergence` has it: what is slower is renewed
 
     def __init__(self, field: Field, tolerance: float, iterations: int):
@@ -166,16 +161,14 @@ class _Iteration:
         return self._failed(n, "the equation", change)
 
     def _failed(self, n: int, what: str, change: float) -> NotSolved:
-        return NotSolved(
-            f"fdeint: {what} of step {n}, t={float(self.field.times[n]):g}, did not converge in {self.iterations} "
-            f"iterations; the last change was {change:.3g}; {self._way_out}."
-        )
+        t = float(self.field.times[n])
+        return unsolved("fdeint", n, t, self.iterations, self._way_out, what, change)
 
 
 class Iterated(_Iteration):
     """Fixed-point iteration, also for the transpose: c is 1."""
 
-    _way_out = "take more steps, or pass roots=Newton() to the scheme"
+    _way_out = WITH_FIXED_POINT
     _slowest = 1.0
 
 
@@ -235,7 +228,7 @@ class Krylov(_Iteration):
     def __init__(self, field: Field, tolerance: float, iterations: int):
         super().__init__(field, tolerance, iterations)
         count = field.packing.shape.numel()
-        self._dense = Factorised(field, tolerance, iterations) if count <= _MOST else None
+        self._dense = Factorised(field, tolerance, iterations) if count <= LARGEST_DENSE else None
         self._is_dense = False
         self._products = count if self._dense else None
 

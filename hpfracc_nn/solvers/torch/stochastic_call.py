@@ -1,9 +1,8 @@
-"""The arguments of `fsdeint`: the method that names and options mean, and what is solved, checked and laid out."""
+"""The arguments of `fsdeint`: what is solved, checked and laid out."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -11,31 +10,19 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_traced
 from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.solvers import checks
-from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
-from hpfracc_nn.solvers.mesh import ON_MESH
-from hpfracc_nn.solvers.noise import NOISES, Noise
-from hpfracc_nn.solvers.rules import INTERPRETATIONS, Case, Rule, driver_of, rule_of
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES, StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, OfRates, VolterraWeights
+from hpfracc_nn.solvers.schemes.one_step import one_step_of
+from hpfracc_nn.solvers.schemes.volterra import OfRates
 from hpfracc_nn.solvers.sde import StochasticEquation
+from hpfracc_nn.solvers.stochastic import OWNER, StochasticMethod, check_noise, check_orders, mesh_of, noise_type_of
 from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
 from hpfracc_nn.solvers.torch.blocks import NoiseRows, Solve, Tensors
-from hpfracc_nn.solvers.torch.coefficients import (
-    OWNER,
-    Coefficients,
-    check_noise,
-    check_structure,
-    diffusion_shape,
-    noise_type_of,
-)
+from hpfracc_nn.solvers.torch.coefficients import Coefficients, check_structure, diffusion_shape
 from hpfracc_nn.solvers.torch.noise import NoisePath, learned
-from hpfracc_nn.solvers.torch.one_step import one_step_of
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
 from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
@@ -43,67 +30,6 @@ from hpfracc_nn.solvers.torch.problem import Problem, Progress
 from hpfracc_nn.solvers.torch.volterra import VolterraBlocks, Weighting
 
 _BELOW = float(np.nextafter(1.0, 0.0))
-
-
-@dataclass(frozen=True)
-class StochasticMethod:
-    """How an equation is solved.
-
-    Attributes:
-        noise: What drives it.
-        scheme: How steps are taken.
-        weights: How the past is weighted below alpha = 1.
-        interpretation: Of the integral.
-        history: How the past is kept below alpha = 1.
-    """
-
-    noise: Noise
-    scheme: StochasticScheme
-    weights: VolterraWeights
-    interpretation: str
-    history: History
-
-    @classmethod
-    def of(
-        cls, owner: str, noise: Any, scheme: Any, weights: Any, interpretation: Any, history: Any
-    ) -> StochasticMethod:
-        """Return the method that names or objects mean.
-
-        Raises:
-            ValueError: There is none of that name.
-            TypeError: One is neither a name nor an option.
-        """
-        if not isinstance(noise, Noise):
-            raise TypeError(
-                f"{owner}(noise of type {type(noise).__name__}): needs a noise; pass Brownian(), or another of "
-                f"{', '.join(sorted(each.__name__ for each in NOISES.values()))}."
-            )
-        return cls(
-            noise,
-            checks.named(owner, "scheme", scheme, STOCHASTIC_SCHEMES, tuple(STOCHASTIC_SCHEMES.values())),
-            checks.named(owner, "weights", weights, VOLTERRA_WEIGHTS, tuple(VOLTERRA_WEIGHTS.values())),
-            errors.one_of(owner, "interpretation", interpretation, INTERPRETATIONS),
-            checks.named(owner, "history", history, HISTORIES, (Automatic, Full, FFTBlocks, Exponentials, Window)),
-        )
-
-    def rule(self, noise_type: str, alpha: float) -> Rule:
-        """Return the row of the table that holds this method.
-
-        Raises:
-            ValueError: There is none.
-        """
-        noise = self.noise
-        case = Case(
-            driver_of(noise),
-            self.interpretation,
-            alpha,
-            noise_type,
-            self.scheme.name,
-            noise.regularity,
-            noise.is_open,
-            type(noise).__name__,
-        )
-        return rule_of(OWNER, case)
 
 
 class StochasticCall:
@@ -129,7 +55,8 @@ class StochasticCall:
         self.method, self.sde = method, sde
         self.y0 = checked_state(OWNER, "y0", y0)
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
-        self.orders = _checked_orders(alpha)
+        self.orders = orders_of(OWNER, alpha)
+        check_orders(self.orders)
         given = alpha if isinstance(alpha, Tensor) else None
         self.packing = packing_of(self.y0, torch.Size(()) if given is None else given.shape, OWNER)
         self.learns = given is not None and _is_differentiated(given)
@@ -139,7 +66,7 @@ class StochasticCall:
         method.rule(noise_type, min(float(self.orders.min()), _BELOW if self.has_memory else 1.0))
         outputs = checks.increasing(OWNER, times_of(OWNER, ts))
         self.first = float(outputs[0])
-        self.elapsed, self.outputs = _mesh(outputs, resolution(ts), dt)
+        self.elapsed, self.outputs = mesh_of(outputs, resolution(ts), dt)
         shape = diffusion_shape(sde, self.y0, self.first, low)
         self.coefficients = Coefficients(sde, self.packing, self.first + self.elapsed, self.like.detach(), low, shape)
 
@@ -241,41 +168,3 @@ def _is_differentiated(alpha: Tensor) -> bool:
 
 def _plan(weighting: Weighting | None, needs_gradient: bool) -> Plan | None:
     return None if weighting is None else weighting.problem.pick(needs_gradient)
-
-
-def _checked_orders(alpha: Any) -> np.ndarray:
-    orders = orders_of(OWNER, alpha)
-    wrong = orders[~((orders > 0.5) & (orders <= 1))]
-    if wrong.size:
-        raise ValueError(
-            f"{OWNER}(alpha={wrong[0]:g}): needs 1/2 < alpha <= 1, because up to 1/2 the memory function is not square "
-            "integrable and no path has a finite variance; keep a learned order above, or solve a drift alone by "
-            "fdeint."
-        )
-    return orders
-
-
-def _mesh(outputs: np.ndarray, eps: float, dt: float | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return the mesh as time since the start, [n_steps + 1], and which of its steps the outputs are."""
-    rounding, passed = 8 * eps * float(np.abs(outputs).max()), outputs - outputs[0]
-    if dt is None:
-        spacing = np.diff(outputs)
-        if np.ptp(spacing) > rounding + ON_MESH * spacing.mean():
-            i = int(np.argmax(np.abs(spacing - spacing.mean())))
-            raise ValueError(
-                f"{OWNER}(ts=...): needs equal steps or a step; ts[{i + 1}] - ts[{i}]={spacing[i]:g} and the mean is "
-                f"{spacing.mean():g}; pass dt, of which all are multiples."
-            )
-        return np.linspace(0.0, passed[-1], spacing.size + 1), np.arange(spacing.size + 1)
-    step = errors.positive_step(OWNER, dt)
-    index = passed / step
-    whole = np.round(index).astype(np.int64)
-    is_whole = np.abs(passed - whole * step) <= rounding + ON_MESH * step
-    is_whole[1:] &= np.diff(whole) > 0
-    if not is_whole.all():
-        i = int(np.argmin(is_whole))
-        raise ValueError(
-            f"{OWNER}(dt={step:g}): needs a step of which all times are multiples, one for each of them; ts[{i}] lies "
-            f"{index[i]:.6g} steps from the start; pass another dt or other times."
-        )
-    return np.linspace(0.0, passed[-1], int(whole[-1]) + 1), whole

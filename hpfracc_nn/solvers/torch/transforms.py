@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.solvers.faults import WITH_NEWTON, unsolved
 from hpfracc_nn.solvers.roots import Roots
 from hpfracc_nn.solvers.torch.faults import is_undefined, undefined
 from hpfracc_nn.solvers.torch.field import Field
-from hpfracc_nn.solvers.torch.solving import TOLERANCES, Convergence, NotSolved, newton_matrix, size
+from hpfracc_nn.solvers.torch.solving import TOLERANCES, Convergence, newton_matrix, size
 from hpfracc_nn.solvers.torch.wrapped import bare
 
 
@@ -49,11 +50,8 @@ def root_in_graph(field: Field, roots: Roots, n: int, memories: Tensor, w: Tenso
             return y
         if not change < torch.inf:
             break
-    raise NotSolved(
-        f"fdeint: the equation of step {n}, t={float(field.times[n]):g}, did not converge in {roots.iterations} "
-        f"iterations; the last change was {convergence.change:.3g}; take more steps, or raise the tolerance or the "
-        "iterations of Newton(...)."
-    )
+    t = float(field.times[n])
+    raise unsolved("fdeint", n, t, roots.iterations, WITH_NEWTON, change=convergence.change)
 
 
 def _jacobian(field: Field, n: int, y: Tensor) -> Tensor:

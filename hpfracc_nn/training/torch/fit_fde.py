@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import Graded, Mesh, Scheme, checks
-from hpfracc_nn.solvers.torch.call import Method
+from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.training.fit import FIRST, NEAR, Coordinates, Fit, Minimum, covariance_of, least_squares, names_of
 from hpfracc_nn.training.torch.fit_model import FitModel, Parameters, RightHandSide
 

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import default_manager
-from hpfracc_nn.solvers.torch.call import Call, Method
+from hpfracc_nn.solvers.faults import NotSolved
+from hpfracc_nn.solvers.method import Method
+from hpfracc_nn.solvers.torch.call import Call
 from hpfracc_nn.solvers.torch.field import Field, forward_product
-from hpfracc_nn.solvers.torch.solving import NotSolved
 from hpfracc_nn.solvers.torch.tangents import tangents
 from hpfracc_nn.training.fit import names_of
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_MOMENTS = 4
+from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mask, check_observed, check_orders
 
 
 def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -27,18 +27,10 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
         ValueError: Shapes do not fit, or the mask is not boolean.
     """
     owner = "trajectory_loss"
-    if not _broadcasts(observed, ys):
-        raise ValueError(
-            f"{owner}(ys of shape {tuple(ys.shape)}, observed of shape {tuple(observed.shape)}): needs observations "
-            "that broadcast to the paths; pass [time, batch, state]."
-        )
+    check_observed(owner, ys, observed)
     if mask is None:
         return (ys - observed).square().mean()
-    if mask.dtype != torch.bool or not _broadcasts(mask, ys):
-        raise ValueError(
-            f"{owner}(mask of {mask.dtype} and shape {tuple(mask.shape)}): needs booleans that broadcast to the paths' "
-            f"shape {tuple(ys.shape)}; pass for example observed.isfinite()."
-        )
+    check_mask(owner, ys, mask, mask.dtype == torch.bool)
     seen = mask.expand_as(ys)
     difference = torch.where(seen, ys - torch.where(seen, observed, 0.0), 0.0)
     return difference.square().sum() / seen.sum()
@@ -58,9 +50,8 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
     """
-    _check("moment_loss", ys, observed)
-    if not 1 <= orders <= _MOMENTS:
-        raise ValueError(f"moment_loss(orders={orders}): needs 1 <= orders <= {_MOMENTS}; pass for example 2.")
+    check_batches("moment_loss", ys, observed)
+    check_orders("moment_loss", orders)
     varies = observed.var(1) > 0
     unit = torch.where(varies, observed.std(1), 1.0)
     found, wanted = ys.mean(1), observed.mean(1)
@@ -87,12 +78,8 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
     """
-    _check("variogram_loss", ys, observed, least=1)
-    if not lags or not all(1 <= lag < ys.shape[0] for lag in lags):
-        raise ValueError(
-            f"variogram_loss(lags={tuple(lags)}): needs lags from 1 to {ys.shape[0] - 1}, one less than there are "
-            "times; pass for example (1, 2)."
-        )
+    check_batches("variogram_loss", ys, observed, least=1)
+    check_lags("variogram_loss", lags, ys)
     ratios = [_variogram(ys, lag).log() - _variogram(observed, lag).log() for lag in lags]
     return torch.stack(ratios).square().mean()
 
@@ -113,38 +100,12 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
     """
-    _check("energy_score", ys, observed, least_observed=1)
+    check_batches("energy_score", ys, observed, least_observed=1)
     size = (ys.shape[0] * ys.shape[2]) ** 0.5
     paths, others = (each.transpose(0, 1).flatten(1) / size for each in (ys, observed))
     # Not by matrix products, which lose the digits of small distances.
     apart = torch.cdist(paths, others, compute_mode="donot_use_mm_for_euclid_dist").mean()
     return apart - torch.pdist(paths).mean() / 2
-
-
-def _check(owner: str, ys: Tensor, observed: Tensor, least: int = 2, least_observed: int | None = None) -> None:
-    for name, paths in (("ys", ys), ("observed", observed)):
-        if paths.ndim != 3:
-            raise ValueError(
-                f"{owner}({name} of shape {tuple(paths.shape)}): needs axes [time, batch, state]; add those that are "
-                "missing, of length 1."
-            )
-    if (ys.shape[0], ys.shape[2]) != (observed.shape[0], observed.shape[2]):
-        raise ValueError(
-            f"{owner}(ys of shape {tuple(ys.shape)}, observed of shape {tuple(observed.shape)}): needs the same times "
-            "and states; pass both as [time, batch, state], where only the batches may differ."
-        )
-    for name, paths, count in (("ys", ys, least), ("observed", observed, least_observed or least)):
-        if paths.shape[1] < count:
-            raise ValueError(
-                f"{owner}({name} with {paths.shape[1]} paths): needs {count} or more; draw a larger batch, whose "
-                "distribution is compared."
-            )
-
-
-def _broadcasts(some: Tensor, other: Tensor) -> bool:
-    """Whether the shape of `some` broadcasts to that of `other`."""
-    missing = other.ndim - some.ndim
-    return missing >= 0 and all(a in (1, b) for a, b in zip(some.shape, other.shape[missing:], strict=True))
 
 
 def _deviation(centred: Tensor) -> Tensor:

@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Site
+from hpfracc_nn.training.fractional_options import EXPONENTIALS, cannot_fade
+from hpfracc_nn.training.power_law import Law
 from hpfracc_nn.training.torch.optimizers import kernels  # noqa: F401  registered on import
-from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Directions, Group, State
-from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Memory, WeightsByLag, Window
+from hpfracc_nn.training.torch.optimizers.kind import Directions, Group, State
+from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Memory, Window
 from hpfracc_nn.training.torch.optimizers.mix import prepared
 from hpfracc_nn.training.torch.optimizers.tensors import (
     check_belongs,
@@ -39,29 +41,16 @@ from hpfracc_nn.training.torch.optimizers.tensors import (
 
 @dataclass(frozen=True)
 class Average:
-    """An average by weights of the lag.
+    """An average by weights of the lag, as its law says."""
 
-    Args:
-        weights: By lag.
-        is_normalised: Whether they are divided by their sum.
-        drops: Whether one of the past gradients is left out at each step, at random.
-        fades: Whether exponentials can stand for the weights.
-    """
-
-    weights: WeightsByLag
-    is_normalised: bool
-    drops: bool = False
-    fades: bool = False
+    law: Law
     needs_closure = False
     keeps = ("history", "direction", "history_step", "history_start", "history_memory")
 
     def fault(self, group: Group) -> str | None:
-        if group["memory"] == EXPONENTIALS and not self.fades:
-            return (
-                f"Invalid memory value: {EXPONENTIALS!r} with kind {group['kind']!r}: exponentials stand for the "
-                "weights of kind='integral'; pass the number of gradients, such as memory=10"
-            )
-        if self.drops and (group.get("capturable") or group.get("differentiable")):
+        if group["memory"] == EXPONENTIALS and not self.law.fades:
+            return cannot_fade(group["kind"])
+        if self.law.drops and (group.get("capturable") or group.get("differentiable")):
             return (
                 f"kind {group['kind']!r} does not support capturable or differentiable: it draws a number at each "
                 "step; pass kind='integral'"
@@ -86,7 +75,7 @@ class Average:
             _check_capture(device)
             lines = [in_order(grad, held["direction"]) for grad, _, held in found]
             averages = [line_of(held["direction"]) for _, _, held in found]
-            mix = memory.mix(group["alpha"], stored, group["seed"] if self.drops else None)
+            mix = memory.mix(group["alpha"], stored, group["seed"] if self.law.drops else None)
             rows = [lines_of(held["history"]) for _, _, held in found]
             mixes.append(prepared(site, lines, rows, averages, mix))
 
@@ -109,7 +98,7 @@ class Average:
         """Return the memory that the group's options name."""
         if group["memory"] == EXPONENTIALS:
             return Exponentials()
-        return Window(group["memory"], self.weights, self.is_normalised)
+        return Window(group["memory"], self.law.weights, self.law.is_normalised)
 
 
 def is_behind(state: State) -> bool:

@@ -1,21 +1,4 @@
-"""Kinds made of Caputo's derivative of the loss along the way of the parameters; for reproducing papers.
-
-`caputo` is the closed form with the previous point as moving terminal, first term of the series:
-
-    direction_t = gradient_t * abs(theta_t - theta_(t-1))**(1 - alpha) / Gamma(2 - alpha)
-
-Its only limits are points where the gradient is zero, but near them the steps shrink with the distance that the last
-one went, and it stalls. A tensor that did not move at all, as under a learning rate of 0, takes the gradient as it is,
-as at the first step, or it would stay for good. Source: Wei, Kang, Yin & Wang, J. Franklin Inst. 357(4) 2514 (2020).
-
-`caputo_terminal` is Caputo's derivative from the fixed terminal 0, along the straight line from there to theta:
-
-    direction = abs(theta)**(1 - alpha) / Gamma(1 - alpha) * integral_0^1 gradient(s theta) (1 - s)**-alpha ds
-
-by Gauss-Jacobi quadrature. Where the loss is a sum over coordinates this is the derivative in each coordinate. It
-vanishes at another point than the gradient: at 3 (2 - alpha) for (theta - 3)**2 / 2. A step takes the gradients at
-`NODES` more points, from the closure. Source: Shin, Darbon & Karniadakis, arXiv 2104.02259, section 2.
-"""
+"""Kinds made of Caputo's derivative of the loss along the way of the parameters: see `training/caputo.py`."""
 
 from __future__ import annotations
 
@@ -24,16 +7,14 @@ from dataclasses import dataclass
 from math import gamma
 from typing import Any
 
-import numpy as np
 import torch
-from scipy.special import roots_jacobi
 from torch import Tensor
 
 from hpfracc_nn.selection import Site
-from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Directions, Group, State
+from hpfracc_nn.training.caputo import NODES, quadrature
+from hpfracc_nn.training.fractional_options import EXPONENTIALS, keeps_no_gradients
+from hpfracc_nn.training.torch.optimizers.kind import Directions, Group, State
 from hpfracc_nn.training.torch.optimizers.tensors import as_real, check_belongs
-
-NODES = 8  # exact for gradients that are polynomials of degree 15 along the line
 
 
 @dataclass(frozen=True)
@@ -101,7 +82,7 @@ def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[
     one that gets none is left out. The parameters are as before when this returns or raises.
     """
     places = {p: p.detach().clone() for group in groups for p in group["params"] if p.requires_grad}
-    rules = [(group, *_quadrature(group["alpha"])) for group in groups]
+    rules = [(group, *(each.tolist() for each in quadrature(group["alpha"]))) for group in groups]
     means: dict[Tensor, Tensor] = {}
     try:
         for node in range(NODES):
@@ -123,12 +104,6 @@ def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[
     return means
 
 
-def _quadrature(alpha: float) -> tuple[list[float], list[float]]:
-    """Return nodes in (0, 1) and weights of sum 1 for integrals with (1 - s)**-alpha."""
-    nodes, weights = roots_jacobi(NODES, -alpha, 0.0)
-    return ((1 + nodes) / 2).tolist(), (weights / np.sum(weights)).tolist()
-
-
 def _along(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
     """Return the modulated gradient, or the gradient where the way is 0 everywhere; nothing waits for a device."""
     return torch.where(way.any(), _modulated(grad, way, alpha), grad)
@@ -143,10 +118,7 @@ def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
 
 def _fault(group: Group) -> str | None:
     if group["memory"] == EXPONENTIALS:
-        return (
-            f"Invalid memory value: {EXPONENTIALS!r} with kind {group['kind']!r}, which keeps no past gradients; pass "
-            "a number for this group, such as memory=10, which it leaves unused"
-        )
+        return keeps_no_gradients(group["kind"])
     if group.get("differentiable"):
         return (
             f"kind {group['kind']!r} does not support differentiable: abs(x)**(1 - alpha) has no derivative at 0; "

@@ -13,8 +13,6 @@ Group = dict[str, Any]  # a parameter group: the options of the base optimizer, 
 State = dict[str, Any]  # of one parameter: the base optimizer's, and what the kind keeps
 Directions = Callable[[], list[Tensor]]  # makes them, and changes the states
 
-EXPONENTIALS = "exponentials"
-
 
 class Kind(Protocol):
     """What takes the place of the gradient."""

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from numbers import Integral, Real
-
 from hpfracc_nn.training import power_law
+from hpfracc_nn.training.fractional_options import check_alpha, check_kind, check_memory
 from hpfracc_nn.training.torch.optimizers.averages import Average
 from hpfracc_nn.training.torch.optimizers.caputo import ClosedForm, FixedTerminal
-from hpfracc_nn.training.torch.optimizers.kind import EXPONENTIALS, Group, Kind
+from hpfracc_nn.training.torch.optimizers.kind import Group, Kind
 
 KINDS: dict[str, Kind] = {
-    "integral": Average(power_law.integral, is_normalised=True, fades=True),
-    "difference": Average(power_law.difference, is_normalised=False),
-    "fcgd": Average(power_law.fcgd, is_normalised=False, drops=True),
+    **{name: Average(law) for name, law in power_law.LAWS.items()},
     "caputo": ClosedForm(),
     "caputo_terminal": FixedTerminal(),
 }
@@ -35,24 +32,9 @@ def check_options(group: Group) -> None:
         TypeError: alpha is not a number, or memory neither a whole number nor "exponentials".
         ValueError: One is out of range or unknown, or the kind does not support another option.
     """
-    alpha, kind, memory = group["alpha"], group["kind"], group["memory"]
-    if isinstance(alpha, bool) or not isinstance(alpha, Real):
-        raise TypeError(f"Invalid alpha type: {type(alpha).__name__}: needs a number; pass a float such as alpha=0.9")
-    if not 0 < float(alpha) <= 1:
-        raise ValueError(f"Invalid alpha value: {alpha}: needs 0 < alpha <= 1; pass alpha=1 for the base optimizer")
-    if not (isinstance(kind, str) and kind in KINDS):
-        raise ValueError(f"Invalid kind: {kind!r}: needs one of {', '.join(map(repr, KINDS))}; pass one of these names")
-    if not (isinstance(memory, str) and memory == EXPONENTIALS):
-        if isinstance(memory, bool) or not isinstance(memory, Integral):
-            raise TypeError(
-                f"Invalid memory type: {type(memory).__name__}: needs a whole number or {EXPONENTIALS!r}; "
-                "pass the number of gradients to average, such as memory=10"
-            )
-        if memory < 1:
-            raise ValueError(
-                f"Invalid memory value: {memory}: needs memory >= 1; pass the number of gradients to average, such as "
-                "memory=10"
-            )
-    fault = KINDS[kind].fault(group)
+    check_alpha(group["alpha"])
+    check_kind(group["kind"], KINDS)
+    check_memory(group["memory"])
+    fault = kind_of(group).fault(group)
     if fault is not None:
         raise ValueError(fault)

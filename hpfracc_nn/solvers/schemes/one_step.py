@@ -1,34 +1,67 @@
-"""One step of each scheme at alpha = 1.
+"""One step of each scheme at alpha = 1, in plain arithmetic on a framework's arrays.
 
-A step takes what it carries from the last one, whose first tensor is the state, and the noise of the step. It is plain
-torch: the adjoint replays it with a graph.
+A step takes what it carries from the last one, whose first array is the state, and the noise of the step.
 """
 
 from __future__ import annotations
 
 import math
 from functools import singledispatch
-from typing import Protocol
+from typing import Any, Protocol
 
-import torch
-from torch import Tensor
-
-from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.rules import ITO
 from hpfracc_nn.solvers.schemes.stochastic import Euler, Heun, Milstein, ReversibleHeun, RungeKutta, StochasticScheme
-from hpfracc_nn.solvers.torch.coefficients import Coefficients
 
-Carry = tuple[Tensor, ...]
+Carry = tuple[Array, ...]
+Index = Any  # a whole number, or a framework's
+
+
+class Coefficients(Protocol):
+    """Drift and diffusion of a solve, as a framework evaluates them.
+
+    Attributes:
+        noise_type: Of the equation.
+        dt: The step.
+        step: The same as the framework multiplies by it.
+    """
+
+    @property
+    def noise_type(self) -> str: ...
+    @property
+    def dt(self) -> float: ...
+    @property
+    def step(self) -> Array: ...
+
+    def drift(self, n: Index, y: Array) -> Array:
+        """Return f at step n."""
+        ...
+
+    def diffusion(self, n: Index, y: Array) -> Array:
+        """Return g at step n."""
+        ...
+
+    def with_slope(self, n: Index, y: Array, factor: Array) -> tuple[Array, Array]:
+        """Return g, and g g' times a factor, of a diagonal diffusion."""
+        ...
+
+    def applied(self, g: Array, noise: Array) -> Array:
+        """Return g times the noise of a step, of a state's shape."""
+        ...
+
+    def shifted(self, part: float) -> Coefficients:
+        """Return those at times that lie a part of a step later."""
+        ...
 
 
 class OneStep(Protocol):
     """One scheme's step."""
 
-    def start(self, z0: Tensor) -> Carry:
+    def start(self, z0: Array) -> Carry:
         """Return what the first step takes."""
         ...
 
-    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """Return what step n + 1 takes.
 
         Args:
@@ -45,11 +78,11 @@ class EulerStep:
     def __init__(self, scheme: Euler, coefficients: Coefficients, interpretation: str):
         self.c, self.h = coefficients, coefficients.step
 
-    def start(self, z0: Tensor) -> Carry:
+    def start(self, z0: Array) -> Carry:
         """See `OneStep`."""
         return (z0,)
 
-    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         (y,) = carry
         c = self.c
@@ -63,31 +96,15 @@ class MilsteinStep:
         self.c, self.h = coefficients, coefficients.step
         self.corrected = coefficients.dt if interpretation == ITO else 0.0
 
-    def start(self, z0: Tensor) -> Carry:
+    def start(self, z0: Array) -> Carry:
         """See `OneStep`."""
         return (z0,)
 
-    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         (y,) = carry
-        g, second = self._second(n, y, (noise * noise - self.corrected) / 2)
+        g, second = self.c.with_slope(n, y, (noise * noise - self.corrected) / 2)
         return (y + self.c.drift(n, y) * self.h + g * noise + second,)
-
-    def _second(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
-        """Return g, and g g' times a factor: a diagonal Jacobian is its own transpose."""
-        if is_traced(y, (factor,)):  # whose tensors torch.autograd.grad does not take
-            g, pulled = torch.func.vjp(lambda z: self.c.diffusion(n, z), y)  # type: ignore[misc]  # three, with aux
-            return g, pulled(g * factor)[0]
-        is_recorded = torch.is_grad_enabled()
-        with torch.enable_grad():
-            # A view: a diffusion that holds the start may depend on y another way too; the slope is in z alone.
-            z = y.view_as(y) if y.requires_grad else y.detach().requires_grad_()
-            g = self.c.diffusion(n, z)
-            if not g.requires_grad:
-                return g, torch.zeros_like(y)
-            (found,) = torch.autograd.grad(g, z, g * factor, create_graph=is_recorded, allow_unused=True)
-        g = g if is_recorded else g.detach()
-        return g, torch.zeros_like(y) if found is None else found
 
 
 class HeunStep:
@@ -96,11 +113,11 @@ class HeunStep:
     def __init__(self, scheme: Heun, coefficients: Coefficients, interpretation: str):
         self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
-    def start(self, z0: Tensor) -> Carry:
+    def start(self, z0: Array) -> Carry:
         """See `OneStep`."""
         return (z0,)
 
-    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         (y,) = carry
         c, h = self.c, self.h
@@ -115,11 +132,11 @@ class ReversibleHeunStep:
     def __init__(self, scheme: ReversibleHeun, coefficients: Coefficients, interpretation: str):
         self.c, self.h, self.half = coefficients, coefficients.step, coefficients.step / 2
 
-    def start(self, z0: Tensor) -> Carry:
+    def start(self, z0: Array) -> Carry:
         """See `OneStep`."""
         return z0, z0, self.c.drift(0, z0), self.c.diffusion(0, z0)
 
-    def step(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def step(self, n: Index, carry: Carry, noise: Array) -> Carry:
         """See `OneStep`."""
         y, z, f, g = carry
         c, h = self.c, self.h
@@ -141,11 +158,11 @@ class RungeKuttaStep:
         self.soon = coefficients.shifted(1 / 4)
         self.step = self._additive if coefficients.noise_type == "additive" else self._diagonal
 
-    def start(self, z0: Tensor) -> Carry:
+    def start(self, z0: Array) -> Carry:
         """See `OneStep`."""
         return (z0,)
 
-    def _additive(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def _additive(self, n: Index, carry: Carry, noise: Array) -> Carry:
         (y,) = carry
         c, h = self.c, self.h
         i_1, i_10 = noise[0], self._mean(noise)  # the second over h
@@ -154,7 +171,7 @@ class RungeKuttaStep:
         drift = f * (h / 3) + self.later.drift(n, stage) * (2 / 3 * h)
         return (y + drift + c.applied(g_end, i_1 - i_10) + c.applied(g, i_10),)
 
-    def _diagonal(self, n: int, carry: Carry, noise: Tensor) -> Carry:
+    def _diagonal(self, n: Index, carry: Carry, noise: Array) -> Carry:
         (y,) = carry
         c, h, root = self.c, self.h, math.sqrt(self.h)
         i_1, i_10 = noise[0], self._mean(noise)  # all from here on over their powers of h
@@ -173,7 +190,7 @@ class RungeKuttaStep:
         return (y + f * (h / 3) + f2 * (2 / 3 * h) + noises,)
 
     @staticmethod
-    def _mean(noise: Tensor) -> Tensor:
+    def _mean(noise: Array) -> Array:
         """Return I_10 / h."""
         return (noise[0] + noise[1] / math.sqrt(3)) / 2
 
@@ -181,7 +198,7 @@ class RungeKuttaStep:
 @singledispatch
 def one_step_of(scheme: StochasticScheme, coefficients: Coefficients, interpretation: str) -> OneStep:
     """Return the step of a scheme."""
-    raise TypeError(f"{scheme!r} has no step in torch; register one by one_step_of.register.")
+    raise TypeError(f"{scheme!r} has no step; register one by one_step_of.register.")
 
 
 one_step_of.register(Euler, EulerStep)

@@ -1,0 +1,1 @@
+"""The operators at any times on JAX arrays."""

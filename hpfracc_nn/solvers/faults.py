@@ -1,0 +1,61 @@
+"""What is said of a solve that went wrong, without a framework."""
+
+from __future__ import annotations
+
+WITH_NEWTON = "take more steps, or raise the tolerance or the iterations of Newton(...)"
+WITH_FIXED_POINT = "take more steps, or pass roots=Newton() to the scheme"
+
+
+class NotSolved(RuntimeError):
+    """The equation of a step has not been solved to the tolerance."""
+
+
+def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
+    """Return what is said where the solution is not finite.
+
+    Args:
+        owner: What solves.
+        n: The step.
+        t: Its time.
+        size: Of the state before.
+    """
+    return FloatingPointError(
+        f"{owner}: the solution diverged at step {n}, t={t:g}, where it was {size:.3g} one step before; take more "
+        "steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
+    )
+
+
+def undefined(owner: str, n: int, t: float, size: float, how: str = "") -> FloatingPointError:
+    """Return what is said where f is not finite.
+
+    Args:
+        owner: What solves.
+        n: The step.
+        t: Its time.
+        size: Of the state.
+        how: It came about, for the text.
+    """
+    return FloatingPointError(
+        f"{owner}(f): needs finite values; at step {n}, t={t:g}, f returned one that is not for a state of size "
+        f"{size:.3g}{how}; keep f defined there, or stop before."
+    )
+
+
+def unsolved(
+    owner: str, n: int, t: float, iterations: int, way_out: str, what: str = "the equation", change: float | None = None
+) -> NotSolved:
+    """Return what is said where the equation of a step is not solved.
+
+    Args:
+        owner: What solves.
+        n: The step.
+        t: Its time.
+        iterations: After which it was given up.
+        way_out: What to do.
+        what: Was not solved.
+        change: The last one, or None where it is not known.
+    """
+    last = "" if change is None else f"; the last change was {change:.3g}"
+    return NotSolved(
+        f"{owner}: {what} of step {n}, t={t:g}, did not converge in {iterations} iterations{last}; {way_out}."
+    )

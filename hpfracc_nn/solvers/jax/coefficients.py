@@ -1,0 +1,289 @@
+"""Drift and diffusion as steps work with them, functions of everything that they depend on; checked at the door.
+
+Each is traced once. What it reads besides t and y, be it `args`, arrays of its own or of a module that it is, becomes
+arguments, so that derivatives by them are seen wherever they come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental import checkify
+from jax.extend.core import Var
+
+from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.solvers.jax.arguments import State, is_traced
+from hpfracc_nn.solvers.jax.layout import Layout
+from hpfracc_nn.solvers.stochastic import (
+    NEARBY,
+    OWNER,
+    additive_message,
+    diagonal_message,
+    fitting_shape,
+    joined_shape,
+)
+
+_ROUNDING = 1e3  # times eps: what two ways to compute one product may differ by
+
+
+@dataclass(frozen=True, eq=False)
+class Coefficients:
+    """f and g of one solve; states are the user's array, or his pytree joined into a vector.
+
+    Attributes:
+        noise_type: Of the equation.
+        dt: The step.
+        times: Of all steps, [n + 1].
+        is_elementwise: Whether g has a state's shape.
+        given: What f and g read besides t and y: the floating arrays, which may have gradients.
+    """
+
+    noise_type: str
+    dt: float
+    times: Array
+    is_elementwise: bool
+    given: tuple[Array, ...]
+    _drift: Traced = field(repr=False)
+    _diffusion: Traced = field(repr=False)
+    _shift: float = 0.0
+
+    @property
+    def step(self) -> float:
+        """The step."""
+        return self.dt
+
+    def drift(self, n: Any, y: Array) -> Array:
+        """Return f at step n."""
+        return self._drift.at(self._time(n), y, self.given[: self._drift.count])
+
+    def diffusion(self, n: Any, y: Array) -> Array:
+        """Return g at step n."""
+        return self._diffusion.at(self._time(n), y, self.given[self._drift.count :])
+
+    def _time(self, n: Any) -> Array:
+        t = self.times[n]
+        return t + self._shift * self.dt if self._shift else t
+
+    def with_slope(self, n: Any, y: Array, factor: Array) -> tuple[Array, Array]:
+        """Return g, and g g' times a factor, of a diagonal diffusion."""
+        g, slope = jax.linearize(lambda z: self.diffusion(n, z), y)
+        return g, slope(g * factor)
+
+    def applied(self, g: Array, noise: Array) -> Array:
+        """Return g times the noise of a step, of a state's shape."""
+        if self.is_elementwise:
+            return g * noise
+        if self.noise_type == "scalar":
+            return g[..., 0] * noise
+        return jnp.einsum("...dm,...m->...d", g, noise, precision=jax.lax.Precision.HIGHEST)
+
+    def shifted(self, part: float) -> Coefficients:
+        """Return those at times that lie a part of a step later."""
+        return replace(self, _shift=part)
+
+    def reading(self, given: tuple[Array, ...]) -> Coefficients:
+        """Return those that read other values."""
+        return replace(self, given=given)
+
+
+@dataclass(frozen=True, eq=False)
+class Traced:
+    """A function of t and y.
+
+    Attributes:
+        jaxpr: What it computes.
+        places: Which of the arrays that it reads are floating.
+        others: The others, in their places; None where floating ones are.
+    """
+
+    jaxpr: Any
+    places: tuple[int, ...]
+    others: tuple[Any, ...]
+
+    @property
+    def count(self) -> int:
+        """How many floating arrays it reads."""
+        return len(self.places)
+
+    def at(self, t: Array, y: Array, given: Sequence[Array]) -> Array:
+        """Return what it computes."""
+        read = list(self.others)
+        for place, values in zip(self.places, given, strict=True):
+            read[place] = values
+        return jax.core.eval_jaxpr(self.jaxpr, read, t, y)[0]  # type: ignore[no-any-return]
+
+    def moves_with_state(self, t: Array, y: Array, given: Sequence[Array]) -> bool:
+        """Whether its derivative in y is computed from anything, whatever comes out."""
+
+        def slope(moved: Array) -> Array:
+            return jax.jvp(lambda z: self.at(t, z, given), (y,), (moved,))[1]  # type: ignore[no-any-return]
+
+        jaxpr = jax.make_jaxpr(slope)(y).jaxpr
+        reached = set(jaxpr.invars)
+        for equation in jaxpr.eqns:
+            if any(isinstance(each, Var) and each in reached for each in equation.invars):
+                reached.update(equation.outvars)
+        return any(isinstance(each, Var) and each in reached for each in jaxpr.outvars)
+
+
+def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray) -> Coefficients:
+    """Return the coefficients of an equation.
+
+    Args:
+        sde: The user's.
+        args: A pytree that drift and diffusion get besides t and y, or None.
+        layout: Of its states.
+        times: Of all steps, [n + 1].
+
+    Raises:
+        TypeError: Drift or diffusion return no arrays of the state's dtype.
+        ValueError: They return another shape than is theirs.
+    """
+    drift = _traced(sde.drift, args, layout, lambda found: _checked_drift(found, layout))
+    shapes: list[tuple[int, ...]] = []
+
+    def checked(found: Any) -> Array:
+        value = _checked_diffusion(sde.noise_type, found, layout)
+        shapes.append(value.shape)
+        return value
+
+    diffusion = _traced(sde.diffusion, args, layout, checked)
+    shape = state_shape(layout)
+    read = (*(drift[1]), *(diffusion[1]))
+    dt = float(times[-1] - times[0]) / (times.size - 1)
+    is_elementwise = len(shapes[0]) == len(shape)
+    along = jnp.asarray(times, layout.dtype)
+    return Coefficients(sde.noise_type, dt, along, is_elementwise, read, drift[0], diffusion[0])
+
+
+def state_shape(layout: Layout) -> tuple[int, ...]:
+    """Return the shape of a state as steps work with it."""
+    return layout.shapes[0] if layout.is_array else layout.shape[1:]
+
+
+def noise_shape(coefficients: Coefficients, layout: Layout) -> tuple[int, ...]:
+    """Return the shape of the noise of a step."""
+    shape = state_shape(layout)
+    if coefficients.is_elementwise:
+        return shape
+    g = jax.eval_shape(lambda: coefficients.diffusion(0, jnp.zeros(shape, layout.dtype)))
+    return (*g.shape[:-2], g.shape[-1])
+
+
+def joined(layout: Layout, y: State) -> Array:
+    """Return the user's state as steps work with it."""
+    return y if layout.is_array else layout.joined(y)[0]
+
+
+def parted(layout: Layout, z: Array) -> State:
+    """Return states [*time, *shape] as the user's, time first."""
+    return z if layout.is_array else layout.parted(z[..., None, :])
+
+
+def by_order(layout: Layout, z: Array) -> Array:
+    """Return a state [*shape] as the past has it, [a, *rest]."""
+    return layout.joined(z) if layout.is_array else z[None]
+
+
+def from_orders(layout: Layout, rows: Array) -> Array:
+    """Return what the past has, [a, *rest], as a state [*shape]."""
+    return layout.parted(rows) if layout.is_array else rows[0]
+
+
+def _traced(
+    function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]
+) -> tuple[Traced, tuple[Array, ...]]:
+    def flat(t: Array, z: Array) -> Array:
+        y = parted(layout, z)
+        return checked(function(t, y) if args is None else function(t, y, args))
+
+    t, z = jax.ShapeDtypeStruct((), layout.dtype), jax.ShapeDtypeStruct(state_shape(layout), layout.dtype)
+    closed = jax.make_jaxpr(flat)(t, z)
+    places = tuple(i for i, each in enumerate(closed.consts) if jnp.issubdtype(jnp.result_type(each), jnp.inexact))
+    others = tuple(None if i in places else each for i, each in enumerate(closed.consts))
+    return Traced(closed.jaxpr, places, others), tuple(closed.consts[i] for i in places)
+
+
+def _checked_drift(found: Any, layout: Layout) -> Array:
+    leaves, tree = jax.tree.flatten(found)
+    if tree != layout.tree:
+        wanted = "an array" if layout.is_array else f"a pytree like y0, {layout.tree}"
+        raise TypeError(f"{OWNER}(sde.drift): needs {wanted}; it returned {type(found).__name__}.")
+    arrays = [_of_dtype(leaf, "sde.drift", layout) for leaf in leaves]
+    for part, shape in zip(arrays, layout.shapes, strict=True):
+        if part.shape != shape:
+            raise ValueError(
+                f"{OWNER}(sde.drift): needs the state's shape {shape}; it returned {part.shape}; return an array of "
+                "that shape."
+            )
+    return joined(layout, jax.tree.unflatten(tree, arrays))
+
+
+def _checked_diffusion(noise_type: str, found: Any, layout: Layout) -> Array:
+    if layout.is_array:
+        if not jax.tree_util.treedef_is_leaf(jax.tree.structure(found)):
+            raise TypeError(f"{OWNER}(sde.diffusion): needs an array; it returned {type(found).__name__}.")
+        value = _of_dtype(found, "sde.diffusion", layout)
+        fitting_shape(noise_type, value.shape, layout.shapes[0])
+        return value
+    leaves, tree = jax.tree.flatten(found)
+    is_alike = tree == layout.tree
+    arrays = [_of_dtype(leaf, "sde.diffusion", layout) for leaf in leaves] if is_alike else []
+    returned = [tuple(part.shape) for part in arrays] if is_alike else type(found).__name__
+    joined_shape(noise_type, returned, list(layout.shapes))
+    return joined(layout, jax.tree.unflatten(tree, arrays))
+
+
+def _of_dtype(leaf: Any, argument: str, layout: Layout) -> Array:
+    if not isinstance(leaf, jax.Array | np.ndarray | np.generic | float | int):
+        raise TypeError(f"{OWNER}({argument}): needs an array; it returned {type(leaf).__name__}.")
+    part = jnp.asarray(leaf)
+    if part.dtype != layout.dtype and not part.weak_type:
+        raise TypeError(
+            f"{OWNER}({argument}): needs the state's dtype {layout.dtype}; it returned {part.dtype}; convert it there, "
+            "or pass y0 in that dtype."
+        )
+    return part.astype(layout.dtype)
+
+
+def check_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool) -> None:
+    """Raise unless the diffusion depends on the state as its noise type says.
+
+    Of an additive one it is seen while it is traced. Of a diagonal one it takes numbers: the start, a state nearby, and
+    that state at the end; where they are traced, `jax.experimental.checkify` raises.
+
+    Raises:
+        ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
+    """
+    c = coefficients
+    own = c.given[c._drift.count :]
+    if c.noise_type == "additive" and c._diffusion.moves_with_state(c.times[0], z0, own):
+        raise ValueError(additive_message("as it is written"))
+    if not (needs_diagonal and c.noise_type == "diagonal"):
+        return
+    nearby = z0 + (NEARBY * _varied(z0, 1.5)) * (1 + jnp.abs(z0))
+    last = c.times.size - 1
+    wrong = jnp.stack([_is_coupled(c, n, y) for n, y in ((0, z0), (0, nearby), (last, nearby))])
+    if is_traced(wrong):
+        checkify.debug_check(~wrong.any(), diagonal_message("some time"))
+    elif bool(wrong.any()):
+        n = (0, 0, last)[int(jnp.argmax(wrong))]
+        raise ValueError(diagonal_message(f"t={float(c.times[n]):g}"))
+
+
+def _varied(z: Array, mean: float) -> Array:
+    return (mean + 0.5 * jnp.cos(jnp.arange(1.0, z.size + 1, dtype=z.dtype))).reshape(z.shape)
+
+
+def _is_coupled(c: Coefficients, n: int, y: Array) -> Array:
+    """Return whether the Jacobian of the diffusion is not diagonal."""
+    g, pull = jax.vjp(lambda z: c.diffusion(n, z), y)
+    direction = jnp.cos(jnp.arange(1.0, g.size + 1, dtype=g.dtype)).reshape(g.shape)
+    (found,), (alone,) = pull(direction), pull(jnp.ones_like(g))
+    size = _ROUNDING * jnp.finfo(g.dtype).eps * jnp.abs(alone).max()
+    return (jnp.abs(found - direction * alone) > size).any()

@@ -1,0 +1,45 @@
+"""What is said of a solve that went wrong: raised where it is concrete, by checkify where it is traced."""
+
+from __future__ import annotations
+
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn.solvers import faults
+from hpfracc_nn.solvers.jax.arguments import is_traced
+from hpfracc_nn.solvers.jax.right_side import RightSide
+from hpfracc_nn.solvers.jax.solving import Inputs, Solution
+from hpfracc_nn.solvers.roots import Newton
+from hpfracc_nn.solvers.schemes import Scheme
+
+
+def check_solution(owner: str, scheme: Scheme, right_side: RightSide, inputs: Inputs, found: Solution) -> None:
+    """Raise where a solution is not finite; under checkify where it is traced.
+
+    Raises:
+        FloatingPointError: It is not, or f is not.
+        faults.NotSolved: The equation of a step was not solved.
+    """
+    if is_traced(found.states):
+        checkify.debug_check(found.is_solved.all(), f"{owner}: the equation of a step did not converge.")
+        checkify.debug_check(jnp.isfinite(found.states).all(), f"{owner}: the solution is not finite.")
+        return
+    states = np.asarray(found.states)
+    is_good = np.isfinite(states).reshape(states.shape[0], -1).all(-1)
+    if is_good.all():
+        return
+    n = int(np.argmin(is_good))
+    t, size = float(inputs.times[n]), float(np.abs(states[n - 1]).max())
+    is_solved = np.asarray(found.is_solved)
+    f = right_side.field(inputs.read)
+    for k in (n - 1, n):
+        at = states[min(k, n - 1)]
+        is_moderate = np.abs(at).max() < np.finfo(at.dtype).max ** 0.1
+        if is_moderate and not np.isfinite(np.asarray(f(inputs.times[k], jnp.asarray(at)))).all():
+            raise faults.undefined(owner, k, float(inputs.times[k]), float(np.abs(at).max()))
+    if not is_solved[n - 1]:
+        roots = scheme.roots  # type: ignore[attr-defined]  # only these solve equations
+        way_out = faults.WITH_NEWTON if isinstance(roots, Newton) else faults.WITH_FIXED_POINT
+        raise faults.unsolved(owner, n, t, roots.iterations, way_out)
+    raise faults.diverged(owner, n, t, size)

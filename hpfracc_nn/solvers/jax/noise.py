@@ -1,0 +1,167 @@
+"""Noise in JAX: increments as pure functions of a key."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.jax.precision import jointly_in_float64
+from hpfracc_nn.fractional.namespace import NUMPY, Namespace
+from hpfracc_nn.solvers.noise import Noise
+from hpfracc_nn.solvers.noise.noise import fits, is_tensor
+from hpfracc_nn.solvers.noise.source import Formulas
+
+
+class JaxSource:
+    """See `solvers.noise.Source`; each draw has a key of its own, in the order in which noises ask.
+
+    Args:
+        key: Of the first draw and all others.
+        dtype: float64 or float32.
+    """
+
+    at_once = sys.maxsize  # one call, however much: a loop would be unrolled into the program
+
+    def __init__(self, key: Array, dtype: Any):
+        self._key, self.dtype = key, jnp.dtype(dtype)
+
+    @property
+    def xp(self) -> Namespace:
+        return JAX
+
+    def _next(self) -> Array:
+        self._key, key = jax.random.split(self._key)
+        return key
+
+    def computed(self, formulas: Formulas, *parameters: Any) -> tuple[Array, ...]:
+        """See `Source.computed`; by NumPy where all parameters are numbers."""
+        if not any(is_tensor(each) for each in parameters):
+            found = formulas(NUMPY, *(np.asarray(each, np.float64) for each in parameters))
+            return tuple(self.cast(each) for each in found)
+        arrays = [each if is_tensor(each) else jnp.asarray(each, self.dtype) for each in parameters]
+        return jointly_in_float64(partial(_for_each, formulas), tuple(arrays), self.dtype)  # type: ignore[no-any-return]
+
+    def normal(self, shape: tuple[int, ...]) -> Array:
+        """See `Source.normal`."""
+        return jax.random.normal(self._next(), shape, self.dtype)
+
+    def uniform(self, shape: tuple[int, ...]) -> Array:
+        """See `Source.uniform`."""
+        eps = float(jnp.finfo(self.dtype).eps)
+        found = jax.random.uniform(self._next(), shape, self.dtype) + eps / 4  # in the middle of its cell
+        return jnp.minimum(found, 1 - eps / 2)
+
+    def exponential(self, shape: tuple[int, ...]) -> Array:
+        """See `Source.exponential`."""
+        return -jnp.log(self.uniform(shape))
+
+    def poisson(self, mean: float, shape: tuple[int, ...]) -> Array:
+        """See `Source.poisson`."""
+        return jax.random.poisson(self._next(), mean, shape).astype(self.dtype)
+
+    def gamma(self, concentration: Array) -> Array:
+        """See `Source.gamma`."""
+        is_positive = concentration > 0
+        found = jax.random.gamma(self._next(), jnp.where(is_positive, concentration, 1.0), dtype=self.dtype)
+        return jnp.where(is_positive, found, 0.0)
+
+    def cast(self, x: Any) -> Array:
+        """See `Source.cast`."""
+        return jnp.asarray(x, self.dtype)
+
+    def complex_normal(self, shape: tuple[int, ...], scale: Array) -> Array:
+        """See `Source.complex_normal`."""
+        parts = self.normal((*shape, 2)) * self.cast(scale)[..., None]
+        return jax.lax.complex(parts[..., 0], parts[..., 1])
+
+    def by_time(self, pairs: Iterable[Array], count: int) -> Array:
+        """See `Source.by_time`."""
+        both = [jnp.moveaxis(part, -1, 0) for x in pairs for part in (x.real, x.imag)]
+        return jnp.concatenate(both, 1)
+
+    def joined(self, some: list[Array], axis: int) -> Array:
+        """See `Source.joined`."""
+        return jnp.concatenate(some, axis)
+
+
+def _for_each(formulas: Formulas, *parameters: Array) -> tuple[Array, ...]:
+    """Return formulas of parameters [*c], which know single numbers."""
+    arrays = jnp.broadcast_arrays(*parameters)
+    shape = arrays[0].shape
+    if not shape:
+        return formulas(JAX, *arrays)
+    found = jax.vmap(partial(formulas, JAX))(*(each.reshape(-1) for each in arrays))
+    return tuple(each.reshape(*shape, *each.shape[1:]) for each in found)
+
+
+def increments(
+    noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, key: Array, dtype: Any = None
+) -> Array:
+    """Return the increments of a noise over equal steps, [n_steps, *shape].
+
+    A pure function of the key, differentiable in the noise's parameters that are arrays; what is a function of these
+    alone, such as spectra, is computed in float64 whatever the process has enabled.
+
+    Args:
+        noise: The noise.
+        n_steps: How many steps.
+        shape: Of one step: batch axes and channels; all entries are independent.
+        dt: The step, positive.
+        key: Where the randomness comes from, of `jax.random.key`.
+        dtype: Floating; None is JAX's default. Half precision is drawn in float32.
+
+    Raises:
+        ValueError: A number is out of range, `shape` is not that of the noise's parameters, or the dtype not floating.
+        TypeError: The key is none.
+
+    Example:
+        >>> from hpfracc_nn.solvers import FractionalBrownian
+        >>> increments(FractionalBrownian(0.3), 100, (32, 3), dt=0.01, key=jax.random.key(0)).shape
+        (100, 32, 3)
+    """
+    steps = errors.count("increments", "n_steps", n_steps)
+    sizes = tuple(errors.count("increments", "shape", size, 0) for size in shape)
+    fits("increments", noise, sizes)
+    step = errors.positive_step("increments", dt)
+    wanted = jnp.dtype(jax.dtypes.canonicalize_dtype(float) if dtype is None else dtype)
+    if not jnp.issubdtype(wanted, jnp.floating):
+        raise ValueError(f"increments(dtype={wanted}): needs a floating dtype; pass for example jnp.float32.")
+    source = JaxSource(checked_key("increments", key), wanted if wanted.itemsize >= 4 else jnp.float32)
+    state = noise.start(steps, sizes, step, source)
+    return noise.increments(steps, sizes, step, source, state)[0].astype(wanted)
+
+
+def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, key: Array, dtype: Any = None) -> Array:
+    """Return paths of a noise at the times 0, dt, ..., n_steps dt, [n_steps + 1, *shape]: zero, and running sums.
+
+    They are the sums of what `increments` returns for the same key. Arguments and errors as of `increments`.
+
+    Example:
+        >>> from hpfracc_nn.solvers import FractionalBrownian
+        >>> paths(FractionalBrownian(0.3), 100, (32,), dt=0.01, key=jax.random.key(0)).shape
+        (101, 32)
+    """
+    steps = increments(noise, n_steps, shape, dt=dt, key=key, dtype=dtype)
+    return jnp.concatenate([jnp.zeros_like(steps[:1]), jnp.cumsum(steps, 0)])
+
+
+def checked_key(owner: str, key: Any) -> Array:
+    """Return a key, old ones of two whole numbers as they are.
+
+    Raises:
+        TypeError: It is none.
+    """
+    is_key = isinstance(key, jax.Array) and (
+        jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or jnp.issubdtype(key.dtype, jnp.uint32)
+    )
+    if not is_key:
+        raise TypeError(f"{owner}(key of type {type(key).__name__}): needs a key; pass jax.random.key(0).")
+    return key

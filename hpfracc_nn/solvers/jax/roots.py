@@ -1,0 +1,146 @@
+"""The equation of an implicit step, y = m + w f(y), and the linear one of its derivative.
+
+Newton's iteration makes its Jacobian anew each time: a step takes few of them, and in a batch of `vmap` none could be
+kept for one and made for another. `torch/solving.py` says when an iteration has converged; the rules are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+from jax import lax
+from jax import numpy as jnp
+from jax.scipy.sparse.linalg import gmres
+
+from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
+
+Map = Callable[[Array], Array]
+_RESTART = 40
+_CYCLES = 50
+_SOLVED = 1e3  # times the tolerance: what a residual may be of which rounding lets no more be asked
+
+
+class Root(NamedTuple):
+    """A solution, NaN where there is none.
+
+    Attributes:
+        y: It.
+        is_found: Whether the iteration converged.
+    """
+
+    y: Array
+    is_found: Array
+
+
+class _State(NamedTuple):
+    y: Array
+    size: Array  # of the solution so far
+    change: Array  # the last
+    taken: Array
+    is_found: Array
+    is_lost: Array
+
+
+def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
+    """Return y with y = m + w f(y); see `torch.solving.Convergence` for when it is one.
+
+    Args:
+        roots: How.
+        f: The right-hand side.
+        m: What is known, like y.
+        w: The weight, which broadcasts to y.
+        guess: Where to begin.
+    """
+    dtype = m.dtype
+    tolerance = TOLERANCES[dtype.name] if roots.tolerance is None else roots.tolerance
+    reached = _exactly if isinstance(roots, Newton) else _slowly
+
+    def iterate(state: _State) -> _State:
+        residual = m + w * f(state.y) - state.y
+        delta = residual if isinstance(roots, FixedPoint) else _correction(roots, f, state.y, w, residual, tolerance)
+        change, y = _size(delta), state.y + delta
+        size = jnp.maximum(state.size, _size(y))
+        is_found = reached(change, state.change, size, tolerance)
+        return _State(y, size, change, state.taken + 1, is_found, ~jnp.isfinite(change))
+
+    def goes_on(state: _State) -> Array:
+        return ~(state.is_found | state.is_lost) & (state.taken < roots.iterations)
+
+    size = jnp.maximum(jnp.maximum(_size(guess), _size(m)), jnp.finfo(dtype).tiny)
+    never = jnp.zeros((), bool)
+    begin = _State(guess, size, jnp.asarray(jnp.inf, dtype), jnp.zeros((), int), never, never)
+    end = lax.while_loop(goes_on, iterate, begin)
+    return Root(jnp.where(end.is_found, end.y, jnp.nan), end.is_found)
+
+
+def divided(roots: Roots, f: Map, y: Array, w: Array, b: Array) -> Array:
+    """Return x with x - w J x = b, J the Jacobian of f at y; linear in b, to be differentiated and transposed."""
+    if y.size <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
+        return _dense(f, y, w, b)
+    _, product = jax.linearize(f, y)
+    tolerance = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
+
+    def solve(apply: Map, b: Array) -> Array:
+        return _by_products(apply, b, tolerance)
+
+    return lax.custom_linear_solve(lambda v: v - w * product(v), b, solve, transpose_solve=solve)  # type: ignore[no-any-return]
+
+
+def _exactly(change: Array, last: Array, size: Array, tolerance: float) -> Array:
+    """Whether a correction by the inverse at its own point says that this is the solution."""
+    rounding = ROUNDING * TOLERANCES[change.dtype.name] * size
+    return (change <= tolerance * size) | ((change <= rounding) & (change > last / 2))
+
+
+def _slowly(change: Array, last: Array, size: Array, tolerance: float) -> Array:
+    """Whether what would follow of a geometric series is within the tolerance, or rounding."""
+    theta = jnp.where(last > 0, change / last, 0)
+    rest = change * jnp.maximum(1, theta / jnp.where(theta < 1, 1 - theta, 1))
+    stalled = change <= STALLED * jnp.finfo(change.dtype).eps * size
+    return jnp.isfinite(last) & jnp.where(theta < 1, rest <= tolerance * size, stalled)
+
+
+def _correction(roots: Newton, f: Map, y: Array, w: Array, residual: Array, tolerance: float) -> Array:
+    if y.size <= roots.dense:
+        return _dense(f, y, w, residual)
+    _, product = jax.linearize(f, y)
+    return _by_products(lambda v: v - w * product(v), residual, tolerance)
+
+
+def _dense(f: Map, y: Array, w: Array, b: Array) -> Array:
+    weight = jnp.broadcast_to(w, y.shape).reshape(-1, 1)
+    jacobian = jax.jacfwd(lambda z: f(z.reshape(y.shape)).reshape(-1))(y.reshape(-1))
+    return _solved(jnp.eye(y.size, dtype=y.dtype) - weight * jacobian, b)
+
+
+def _solved(matrix: Array, b: Array) -> Array:
+    if b.size == 1:
+        return b / matrix.reshape(b.shape)
+    return jnp.linalg.solve(matrix, b.reshape(-1)).reshape(b.shape)
+
+
+def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
+    """Return x with apply(x) = b by GMRES; where it does not converge, by a dense matrix, or NaN where that is large.
+
+    Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
+    """
+    is_small = b.size <= LARGEST_DENSE
+    cycles = -(-b.size // _RESTART) if is_small else _CYCLES
+    found, _ = gmres(apply, b, tol=tolerance, atol=0.0, restart=min(_RESTART, b.size), maxiter=cycles)
+    length = jnp.linalg.norm(b.reshape(-1))
+    is_solved = jnp.linalg.norm((b - apply(found)).reshape(-1)) <= _SOLVED * tolerance * length
+    if not is_small:
+        return jnp.where(is_solved, found, jnp.nan)
+    columns = jnp.eye(b.size, dtype=b.dtype).reshape(b.size, *b.shape)
+
+    def dense(b: Array) -> Array:
+        return _solved(jax.vmap(apply)(columns).reshape(b.size, b.size).T, b)
+
+    return lax.cond(is_solved, lambda b: found, dense, b)  # type: ignore[no-any-return]
+
+
+def _size(x: Array) -> Array:
+    return jnp.max(jnp.abs(x))

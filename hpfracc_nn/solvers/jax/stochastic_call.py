@@ -1,0 +1,232 @@
+"""The arguments of `fsdeint`: what is solved, checked and laid out. `torch/stochastic_call.py` is the twin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any, cast
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.jax.orders import within
+from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers import noise as noises
+from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
+from hpfracc_nn.solvers.jax.coefficients import check_structure, coefficients_of, joined, noise_shape, parted
+from hpfracc_nn.solvers.jax.given import as_noise
+from hpfracc_nn.solvers.jax.layout import layout_of
+from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
+from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
+from hpfracc_nn.solvers.jax.past import Past
+from hpfracc_nn.solvers.jax.planning import workload_of
+from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
+from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
+from hpfracc_nn.solvers.noise.noise import fits
+from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.schemes.one_step import one_step_of
+from hpfracc_nn.solvers.schemes.volterra import OfRates, residual
+from hpfracc_nn.solvers.stochastic import (
+    OWNER,
+    StochasticMethod,
+    check_noise,
+    check_orders,
+    checked_noise,
+    mesh_of,
+    noise_type_of,
+    not_finite,
+)
+
+_BELOW = float(np.nextafter(1.0, 0.0))
+
+
+class StochasticCall:
+    """The arguments of one call, checked and laid out.
+
+    Raises:
+        ValueError: One is out of range, or they do not go together.
+        TypeError: One has the wrong type.
+    """
+
+    def __init__(
+        self, sde: Any, y0: State, ts: Any, args: Any, alpha: Any, dt: float | None, manager: BackendManager | None
+    ):
+        self.noise_type = noise_type_of(sde)
+        self.sde, self.manager = sde, manager
+        y0 = checked_state(OWNER, "y0", y0)
+        self.orders = orders_of(alpha)
+        self.layout = layout_of(OWNER, y0, self.orders.shape)
+        outputs = checks.increasing(OWNER, times_of(ts))
+        elapsed, self.outputs = mesh_of(outputs, resolution(ts), dt)
+        self.times = outputs[0] + elapsed
+        self.n_steps = elapsed.size - 1
+        self.z0 = joined(self.layout, y0)
+        self.coefficients = coefficients_of(sde, args, self.layout, self.times)
+
+    @property
+    def has_memory(self) -> bool:
+        """Whether it is solved with weights: an order of 1 that is traced is, as others are."""
+        return self.orders.values is None or bool((self.orders.values < 1).any())
+
+    def solved(
+        self,
+        noise: Any,
+        scheme: Any,
+        weights: Any,
+        interpretation: Any,
+        history: Any,
+        adjoint: bool,
+        checkpoint: bool,
+        key: Any,
+    ) -> State:
+        """Return the states at the output times."""
+        method = StochasticMethod.of(OWNER, noises.Brownian(), scheme, weights, interpretation, history)
+        given = as_noise(noise, self.times, self._streams(method), self.layout.dtype)
+        method = replace(method, noise=checked_noise(OWNER, given))
+        check_noise(OWNER, self.sde, method.noise)
+        least = 0.5 if self.orders.values is None else float(self.orders.values.min())
+        method.rule(self.noise_type, min(least, _BELOW if self.has_memory else 1.0))
+        check_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
+        rows = self._drawn(method, key)
+        solve = self._volterra if self.has_memory else self._one_steps
+        states = solve(method, rows, adjoint, checkpoint)
+        check_finite(states, self.times[self.outputs])
+        return parted(self.layout, states)
+
+    def _streams(self, method: StochasticMethod) -> int:
+        """Return how many numbers each channel of the noise needs per step."""
+        return 1 + method.weights.has_residual if self.has_memory else method.scheme.streams
+
+    def _drawn(self, method: StochasticMethod, key: Any) -> Array:
+        """Return the noise of all steps."""
+        own = noise_shape(self.coefficients, self.layout)
+        shape = (2, *own) if self._streams(method) > 1 else own
+        fits(OWNER, method.noise, shape)
+        given = isinstance(method.noise, noises.Given)
+        source = JaxSource(jax.random.key(0) if given else checked_key(OWNER, key), self.layout.dtype)
+        dt = self.coefficients.dt
+        state = method.noise.start(self.n_steps, shape, dt, source)
+        return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
+
+    def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
+        c = self.coefficients
+
+        def advance(given: Given, carry: Carry, n: Array, row: Array) -> Carry:
+            return one_step_of(method.scheme, c.reading(given), method.interpretation).step(n, carry, row)
+
+        first = one_step_of(method.scheme, c, method.interpretation).start(self.z0)
+        kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
+        loop = Loop(advance, self.n_steps, self.outputs, kept)
+        return (loop.adjoint if adjoint else loop.plain)(c.given, first, noise)
+
+    def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
+        orders, layout, dt = self.orders, self.layout, self.coefficients.dt
+        # Of a scheme, equal steps ask for the weights alone.
+        sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
+        nodes = sums.nodes(orders)
+        manager = default_manager() if self.manager is None else self.manager
+        site = manager.shared_site(method.history.op, "jax", OWNER)
+        key = sums, layout.shape, nodes is None, orders.values is None
+        plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))
+        weights = sums.weights(orders, dt, nodes if plan.algorithm == "recurrence" else None)
+        states = carried_out(_TRACED, site, plan, self, method, weights, nodes, noise, adjoint, checkpoint)
+        return states[self.outputs]  # type: ignore[no-any-return]
+
+    def computed(
+        self,
+        kernel: Kernel,
+        method: StochasticMethod,
+        weights: Weights,
+        nodes: Nodes | None,
+        noise: Array,
+        adjoint: bool,
+        checkpoint: bool,
+    ) -> Array:
+        """Return the states of all steps, the past added up by a kernel."""
+        c, kind = self.coefficients, method.weights
+        is_fixed = isinstance(weights.own, np.ndarray)
+
+        def past(weights: Weights) -> Past:
+            return kernel.run(weights, nodes, method.history)  # type: ignore[no-any-return]
+
+        fixed = weights if is_fixed else None
+        solve = VolterraSolve(self.layout, c, kind, past, fixed, self.n_steps, checkpoint)
+        sigma = deviation_of(self.orders, c.dt, self.layout.dtype) if kind.has_residual else None
+        inputs = Inputs(None if is_fixed else weights, sigma, self.z0, c.given, noise)
+        return (solve.recorded if adjoint else solve.plain)(inputs).states
+
+
+def orders_of(alpha: Any) -> Orders:
+    """Return the orders of a call.
+
+    Raises:
+        TypeError: It is neither a number nor a floating array.
+        ValueError: It is concrete and out of bounds.
+    """
+    if isinstance(alpha, jax.Array | np.ndarray):
+        if not jnp.issubdtype(alpha.dtype, jnp.floating):
+            raise TypeError(
+                f"{OWNER}(alpha of dtype {alpha.dtype}): needs a floating array; pass alpha.astype(jax.numpy.float32)."
+            )
+    elif isinstance(alpha, bool) or not isinstance(alpha, int | float | np.floating):
+        raise TypeError(
+            f"{OWNER}(alpha of type {type(alpha).__name__}): needs a float or a floating array; pass for example 0.7."
+        )
+    shape = tuple(np.shape(alpha))
+    if not is_traced(alpha):
+        values = np.asarray(alpha, np.float64).reshape(-1)
+        check_orders(values)
+        return Orders(values, None, shape, 1.0)
+    eps = float(jnp.finfo(alpha.dtype).eps)  # at 1/2 the residual's deviation is infinite
+    return Orders(None, within(OWNER, alpha, 0.5 + eps, 1.0).reshape(-1), shape, 1.0, 0.5 + eps)
+
+
+def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
+    """Return the residual's deviation, [a]."""
+    if orders.traced is None:
+        assert orders.values is not None, "one of the two is there"
+        return jnp.asarray(residual(orders.values, dt, NUMPY), dtype)
+    return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
+
+
+def check_finite(states: Array, times: np.ndarray) -> None:
+    """Raise where a solution is not finite; under checkify where it is traced.
+
+    Raises:
+        FloatingPointError: It is not.
+    """
+    is_finite = jnp.isfinite(states)
+    if is_traced(states):
+        checkify.debug_check(is_finite.all(), not_finite("at some time"))
+    elif not np.asarray(is_finite).all():
+        i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
+        raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
+
+
+def times_of(ts: Any) -> np.ndarray:
+    """Return the output times.
+
+    Raises:
+        TypeError: They are traced.
+    """
+    if is_traced(ts):
+        raise TypeError(
+            f"{OWNER}(ts that are traced): needs times that are known when the solve is compiled; pass "
+            "numpy.linspace(0, 1, 101), or make them outside of jax.jit and close over them."
+        )
+    return np.asarray(ts)
+
+
+def _run(plan: Plan, call: StochasticCall, *given: Any) -> Array:
+    plan.kernel.calls["run"] += 1
+    return call.computed(plan.kernel, *given)
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time

@@ -1,0 +1,96 @@
+"""How an equation is solved: the scheme, the history and the mesh that names and options mean, without a framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.history import ANY_MESH, HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
+from hpfracc_nn.solvers.mesh import MESHES, ON_MESH, Graded, Mesh, Uniform, places
+from hpfracc_nn.solvers.schemes import SCHEMES, Scheme
+
+
+@dataclass(frozen=True)
+class Method:
+    """How an equation is solved.
+
+    Attributes:
+        scheme: How steps are taken.
+        history: How the past is kept.
+        mesh: Where steps are taken.
+    """
+
+    scheme: Scheme
+    history: History
+    mesh: Mesh
+
+    @property
+    def op(self) -> str:
+        """The operation that the manager is asked for."""
+        return self.history.op if isinstance(self.mesh, Uniform) else ANY_MESH
+
+    @classmethod
+    def of(cls, owner: str, scheme: str | Scheme, history: str | History, mesh: str | Mesh) -> Method:
+        """Return the method that names or objects mean.
+
+        Raises:
+            ValueError: There is none of that name, or they do not go together.
+            TypeError: One is neither a name nor an option.
+        """
+        kinds = (Automatic, Full, FFTBlocks, Exponentials, Window)
+        found = cls(
+            checks.named(owner, "scheme", scheme, SCHEMES, tuple(SCHEMES.values())),
+            checks.named(owner, "history", history, HISTORIES, kinds),
+            checks.named(owner, "mesh", mesh, MESHES, (Uniform, Graded)),
+        )
+        if isinstance(found.mesh, Uniform):
+            return found
+        if isinstance(found.history, Automatic):
+            found = replace(found, history=Full())  # all of the past, and only one way to add it up
+        for part, reason, way_out in (
+            ("scheme", found.scheme.needs_uniform, "scheme='trapezoid'"),
+            ("history", found.history.needs_uniform, "history='full'"),
+        ):
+            if reason:
+                raise ValueError(
+                    f"{owner}({part}={getattr(found, part).name!r}, mesh={found.mesh}): needs a uniform mesh, because "
+                    f"{reason}; pass mesh='uniform', or {way_out}."
+                )
+        return found
+
+
+def laid_out(
+    mesh: Mesh, outputs: np.ndarray, resolution: float, n_steps: int | None, alpha: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the mesh, as time since the first output, and where the outputs lie on it.
+
+    Args:
+        mesh: Its kind.
+        outputs: Increasing times.
+        resolution: The relative precision that they were given in.
+        n_steps: Of the mesh; None takes those of the outputs.
+        alpha: The smallest order.
+
+    Raises:
+        ValueError: The mesh is uniform and an output is none of its points, or `n_steps` is out of range.
+    """
+    rounding = 2 * resolution * float(np.abs(outputs).max())  # of a difference of two times
+    if n_steps is None:
+        spacing = np.diff(outputs)
+        if isinstance(mesh, Uniform) and np.ptp(spacing) > 2 * rounding + ON_MESH * spacing.mean():
+            i = int(np.argmax(np.abs(spacing - spacing.mean())))
+            raise ValueError(
+                f"fdeint(ts=...): a uniform mesh needs equal steps or a number of steps; ts[{i + 1}] - ts[{i}]="
+                f"{spacing[i]:g} and the mean is {spacing.mean():g}; pass n_steps, or mesh='graded'."
+            )
+        n_steps = spacing.size
+    n_steps = errors.count("fdeint", "n_steps", n_steps)
+    # From the start on: on a graded mesh the first steps are far shorter than the rounding of a late time.
+    elapsed = mesh.times(0.0, float(outputs[-1] - outputs[0]), n_steps, alpha)
+    try:
+        return elapsed, places(mesh, elapsed, outputs - outputs[0], alpha, rounding)
+    except ValueError as error:
+        raise ValueError(f"fdeint(ts=...): {error}") from None

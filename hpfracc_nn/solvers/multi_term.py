@@ -1,0 +1,93 @@
+"""Linear equations with several orders, as a system with one order for each entry of its state; without a framework."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class Terms:
+    """The terms of sum over a of c_a D^a y, and the entries of the system that they make.
+
+    Args:
+        terms: Coefficients by order.
+
+    Attributes:
+        highest: The highest order.
+        derivatives: The order of the derivative of y that each entry is, increasing from 0.
+
+    Raises:
+        ValueError: There is no order above 0, or one is negative or not finite.
+
+    Source: Diethelm & Ford, BIT 42 (2002) 490; Edwards, Ford & Simpson, J. Comput. Appl. Math. 148 (2002) 401.
+    """
+
+    def __init__(self, terms: Mapping[float, Any]):
+        orders = sorted(float(order) for order in terms)
+        if not orders or not all(0 <= order < math.inf for order in orders) or orders[-1] == 0:
+            raise ValueError(
+                f"MultiTerm(terms of orders {orders}): needs finite orders from 0 on and one above 0; pass for example "
+                "{1.5: 1.0, 0: 2.0}."
+            )
+        self.highest = orders[-1]
+        self.derivatives = sorted({0.0, *orders[:-1], *map(float, range(math.ceil(self.highest)))})
+        self._top = terms[next(order for order in terms if float(order) == self.highest)]
+        self._lower = [
+            (self.derivatives.index(float(order)), c) for order, c in terms.items() if float(order) != self.highest
+        ]
+
+    @property
+    def orders(self) -> np.ndarray:
+        """The order of each entry, by which the next one is its derivative, [entries], float64."""
+        return np.diff([*self.derivatives, self.highest])
+
+    def entries(self, initial: Sequence[Any], nothing: Any) -> list[Any]:
+        """Return the entries at the start.
+
+        Args:
+            initial: y and its whole derivatives below the highest order.
+            nothing: What the others are.
+
+        Raises:
+            ValueError: There are more or fewer.
+        """
+        count = math.ceil(self.highest)
+        if len(initial) != count:
+            raise ValueError(
+                f"MultiTerm.state({len(initial)} values): needs {count} of them, y and its whole derivatives below "
+                f"order {self.highest:g}; pass one for each."
+            )
+        return [initial[int(order)] if order.is_integer() else nothing for order in self.derivatives]
+
+    def slopes(self, entries: Sequence[Any], forcing: Any) -> list[Any]:
+        """Return the derivatives of all entries, each of its own order.
+
+        Args:
+            entries: Of the state.
+            forcing: What the equation's terms add up to, like y.
+        """
+        last = forcing
+        for index, c in self._lower:
+            last = last - c * entries[index]
+        return [*entries[1:], last / self._top]
+
+    def check_forcing(self, found: tuple[int, ...], shape: tuple[int, ...], t: str = "") -> None:
+        """Raise unless a forcing of a shape broadcasts to y, of another.
+
+        Args:
+            found: Its shape.
+            shape: That of y.
+            t: When, for the text.
+
+        Raises:
+            ValueError: It does not.
+        """
+        padded = (1,) * (len(shape) - len(found)) + tuple(found)
+        if len(padded) != len(shape) or any(size not in (1, shape[axis]) for axis, size in enumerate(padded)):
+            raise ValueError(
+                f"MultiTerm(forcing): needs the shape of y, {tuple(shape)}, or one that broadcasts to it; {t}it "
+                f"returned {tuple(found)}; return a number for each entry of y, or one for all."
+            )

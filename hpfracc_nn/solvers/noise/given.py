@@ -1,0 +1,55 @@
+"""Increments that are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from hpfracc_nn.fractional.namespace import Array
+from hpfracc_nn.solvers.noise.noise import Noise, Shape, State
+from hpfracc_nn.solvers.noise.source import Source
+
+
+@dataclass(frozen=True, eq=False)
+class Given(Noise):
+    """A noise whose increments are at hand: measured, drawn elsewhere, or made by other means.
+
+    Args:
+        values: An array of the framework that solves, [n_steps, *shape]; [n_steps, 2, *shape] where a scheme has two
+            streams, which are the increments, and independent numbers of the same law beside them.
+        holder: Paths are Hoelder continuous with each exponent below this.
+        brownian: Whether the increments are those of Brownian motion, which schemes of higher order stand on.
+
+    Example:
+        >>> Given(np.zeros((100, 3)))
+    """
+
+    values: Any
+    holder: float = 0.5
+    brownian: bool = True
+
+    name: ClassVar[str] = "given"
+    is_whole: ClassVar[bool] = True
+
+    @property
+    def is_brownian(self) -> bool:  # type: ignore[override]
+        """Whether they are said to be."""
+        return self.brownian
+
+    @property
+    def regularity(self) -> float:
+        """What is said of them."""
+        return self.holder
+
+    def increments(self, n_steps: int, shape: Shape, dt: float, source: Source, state: State) -> tuple[Array, State]:
+        """See `Noise.increments`.
+
+        Raises:
+            ValueError: There are others than are asked for.
+        """
+        if tuple(self.values.shape) != (n_steps, *shape):
+            raise ValueError(
+                f"Given(values of shape {tuple(self.values.shape)}): needs the increments of {n_steps} steps, of shape "
+                f"{(n_steps, *shape)}, for this equation, scheme and mesh; pass these, or another dt."
+            )
+        return source.cast(self.values), ()

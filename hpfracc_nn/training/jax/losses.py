@@ -1,0 +1,146 @@
+"""Losses for paths [time, batch, state], as solvers return them: pure functions of arrays.
+
+`trajectory_loss` compares path with path. The others compare distributions, and ask for a batch: what a stochastic
+model draws and what was observed are different paths even where the model is right. Moments at each time do not see how
+rough a path is, the variogram sees little else, and the energy score sees everything, with more noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import jax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mask, check_observed, check_orders
+
+
+def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) -> Array:
+    """Return the mean square of the differences from what was observed.
+
+    Args:
+        ys: Paths, [time, batch, state].
+        observed: At the same times; broadcasts to `ys`. What the mask leaves out may be anything, NaN too.
+        mask: True where there is an observation; broadcasts to `ys`. Where it leaves nothing the result is NaN.
+
+    Raises:
+        ValueError: Shapes do not fit, or the mask is not boolean.
+
+    Example:
+        >>> jax.grad(trajectory_loss)(ys, observed, mask=jnp.isfinite(observed))
+    """
+    owner = "trajectory_loss"
+    check_observed(owner, ys, observed)
+    if mask is None:
+        return jnp.square(ys - observed).mean()
+    check_mask(owner, ys, mask, mask.dtype == bool)
+    seen = jnp.broadcast_to(mask, ys.shape)
+    difference = jnp.where(seen, ys - jnp.where(seen, observed, 0.0), 0.0)
+    return jnp.square(difference).sum() / seen.sum()
+
+
+def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
+    """Return the mean square of the differences between moments, at each time and for each entry of the state.
+
+    All are in units of the observed standard deviation s: means by s, deviations by s, and from order 3 on the central
+    moments by s**order. Times at which what was observed does not vary, as at the start, count with their mean alone.
+
+    Args:
+        ys: Paths, [time, batch, state].
+        observed: Others, [time, batch, state], in a batch of any size.
+        orders: How many moments, from 1 to 4.
+
+    Raises:
+        ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
+    """
+    check_batches("moment_loss", ys, observed)
+    check_orders("moment_loss", orders)
+    found, wanted = ys.mean(1), observed.mean(1)
+    centred, others = ys - found[:, None], observed - wanted[:, None]
+    varies = _variance(others) > 0
+    unit = jnp.where(varies, _deviation(others), 1.0)
+    total = jnp.square((found - wanted) / unit).mean()
+    if orders > 1:
+        total = total + _squares(_deviation(centred), _deviation(others), unit, varies)
+    for order in range(3, orders + 1):
+        total = total + _squares((centred**order).mean(1), (others**order).mean(1), unit**order, varies)
+    return total
+
+
+def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4, 8)) -> Array:
+    """Return the mean square of the differences between the logarithms of variograms.
+
+    The variogram is the mean over batch and time of the squared increments over a lag, which grow like
+    lag**(2 hurst): the loss sees Hurst index and scale, whatever the units.
+
+    Args:
+        ys: Paths at equal times, [time, batch, state].
+        observed: Others, [time, batch, state], in a batch of any size.
+        lags: In steps, each smaller than the number of times.
+
+    Raises:
+        ValueError: Shapes do not fit, or a lag is out of range.
+    """
+    check_batches("variogram_loss", ys, observed, least=1)
+    check_lags("variogram_loss", lags, ys)
+    ratios = [jnp.log(_variogram(ys, lag)) - jnp.log(_variogram(observed, lag)) for lag in lags]
+    return jnp.square(jnp.stack(ratios)).mean()
+
+
+def energy_score(ys: Array, observed: Array) -> Array:
+    """Return E |X - y| - E |X - X'| / 2, averaged over what was observed: a proper score of a distribution of paths.
+
+    X and X' are two paths of `ys`, y an observed one, and the distance is Euclidean over all times and entries,
+    divided by the root of their number. Its mean is least for the distribution that the observations come from. Time
+    grows like batch times batch.
+
+    Args:
+        ys: Paths of the model, [time, batch, state].
+        observed: Others, [time, batch, state], in a batch of any size; one path as well.
+
+    Raises:
+        ValueError: Shapes do not fit, or there are fewer than two paths of the model.
+
+    Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
+    """
+    check_batches("energy_score", ys, observed, least_observed=1)
+    size = float(ys.shape[0] * ys.shape[2]) ** 0.5
+    paths, others = (jnp.swapaxes(each, 0, 1).reshape(each.shape[1], -1) / size for each in (ys, observed))
+    among = _distances(paths, paths) / (len(paths) * (len(paths) - 1))  # the pairs, without those of a path with itself
+    return _distances(paths, others) / (len(paths) * len(others)) - among / 2
+
+
+def _distances(some: Array, others: Array) -> Array:
+    """Return the sum of the distances of all rows, one row of `some` after another, whose differences are not kept.
+
+    Not by matrix products, which lose the digits of small distances.
+    """
+
+    @jax.checkpoint
+    def of_row(row: Array) -> Array:
+        return _root(jnp.square(row - others).sum(-1)).sum()
+
+    return jax.lax.map(of_row, some).sum()
+
+
+def _variance(centred: Array) -> Array:
+    return jnp.square(centred).sum(1) / (centred.shape[1] - 1)
+
+
+def _deviation(centred: Array) -> Array:
+    return _root(_variance(centred))
+
+
+def _root(squares: Array) -> Array:
+    """The root, with a gradient of 0 where there is nothing: that of the root is infinite there."""
+    varies = squares > 0
+    return jnp.where(varies, jnp.sqrt(jnp.where(varies, squares, 1.0)), 0.0)
+
+
+def _squares(found: Array, wanted: Array, unit: Array, varies: Array) -> Array:
+    return jnp.square(jnp.where(varies, (found - wanted) / unit, 0.0)).mean()
+
+
+def _variogram(paths: Array, lag: int) -> Array:
+    return jnp.square(paths[lag:] - paths[:-lag]).mean((0, 1))

@@ -1,0 +1,206 @@
+"""Transformations that replace the updates with an average of the last ones.
+
+A window keeps the gradients in a ring, one more axis before the parameters' own; exponentials keep four moving
+averages. A gradient is written into the ring before the ring is read: so XLA writes it in place where the state is
+donated or carried through a scan, and would copy the whole ring otherwise.
+
+Sums are formed in single precision or better and rounded once. A gradient that weighs nothing is not read: what is not
+finite there must not come into the average.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import jax
+import optax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.namespace import Namespace
+from hpfracc_nn.training import power_law
+from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered
+from hpfracc_nn.training.jax.optimizers.trees import Tree, check_belongs, exact, real
+from hpfracc_nn.training.power_law import Law
+
+Weigh = Callable[[Any], tuple[Array, Array]]  # of a dtype: the weight of the present gradient, and those of the rows
+
+
+class FractionalWindowState(NamedTuple):
+    """What a window keeps: steps taken, gradients remembered, and the tree of these, [memory, ...] of a parameter."""
+
+    count: Array  # type: ignore[assignment]
+    stored: Array
+    gradients: Tree
+
+
+class FractionalAveragesState(NamedTuple):
+    """What exponentials keep: steps taken, gradients that went in, and moving averages as trees of the parameters."""
+
+    count: Array  # type: ignore[assignment]
+    stored: Array
+    averages: tuple[Tree, ...]
+
+
+def window(alpha: Alpha, law: Law, memory: int | None, key: Any, dtype: Any) -> optax.GradientTransformation:
+    """Average the present gradient and those before it.
+
+    Args:
+        alpha: The order.
+        law: Of the weights.
+        memory: How many; None in an update takes what the state has.
+        key: Where the random numbers of a law that drops gradients begin.
+        dtype: Of what is kept; None is the parameters'.
+    """
+
+    def init(params: Tree) -> FractionalWindowState:
+        if memory is None:
+            raise TypeError(
+                "Invalid memory type: traced array: needs a whole number or 'exponentials'; with "
+                "optax.inject_hyperparams pass static_args='memory'"
+            )
+
+        def ring(p: Any) -> Array:
+            row = jnp.zeros_like(p, dtype=dtype)  # laid out over devices as the parameter is
+            return jnp.broadcast_to(row, (memory, *row.shape))
+
+        return FractionalWindowState(_zero(), _zero(), jax.tree.map(ring, params))
+
+    def update(updates: Tree, state: FractionalWindowState, params: Tree = None) -> tuple[Tree, FractionalWindowState]:
+        del params
+        _check_kind_of(state, FractionalWindowState)
+        count, stored, gradients = state
+        check_belongs("past gradients", gradients, updates, axes=1)
+        length = _length(gradients, memory)
+        order = at(alpha, count)
+
+        def stored_in(rows: Array, grad: Array) -> Array:
+            return jax.lax.dynamic_update_index_in_dim(rows, grad.astype(rows.dtype), stored % length, 0)
+
+        kept = jax.tree.map(stored_in, gradients, updates)
+        lag = _dropped(key, stored, length - 1) if law.drops and length > 1 else None
+        weigh = cache(partial(_window_weights, law, order, length, stored, lag))
+        averages = jax.tree.map(lambda grad, rows: _mixed(grad, rows, weigh), updates, kept)
+        return averages, FractionalWindowState(optax.safe_increment(count), remembered(order, stored), kept)
+
+    return optax.GradientTransformation(init, update)
+
+
+def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
+    """Average by exponentials that stand for the integral's weights, tempered.
+
+    Args:
+        alpha: The order.
+        dtype: Of the moving averages; None is the parameters', or float32 where these are half as wide: there the slow
+            ones would stop on the way.
+    """
+    decays = power_law.decays()
+
+    def init(params: Tree) -> FractionalAveragesState:
+        def zeros(p: Any) -> Array:
+            return jnp.zeros_like(p, dtype=dtype or exact(jnp.asarray(p)))
+
+        kept = tuple(jax.tree.map(zeros, params) for _ in decays)
+        return FractionalAveragesState(_zero(), _zero(), kept)
+
+    def update(
+        updates: Tree, state: FractionalAveragesState, params: Tree = None
+    ) -> tuple[Tree, FractionalAveragesState]:
+        del params
+        _check_kind_of(state, FractionalAveragesState)
+        count, stored, averages = state
+        check_belongs("moving averages", averages[0], updates)
+        order = at(alpha, count)
+
+        def moved(decay: float, grad: Array, row: Array) -> Array:
+            wide = exact(row)
+            held = row.astype(wide)
+            faded = held + real(wide).type(1 - decay) * (grad.astype(wide) - held)
+            return jnp.where(order == 1, 0.0, faded).astype(row.dtype)  # at alpha = 1 what was remembered is dropped
+
+        weigh = cache(partial(_fading_weights, order, stored))
+        mixed = jax.tree.map(lambda grad, *rows: _mixed(grad, rows, weigh), updates, *averages)
+        kept = tuple(
+            jax.tree.map(partial(moved, decay), updates, row) for decay, row in zip(decays, averages, strict=True)
+        )
+        return mixed, FractionalAveragesState(optax.safe_increment(count), remembered(order, stored), kept)
+
+    return optax.GradientTransformation(init, update)
+
+
+def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
+    """Return the weighted sum of a gradient and the rows kept of those before it."""
+    wide = exact(grad)
+    first, weights = weigh(real(wide))
+    total = first * grad.astype(wide)
+    for row, weight in zip(rows, weights, strict=True):
+        total = total + jnp.where(weight == 0, 0.0, weight * row.astype(wide))
+    return total.astype(grad.dtype)
+
+
+def _window_weights(
+    law: Law, alpha: float | Array, length: int, stored: Array, dropped: Array | None, dtype: Any
+) -> tuple[Array, Array]:
+    by_lag = numbers(lambda order, xp: law.weights(order, length, xp), alpha, dtype)
+    lags = (stored - jnp.arange(length)) % length  # 0 is the present gradient, which is weighed by itself
+    counts = (lags > 0) & (lags <= stored)
+    if dropped is not None:
+        counts &= lags != dropped
+    weights = jnp.where(counts, by_lag[lags], 0)
+    total = by_lag[0] + weights.sum() if law.is_normalised else by_lag[0]
+    return by_lag[0] / total, weights / total
+
+
+def _fading_weights(alpha: float | Array, stored: Array, dtype: Any) -> tuple[Array, Array]:
+    parts = numbers(_parts, alpha, dtype)
+    # 1 - decay**stored, all of whose digits are wanted while few gradients went in.
+    reached = -jnp.expm1(stored.astype(dtype) * jnp.asarray(power_law.log_decays(), dtype))
+    total = 1 + (parts * reached).sum()
+    return 1 / total, parts / total
+
+
+def _parts(alpha: Any, xp: Namespace) -> Array:
+    """Return the weights of the moving averages, not divided by the sum of all: shape [*alpha, 4]."""
+    found = _fitted(alpha) if xp is JAX else power_law.coefficients(alpha)
+    return found / xp.constant(1 - power_law.decays(), found)
+
+
+def _fitted(alpha: Array) -> Array:
+    """Return `power_law.coefficients` of traced orders."""
+    matrix, target, scale = power_law.fit_problem(alpha, JAX)
+    q, r = jnp.linalg.qr(matrix)
+    projected = JAX.matmul(jnp.swapaxes(q, -1, -2), jnp.asarray(target)[:, None])
+    return scale[..., None] * jax.scipy.linalg.solve_triangular(r, projected)[..., 0]
+
+
+def _dropped(key: Any, stored: Array, past: int) -> Array:
+    """Return the lag, from 1 to `past`, whose gradient is left out: the key and the number stored say which."""
+    is_key = isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.ndim == 1)
+    drawn = jax.random.fold_in(key if is_key else jax.random.key(key), stored)
+    return jax.random.randint(drawn, (), 1, past + 1, jnp.int32)
+
+
+def _length(gradients: Tree, memory: int | None) -> int:
+    """Return how many gradients the rings hold, or raise where another number was asked for."""
+    lengths = {rows.shape[0] for rows in jax.tree.leaves(gradients)} or {memory or 1}
+    length = min(lengths)
+    if memory is not None and memory != length:
+        raise ValueError(
+            f"the state holds what memory={length} remembers and memory={memory} was asked for: memory is fixed when "
+            "the state is made; make a new state with init."
+        )
+    return length
+
+
+def _check_kind_of(state: Any, wanted: type) -> None:
+    if not isinstance(state, wanted):
+        raise TypeError(
+            f"the state is a {type(state).__name__} and this memory keeps a {wanted.__name__}: kind and memory are "
+            "fixed when the state is made; make a new state with init."
+        )
+
+
+def _zero() -> Array:
+    return jnp.zeros((), jnp.int32)

@@ -1,0 +1,78 @@
+"""The order of a transformation at a step, and what follows from it: numbers, computed in float64 and rounded once.
+
+A Python number is known when the step is traced: its numbers are NumPy's, and errors are raised at the door. An array
+may be traced, and is then clamped to its range; under `jax.experimental.checkify` one out of range is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.training.fractional_options import IN_RANGE, check_alpha
+
+Schedule = Callable[[Array], Any]
+Alpha = float | Array | Schedule
+
+
+def check(alpha: Any) -> None:
+    """Raise unless an order is good, as far as it is known: one that is traced or scheduled is looked at in the step.
+
+    Raises:
+        TypeError: It is no number.
+        ValueError: It is not in (0, 1].
+    """
+    if callable(alpha):
+        return
+    if not _is_array(alpha):
+        check_alpha(alpha)
+        return
+    if alpha.shape != () or not jnp.issubdtype(alpha.dtype, jnp.number):
+        raise TypeError(
+            f"Invalid alpha type: array of {alpha.dtype} and shape {alpha.shape}: needs a number; pass a float such as "
+            "alpha=0.9"
+        )
+    if not isinstance(alpha, jax.core.Tracer):
+        check_alpha(float(alpha))
+
+
+def is_identity(alpha: Alpha) -> bool:
+    """Whether the order is 1 at every step, and known to be."""
+    return isinstance(alpha, Real) and alpha == 1
+
+
+def at(alpha: Alpha, count: Array) -> float | Array:
+    """Return the order after `count` steps: a float where it is a number, or an array in [0, 1]; raises as `check`."""
+    value = alpha(count) if callable(alpha) else alpha
+    check(value)
+    if not _is_array(value):
+        return float(value)
+    order = jnp.asarray(value, widest())
+    checkify.debug_check((order > 0) & (order <= 1), "Invalid alpha value: {alpha}: " + IN_RANGE, alpha=order)
+    return jnp.clip(order, 0.0, 1.0)
+
+
+def numbers(make: Callable[..., Any], alpha: float | Array, dtype: Any) -> Any:
+    """Return make(alpha, namespace), arrays, rounded to `dtype`."""
+    if isinstance(alpha, float):
+        return jax.tree.map(lambda each: jnp.asarray(each, dtype), make(alpha, NUMPY))
+    return in_float64(lambda order: make(order, JAX), alpha, dtype)
+
+
+def remembered(alpha: float | Array, stored: Array) -> Array:
+    """Return how many gradients are remembered after a step of that order: at alpha = 1 what was is dropped."""
+    return jnp.where(alpha == 1, 0, optax.safe_increment(stored))
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, jax.Array | np.ndarray)

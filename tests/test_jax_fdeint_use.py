@@ -1,0 +1,388 @@
+"""`fdeint` in JAX as it is used: derivatives of any kind, modules, batches over devices, traced times, and faults."""
+
+import re
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax")
+
+import jax
+from jax import numpy as jnp
+from jax.experimental import checkify
+
+from hpfracc_nn.selection import BackendManager, Settings
+from hpfracc_nn.solvers import FixedPoint, Graded, Newton, Trapezoid
+from hpfracc_nn.solvers.jax import MultiTerm, fdeint
+
+TS = np.linspace(0, 1, 21)
+Y0 = np.array([0.2, 0.5], np.float32)
+
+
+def logistic(t, y, rate):
+    return rate * y * (1 - y) + 0.1 * jnp.sin(t)
+
+
+def loss(y0, rate, alpha, **options):
+    return jnp.sum(fdeint(logistic, y0, TS, alpha, args=rate, **options) ** 2)
+
+
+# Programs.
+
+
+@pytest.mark.parametrize("history", ["full", "exponentials"])
+def test_the_program_of_2000_steps_is_that_of_200(history):
+    def length(n):
+        def gradient(y0, rate):
+            return jax.grad(lambda y0, rate: fdeint(
+                logistic, y0, np.linspace(0, 1, n + 1), 0.7, args=rate, history=history, scheme="rectangle"
+            ).sum(), (0, 1))(y0, rate)  # fmt: skip
+
+        return len(re.findall(r" = ", str(jax.make_jaxpr(gradient)(Y0, 1.3))))
+
+    assert length(2000) == length(200)  # in blocks of 40
+
+
+def test_f_is_traced_once():
+    calls = []
+
+    def f(t, y):
+        calls.append(t)
+        return -y
+
+    jax.make_jaxpr(jax.grad(lambda y0: fdeint(f, y0, TS, 0.7, scheme="trapezoid").sum()))(Y0)
+    assert len(calls) == 1
+
+
+@pytest.mark.slow
+def test_a_gradient_saves_states_and_not_what_f_computes():
+    wide = jnp.ones((2, 512), jnp.float32)
+
+    def bytes_of(**options):
+        def f(t, y, w):
+            return jnp.tanh(jnp.sin(y @ w)) @ w.T / 512 - y
+
+        def gradient(y0, w):
+            ts = np.linspace(0, 1, 201)
+            return jax.grad(lambda w: fdeint(f, y0, ts, 0.7, args=w, **options).sum())(w)
+
+        compiled = jax.jit(gradient).lower(jnp.ones((16, 2), jnp.float32), wide).compile()
+        return compiled.memory_analysis().temp_size_in_bytes
+
+    graph = 200 * 16 * 512 * 4  # bytes of one hidden layer at all steps
+    plain = bytes_of(adjoint=False)
+    assert plain > 2 * graph
+    assert (
+        bytes_of(adjoint=False, checkpoint=True) < plain / 4
+    )  # a block of 40 steps of 200, and what blocks begin with
+    assert bytes_of() < graph / 8
+
+
+# Derivatives.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector", "trapezoid", "bdf2"])
+def test_the_derivative_of_the_scheme_is_that_of_its_operations(scheme):
+    with jax.enable_x64(True):
+        given = Y0.astype(float), 1.3, 0.7
+        for transform in (jax.grad, jax.jacfwd):
+            found = jax.jit(transform(lambda *x: loss(*x, scheme=scheme), (0, 1, 2)))(*given)
+            for options in ({}, {"checkpoint": True}):
+                plain = lambda *x: loss(*x, scheme=scheme, adjoint=False, **options)  # noqa: B023, E731
+                for one, other in zip(found, jax.jit(transform(plain, (0, 1, 2)))(*given), strict=True):
+                    np.testing.assert_allclose(one, other, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.slow
+def test_the_hessian_is_symmetric_and_that_of_differences():
+    with jax.enable_x64(True):
+        packed = lambda x: loss(x[:2], x[2], x[3])  # noqa: E731
+        at = jnp.array([0.2, 0.5, 1.3, 0.7])
+        hessian = jax.jit(jax.hessian(packed))(at)
+        np.testing.assert_allclose(hessian, hessian.T, rtol=1e-10, atol=1e-12)
+        gradient, step = jax.jit(jax.grad(packed)), 1e-5
+        for k in range(4):
+            unit = step * jnp.eye(4)[k]
+            by_differences = (gradient(at + unit) - gradient(at - unit)) / (2 * step)
+            np.testing.assert_allclose(hessian[k], by_differences, rtol=1e-6, atol=1e-6)  # step**2 and 1e-15 / step
+
+
+@pytest.mark.slow
+def test_what_f_closes_over_has_the_gradient_of_what_it_is_given():
+    with jax.enable_x64(True):
+        y0 = Y0.astype(float)
+        closed = jax.grad(lambda rate: fdeint(lambda t, y: logistic(t, y, rate), y0, TS, 0.7).sum())
+        given = jax.grad(lambda rate: fdeint(logistic, y0, TS, 0.7, args=rate).sum())
+        np.testing.assert_allclose(jax.jit(closed)(1.3), jax.jit(given)(1.3), rtol=1e-14)
+        stacked = jax.jit(jax.vmap(closed))(jnp.array([1.3, 0.7]))
+        np.testing.assert_allclose(stacked[0], jax.jit(given)(1.3), rtol=1e-13)
+
+
+@pytest.mark.slow
+def test_single_precision_learns_its_order_without_64_bit_types():
+    found = jax.jit(jax.grad(loss, (0, 1, 2)))(Y0, jnp.float32(1.3), jnp.float32(0.7))
+    with jax.enable_x64(True):
+        wanted = jax.jit(jax.grad(loss, (0, 1, 2)))(Y0.astype(float), 1.3, 0.7)
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == jnp.float32
+        np.testing.assert_allclose(one, other, rtol=2e-6)
+
+
+# States, modules, batches.
+
+
+@pytest.mark.slow
+def test_a_state_may_be_any_pytree():
+    state = {"a": jnp.array([0.2, 0.5]), "b": (jnp.array([[0.1]]),)}
+
+    def f(t, y):
+        return {"a": -y["a"] + y["b"][0][0], "b": (y["a"].sum()[None, None],)}
+
+    ys = jax.jit(lambda y0: fdeint(f, y0, TS, 0.7))(state)
+    joined = jax.jit(lambda y0: fdeint(lambda t, y: jnp.concatenate([-y[:2] + y[2], y[:2].sum()[None]]), y0, TS, 0.7))(
+        jnp.array([0.2, 0.5, 0.1])
+    )
+    assert ys["b"][0].shape == (21, 1, 1)
+    np.testing.assert_allclose(ys["a"], joined[:, :2], rtol=1e-6)
+    np.testing.assert_allclose(ys["b"][0][:, 0, 0], joined[:, 2], rtol=1e-6)
+
+
+@pytest.mark.slow
+def test_equinox_modules_are_right_hand_sides_and_arguments():
+    eqx = pytest.importorskip("equinox")
+    net = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
+
+    class Field(eqx.Module):
+        net: eqx.nn.MLP
+
+        def __call__(self, t, y):
+            return self.net(y)
+
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def as_module(field):
+        return fdeint(field, Y0, TS, 0.7).sum()
+
+    @eqx.filter_jit
+    @eqx.filter_grad
+    def as_args(net):
+        return fdeint(lambda t, y, net: net(y), Y0, TS, 0.7, args=net).sum()
+
+    one, other = jax.tree.leaves(as_module(Field(net))), jax.tree.leaves(as_args(net))
+    assert len(one) == len(other) == 4
+    for a, b in zip(one, other, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-6)
+        assert np.abs(a).max() > 0
+
+
+@pytest.mark.slow
+def test_flax_modules_train_in_a_jitted_step():
+    nnx = pytest.importorskip("flax.nnx")
+    optax = pytest.importorskip("optax")
+    net = nnx.Sequential(nnx.Linear(2, 8, rngs=nnx.Rngs(0)), jnp.tanh, nnx.Linear(8, 2, rngs=nnx.Rngs(1)))
+    optimizer = nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)
+
+    @nnx.jit
+    def step(net, optimizer):
+        def loss(net):
+            return jnp.mean((fdeint(lambda t, y: net(y), Y0, TS, 0.7) - 0.3) ** 2)
+
+        value, gradient = nnx.value_and_grad(loss)(net)
+        optimizer.update(net, gradient)
+        return value
+
+    losses = [float(step(net, optimizer)) for _ in range(30)]
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.slow
+def test_a_sharded_batch_is_the_unsharded_one():
+    if jax.device_count() < 4:
+        pytest.skip("needs four devices")
+    mesh = jax.make_mesh((4,), ("batch",))
+    batch = jax.random.uniform(jax.random.key(0), (8, 3))
+    weights = jax.random.normal(jax.random.key(1), (3, 3))
+
+    def f(t, y, w):
+        return jnp.tanh(y @ w) - y
+
+    def gradients(y0, w):
+        return jax.value_and_grad(lambda w, y0: (fdeint(f, y0, TS, 0.7, args=w) ** 2).mean(), (0, 1))(w, y0)
+
+    spread = jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch")))
+    found = jax.jit(gradients)(spread, weights)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(gradients)(batch, weights)), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+# Times.
+
+
+@pytest.mark.slow
+def test_traced_times_are_those_that_are_known():
+    with jax.enable_x64(True):
+        y0 = Y0.astype(float)
+        for ts, n_steps in ((TS, None), (np.array([0.0, 0.25, 1.0]), 20)):
+            known = jax.jit(lambda y0: fdeint(logistic, y0, ts, 0.7, args=1.3, n_steps=n_steps))(y0)  # noqa: B023
+            found = jax.jit(lambda ts: fdeint(logistic, y0, ts, 0.7, args=1.3, n_steps=n_steps))(ts)  # noqa: B023
+            np.testing.assert_allclose(found, known, rtol=1e-12)
+
+
+@pytest.mark.slow
+def test_a_traced_time_that_is_no_point_of_the_mesh_is_nan_and_raises_under_checkify():
+    def states(ts):
+        return fdeint(lambda t, y: -y, Y0, ts, 0.7, n_steps=10)
+
+    ts = jnp.array([0.0, 0.3, 0.55, 1.0])
+    np.testing.assert_array_equal(np.isnan(jax.jit(states)(ts)).all(-1), [False, False, True, False])
+    error, _ = jax.jit(checkify.checkify(states))(ts)
+    with pytest.raises(checkify.JaxRuntimeError, match="points of the uniform mesh"):
+        error.throw()
+
+
+def test_a_gradient_in_times_is_refused():
+    with pytest.raises(ValueError, match=r"times that are given.*stop_gradient"):
+        jax.make_jaxpr(jax.grad(lambda ts: fdeint(lambda t, y: -y, Y0, ts, 0.7).sum()))(jnp.asarray(TS))
+
+
+@pytest.mark.slow
+def test_late_times_cost_no_digits():
+    early = jax.jit(lambda: fdeint(lambda t, y: -y, Y0, TS, 0.7))()
+    late = jax.jit(lambda: fdeint(lambda t, y: -y, Y0, TS + 1e6, 0.7))()
+    np.testing.assert_allclose(late, early, rtol=1e-6)
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ({"y0": jnp.arange(2)}, TypeError, r"y0 of dtype int32\): needs float32 or float64"),
+        ({"y0": np.array([1.0, np.nan], np.float32)}, ValueError, r"y0 holds nan at place 1 of 2"),
+        ({"y0": ()}, ValueError, r"needs an array"),
+        ({"y0": "1"}, TypeError, r"y0 of type str"),
+        ({"ts": [0.0, 1.0, 0.5]}, ValueError, r"times must increase; ts\[2\]=0.5 follows ts\[1\]=1"),
+        ({"ts": [0.0, 0.1, 1.0]}, ValueError, r"equal steps or a number of steps"),
+        ({"alpha": 2.5}, ValueError, r"needs 0 < alpha < 2"),
+        ({"alpha": 1.5}, ValueError, r"pass dy0"),
+        ({"alpha": jnp.array([0.5, 0.6, 0.7])}, ValueError, r"a shape that broadcasts to y0's \(2,\)"),
+        ({"alpha": jnp.array(1)}, TypeError, r"needs a floating array"),
+        ({"f": lambda t, y: y[:1]}, ValueError, r"needs the state's shape \(2,\); f returned \(1,\)"),
+        ({"f": lambda t, y: None}, TypeError, r"needs an array; f returned NoneType"),
+        ({"f": lambda t, y: y.astype(jnp.int32)}, TypeError, r"needs the state's dtype float32; f returned int32"),
+        ({"f": 1}, TypeError, r"needs a function"),
+        ({"dy0": np.zeros(3, np.float32), "alpha": 1.5}, ValueError, r"needs the shape of y0"),
+        ({"scheme": "heun"}, ValueError, r"bdf2"),
+        ({"scheme": "bdf2", "mesh": "graded"}, ValueError, r"needs a uniform mesh"),
+        ({"checkpoint": True}, ValueError, r"adjoint=False"),
+    ],
+)
+def test_wrong_arguments_are_named(given, error, message):
+    full = {"f": lambda t, y: -y, "y0": Y0, "ts": TS, "alpha": 0.7} | given
+    with pytest.raises(error, match=message):
+        fdeint(full.pop("f"), full.pop("y0"), full.pop("ts"), full.pop("alpha"), **full)
+
+
+def test_a_graded_mesh_wants_its_exponent_where_alpha_is_traced():
+    def shaped(mesh):
+        return jax.eval_shape(lambda a: fdeint(lambda t, y: -y, Y0, TS, a, mesh=mesh), 0.5)
+
+    with pytest.raises(ValueError, match="needs an exponent where alpha is traced"):
+        shaped("graded")
+    assert shaped(Graded(3.0)).shape == (21, 2)
+
+
+@pytest.mark.slow
+def test_a_traced_order_out_of_bounds_is_clamped_and_raises_under_checkify():
+    def last(alpha):
+        return fdeint(lambda t, y: -y, Y0, TS, alpha)[-1]
+
+    np.testing.assert_array_equal(jax.jit(last)(1.4), jax.jit(last)(1.0))
+    error, _ = jax.jit(checkify.checkify(last))(1.4)
+    with pytest.raises(checkify.JaxRuntimeError, match="alpha within its bounds"):
+        error.throw()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("f", "options", "error", "message"),
+    [
+        (lambda t, y: y**3, {"ts": np.linspace(0, 40, 21)}, FloatingPointError, r"diverged at step \d+, t="),
+        (lambda t, y: jnp.log(0.3 - t) * y, {}, FloatingPointError, r"f returned one that is not for a state"),
+        (
+            lambda t, y: -50 * y,
+            {"scheme": Trapezoid(FixedPoint())},
+            RuntimeError,
+            r"equation of step 1, t=0.05, did not converge in 200 .*pass roots=Newton\(\)",
+        ),
+    ],
+)
+def test_a_solve_that_goes_wrong_raises_where_it_is_concrete_and_is_nan_where_it_is_traced(f, options, error, message):
+    options = {"ts": TS} | options
+    ts = options.pop("ts")
+
+    def states(y0):
+        return fdeint(f, y0, ts, 0.7, **options)
+
+    with pytest.raises(error, match=message):
+        states(Y0)
+    assert not np.isfinite(jax.jit(states)(Y0)[-1]).any()
+    failure, _ = jax.jit(checkify.checkify(states))(Y0)
+    with pytest.raises(checkify.JaxRuntimeError, match=r"did not converge|not finite"):
+        failure.throw()
+
+
+@pytest.mark.slow
+def test_large_states_are_solved_by_products():
+    with jax.enable_x64(True):
+        n = 64
+
+        def diffusion(t, y, rate):
+            return rate * (jnp.roll(y, 1) - 2 * y + jnp.roll(y, -1)) + jnp.sin(y)
+
+        start = jnp.cos(2 * jnp.pi * jnp.arange(n) / n)
+
+        def gradients(rate, roots):
+            scheme = Trapezoid(roots)
+            return jax.value_and_grad(lambda r: (fdeint(diffusion, start, TS, 0.7, args=r, scheme=scheme) ** 2).sum())(
+                rate
+            )
+
+        dense = jax.jit(lambda rate: gradients(rate, Newton()))(30.0)
+        products = jax.jit(lambda rate: gradients(rate, Newton(dense=0)))(30.0)
+        np.testing.assert_allclose(products, dense, rtol=1e-10)
+
+
+@pytest.mark.slow
+def test_progress_is_told():
+    done = []
+    jax.jit(lambda: fdeint(lambda t, y: -y, Y0, TS, 0.7, progress=lambda n, total: done.append((n, total))))()
+    jax.effects_barrier()
+    assert sorted(done) == [(n, 20) for n in range(1, 21)]
+
+
+def test_the_manager_is_asked_when_a_solve_is_traced():
+    manager = BackendManager(Settings(mode="prior", wisdom="off"))
+
+    def shaped(n, **options):
+        return jax.eval_shape(lambda y0: fdeint(lambda t, y: -y, y0, np.linspace(0, 1, n), 0.7, **options), Y0)
+
+    shaped(2001, manager=manager)
+    assert manager.counters()["forward"] == 1
+    manager.configure(force_algorithm="fft")
+    shaped(2001, manager=manager)
+    assert any(name.endswith("fft") for name in manager.counters()["picks"])
+    manager.configure(disable="xla/dense")
+    with pytest.raises(LookupError, match=r"history\.full"):
+        shaped(21, history="full", manager=manager)
+
+
+def test_a_multi_term_equation_says_what_it_needs():
+    equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, lambda t, y: jnp.ones(3))
+    np.testing.assert_array_equal(equation.alpha, [1.0, 0.5, 0.5])
+    with pytest.raises(ValueError, match="needs 2 of them"):
+        equation.state(jnp.zeros(2))
+    with pytest.raises(ValueError, match=r"needs the shape of y, \(2,\)"):
+        equation(0.0, equation.state(jnp.zeros(2), jnp.zeros(2)))
