@@ -80,6 +80,25 @@ def test_what_they_do_not_take_is_said(complete: None, algorithm: str, given: di
     assert kernel.refuses(Workload("toeplitz", "torch", **fields)) == reason
 
 
+@pytest.mark.usefixtures("complete")
+@pytest.mark.parametrize(
+    ("given", "chosen"),
+    [
+        ({"rows": 16, "n": 32}, "cuda/dense"),
+        ({"rows": 4096, "n": 4096, "exponentials": 24}, "cuda/chunked_scan"),
+        ({"rows": 1, "n": 1_000_000, "exponentials": 40, "needs_gradient": True}, "cuda/chunked_scan"),
+        ({"rows": 64, "n": 3000, "width": 64, "exponentials": 24}, "cuda/recurrence"),
+        ({"rows": 64, "n": 65536}, "torch/fft"),
+    ],
+    ids=str,
+)
+def test_the_estimate_for_a_device_is_the_same_everywhere(given: dict, chosen: str) -> None:
+    manager = BackendManager(Settings(mode="prior", calibration="shipped", deterministic=True))
+    asked = Workload("toeplitz", "torch", device="cuda:0", **given)
+    assert manager.plan(asked).kernel.name == chosen
+    assert "numba/recurrence" in manager.explain(asked)
+
+
 def test_a_device_with_little_shared_memory_is_refused(complete: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_launch, "facts", lambda device: cuda_launch.Facts(40, 16 << 10))
     reason = cuda_chunked_scan.refuses(ON_DEVICE)
