@@ -5,6 +5,7 @@ See cuda_dense.cu. Differences, product and boundary columns are one launch in e
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -43,15 +44,15 @@ def _apply(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, b
         _launch(form, cuda_product.problem(None, None, shape, data, result), shape, data, backward)
 
 
-def _launch(form: ColumnForm, given: object, shape: Shape, x: Tensor, backward: bool) -> None:
+def _launch(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor, backward: bool) -> None:
     batch, channels, n, _ = shape
     column = form.column.contiguous()
-    given["near"], given["padded"] = column.data_ptr(), -(-n // _WIDTH) * _WIDTH  # type: ignore[index]
+    given["near"], given["padded"] = column.data_ptr(), -(-n // _WIDTH) * _WIDTH
     group = _group(n)
     source = source_of(x.dtype)
     blocks = -(-batch // group) * channels
     shared = _shared(n, x.element_size())
-    cuda_launch.launch(source, "backward" if backward else "forward", x.device, blocks, _THREADS, shared, given)  # type: ignore[arg-type]
+    cuda_launch.launch(source, "backward" if backward else "forward", x.device, blocks, _THREADS, shared, given)
 
 
 def source_of(dtype: torch.dtype) -> Source:
