@@ -7,11 +7,12 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all lint format types bench docs examples gpu clean
+.PHONY: help demo test test-all only-jax only-torch lint format types bench docs examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
 	@echo "make test       the fast tests; make test-all adds the slow ones, make gpu runs those for a CUDA device"
+	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
 	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
 	@echo "make docs       build the documentation into site/"
@@ -28,6 +29,13 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
+# Each in an environment of its own; tests of what is not installed are left out.
+only-jax: $(VENV)-jax/.made
+	OMP_NUM_THREADS=1 $(VENV)-jax/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+only-torch: $(VENV)-torch/.made
+	OMP_NUM_THREADS=1 $(VENV)-torch/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
+
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)
 
@@ -42,22 +50,22 @@ format: $(VENV)/.ruff
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.demo
+bench: $(VENV)/.examples
 	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special differencing layers optimizers \
-			solvers noise sde selection_hot_path selection_live telemetry selection; do \
+			solvers noise sde jax_operators jax_layers jax_solvers jax_sde optax_steps selection_hot_path selection_live telemetry selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-examples: $(VENV)/.demo
+examples: $(VENV)/.examples
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do \
 		echo "$$example --quick"; $(BIN)/python $$example --quick; \
 	done
 
 clean:
-	rm -rf $(VENV) build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -79,6 +87,18 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing hpfracc-nn[demo,dev]"
 	@$(INSTALL) --editable '.[demo,dev]'
+	@touch $@
+
+$(VENV)/.examples: $(VENV)/.demo
+	@echo "Installing hpfracc-nn[examples]"
+	@$(INSTALL) --editable '.[examples]'
+	@touch $@
+
+$(VENV)-%/.made: constraints.txt pyproject.toml
+	@echo "Making $(VENV)-$*"
+	@$(PYTHON) -m venv $(VENV)-$*
+	@$(VENV)-$*/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt \
+		--editable '.[$*,cli,test]'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.made constraints.txt pyproject.toml

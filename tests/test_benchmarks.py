@@ -52,6 +52,14 @@ def test_the_cached_ffts_compute_the_derivative(load, x, dim):
         assert_same(call(), derivative(x, GrunwaldLetnikov(0.5), dim=dim))
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a device")
+def test_without_a_device_the_benchmark_of_devices_says_so(load, monkeypatch, capsys, tmp_path):
+    monkeypatch.setattr(sys, "argv", ["gpu.py", "--output", str(tmp_path)])
+    load("gpu").main()
+    assert capsys.readouterr().out == "gpu: no CUDA device can be used here; nothing was measured.\n"
+    assert not list(tmp_path.iterdir())
+
+
 def test_the_package_for_fractional_brownian_motion_is_written_out_rightly(load):
     noise = load("noise")
     sampler = noise.OneByOne(4, 0.3)

@@ -64,6 +64,7 @@ def test_configure_sets_what_environment_sets_and_none_restores_each_default(tmp
         "deterministic": False,
         "memory_limit": 0.25,
         "gpu_memory_limit": 1 << 30,
+        "offload": True,
         "wisdom": tmp_path,
         "calibration": "shipped",
         "sample": False,

@@ -127,8 +127,8 @@ def test_every_kernel_adds_up_the_far_past_of_any_weights(op, kernel, outs, ins,
     expected = torch.einsum("aonk,akr->aonr", whole, values)
     workload = Workload(op, "torch", dtype="float64", rows=orders, n=steps, width=width, exponentials=nodes.states)
     if kernel.refuses(workload) is not None:
-        assert kernel.backend == "numba"
-        pytest.skip("Numba is not installed")
+        assert kernel.backend in ("numba", "cuda")
+        pytest.skip(str(kernel.refuses(workload)))
     form = kernel.prepare(operand, workload)
     for first in range(0, steps + 1, block):
         last = min(first + block, steps + 1)
@@ -184,8 +184,9 @@ def test_a_kernel_refuses_with_its_reason(name, changes, reason):
 @pytest.mark.parametrize("name", sorted({kernel.name for op, kernel in KERNELS if op == "history"}))
 def test_every_kernel_in_float32_follows_float64(name):
     backend, algorithm = name.split("/")
-    if backend == "numba":
-        pytest.importorskip("numba")
+    (kernel,) = (each for each in kernels("history", "torch") if each.name == name)
+    if reason := kernel.refuses(Workload("history", "torch", n=300, exponentials=24)):
+        pytest.skip(reason)
     settings = Settings(mode="prior", wisdom="off", force_backend=backend, force_algorithm=algorithm)
     y0, ts = torch.tensor([0.5, 1.0]), torch.linspace(0, 1, 301)
     manager = BackendManager(settings)

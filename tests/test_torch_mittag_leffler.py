@@ -182,12 +182,6 @@ def test_a_tensor_out_of_range_gives_nan_and_a_number_an_error():
         mittag_leffler(z.to_sparse(), 0.5)
 
 
-def test_arrays_of_other_frameworks_are_refused():
-    jax = pytest.importorskip("jax")
-    with pytest.raises(TypeError, match=r"^mittag_leffler\(z of type .*\): needs a number, a NumPy array or a torch"):
-        mittag_leffler(jax.numpy.ones(2), 0.5)
-
-
 def test_a_learned_order_is_found_again():
     t = torch.linspace(0.05, 5, 40, dtype=torch.float64)
     observed = mittag_leffler(-(t**0.73), 0.73)

@@ -163,8 +163,8 @@ def test_few_shapes_are_compiled(kernel: Kernel) -> None:
 
 def test_a_missing_jax_and_another_device_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     for kernel in XLA:
-        reason = kernel.refuses(Workload("toeplitz", "torch", device="cuda:0", n=8))
-        assert reason == "it computes on the CPU and the data lie on cuda:0"
+        reason = kernel.refuses(Workload("toeplitz", "torch", device="mps:0", n=8))
+        assert reason == "it computes on the CPU and on CUDA devices, and the data lie on mps:0"
     monkeypatch.setattr(xla_arrays, "find_spec", lambda name: None)
     for kernel in XLA:
         assert kernel.refuses(WORK) == "JAX is not installed; pip install 'hpfracc-nn[jax]'"
@@ -199,6 +199,45 @@ def test_an_accelerator_is_not_opened_unasked(
         if platforms:
             monkeypatch.setenv("JAX_PLATFORMS", platforms)
     assert xla_arrays.refuses(WORK) == reason
+
+
+@pytest.mark.parametrize(
+    ("packages", "environment", "loaded", "reason"),
+    [
+        ("jax", {}, False, "this JAX computes on no CUDA device; pip install 'jax[cuda12]' or 'jax[cuda13]', as the d"),
+        (
+            "jax jax_cuda12_plugin",
+            {},
+            False,
+            "to start JAX would reserve most of the device's memory; set XLA_PYTHON_C",
+        ),
+        ("jax jax_cuda12_plugin", {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}, False, None),
+        ("jax jax_cuda13_plugin", {"XLA_PYTHON_CLIENT_ALLOCATOR": "platform"}, False, None),
+        ("jax jax_cuda13_plugin", {}, True, None),
+        (
+            "jax jax_cuda13_plugin",
+            {"JAX_PLATFORMS": "cpu"},
+            False,
+            "JAX_PLATFORMS='cpu' leaves out CUDA; add cuda to it",
+        ),
+    ],
+)
+def test_a_device_is_taken_only_where_jax_reserves_nothing_unasked(
+    packages: str, environment: dict[str, str], loaded: bool, reason: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Jax:
+        config = type("Config", (), {"jax_platforms": None})
+
+    monkeypatch.setattr(xla_arrays, "find_spec", lambda name: object() if name in packages.split() else None)
+    for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delitem(sys.modules, "jax", raising=False)
+    if loaded:
+        monkeypatch.setitem(sys.modules, "jax", Jax)  # type: ignore[arg-type]
+    found = xla_arrays.refuses(Workload("toeplitz", "torch", device="cuda:0", n=8))
+    assert found is None if reason is None else found is not None and found.startswith(reason)
 
 
 @pytest.mark.parametrize("numba", [True, False], ids=["with Numba", "without"])

@@ -2,6 +2,7 @@
 
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.decision import Prediction
+from hpfracc_nn.selection.device_times import register_marker, unregister_marker
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.failure import Doubt, WrongResult
 from hpfracc_nn.selection.fallback import Work, carried_out
@@ -25,6 +26,7 @@ from hpfracc_nn.selection.registry import (
     register,
     unregister,
 )
+from hpfracc_nn.selection.rehearsal import register_rehearsal
 from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.sampling import Stopwatch
 from hpfracc_nn.selection.settings import Settings
@@ -77,11 +79,14 @@ __all__ = [
     "kernels",
     "probe",
     "register",
+    "register_marker",
     "register_operation",
     "register_probe",
+    "register_rehearsal",
     "report",
     "this_machine",
     "unregister",
+    "unregister_marker",
     "unregister_operation",
     "unregister_probe",
 ]

@@ -1,7 +1,7 @@
 """Every environment variable that selection knows, read in one place.
 
     HPFRACC_NN_FORCE_BACKEND     torch, numba, xla, cuda or numpy
-    HPFRACC_NN_FORCE_ALGORITHM   dense, chunked_scan, recurrence or fft; of the optimizers foreach, matmul or blocks
+    HPFRACC_NN_FORCE_ALGORITHM   dense, chunked_scan, recurrence, fft, offload; of optimizers foreach, matmul, blocks
     HPFRACC_NN_DISABLE           a comma list of "backend" or "backend/algorithm"
     HPFRACC_NN_DISABLE_<BACKEND> 1 disables that backend, 0 does not
     HPFRACC_NN_CALIBRATION       measured or shipped
@@ -10,6 +10,7 @@
     HPFRACC_NN_DETERMINISTIC     1 or 0; unset follows the framework
     HPFRACC_NN_MEMORY_LIMIT      of the host: bytes, a fraction in (0, 1], or text such as 4GiB
     HPFRACC_NN_GPU_MEMORY_LIMIT  of every other device
+    HPFRACC_NN_OFFLOAD           1: data on the host may be computed on a device and come back
     HPFRACC_NN_WISDOM            a directory, off (also 0, no, false), or default
 
 A name with this prefix that is not in the list is warned of: it is a misspelling, or of another version.
@@ -55,6 +56,7 @@ KNOWN = (
     "DETERMINISTIC",
     "MEMORY_LIMIT",
     "GPU_MEMORY_LIMIT",
+    "OFFLOAD",
     "WISDOM",
 )
 FOREIGN = ("JAX_PLATFORM_NAME", "JAX_PLATFORMS", "CUDA_VISIBLE_DEVICES")
@@ -93,6 +95,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         "deterministic": _switch(environ, PREFIX + "DETERMINISTIC"),
         "memory_limit": _limit(environ, PREFIX + "MEMORY_LIMIT"),
         "gpu_memory_limit": _limit(environ, PREFIX + "GPU_MEMORY_LIMIT", OLD_PREFIX + "GPU_MEMORY_LIMIT"),
+        "offload": _switch(environ, PREFIX + "OFFLOAD"),
         "wisdom": _wisdom(environ),
     }
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}

@@ -25,9 +25,9 @@ class Work:
     Args:
         run: Called as run(plan, *given) with one plan after the other until one returns. It may be called again with
             another plan after it raised, and must not have changed what it was given.
-        fault: Called as fault(result, *given) where the call was timed, or on the host where another kernel failed at
-            it: what is wrong with the result, or None. What it raises is wrong with the result too. A `Doubt` is
-            dropped where a second kernel gives rise to one as well: then it is the data.
+        fault: Called as fault(result, *given) on the host, where the call was timed or another kernel failed at it:
+            what is wrong with the result, or None. What it raises is wrong with the result too. A `Doubt` is dropped
+            where a second kernel gives rise to one as well: then it is the data.
         direction: Of the pass.
         is_timed: Whether the call is what the plan's times mean.
     """
@@ -56,9 +56,12 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     """
     rescue: _Rescue | None = None
     while True:
-        watch = None
-        if work.is_timed and plan.due(work.direction) and is_host(plan.workload.device):
-            watch = Stopwatch(plan.workload.threads)
+        watch = mark = None
+        if work.is_timed and plan.due(work.direction):
+            if is_host(plan.workload.device):
+                watch = Stopwatch(plan.workload.threads)
+            else:
+                mark = site.manager.device_times.begin(plan)
         try:
             result = work.run(plan, *given)
         except Exception as error:  # whatever a kernel's packages raise; none is swallowed: it is recorded, or raised
@@ -67,6 +70,9 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
             rescue = rescue or _Rescue(work, site, given)
             rescue.failed(plan, error)
         else:
+            if mark is not None:
+                site.manager.device_times.end(plan, work.direction, mark)
+                site.manager.harvest()
             if watch is None and rescue is None:
                 return result
             rescue = rescue or _Rescue(work, site, given)

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 from hpfracc_nn.selection.answers import Answers
+from hpfracc_nn.selection.device_times import DeviceTimes
 from hpfracc_nn.selection.endings import enrol
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.learning import Learner
@@ -57,6 +58,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         self._site_numbers = itertools.count()
         self.learner = Learner(self.settings, self._machine)
         self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
+        self.device_times = DeviceTimes()
         watch(self)
         enrol(self)
 
@@ -65,6 +67,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         self.lock = threading.RLock()
         self.learner.after_fork()
         self.journal.after_fork()
+        self.device_times.clear()
         self._machine.renew_lock()
 
     def configure(
@@ -82,6 +85,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         deterministic: bool | Unchanged | None = UNCHANGED,
         memory_limit: Limit | Unchanged | None = UNCHANGED,
         gpu_memory_limit: Limit | Unchanged | None = UNCHANGED,
+        offload: bool | Unchanged | None = UNCHANGED,
         wisdom: str | os.PathLike[str] | Unchanged | None = UNCHANGED,
     ) -> None:
         """Change the settings that are given; None restores the default of one. See `Settings`.
@@ -101,6 +105,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
             memory_limit: The most that a call may take of the host's memory: bytes, a fraction in (0, 1] of what
                 is free, or text such as "4GiB".
             gpu_memory_limit: The same for the other devices.
+            offload: Whether data on the host may be computed on a device and come back (default False).
             wisdom: A directory, "off", or "default".
 
         Raises:
@@ -120,6 +125,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
             "deterministic": deterministic,
             "memory_limit": memory_limit,
             "gpu_memory_limit": gpu_memory_limit,
+            "offload": offload,
             "wisdom": wisdom,
         }
         changes = {

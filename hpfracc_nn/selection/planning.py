@@ -1,16 +1,20 @@
 """How a manager turns a workload into a plan: by the estimate, by what was learnt, by what the memory allows."""
 
 import itertools
+import math
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
 from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.machine import Machine, this_machine
 from hpfracc_nn.selection.objective import ranked
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels
+from hpfracc_nn.selection.rehearsal import rehearsal
 from hpfracc_nn.selection.room import Room
 from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse, why
 from hpfracc_nn.selection.workload import Workload
@@ -56,6 +60,42 @@ class Planning(Recovery):
                     self._plans.clear()
                 self._plans[key] = plan
             return plan
+
+    def warm_up(self, workloads: Iterable[Workload]) -> dict[str, float]:
+        """Compile and load ahead what calls of these workloads may need, and return the seconds by kernel.
+
+        Each kernel that accepts a workload, and has something to compile for it that it may compile unasked, is run
+        once on made-up data of that size; one that nothing else can stand in for, also where it would not start by
+        itself. Do it before a CUDA graph is captured, before a server answers, or before the first step of a training.
+
+        Args:
+            workloads: As `hpfracc_nn.workload` makes them.
+
+        Raises:
+            LookupError: No kernel accepts one of them, or nobody has said how the operation is rehearsed.
+
+        Example:
+            >>> default_manager().warm_up([workload((256, 4096), framework="torch", needs_gradient=True)])
+            {'numba/recurrence': 0.21}
+        """
+        took: dict[str, float] = {}
+        for workload in workloads:
+            run = rehearsal(workload.op, workload.framework)
+            site = self.shared_site(workload.op, workload.framework, "warm up")
+            chosen = self.plan(workload).kernel.name
+            for verdict in accepted(self._verdicts_now(workload)):
+                missing = verdict.kernel.ask("compiles", workload)
+                if missing is None or (missing.seconds == math.inf and verdict.kernel.name != chosen):
+                    continue
+                started, name = time.perf_counter(), verdict.kernel.name
+                carried_out(Work(lambda plan, run=run: run(plan), is_timed=False), site, self._to_warm(name, workload))
+                took[name] = took.get(name, 0.0) + time.perf_counter() - started
+        self.reconsider()
+        return took
+
+    def _to_warm(self, name: str, workload: Workload) -> Plan:
+        settings = self.settings.of(workload.op)
+        return plan_of(name, "explore", self._verdicts_now(workload), workload, settings)
 
     def draft(self, workload: Workload) -> Plan:
         """Return a plan of its own for a site: where it learns, `decide` is next, and may only try another one.

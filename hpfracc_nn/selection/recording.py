@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from hpfracc_nn.selection import listening
 from hpfracc_nn.selection.decision import Change
+from hpfracc_nn.selection.device_times import DeviceTimes
 from hpfracc_nn.selection.journal import Drift, Journal
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.plan import Plan
@@ -26,7 +27,13 @@ class Records(ABC):
     learner: Learner
     journal: Journal
     telemetry: Telemetry | None
+    device_times: DeviceTimes
     _history: deque[Measurement]
+
+    def harvest(self) -> None:
+        """Record the calls that devices have finished since the last time; nothing is waited for."""
+        for plan, direction, seconds in self.device_times.finished():
+            self.record(plan, seconds, direction)
 
     def record(
         self,

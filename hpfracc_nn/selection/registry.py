@@ -13,7 +13,7 @@ from hpfracc_nn.selection.workload import Cost, Workload
 Question = Literal["cost", "refuses", "saves", "compiles"]
 
 BACKENDS = ("torch", "numba", "xla", "cuda", "numpy")
-ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks")
+ALGORITHMS = ("dense", "chunked_scan", "recurrence", "fft", "foreach", "matmul", "blocks", "offload")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +74,8 @@ class Kernel:
             while the kernel is disabled, so a disabled backend is never imported. By default it takes everything.
         saves: Bytes that the backward pass will hold; by default none.
         compiles: What the next call would have to compile or load, None where all is there.
+        offloads: Whether it computes elsewhere than the data lie, and brings the result back; it is considered only
+            where the settings allow it.
         calls: How often it ran and what for, counted by the one who runs it.
 
     Attributes:
@@ -91,6 +93,7 @@ class Kernel:
     refuses: Callable[[Workload], str | None] = _nothing
     saves: Callable[[Workload], float] = _free
     compiles: Callable[[Workload], Compilation | None] = _nothing
+    offloads: bool = False
     calls: Counter[str] = field(default_factory=Counter, repr=False)
     name: str = field(init=False, repr=False)
 

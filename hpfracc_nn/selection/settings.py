@@ -68,6 +68,8 @@ class Settings:
         memory_limit: The most that one call may take of the host's memory: bytes, a fraction in (0, 1] of what
             is free when it is asked for, or text such as "4GiB"; None is `memory.SHARE`.
         gpu_memory_limit: The same for every device that is not the host.
+        offload: Whether data on the host may be computed on a device and come back, where that is estimated to be
+            faster.
         wisdom: Where what was learnt is kept: "default" (the user's cache), "off" (nowhere) or the path of a
             directory; a relative one is made absolute.
 
@@ -88,6 +90,7 @@ class Settings:
     deterministic: bool | None = None
     memory_limit: Limit | None = None
     gpu_memory_limit: Limit | None = None
+    offload: bool = False
     wisdom: str | os.PathLike[str] = DEFAULT
 
     def __post_init__(self) -> None:
@@ -99,6 +102,8 @@ class Settings:
         one_of("calibration", self.calibration, CALIBRATIONS)
         if not isinstance(self.sample, bool):
             raise ValueError(f"sample={self.sample!r}: needs one of True, False.")
+        if not isinstance(self.offload, bool):
+            raise ValueError(f"offload={self.offload!r}: needs one of True, False.")
         one_of("mode", self.mode, MODES)
         between("explore_fraction", self.explore_fraction, MOST_EXPLORED)
         between("switch_margin", self.switch_margin, 1)

@@ -229,6 +229,7 @@ class Site:
     def _decide(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
         """Return what runs now, which may be another plan for this call or from now on."""
         manager, started = self.manager, time.perf_counter()
+        manager.harvest()
         with manager.lock:
             if self._plans.get(key) is not plan or plan.left > 0:  # another thread decided while this one waited
                 return self._plans.get(key, plan)

@@ -12,6 +12,7 @@ from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.workload import Workload
 
+NOT_ALLOWED = "it would move the data to a device and back; allow it by configure(offload=True)"
 DISABLED = "disabled by configure() or the environment"
 
 
@@ -155,6 +156,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
         return DISABLED
     if not settings.admits(kernel.backend, kernel.algorithm):
         return f"not asked: {settings.forced}"
+    if kernel.offloads and not settings.offload:
+        return NOT_ALLOWED
     refusal: str | None = kernel.ask("refuses", workload)
     return refusal
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, Multiplier
 from hpfracc_nn.fractional.layout import Layout, layout_of
-from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, uncompiled

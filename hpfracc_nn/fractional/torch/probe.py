@@ -13,7 +13,7 @@ from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
 from hpfracc_nn.fractional.torch.scratch import drop_scratch
-from hpfracc_nn.selection import Rates, register_probe
+from hpfracc_nn.selection import Rates, register_marker, register_probe
 from hpfracc_nn.selection.memory import host_free
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -150,12 +150,13 @@ class TorchProbe:
     def calibrate(self, device: str, dtype: str) -> Rates:
         """Time a matrix product, a transform, two element-wise passes and a small call; about 20 ms on a CPU."""
         place = {"device": device, "dtype": getattr(torch, dtype)}
-        size = 256
+        # A device is filled, and its launches take less than what is computed; in a few milliseconds still.
+        size, count = (256, 1 << 20) if torch.device(device).type == "cpu" else (4096, 1 << 24)
         a = torch.ones(2 * size, size, **place)
         b = torch.ones(size, size, **place)
         out = torch.empty(2 * size, size, **place)
-        signal = torch.ones(64, 2048, **place)
-        large, result = torch.ones(1 << 20, **place), torch.empty(1 << 20, **place)
+        signal = torch.ones(count // 16384, 2048, **place)
+        large, result = torch.ones(count, **place), torch.empty(count, **place)
         small, smaller = torch.ones(64, 64, **place), torch.empty(64, 64, **place)
         # Freed at once: the C library keeps pages up to this size from now on, as in a process that ran for a while.
         # Without it a transform's result is mapped anew at each call in some processes: a third of the rate.
@@ -180,14 +181,18 @@ class TorchProbe:
 
 
 def _seconds(call: Callable[[], object], device: str, repeats: int = 5) -> float:
-    """The least of a few runs; the device is waited for, so never call this from a layer."""
-    best = float("inf")
+    """The least of a few runs; the device is waited for, so never call this from a layer.
+
+    A device is given several calls at a time: it computes one while the host launches the next, as in a model.
+    """
+    best, calls = float("inf"), 16 if device.startswith("cuda") else 1
     for _ in range(repeats):
         _wait(device)
         start = time.perf_counter()
-        call()
+        for _ in range(calls):
+            call()
         _wait(device)
-        best = min(best, time.perf_counter() - start)
+        best = min(best, (time.perf_counter() - start) / calls)
     return best
 
 
@@ -196,4 +201,26 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize(device)
 
 
+class EventMark:
+    """A CUDA event on the stream that is current; see `selection.device_times.Mark`."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._event = torch.cuda.Event(enable_timing=True)
+        self._event.record(torch.cuda.current_stream(device))
+
+    def passed(self) -> bool:
+        # While a graph is captured, a look at an event would spoil it.
+        return not torch.cuda.is_current_stream_capturing() and self._event.query()
+
+    def seconds_since(self, earlier: EventMark) -> float:
+        return 1e-3 * earlier._event.elapsed_time(self._event)
+
+
+def mark(device: str) -> EventMark | None:
+    """Return a mark in the work of a CUDA device, None on others and while a graph is captured."""
+    where = torch.device(device)
+    return EventMark(where) if where.type == "cuda" and not torch.cuda.is_current_stream_capturing() else None
+
+
 register_probe(TorchProbe())
+register_marker("torch", mark)

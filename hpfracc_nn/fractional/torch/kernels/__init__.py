@@ -2,6 +2,10 @@
 
 from hpfracc_nn.fractional.torch.kernels import (
     chunked_scan,
+    cuda_chunked_scan,
+    cuda_dense,
+    cuda_host,
+    cuda_recurrence,
     dense,
     fft,
     multiplier_dense,
@@ -13,6 +17,10 @@ from hpfracc_nn.fractional.torch.kernels import (
 
 __all__ = [
     "chunked_scan",
+    "cuda_chunked_scan",
+    "cuda_dense",
+    "cuda_host",
+    "cuda_recurrence",
     "dense",
     "fft",
     "multiplier_dense",

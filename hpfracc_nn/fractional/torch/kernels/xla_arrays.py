@@ -1,9 +1,13 @@
-"""Torch's arrays lent to XLA on the CPU for one call, over DLPack, and what XLA compiled.
+"""Torch's arrays lent to XLA for one call, over DLPack, and what XLA compiled.
 
 JAX is imported when a kernel first runs, never to refuse or to be ranked, and nothing is set for the process: 64 bit
 types are enabled around a call, for its thread. Whoever starts JAX opens every platform that it has; where that may be
 an accelerator, whose memory JAX reserves, the kernels refuse until JAX_PLATFORMS names the CPU or the user loaded JAX
 himself. JAX is multithreaded, so a process that was forked after JAX was loaded must not use it.
+
+Data on a CUDA device stay there. Nobody waits: DLPack makes XLA's stream wait for torch's, and torch's for XLA's before
+the result is read, so that memory which torch hands out again afterwards is no longer used. JAX reserves three quarters
+of a device when it opens it, unless it was told not to: the kernels refuse to be the ones who start that.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ LAUNCHES = 40 + 100_000 // 10
 
 _ALIGNED = 64  # bytes: XLA copies what lies elsewhere
 _ACCELERATORS = ("jax_plugins", "libtpu")  # the packages through which JAX finds other platforms
+_CUDA = ("jax_cuda12_plugin", "jax_cuda13_plugin")
 _FORKED = "this process was forked after JAX was loaded; start DataLoader workers with multiprocessing_context='spawn'"
 _operands: WeakKeyDictionary[Form, tuple[Array, ...]] = WeakKeyDictionary()
 _forked = False
@@ -61,8 +66,10 @@ def compute(step: Step, data: tuple[Tensor, ...], shape: tuple[int, ...], operan
     jax = _jax()
     with jax.enable_x64(True):
         lent = [jax.dlpack.from_dlpack(_padded(f"xla {i}", each, shape)) for i, each in enumerate(data)]
-        found = jax.block_until_ready(_compiled(step)(*lent, *operands))
-    return [torch.from_dlpack(each) for each in found]
+        found = _compiled(step)(*lent, *operands)
+        if not data[0].is_cuda:  # torch does not know of XLA's threads; on a device DLPack keeps the order of streams
+            jax.block_until_ready(found)
+        return [torch.from_dlpack(each) for each in found]
 
 
 def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None = None) -> tuple[Array, ...]:
@@ -80,12 +87,15 @@ def kept(form: Form, make: Callable[[], tuple[Tensor, ...]], step: Step | None =
 
 
 def refuses(workload: Workload) -> str | None:
-    """What both kernels need: data on the CPU, and a JAX that may be started here."""
-    if workload.device != "cpu":
-        return f"it computes on the CPU and the data lie on {workload.device}"
+    """What both kernels need: data where JAX computes, and a JAX that may be started here."""
+    kind = workload.device.partition(":")[0]
+    if kind not in ("cpu", "cuda"):
+        return f"it computes on the CPU and on CUDA devices, and the data lie on {workload.device}"
     if find_spec("jax") is None:
         return "JAX is not installed; pip install 'hpfracc-nn[jax]'"
-    return _FORKED if _forked else _platform_refusal()
+    if _forked:
+        return _FORKED
+    return _platform_refusal() if kind == "cpu" else _cuda_refusal()
 
 
 def compiles(workload: Workload) -> Compilation | None:
@@ -93,9 +103,29 @@ def compiles(workload: Workload) -> Compilation | None:
     return None if "jax" in sys.modules else Compilation(math.inf, "jax")
 
 
-def _platform_refusal() -> str | None:
+def _platforms() -> str | None:
     loaded = sys.modules.get("jax")
-    platforms = os.environ.get("JAX_PLATFORMS") if loaded is None else loaded.config.jax_platforms
+    return os.environ.get("JAX_PLATFORMS") if loaded is None else loaded.config.jax_platforms
+
+
+def _cuda_refusal() -> str | None:
+    if not any(find_spec(package) for package in _CUDA):
+        return "this JAX computes on no CUDA device; pip install 'jax[cuda12]' or 'jax[cuda13]', as the driver has it"
+    platforms = _platforms()
+    if platforms and not {"cuda", "gpu"} & set(platforms.split(",")):
+        return f"JAX_PLATFORMS={platforms!r} leaves out CUDA; add cuda to it"
+    reserves = os.environ.get("XLA_PYTHON_CLIENT_PREALLOCATE", "true").lower() not in ("false", "0")
+    reserves = reserves and os.environ.get("XLA_PYTHON_CLIENT_ALLOCATOR", "default").lower() != "platform"
+    if "jax" not in sys.modules and reserves:
+        return (
+            "to start JAX would reserve most of the device's memory; set XLA_PYTHON_CLIENT_PREALLOCATE=false, "
+            "or import jax first"
+        )
+    return None
+
+
+def _platform_refusal() -> str | None:
+    loaded, platforms = sys.modules.get("jax"), _platforms()
     if platforms and "cpu" not in platforms.split(","):
         return f"JAX_PLATFORMS={platforms!r} leaves out the CPU; add cpu to it"
     if loaded is None and not platforms and any(find_spec(package) for package in _ACCELERATORS):

@@ -10,6 +10,7 @@ The coefficients stand where the sets of weights are: on the way out forward, on
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,6 +19,14 @@ from hpfracc_nn.selection import Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.forms import Blocks, add_product
 from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
 from hpfracc_nn.solvers.torch.operand import Operand, Toeplitz
+
+
+class Matrices(NamedTuple):
+    """What a block's step multiplies with."""
+
+    into: Tensor  # [a, q, values]
+    decay: Tensor  # [q, 1]
+    out_of: Tensor  # [a, outs or 1, rows, q]
 
 
 class RecurrenceForm(Blocks):
@@ -45,11 +54,22 @@ class RecurrenceForm(Blocks):
         if self._states is None:
             self._states = values.new_zeros(values.shape[0], self.rates.numel(), values.shape[-1])
         ins, taken = self.operand.ins, end - self._seen
-        into, decay = self._into(taken), self._decay(taken)
-        fresh = values[:, self._seen * ins : end * ins]
-        self._states = torch.baddbmm(self._states * decay, into, fresh)
+        matrices = Matrices(self._into(taken), self._decay(taken), self._out(last - first))
+        self.advance(values, self._states, slice(self._seen * ins, end * ins), matrices, out)
         self._seen = end
-        add_product(self._out(last - first), self._states, out)
+
+    def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: Matrices, out: Tensor) -> None:
+        """Bring values into the states, and add what those give the block.
+
+        Args:
+            values: All that were pushed, [a, (steps + 1) * ins, r].
+            states: [a, q, r], which are replaced.
+            fresh: The values that are new.
+            matrices: Of their number, and of the block's steps.
+            out: [a, outs, rows, r].
+        """
+        torch.baddbmm(states * matrices.decay, matrices.into, values[:, fresh], out=states)
+        add_product(matrices.out_of, states, out)
 
     def _rectangle(self, before: int, last: int) -> Tensor:
         """The near weights from the lags that the exponentials stand for are theirs, so that all weights are by lag."""

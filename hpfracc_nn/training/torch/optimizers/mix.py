@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch import probe  # noqa: F401  registered on import
-from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
+from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out, register_rehearsal
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +79,16 @@ def _run(plan: Plan, grads: list[Tensor], rows: list[Tensor], averages: list[Ten
     plan.kernel.run(grads, rows, averages, mix)
 
 
+def _rehearse(plan: Plan) -> None:
+    """Run a plan's kernel on tensors of one value each: what is compiled does not depend on their sizes."""
+    asked = plan.workload
+    read, written = passes_of(asked)
+    count = max(read, written)
+    place = {"dtype": getattr(torch, asked.dtype), "device": torch.device(asked.device)}
+    gains = tuple(float(row < written) / (2 if written > 1 else 1) for row in range(count))
+    given = [torch.zeros(1, **place)], [torch.zeros(count, 1, **place)], [torch.zeros(1, **place)]
+    plan.kernel.run(*given, Mix(1.0, (0.0,) * count, gains))
+
+
 _MIX = Work(_run)
+register_rehearsal("history_mix", "torch", _rehearse)

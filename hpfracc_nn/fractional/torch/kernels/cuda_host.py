@@ -1,0 +1,175 @@
+"""Causal Toeplitz product of data on the host by a CUDA device: parts go through pinned buffers on two streams.
+
+While one part is computed the next one is on its way there and the one before on its way back. It runs only where the
+user allows that data leave the host (`configure(offload=True)`); the device is torch's current one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.frame import Frame, Shape
+from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_product, cuda_recurrence
+from hpfracc_nn.fractional.torch.rows import Step, parts
+from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
+
+_LANES = 2
+_PART = 32 << 20  # bytes of a part: its way takes a millisecond, a launch a hundredth of that
+_LAUNCHES = 20  # small calls of torch that a part takes
+
+Compute = Callable[[Shape, Tensor, Tensor], None]  # of the data and the room for the result, on the device
+
+
+class Lane(Protocol):
+    """One way there and back, for one part at a time."""
+
+    def begin(self, compute: Compute, shape: Shape, data: Tensor, room: Tensor) -> None:
+        """Send a part on its way; what comes back goes into `room`."""
+
+    def finish(self) -> None:
+        """Wait until the part has come back, if there is one, and put it where it belongs."""
+
+
+class Stream:
+    """A lane of a device: a stream of its own, and room for a part on either side, in both directions.
+
+    Args:
+        device: Which.
+        count: The most samples of a part.
+        dtype: Of the samples.
+    """
+
+    def __init__(self, device: torch.device, count: int, dtype: torch.dtype):
+        self._stream = torch.cuda.Stream(device)
+        self._given, self._found = (torch.empty(count, dtype=dtype, pin_memory=True) for _ in range(2))
+        with torch.cuda.stream(self._stream):
+            self._data, self._result = (torch.empty(count, dtype=dtype, device=device) for _ in range(2))
+        self._done = torch.cuda.Event()
+        self._room: Tensor | None = None
+
+    def begin(self, compute: Compute, shape: Shape, data: Tensor, room: Tensor) -> None:
+        """See `Lane`; the host copies the data and goes on."""
+        count = data.numel()
+        self._given[:count].copy_(data.reshape(-1))
+        with torch.cuda.stream(self._stream):
+            there, result = self._data[:count], self._result[:count]
+            there.copy_(self._given[:count], non_blocking=True)
+            compute(shape, there.view(shape), result.view(shape))
+            self._found[:count].copy_(result, non_blocking=True)
+            self._done.record(self._stream)
+        self._room = room
+
+    def finish(self) -> None:
+        """See `Lane`."""
+        if self._room is not None:
+            self._done.synchronize()
+            self._room.view(-1).copy_(self._found[: self._room.numel()])
+            self._room = None
+
+
+@dataclass(frozen=True)
+class There:
+    """The arrangement of a chunk form on a device."""
+
+    device: torch.device
+
+    def operands(self, form: ChunkForm) -> ChunkForm:
+        """Return the form there."""
+        near, far, into, decay = (each.to(self.device) for each in (form.near, form.far, form.into, form.decay))
+        return ChunkForm(near, far, into, decay)
+
+
+def through(lanes: Sequence[Lane], compute: Compute, shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:
+    """Compute `rows` signals at a time, in turn on each lane; every part of y is written when this returns."""
+    for number, (part, (data, room)) in enumerate(parts(shape, rows, x, y)):
+        lane = lanes[number % len(lanes)]
+        lane.finish()
+        lane.begin(compute, part, data, room)
+    for lane in lanes:
+        lane.finish()
+
+
+def part_rows(shape: Shape, itemsize: int) -> int:
+    """Return the signals of a part: batch times channels, at least one of each channel."""
+    batch, channels, n, width = shape
+    return min(batch, max(1, _PART // (channels * n * width * itemsize))) * channels
+
+
+def _apply(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    there = form.cached(There(device))
+    columns = None if frame.columns is None else frame.columns.to(device)
+    step = _step(shape[3], backward)
+    around = Frame(frame.stencil, columns, frame.dtype)
+    rows = part_rows(shape, x.element_size())
+    count = rows * shape[2] * shape[3]
+    lanes = [Stream(device, count, x.dtype) for _ in range(_LANES)]
+
+    def compute(part: Shape, data: Tensor, room: Tensor) -> None:
+        step(there, around, part, data, room)
+
+    torch.cuda.current_stream(device).synchronize()  # the operands are there
+    through(lanes, compute, shape, rows, x, y)
+
+
+def _step(width: int, backward: bool) -> Step:
+    scan = cuda_chunked_scan.SCAN if width == 1 else cuda_recurrence.SCAN
+    return partial(cuda_product.apply, scan, backward=backward)
+
+
+run, adjoint = (partial(_apply, backward=backward) for backward in (False, True))
+
+
+def cost(workload: Workload) -> Cost:
+    """Into and out of pinned memory, and there and back: all at about the rate of the host's memory."""
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    count = -(-workload.bytes // _PART)
+    return Cost(
+        flops={},
+        bytes=passes * 6.0 * workload.bytes,
+        launches=passes * _LAUNCHES * count,
+        workspace=float(2 * _LANES * min(_PART, workload.bytes)),
+    )
+
+
+def refuses(workload: Workload) -> str | None:
+    if (found := cuda_launch.missing()) is not None:
+        return found
+    if workload.device != "cpu":
+        return f"it takes data on the host, and they lie on {workload.device}"
+    if workload.exponentials == 0 and workload.n > cuda_product.CHUNK:
+        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
+    return cuda_launch.unusable(workload) if torch.cuda.is_available() else "torch finds no CUDA device that it can use"
+
+
+def compiles(workload: Workload) -> Compilation | None:
+    there = f"cuda:{torch.cuda.current_device()}"
+    dtype = getattr(torch, workload.dtype)
+    count = cuda_recurrence.states_of(workload)
+    source = cuda_chunked_scan.source_of(dtype) if workload.width == 1 else cuda_recurrence.source_of(dtype, count)
+    return cuda_launch.compilation_on(there, source)
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "cuda",
+        "offload",
+        run,
+        adjoint,
+        cuda_product.prepare,
+        cost,
+        refuses,
+        cuda_product.saves,
+        compiles,
+        offloads=True,
+    )
+)

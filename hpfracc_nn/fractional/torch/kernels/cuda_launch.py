@@ -1,0 +1,159 @@
+"""Our CUDA sources: compiled by NVRTC through CuPy when first needed, launched on torch's stream over torch's memory.
+
+CuPy is imported when a kernel first compiles or runs, never to refuse or to be ranked; it keeps what it compiled on
+disk. A launch takes addresses, so nothing is copied; it neither waits nor allocates, so that a CUDA graph may capture
+it once its code is loaded, which `BackendManager.warm_up` does ahead. Whoever calls `launch` keeps the tensors behind
+the addresses alive until it has returned: torch's allocator then reuses their memory on the same stream only.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from functools import cache
+from importlib.resources import files
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from hpfracc_nn.selection import Compilation, Workload
+from hpfracc_nn.selection.installed import find_spec
+
+C_TYPES = {"float32": "float", "float64": "double"}
+
+_INCLUDE = '#include "cuda_common.cuh"\n'
+_DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
+_USUAL = 48 << 10  # bytes of shared memory that every kernel may have; more is asked for
+_COMPILED = 4.0  # seconds, of one source by NVRTC
+
+_ready: set[tuple[Source, str]] = set()  # what was loaded, and on which device
+
+
+class Source(NamedTuple):
+    """One of our files, compiled for one dtype.
+
+    Attributes:
+        package: Where it lies.
+        file: Its name there.
+        dtype: Of the samples: float32 or float64.
+        states: What STATES is defined as, 0 where the source does without.
+        inlined: Whether it begins with what the products share.
+    """
+
+    package: str
+    file: str
+    dtype: str
+    states: int = 0
+
+    @property
+    def text(self) -> str:
+        """The source, with what it includes."""
+        source = (files(self.package) / self.file).read_text(encoding="utf-8")
+        if _INCLUDE not in source:
+            return source
+        return source.replace(_INCLUDE, (files(__package__) / "cuda_common.cuh").read_text(encoding="utf-8"))
+
+    @property
+    def definitions(self) -> tuple[str, ...]:
+        """What a compiler is told."""
+        found = ("-std=c++17", f"-DSAMPLE={C_TYPES[self.dtype]}")
+        return (*found, f"-DSTATES={self.states}") if self.states else found
+
+
+class Facts(NamedTuple):
+    """What a launch depends on: multiprocessors, and bytes of shared memory that a block may have."""
+
+    processors: int
+    shared: int
+
+
+def launch(
+    source: Source, function: str, device: torch.device, grid: int, block: int, shared: int, given: np.ndarray
+) -> None:
+    """Launch a kernel on torch's current stream of a device.
+
+    Args:
+        source: That holds it.
+        function: Its name.
+        device: Where its data lie.
+        grid: Blocks.
+        block: Threads of each.
+        shared: Bytes of shared memory of each.
+        given: Its one argument, handed over by value: an array of one structure.
+
+    Raises:
+        RuntimeError: CUDA's, through CuPy.
+    """
+    import cupy
+
+    stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream, device.index)
+    with cupy.cuda.Device(device.index), stream:
+        _loaded(source, function, device.index, shared > _USUAL)((grid,), (block,), (given,), shared_mem=shared)
+    _ready.add((source, str(device)))
+
+
+@cache
+def _loaded(source: Source, function: str, device: int, is_large: bool) -> Any:
+    """Return a kernel on the current device, one that is large with all the shared memory that a block may have."""
+    import cupy
+
+    kernel = cupy.RawModule(code=source.text, options=source.definitions, backend="nvrtc").get_function(function)
+    if is_large:
+        kernel.max_dynamic_shared_size_bytes = facts(f"cuda:{device}").shared
+    return kernel
+
+
+@cache
+def facts(device: str) -> Facts:
+    """Return what launches on a device depend on."""
+    found = torch.cuda.get_device_properties(torch.device(device))
+    return Facts(found.multi_processor_count, getattr(found, "shared_memory_per_block_optin", _USUAL))
+
+
+def missing() -> str | None:
+    """Return what there is not of all that a device needs to be used; nothing is imported or opened."""
+    if not _has_driver():
+        return f"there is no NVIDIA driver here: {_DRIVER} does not load"
+    if torch.version.cuda is None:
+        return "this torch was built without CUDA; install one that was built with it"
+    return None
+
+
+def unusable(workload: Workload) -> str | None:
+    """Return what our sources have against a workload on a device that can be used: its dtype, or a missing CuPy."""
+    if workload.dtype not in C_TYPES:
+        return f"{workload.dtype} is not computed in; it takes {' and '.join(C_TYPES)}"
+    if find_spec("cupy") is None:
+        return "CuPy is not installed; pip install 'hpfracc-nn[cuda12]' or 'hpfracc-nn[cuda13]', as the driver has it"
+    return None
+
+
+def refusal(workload: Workload) -> str | None:
+    """Return why no CUDA kernel can take a workload here, or None; CuPy is not imported for it."""
+    if _has_driver() and not workload.device.startswith("cuda"):  # no package would help
+        return f"it computes on a CUDA device and the data lie on {workload.device}"
+    if (found := missing()) is not None:
+        return found
+    if (torch.device(workload.device).index or 0) >= torch.cuda.device_count():
+        return f"torch sees {torch.cuda.device_count()} CUDA devices, and {workload.device} is none of them"
+    return unusable(workload)
+
+
+def compilation(workload: Workload, source: Source) -> Compilation | None:
+    """Return what the next call compiles or loads, None where it has run on that device."""
+    return compilation_on(workload.device, source)
+
+
+def compilation_on(device: str, source: Source) -> Compilation | None:
+    """Return the same for a device that is not the data's."""
+    return None if (source, device) in _ready else Compilation(_COMPILED, ("cuda", device, source))
+
+
+@cache
+def _has_driver() -> bool:
+    try:
+        ctypes.CDLL(_DRIVER)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,51 @@
+"""A product on made-up data, by which a kernel compiles what calls of a workload need; see `selection/rehearsal.py`."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
+from hpfracc_nn.fractional.torch.frame import Frame
+from hpfracc_nn.selection import Plan, Workload, register_rehearsal
+
+
+class Made:
+    """Weights of zeros, in the sizes of a workload's: what is compiled does not depend on their values."""
+
+    def __init__(self, workload: Workload):
+        self._workload = workload
+        self._place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
+
+    def column(self) -> ColumnForm:
+        """As `Weights.column`."""
+        return ColumnForm(torch.zeros(self._workload.channels, self._workload.n, **self._place))
+
+    def chunks(self, length: int) -> ChunkForm:
+        """As `Weights.chunks`."""
+        channels = self._workload.channels
+        states = max(1, self._workload.exponentials) if self._workload.n > length else 1
+        decay = torch.zeros(states, dtype=torch.float64, device=self._place["device"])
+        near, far = (torch.zeros(channels, rows, length, **self._place) for rows in (length, states))
+        return ChunkForm(near, far, torch.zeros(length, states, **self._place), decay)
+
+
+def rehearse(plan: Plan) -> None:
+    """Run a plan's kernel on zeros, forward, and backward where the workload wants a gradient."""
+    workload, kernel = plan.workload, plan.kernel
+    shape = workload.rows // workload.channels, workload.channels, workload.n, workload.width
+    if 0 in shape:
+        return
+    place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
+    stencil = Stencil(workload.n, lambda lags: np.zeros(lags.size), 0, False)
+    frame = Frame(stencil, None, place["dtype"])  # type: ignore[arg-type]
+    with torch.no_grad():
+        x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
+        form = kernel.prepare(Made(workload), workload)
+        kernel.run(form, frame, shape, x, y)
+        if workload.needs_gradient:
+            kernel.adjoint(form, frame, shape, x, y)
+
+
+register_rehearsal("toeplitz", "torch", rehearse)

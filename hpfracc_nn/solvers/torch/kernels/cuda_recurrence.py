@@ -1,0 +1,73 @@
+"""A history as decaying exponentials in CUDA: one launch for each block of steps. See cuda_recurrence.cu.
+
+The matrices are those of torch's recurrence, which takes four calls for the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.kernels import cuda_launch
+from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
+from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
+from hpfracc_nn.solvers.torch.kernels import recurrence
+from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves
+from hpfracc_nn.solvers.torch.operand import Operand
+
+_THREADS = 128
+
+# As `Past` in cuda_recurrence.cu.
+_PAST = np.dtype(
+    [(name, np.uint64) for name in ("values", "into", "decay", "out_of", "states", "out")]
+    + [(name, np.int64) for name in ("width", "pushed")]
+    + [(name, np.int32) for name in ("equations", "count", "fresh", "rows")],
+    align=True,
+)
+
+
+class CudaForm(recurrence.RecurrenceForm):
+    """See `forms.Form`."""
+
+    def advance(self, values: Tensor, states: Tensor, fresh: slice, matrices: recurrence.Matrices, out: Tensor) -> None:
+        """See `RecurrenceForm.advance`."""
+        into, decay, out_of = matrices
+        equations, pushed, width = values.shape
+        given = np.zeros(1, _PAST)
+        given["values"] = values.data_ptr() + fresh.start * width * values.element_size()
+        given["into"], given["decay"], given["out_of"] = into.data_ptr(), decay.data_ptr(), out_of.data_ptr()
+        given["states"], given["out"] = states.data_ptr(), out.data_ptr()
+        given["width"], given["pushed"], given["equations"] = width, pushed, equations
+        given["count"], given["fresh"] = states.shape[1], fresh.stop - fresh.start
+        given["rows"] = out.shape[1] * out.shape[2]
+        source, blocks = source_of(str(values.dtype).removeprefix("torch.")), equations * -(-width // _THREADS)
+        cuda_launch.launch(source, "far", values.device, blocks, _THREADS, 0, given)
+
+
+def source_of(dtype: str) -> Source:
+    """Return the source for a dtype."""
+    return Source(__package__, "cuda_recurrence.cu", dtype)
+
+
+def prepare(operand: Operand, workload: Workload) -> CudaForm:
+    return CudaForm(operand)
+
+
+def refuses(workload: Workload) -> str | None:
+    return cuda_launch.refusal(workload) or recurrence.refuses(workload)
+
+
+def cost(workload: Workload) -> Cost:
+    passes = 1 + workload.needs_gradient
+    blocks = workload.n / block_length(workload.rows * workload.width)
+    return replace(recurrence.cost(workload), launches=int(4 * blocks * passes))
+
+
+def compiles(workload: Workload) -> Compilation | None:
+    return cuda_launch.compilation(workload, source_of(workload.dtype))
+
+
+for op in (OPS["auto"], OPS["exponentials"]):
+    register(Kernel(op, "torch", "cuda", "recurrence", run, run, prepare, cost, refuses, saves, compiles))

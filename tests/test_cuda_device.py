@@ -1,0 +1,233 @@
+"""The CUDA kernels on a device: streams, graphs, determinism, memory.
+
+Values, gradients, layouts, odd sizes and poisoned memory are the tests of every kernel, which run there too.
+"""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpfracc_nn import workload
+from hpfracc_nn.fractional.definitions import Caputo
+from hpfracc_nn.fractional.torch.operator import apply
+from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
+from hpfracc_nn.solvers import Exponentials, Full, fdeint
+from tests.torch_cases import KERNELS
+
+pytestmark = pytest.mark.gpu
+CUDA = [kernel for kernel in KERNELS if kernel.backend == "cuda" and not kernel.offloads]
+SHAPES = {"chunked_scan": (64, 3000), "dense": (64, 300), "recurrence": (4, 3000, 64)}
+every_kernel = pytest.mark.parametrize("kernel", CUDA, ids=lambda kernel: kernel.name)
+
+
+def forced(kernel: Kernel, **settings: object) -> BackendManager:
+    chosen = {"force_backend": kernel.backend, "force_algorithm": kernel.algorithm, "mode": "prior", **settings}
+    return BackendManager(Settings(**chosen))  # type: ignore[arg-type]
+
+
+def data(kernel: Kernel, seed: int = 0) -> tuple[Tensor, int]:
+    generator = torch.Generator("cuda").manual_seed(seed)
+    shape = SHAPES[kernel.algorithm]
+    return torch.randn(shape, device="cuda", generator=generator), 1 if len(shape) == 3 else -1
+
+
+@pytest.fixture(autouse=True)
+def usable() -> Iterator[None]:
+    refusal = CUDA[0].refuses(workload((4, 100), framework="torch", device="cuda:0"))
+    if refusal is not None:
+        pytest.skip(refusal)
+    yield
+    torch.cuda.synchronize()
+
+
+@every_kernel
+def test_the_same_call_gives_the_same_bits(kernel: Kernel) -> None:
+    manager = forced(kernel)
+    x, dim = data(kernel)
+    x.requires_grad_()
+    runs = []
+    for _ in range(5):
+        y = apply("test", x, Caputo(0.5), 0.1, dim, manager)
+        runs.append((y.detach(), torch.autograd.grad(y.square().sum(), x)[0]))
+    assert all(torch.equal(one, other) for run in runs[1:] for one, other in zip(run, runs[0], strict=True))
+
+
+@every_kernel
+def test_work_keeps_the_order_of_the_current_stream(kernel: Kernel) -> None:
+    manager = forced(kernel)
+    x, dim = data(kernel)
+    wanted = apply("test", 2 * x, Caputo(0.5), 0.1, dim, manager)
+    torch.cuda.synchronize()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(10_000_000)  # the data are made late
+        late = 2 * x
+        found = apply("test", late, Caputo(0.5), 0.1, dim, manager)
+    torch.cuda.current_stream().wait_stream(stream)
+    assert torch.equal(found, wanted)
+
+
+@every_kernel
+def test_threads_on_streams_of_their_own_do_not_disturb_each_other(kernel: Kernel) -> None:
+    manager = forced(kernel)
+    given = [data(kernel, seed)[0] for seed in range(4)]
+    dim = data(kernel)[1]
+    wanted = [apply("test", x, Caputo(0.5), 0.1, dim, manager) for x in given]
+    torch.cuda.synchronize()
+    found: list[Tensor | None] = [None] * 4
+
+    def work(at: int) -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(20):
+                found[at] = apply("test", given[at], Caputo(0.5), 0.1, dim, manager)
+            torch.cuda.current_stream().synchronize()
+
+    threads = [threading.Thread(target=work, args=(at,)) for at in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for one, other in zip(found, wanted, strict=True):
+        assert one is not None
+        assert torch.equal(one, other)
+
+
+@every_kernel
+def test_a_graph_that_captured_a_call_repeats_it(kernel: Kernel) -> None:
+    manager = forced(kernel, sample=False)
+    x, dim = data(kernel)
+    apply("test", x, Caputo(0.5), 0.1, dim, manager)  # compiles, and makes the operands
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    x.copy_(data(kernel, seed=1)[0])
+    graph.replay()
+    wanted = apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    assert torch.equal(y, wanted)
+
+
+@every_kernel
+def test_a_call_waits_for_nothing(kernel: Kernel) -> None:
+    manager = forced(kernel, sample=False)
+    x, dim = data(kernel)
+    apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    torch.cuda.synchronize()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@every_kernel
+def test_live_calls_are_timed_by_events(kernel: Kernel) -> None:
+    manager = BackendManager(Settings(force_backend="cuda", force_algorithm=kernel.algorithm, wisdom="off"))
+    x, dim = data(kernel)
+    for _ in range(20):
+        apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    torch.cuda.synchronize()
+    manager.harvest()
+    times = [each.seconds for each in manager.history()]
+    assert times
+    assert all(0 < seconds < 1 for seconds in times)
+
+
+def test_the_chunked_scan_needs_no_more_memory_than_its_data() -> None:
+    (kernel,) = (each for each in CUDA if each.algorithm == "chunked_scan")
+    manager = forced(kernel, sample=False)
+    x = torch.randn(4096, 4096, device="cuda", requires_grad=True)
+    apply("test", x, Caputo(0.5), 0.1, -1, manager).sum().backward()
+    x.grad = None
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    y = apply("test", x, Caputo(0.5), 0.1, -1, manager)
+    torch.autograd.grad(y, x, torch.ones_like(y))
+    held = torch.cuda.max_memory_allocated() - before
+    assert held <= 3 * x.numel() * 4 + (64 << 20)  # the result, its gradient and that of the data
+
+
+def test_a_limit_of_a_gibibyte_computes_four_in_parts() -> None:
+    x = torch.randn(16384, 65536, device="cuda")  # 4 GiB
+    manager = BackendManager(Settings(mode="prior", gpu_memory_limit="9GiB"))
+    wanted = apply("test", x, Caputo(0.5), 0.1, -1, manager)
+    del manager
+    limited = BackendManager(Settings(mode="prior", gpu_memory_limit="1GiB"))
+    plan = limited.plan(workload(tuple(x.shape), framework="torch", device="cuda:0"))
+    assert plan.chunk is not None
+    assert plan.chunk < 16384
+    found = apply("test", x, Caputo(0.5), 0.1, -1, limited)
+    assert (found - wanted).norm() <= 1e-6 * wanted.norm()
+
+
+def test_out_of_memory_in_a_kernel_falls_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    (kernel,) = (each for each in CUDA if each.algorithm == "chunked_scan")
+
+    def fails(*given: object) -> None:
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory.")
+
+    x = torch.randn(64, 3000, device="cuda")
+    wanted = apply("test", x, Caputo(0.5), 0.1, -1, forced(kernel))
+    monkeypatch.setattr(kernel, "run", fails)
+    found = apply("test", x, Caputo(0.5), 0.1, -1, BackendManager(Settings(mode="prior")))
+    assert (found - wanted).norm() <= 1e-6 * wanted.norm()
+
+
+def test_another_user_of_the_card_changes_the_plan() -> None:
+    manager = BackendManager(Settings(mode="prior"))
+    asked = workload((4096, 65536), framework="torch", device="cuda:0", needs_gradient=True)
+    roomy = manager.plan(asked)
+    free, _ = torch.cuda.mem_get_info()
+    filled = torch.empty(max(0, free - (1 << 30)), dtype=torch.uint8, device="cuda")
+    try:
+        tight = BackendManager(Settings(mode="prior"))
+        try:
+            plan = tight.plan(asked)
+        except LookupError:
+            return  # not even a row has room
+        assert (plan.kernel.name, plan.chunk) != (roomy.kernel.name, roomy.chunk)
+    finally:
+        del filled
+
+
+def test_a_warm_up_leaves_nothing_to_compile() -> None:
+    manager = BackendManager(Settings(mode="prior"))
+    asked = workload((64, 3000), framework="torch", device="cuda:0", needs_gradient=True)
+    manager.warm_up([asked])
+    for kernel in CUDA:
+        if kernel.refuses(asked) is None:
+            assert kernel.compiles(asked) is None
+
+
+def test_a_solvers_history_on_the_device() -> None:
+    (kernel,) = (each for each in kernels("history.exponentials", "torch") if each.backend == "cuda")
+    y0 = torch.linspace(0.2, 1, 300, dtype=torch.float64, device="cuda")
+    ts = torch.linspace(0, 3, 301, dtype=torch.float64, device="cuda")
+    found, wanted = (
+        fdeint(lambda t, y: torch.cos(t) - y, y0, ts, 0.6, history=history, manager=manager)
+        for history, manager in ((Exponentials(), forced(kernel)), (Full(), None))
+    )
+    torch.testing.assert_close(found, wanted, rtol=1e-11, atol=1e-11)
+
+
+def test_the_optimizers_average_on_the_device() -> None:
+    from hpfracc_nn.training.torch.optimizers.mix import Mix, prepared
+
+    generator = torch.Generator("cuda").manual_seed(0)
+    sizes, mix = (1, 63, 1025, 300_000, *range(1, 30)), Mix(0.4, (0.3, -0.2, 0.25, 0.0), (0.7, 0.2, 0.0, 1.0))
+    runs = []
+    for name in ("blocks", "foreach"):
+        generator.manual_seed(0)
+        grads = [torch.randn(size, device="cuda", generator=generator) for size in sizes]
+        rows = [torch.randn(4, size, device="cuda", generator=generator) for size in sizes]
+        averages = [torch.full_like(grad, torch.nan) for grad in grads]
+        manager = BackendManager(Settings(force_algorithm=name, mode="prior"))
+        prepared(manager.site("history_mix", "torch", "test"), grads, rows, averages, mix)()
+        runs.append((averages, rows))
+    for one, other in zip([*runs[0][0], *runs[0][1]], [*runs[1][0], *runs[1][1]], strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)

@@ -1,0 +1,133 @@
+"""Data of the host on a device: parts on two ways there and back, only where it is allowed.
+
+The ways are made up here.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from hpfracc_nn import workload
+from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.torch.frame import Frame, Shape
+from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch
+from hpfracc_nn.fractional.torch.operator import apply
+from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.selection import BackendManager, Settings
+from hpfracc_nn.selection.environment import from_environment
+from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
+from tests.torch_cases import matrix, multiplied
+
+HERE = torch.device("cpu")
+
+
+class Late:
+    """A lane on which nothing happens before it is waited for."""
+
+    def __init__(self, log: list[str], name: str):
+        self.log, self.name = log, name
+        self.pending: tuple | None = None
+
+    def begin(self, compute: cuda_host.Compute, shape: Shape, data: Tensor, room: Tensor) -> None:
+        assert self.pending is None, "a lane has room for one part"
+        self.log.append(f"{self.name} begins {shape[0]}")
+        self.pending = compute, shape, data.clone(), room
+
+    def finish(self) -> None:
+        if self.pending is not None:
+            self.log.append(f"{self.name} ends")
+            compute, shape, data, room = self.pending
+            self.pending = None
+            compute(shape, data.view(shape), room.view(shape))
+
+
+def doubled(shape: Shape, data: Tensor, room: Tensor) -> None:
+    torch.mul(data, 2.0, out=room)
+
+
+@pytest.mark.parametrize(("batch", "rows"), [(1, 1), (5, 2), (7, 7), (9, 3), (4, 100)])
+def test_every_part_comes_back_to_its_place(batch: int, rows: int) -> None:
+    x = torch.arange(batch * 6.0).view(batch, 1, 6, 1)
+    y = torch.full_like(x, torch.nan)
+    log: list[str] = []
+    cuda_host.through([Late(log, "a"), Late(log, "b")], doubled, (batch, 1, 6, 1), rows, x, y)
+    assert torch.equal(y, 2 * x)
+    assert len(log) == 2 * -(-batch // rows)
+
+
+def test_two_parts_are_under_way_at_a_time() -> None:
+    log: list[str] = []
+    x = torch.ones(5, 1, 2, 1)
+    cuda_host.through([Late(log, "a"), Late(log, "b")], doubled, (5, 1, 2, 1), 2, x, torch.empty_like(x))
+    assert log == ["a begins 2", "b begins 2", "a ends", "a begins 1", "a ends", "b ends"]
+
+
+@pytest.mark.parametrize("shape", [(3, 1, 70, 1), (4, 3, 70, 1), (3, 1, 40, 5)])
+@pytest.mark.parametrize("rows", [1, 2, 100])
+@pytest.mark.parametrize("definition", [Caputo(0.5), RiemannLiouvilleIntegral(1.6)], ids=repr)
+@pytest.mark.slow
+@needs_compiler
+def test_the_parts_are_the_operator(emulated: Emulated, shape: Shape, rows: int, definition: Definition) -> None:  # noqa: F811
+    batch, channels, n, width = shape
+    weights = Weights(definition, n, 0.5, torch.float64, HERE)
+    form = weights.chunks(16).cached(cuda_host.There(HERE))
+    frame: Frame = weights.frame
+    x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    data = x.view(batch * channels, 1, n, width)  # one order for all
+    for backward in (False, True):
+        y = torch.full_like(data, torch.nan)
+        step = cuda_host._step(width, backward)
+        lanes = [Late([], "a"), Late([], "b")]
+        cuda_host.through(lanes, partial(step, form, frame), tuple(data.shape), rows, data, y)  # type: ignore[arg-type]
+        dense = matrix(definition, n)
+        torch.testing.assert_close(y, multiplied(dense.T if backward else dense, data, 2), rtol=1e-11, atol=1e-10)
+
+
+def test_a_part_holds_one_signal_of_each_channel_at_least() -> None:
+    assert cuda_host.part_rows((1000, 3, 1 << 24, 1), 8) == 3
+    assert cuda_host.part_rows((10, 3, 64, 1), 4) == 30
+    rows = cuda_host.part_rows((100_000, 1, 1024, 1), 4)
+    assert rows * 1024 * 4 == cuda_host._PART
+
+
+@pytest.fixture
+def present(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine with a device, as far as is asked."""
+    monkeypatch.setattr(cuda_launch, "missing", lambda: None)
+    monkeypatch.setattr(cuda_launch, "find_spec", lambda name: object())
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+
+
+@pytest.mark.usefixtures("present")
+def test_data_leave_the_host_only_where_it_is_allowed() -> None:
+    asked = workload((256, 4096), framework="torch")
+    manager = BackendManager(Settings(force_backend="cuda", mode="prior", calibration="shipped"))
+    with pytest.raises(LookupError, match=r"it would move the data to a device and back; allow it by configure\(offlo"):
+        manager.plan(asked)
+    manager.configure(offload=True)
+    assert manager.plan(asked).kernel.name == "cuda/offload"
+    manager.configure(offload=None)
+    with pytest.raises(LookupError):
+        manager.plan(asked)
+
+
+def test_the_permission_is_checked_and_may_stand_in_the_environment() -> None:
+    with pytest.raises(ValueError, match=r"^offload='cuda': needs one of True, False\.$"):
+        Settings(offload="cuda")  # type: ignore[arg-type]
+    assert from_environment({"HPFRACC_NN_OFFLOAD": "1"}).offload
+    assert not from_environment({}).offload
+
+
+@pytest.mark.gpu
+def test_a_device_returns_what_the_host_computes() -> None:
+    x = torch.randn(3000, 8192).requires_grad_()  # three parts
+    manager = BackendManager(Settings(force_backend="cuda", offload=True, mode="prior"))
+    if reason := cuda_launch.missing():
+        pytest.skip(reason)
+    found, wanted = (apply("test", x, Caputo(0.5), 0.1, -1, each) for each in (manager, BackendManager(Settings())))
+    assert (found - wanted).norm() <= 1e-6 * wanted.norm()
+    grads = [torch.autograd.grad(each.square().sum(), x)[0] for each in (found, wanted)]
+    assert (grads[0] - grads[1]).norm() <= 1e-6 * grads[1].norm()
