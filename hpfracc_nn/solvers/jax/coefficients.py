@@ -38,14 +38,14 @@ class Coefficients:
     Attributes:
         noise_type: Of the equation.
         dt: The step.
-        times: Of all steps, [n + 1].
+        times: Of all steps, [n + 1]; NumPy's, as the derivative of a solve reads them after its trace has ended.
         is_elementwise: Whether g has a state's shape.
         given: What f and g read besides t and y: the floating arrays, which may have gradients.
     """
 
     noise_type: str
     dt: float
-    times: Array
+    times: np.ndarray
     is_elementwise: bool
     given: tuple[Array, ...]
     _drift: Traced = field(repr=False)
@@ -66,7 +66,7 @@ class Coefficients:
         return self._diffusion.at(self._time(n), y, self.given[self._drift.count :])
 
     def _time(self, n: Any) -> Array:
-        t = self.times[n]
+        t = jnp.asarray(self.times)[n]
         return t + self._shift * self.dt if self._shift else t
 
     def with_slope(self, n: Any, y: Array, factor: Array) -> tuple[Array, Array]:
@@ -157,7 +157,7 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray) -> C
     read = (*(drift[1]), *(diffusion[1]))
     dt = float(times[-1] - times[0]) / (times.size - 1)
     is_elementwise = len(shapes[0]) == len(shape)
-    along = jnp.asarray(times, layout.dtype)
+    along = np.asarray(times, layout.dtype)
     return Coefficients(sde.noise_type, dt, along, is_elementwise, read, drift[0], diffusion[0])
 
 
