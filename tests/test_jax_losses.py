@@ -35,6 +35,22 @@ def test_moments_are_counted_in_observed_deviations():
     assert moment_loss(mean + 1.5 * (observed - mean), observed) == pytest.approx(0.5**2, rel=1e-4)
 
 
+def test_times_without_variation_count_with_their_mean_alone():
+    """Of seven times 0.1 the mean is another number than 0.1, in single precision."""
+    ys = normal(1, 7, 2)
+    loss = moment_loss(ys, jnp.full((1, 7, 2), 0.1), orders=4)
+    assert float(loss) == pytest.approx(float(jnp.square(ys.mean(1) - 0.1).mean()), rel=1e-5)
+
+
+@pytest.mark.slow
+def test_losses_promote_nothing_implicitly():
+    with jax.numpy_dtype_promotion("strict"):
+        ys, observed = normal(9, 4, 2), normal(9, 5, 2, seed=1)
+        assert jnp.isfinite(trajectory_loss(ys, observed[:, :1], mask=observed[:, :1] > 0))
+        for loss in (lambda *both: moment_loss(*both, orders=4), variogram_loss, energy_score):
+            assert jnp.isfinite(loss(ys, observed))
+
+
 @pytest.mark.slow
 def test_a_variogram_sees_the_scale():
     observed = normal(20, 30, 2)

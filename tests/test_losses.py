@@ -55,6 +55,14 @@ def test_moments_are_counted_in_observed_deviations():
     assert float(moment_loss(wider, observed, orders=3)) == pytest.approx(expected)
 
 
+@pytest.mark.parametrize("count", [7, 13])
+def test_times_without_variation_count_with_their_mean_alone(count):
+    """Of seven times 0.1 the mean is another number than 0.1, in single precision."""
+    ys = normal(1, count, 2).float()
+    loss = moment_loss(ys, torch.full((1, count, 2), 0.1), orders=4)
+    assert float(loss) == pytest.approx(float((ys.mean(1) - 0.1).square().mean()), rel=1e-5)
+
+
 def test_paths_that_start_at_one_point_have_gradients():
     ys, observed = (torch.cat([torch.ones(1, 20, 1).double(), normal(3, 20, 1, seed=seed)]) for seed in (0, 1))
     ys.requires_grad_()
