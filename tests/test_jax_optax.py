@@ -24,7 +24,7 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
 )
 from hpfracc_nn.training.jax.optimizers.fractional import KINDS  # noqa: E402
 
-AVERAGES = [("integral", 10), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
+AVERAGES = [("integral", 10), ("integral", 20), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
 QUICK = 1  # what XLA compiles, it compiles slowly
 every_average = pytest.mark.parametrize(
     ("kind", "memory"), [*AVERAGES[:QUICK], *(pytest.param(*each, marks=pytest.mark.slow) for each in AVERAGES[QUICK:])]
@@ -245,6 +245,48 @@ def test_a_gradient_that_is_not_finite_leaves_a_window():
     updates = ran(scale_by_fractional(0.5, 3), jnp.zeros(2), gradients)[2]
     assert np.isfinite(updates).all(1).tolist() == [True, True, False, False, False, True, True, True]
     assert np.isfinite(updates[:, 1]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("memory", [4, 20, "exponentials"])
+def test_steps_promote_nothing_implicitly(memory):
+    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+        for alpha in (0.5, jnp.asarray(0.5)):
+            assert jnp.isfinite(ran(scale_by_fractional(alpha, memory), jnp.zeros(2), jnp.ones((30, 2)))[2]).all()
+
+
+@pytest.mark.slow
+def test_no_derivative_comes_from_a_gradient_that_weighs_nothing():
+    """Where it does not weigh, what is not finite is not seen by the slope in alpha either."""
+    optimizer = scale_by_fractional(0.5, 3)
+    state = optimizer.init(jnp.zeros(2))
+    state = state._replace(gradients=state.gradients.at[1:].set(jnp.inf))  # as it were before the first step
+
+    def updates(alpha):
+        return scale_by_fractional(alpha, 3).update(jnp.ones(2), state)[0]
+
+    for slopes in (jax.jacfwd(updates)(0.5), jax.jacrev(updates)(0.5)):
+        assert (slopes == 0).all()
+
+
+def test_the_program_of_a_step_does_not_grow_with_a_long_memory():
+    def lines(memory):
+        optimizer = scale_by_fractional(0.5, memory)
+        return str(jax.make_jaxpr(optimizer.update)(jnp.ones(3), optimizer.init(jnp.ones(3)))).count("\n")
+
+    assert lines(200) == lines(20)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_parameters_may_be_numbers_and_arrays_of_numpy(kind):
+    optimizer = optax.with_extra_args_support(scale_by_fractional(0.5, 3, kind, key=np.array([0, 7], np.uint32)))
+    value = lambda p: p["number"] ** 2 + (p["array"] ** 2).sum()  # noqa: E731
+    params, grads = ({"number": number, "array": np.full(2, number)} for number in (1.0, 2.0))
+    state = optimizer.init(params)
+    for _ in range(2):
+        updates, state = optimizer.update(grads, state, params, value_fn=value)
+    np.testing.assert_allclose(updates["number"], updates["array"], rtol=1e-6)
 
 
 # Inside optax's wrappers.

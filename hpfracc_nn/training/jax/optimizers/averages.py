@@ -22,8 +22,10 @@ from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.training import power_law
 from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered
-from hpfracc_nn.training.jax.optimizers.trees import Tree, check_belongs, exact, real
+from hpfracc_nn.training.jax.optimizers.trees import Tree, arrays, check_belongs, exact, real
 from hpfracc_nn.training.power_law import Law
+
+_IN_LINE = 16  # rows that are added one by one in the program, which would grow with more of them
 
 Weigh = Callable[[Any], tuple[Array, Array]]  # of a dtype: the weight of the present gradient, and those of the rows
 
@@ -72,6 +74,7 @@ def window(alpha: Alpha, law: Law, memory: int | None, key: Any, dtype: Any) -> 
         del params
         _check_kind_of(state, FractionalWindowState)
         count, stored, gradients = state
+        updates = arrays(updates)
         check_belongs("past gradients", gradients, updates, axes=1)
         length = _length(gradients, memory)
         order = at(alpha, count)
@@ -111,6 +114,7 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
         del params
         _check_kind_of(state, FractionalAveragesState)
         count, stored, averages = state
+        updates = arrays(updates)
         check_belongs("moving averages", averages[0], updates)
         order = at(alpha, count)
 
@@ -134,9 +138,16 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
     """Return the weighted sum of a gradient and the rows kept of those before it."""
     wide = exact(grad)
     first, weights = weigh(real(wide))
+
+    def add(total: Array, kept: tuple[Array, Array]) -> tuple[Array, None]:
+        row, weight = kept
+        return total + weight * jnp.where(weight == 0, 0.0, row.astype(wide)), None
+
     total = first * grad.astype(wide)
-    for row, weight in zip(rows, weights, strict=True):
-        total = total + jnp.where(weight == 0, 0.0, weight * row.astype(wide))
+    if len(rows) > _IN_LINE:
+        return jax.lax.scan(add, total, (rows, weights))[0].astype(grad.dtype)
+    for kept in zip(rows, weights, strict=True):
+        total, _ = add(total, kept)
     return total.astype(grad.dtype)
 
 
@@ -144,7 +155,7 @@ def _window_weights(
     law: Law, alpha: float | Array, length: int, stored: Array, dropped: Array | None, dtype: Any
 ) -> tuple[Array, Array]:
     by_lag = numbers(lambda order, xp: law.weights(order, length, xp), alpha, dtype)
-    lags = (stored - jnp.arange(length)) % length  # 0 is the present gradient, which is weighed by itself
+    lags = (stored - jnp.arange(length, dtype=stored.dtype)) % length  # 0 is the present gradient, which is weighed by itself
     counts = (lags > 0) & (lags <= stored)
     if dropped is not None:
         counts &= lags != dropped
@@ -177,8 +188,8 @@ def _fitted(alpha: Array) -> Array:
 
 def _dropped(key: Any, stored: Array, past: int) -> Array:
     """Return the lag, from 1 to `past`, whose gradient is left out: the key and the number stored say which."""
-    is_key = isinstance(key, jax.Array) and (jnp.issubdtype(key.dtype, jax.dtypes.prng_key) or key.ndim == 1)
-    drawn = jax.random.fold_in(key if is_key else jax.random.key(key), stored)
+    is_key = jnp.ndim(key) > 0 or (isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key))
+    drawn = jax.random.fold_in(jnp.asarray(key) if is_key else jax.random.key(key), stored)
     return jax.random.randint(drawn, (), 1, past + 1, jnp.int32)
 
 

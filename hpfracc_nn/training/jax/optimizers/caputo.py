@@ -14,7 +14,7 @@ from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.training import caputo
 from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered
-from hpfracc_nn.training.jax.optimizers.trees import Tree, check_belongs, check_given, exact, real
+from hpfracc_nn.training.jax.optimizers.trees import Tree, arrays, check_belongs, check_given, exact, real
 
 
 class FractionalPreviousState(NamedTuple):
@@ -42,6 +42,7 @@ def closed_form(alpha: Alpha) -> optax.GradientTransformation:
     ) -> tuple[Tree, FractionalPreviousState]:
         check_given(params, "caputo")
         count, stored, previous = state
+        updates, params = arrays(updates), arrays(params)
         check_belongs("the previous point", previous, updates)
         order = at(alpha, count)
 
@@ -79,6 +80,7 @@ def fixed_terminal(alpha: Alpha) -> optax.GradientTransformationExtraArgs:
                 "scale_by_fractional(kind='caputo_terminal'): needs gradients at other points; pass value_fn, the loss "
                 "of parameters, to update."
             )
+        updates, params = arrays(updates), arrays(params)
         check_belongs("no past gradients, but parameters", params, updates)
         order = at(alpha, state.count)
         means = _mean_gradients(value_fn, params, order)

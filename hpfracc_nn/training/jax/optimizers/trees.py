@@ -22,6 +22,11 @@ def real(dtype: Any) -> Any:
     return jnp.finfo(dtype).dtype
 
 
+def arrays(tree: Tree) -> Tree:
+    """Return a tree whose numbers are arrays too."""
+    return jax.tree.map(jnp.asarray, tree)
+
+
 def check_belongs(what: str, kept: Tree, updates: Tree, axes: int = 0) -> None:
     """Raise unless what is kept, behind so many axes, is that of parameters with such updates."""
     held_tree, given_tree = (str(jax.tree.structure(tree)) for tree in (kept, updates))
