@@ -1,4 +1,4 @@
-"""The Python blocks of a page of the documentation run, one after another, as a reader who goes down the page runs them.
+"""The Python blocks of a page of the documentation run, one after another, as a reader runs them down the page.
 
 A block may use what earlier blocks of its page have made. What a comment at the end of a line says in numbers is held
 against the value: of an expression `# (4, 16)`, of a name that is given a value its shape, `# [4, 16]`.

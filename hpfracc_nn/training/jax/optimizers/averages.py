@@ -155,7 +155,8 @@ def _window_weights(
     law: Law, alpha: float | Array, length: int, stored: Array, dropped: Array | None, dtype: Any
 ) -> tuple[Array, Array]:
     by_lag = numbers(lambda order, xp: law.weights(order, length, xp), alpha, dtype)
-    lags = (stored - jnp.arange(length, dtype=stored.dtype)) % length  # 0 is the present gradient, which is weighed by itself
+    places = jnp.arange(length, dtype=stored.dtype)
+    lags = (stored - places) % length  # 0 is the present gradient, which is weighed by itself
     counts = (lags > 0) & (lags <= stored)
     if dropped is not None:
         counts &= lags != dropped

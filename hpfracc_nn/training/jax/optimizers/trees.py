@@ -14,7 +14,8 @@ Tree = Any  # of arrays, as the parameters
 
 def exact(values: Array) -> Any:
     """Return the dtype in which sums of such values are formed: single precision or better."""
-    return jnp.promote_types(values.dtype, jnp.float32)
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(values.dtype, jnp.float32)
 
 
 def real(dtype: Any) -> Any:
