@@ -11,7 +11,8 @@ ARGS ?=
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
-	@echo "make test       the fast tests; make test-all adds the slow ones, make gpu runs those for a CUDA device"
+	@echo "make test       the fast tests; make test-all adds the slow ones"
+	@echo "make gpu        the tests and the benchmark for a CUDA device"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
 	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
@@ -36,8 +37,10 @@ only-jax: $(VENV)-jax/.made
 only-torch: $(VENV)-torch/.made
 	OMP_NUM_THREADS=1 $(VENV)-torch/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
 
+# On a machine with a CUDA device: every test for one, then the benchmark, written to benchmarks/results.
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -m gpu $(ARGS)
+	$(BIN)/python benchmarks/gpu.py --output benchmarks/results
 
 lint: $(VENV)/.ruff
 	$(BIN)/ruff check .

@@ -207,7 +207,7 @@ def _info_lines() -> Iterator[str]:
         yield f"{variable} {'is unset' if said is None else '= ' + said}"
     yield f"memory of the host: {_size(host_free())} free, {_size(limit('numpy', 'cpu', settings))} for one call"
     for framework, room in ROOMS.items():
-        if framework in sys.modules:
+        if framework == "numpy" or sys.modules.get(framework) is not None:  # None: someone blocks it
             importlib.import_module(room)
             yield from _kernel_lines(framework, settings)
 
