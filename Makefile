@@ -7,7 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all only-jax only-torch lint format types bench docs examples gpu clean
+.PHONY: help demo test test-all only-jax only-torch lint format types bench docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -17,6 +17,7 @@ help:
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
 	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
 	@echo "make docs       build the documentation into site/"
+	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
 	@echo "make clean      remove .venv and everything that was built"
 
@@ -62,13 +63,23 @@ bench: $(VENV)/.examples
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+# The wheel alone, in a fresh environment and outside of the checkout: what it holds has to be enough.
+build: $(VENV)/.build
+	rm -rf dist $(VENV)-wheel
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	@$(BIN)/python -c 'import pathlib, sys; (wheel,) = pathlib.Path("dist").glob("*.whl"); size = wheel.stat().st_size; print(wheel.name, size, "bytes"); sys.exit(size >= 1_250_000 and "the wheel is 1.25 MB or more")'
+	$(PYTHON) -m venv $(VENV)-wheel
+	$(VENV)-wheel/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt dist/*.whl
+	cd dist && ../$(VENV)-wheel/bin/python -c 'import hpfracc_nn as fnn, numpy; print(fnn.__version__, fnn.Caputo(0.5)(numpy.arange(5.0) ** 2)[-1])'
+
 examples: $(VENV)/.examples
 	@set -e; for example in $(sort $(wildcard examples/*.py)); do \
 		echo "$$example --quick"; $(BIN)/python $$example --quick; \
 	done
 
 clean:
-	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-jax $(VENV)-torch $(VENV)-wheel build dist site demo-output lightning_logs .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/.made:
@@ -102,6 +113,10 @@ $(VENV)-%/.made: constraints.txt pyproject.toml
 	@$(PYTHON) -m venv $(VENV)-$*
 	@$(VENV)-$*/bin/python -m pip install --disable-pip-version-check --quiet --constraint constraints.txt \
 		--editable '.[$*,cli,test]'
+	@touch $@
+
+$(VENV)/.build: $(VENV)/.made constraints.txt
+	@$(INSTALL) build twine
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.made constraints.txt pyproject.toml

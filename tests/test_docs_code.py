@@ -18,6 +18,10 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[1]
 PAGES = [
+    "docs/index.md",
+    "docs/tour.md",
+    "docs/quickstarts.md",
+    "docs/migration.md",
     "docs/jax.md",
     "docs/jax_layers.md",
     "docs/jax_recurrent.md",
