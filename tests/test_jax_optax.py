@@ -280,7 +280,8 @@ def test_the_program_of_a_step_does_not_grow_with_a_long_memory():
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_parameters_may_be_numbers_and_arrays_of_numpy(kind):
-    optimizer = optax.with_extra_args_support(scale_by_fractional(0.5, 3, kind, key=np.array([0, 7], np.uint32)))
+    key: Any = np.array([0, 7], np.uint32)
+    optimizer = optax.with_extra_args_support(scale_by_fractional(0.5, 3, kind, key=key))
     value = lambda p: p["number"] ** 2 + (p["array"] ** 2).sum()  # noqa: E731
     params, grads = ({"number": number, "array": np.full(2, number)} for number in (1.0, 2.0))
     state = optimizer.init(params)

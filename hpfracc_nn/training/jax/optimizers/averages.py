@@ -145,7 +145,7 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
 
     total = first * grad.astype(wide)
     if len(rows) > _IN_LINE:
-        return jax.lax.scan(add, total, (rows, weights))[0].astype(grad.dtype)
+        return jax.lax.scan(add, total, (jnp.asarray(rows), weights))[0].astype(grad.dtype)
     for kept in zip(rows, weights, strict=True):
         total, _ = add(total, kept)
     return total.astype(grad.dtype)
