@@ -24,7 +24,7 @@ def fsdeint(
     ts: Array | Sequence[float] | np.ndarray,
     *,
     args: Any = None,
-    alpha: float | Array = 1.0,
+    alpha: float | np.ndarray | Array = 1.0,
     noise: Noise | Array | Any = Brownian(),  # noqa: B008  a frozen value
     scheme: str | StochasticScheme = "euler",
     weights: str | VolterraWeights = "hybrid",
@@ -64,8 +64,8 @@ def fsdeint(
         interpretation: Of the integral where the diffusion depends on the state, "ito" or "stratonovich"; against
             noise that is smoother or rougher than Brownian motion the latter is the integral along each path.
         history: Below alpha = 1, how the past is kept; as in `fdeint`.
-        adjoint: Whether gradients come from the exact adjoint of the scheme, which saves states alone; else every
-            operation is differentiated, as forward mode at alpha = 1 needs.
+        adjoint: Whether derivatives are those of the scheme as a whole, which save states alone; else every operation
+            is differentiated.
         checkpoint: Whether a backward pass saves less and takes steps again: at alpha = 1 the adjoint keeps one state
             of each block of sqrt(n_steps); below, with adjoint=False, blocks are computed anew.
         key: Where the noise is drawn; not needed where it is given.

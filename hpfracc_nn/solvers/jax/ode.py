@@ -21,7 +21,7 @@ def fdeint(
     f: Callable[..., State],
     y0: State,
     ts: Array | np.ndarray | Sequence[float],
-    alpha: float | Array,
+    alpha: float | np.ndarray | Array,
     *,
     args: Any = None,
     scheme: str | Scheme = "predictor_corrector",

@@ -96,8 +96,12 @@ def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout) -> Ri
         found = f(t, y) if args is None else f(t, y, args)
         return layout.joined(_checked(owner, found, layout))
 
-    t, z = jax.ShapeDtypeStruct((), layout.dtype), jax.ShapeDtypeStruct(layout.shape, layout.dtype)
-    closed = jax.make_jaxpr(flat)(t, z)
+    return right_side_of(flat, layout.dtype, layout.shape)
+
+
+def right_side_of(function: Field, dtype: Any, shape: tuple[int, ...]) -> RightSide:
+    """Return a function of t and of states of a shape, traced."""
+    closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype))
     return RightSide(closed.jaxpr, tuple(closed.consts))
 
 

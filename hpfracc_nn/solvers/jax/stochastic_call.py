@@ -25,6 +25,7 @@ from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
 from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
+from hpfracc_nn.solvers.jax.one_step import Inputs as OneStepInputs
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
@@ -124,10 +125,10 @@ class StochasticCall:
         first = one_step_of(method.scheme, c, method.interpretation).start(self.z0)
         kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
         loop = Loop(advance, self.n_steps, self.outputs, kept)
-        return (loop.adjoint if adjoint else loop.plain)(c.given, first, noise)
+        return (loop.recorded if adjoint else loop.plain)(OneStepInputs(c.given, first, noise))
 
     def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
-        orders, layout, dt = self.orders, self.layout, self.coefficients.dt
+        orders, layout = self.orders, self.layout
         # Of a scheme, equal steps ask for the weights alone.
         sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
         nodes = sums.nodes(orders)
@@ -135,15 +136,14 @@ class StochasticCall:
         site = manager.shared_site(method.history.op, "jax", OWNER)
         key = sums, layout.shape, nodes is None, orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))
-        weights = sums.weights(orders, dt, nodes if plan.algorithm == "recurrence" else None)
-        states = carried_out(_TRACED, site, plan, self, method, weights, nodes, noise, adjoint, checkpoint)
+        states = carried_out(_TRACED, site, plan, self, method, sums, nodes, noise, adjoint, checkpoint)
         return states[self.outputs]  # type: ignore[no-any-return]
 
     def computed(
         self,
         kernel: Kernel,
         method: StochasticMethod,
-        weights: Weights,
+        sums: Sum,
         nodes: Nodes | None,
         noise: Array,
         adjoint: bool,
@@ -151,6 +151,7 @@ class StochasticCall:
     ) -> Array:
         """Return the states of all steps, the past added up by a kernel."""
         c, kind = self.coefficients, method.weights
+        weights = sums.weights(self.orders, c.dt, nodes if kernel.algorithm == "recurrence" else None)
         is_fixed = isinstance(weights.own, np.ndarray)
 
         def past(weights: Weights) -> Past:
