@@ -14,7 +14,7 @@ from jax.experimental import checkify
 
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.solvers import FixedPoint, Graded, Newton, Trapezoid
-from hpfracc_nn.solvers.jax import MultiTerm, fdeint
+from hpfracc_nn.solvers.jax import MultiTerm, fdeint, programs
 
 TS = np.linspace(0, 1, 21)
 Y0 = np.array([0.2, 0.5], np.float32)
@@ -395,3 +395,33 @@ def test_a_multi_term_equation_says_what_it_needs():
         equation.state(jnp.zeros(2))
     with pytest.raises(ValueError, match=r"needs the shape of y, \(2,\)"):
         equation(jnp.zeros(()), equation.state(jnp.zeros(2), jnp.zeros(2)))
+
+
+# Outside of jit.
+
+
+@pytest.mark.slow
+def test_a_call_that_computes_what_another_did_compiles_nothing():
+    made = programs._compiled.cache_info
+
+    def solved(rate, ts):
+        rates = jnp.full(2, rate)
+        return jax.value_and_grad(lambda y: fdeint(lambda t, y: jnp.tanh(-rates * y), y, ts, 0.6 + rate / 10).sum())(Y0)
+
+    solved(1.0, TS)
+    before = made().misses
+    found = solved(2.0, TS + 1)
+    assert made().misses == before
+    for one, other in zip(found, jax.jit(lambda: solved(2.0, TS + 1))(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_function_that_has_changed_since_is_seen_to_have():
+    factors = [-1.0]
+
+    def last():
+        return fdeint(lambda t, y: factors[0] * y, Y0, [0.0, 0.5, 1.0], 0.7, scheme="rectangle")[1]
+
+    first = last()
+    factors[0] = -2.0
+    assert jnp.allclose(Y0 - last(), 2 * (Y0 - first))

@@ -291,7 +291,7 @@ def test_a_kernel_that_stands_in_for_another_has_its_own_weights(monkeypatch):
         return fsdeint(NETWORK, start(), [0.0, 1.2], args=parameters(), alpha=0.7, dt=0.006, key=KEY, **options)
 
     monkeypatch.setattr(type(kernel), "__setattr__", object.__setattr__)
-    monkeypatch.setattr(kernel, "cost", lambda workload: Cost())  # so that it is the first
+    monkeypatch.setattr(kernel, "cost", lambda workload: Cost({}, 0.0, 0))  # so that it is the first
     monkeypatch.setattr(kernel, "run", failing)
     np.testing.assert_allclose(solve(manager=manager), solve(history="full"), rtol=1e-4, atol=1e-5)
 

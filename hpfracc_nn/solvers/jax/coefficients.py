@@ -6,7 +6,7 @@ arguments, so that derivatives by them are seen wherever they come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,7 @@ from jax.extend.core import Var
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.jax.arguments import State, is_traced
 from hpfracc_nn.solvers.jax.layout import Layout
+from hpfracc_nn.solvers.jax.programs import facts_of
 from hpfracc_nn.solvers.jax.right_side import RightSide, right_side_of
 from hpfracc_nn.solvers.stochastic import (
     NEARBY,
@@ -62,11 +63,11 @@ class Coefficients:
 
     def drift(self, n: Any, y: Array) -> Array:
         """Return f at step n."""
-        return self.f.field(self.given[: len(self.f.given)])(self._time(n), y)
+        return self.f.field(self.given[: self.f.count])(self._time(n), y)
 
     def diffusion(self, n: Any, y: Array) -> Array:
         """Return g at step n."""
-        return self.g.field(self.given[len(self.f.given) :])(self._time(n), y)
+        return self.g.field(self.given[self.f.count :])(self._time(n), y)
 
     def _time(self, n: Any) -> Array:
         t = jnp.asarray(self.times)[n]
@@ -92,6 +93,17 @@ class Coefficients:
     def reading(self, given: tuple[Array, ...]) -> Coefficients:
         """Return those that read other values."""
         return replace(self, given=given)
+
+    @property
+    def bare(self) -> Coefficients:
+        """The same without what f and g read."""
+        return replace(self, given=(), f=self.f.bare, g=self.g.bare)
+
+    @property
+    def facts(self) -> Hashable:
+        """What they compute, to be compared."""
+        times = (self.times.dtype, self.times.tobytes())
+        return self.noise_type, self.dt, times, self.is_elementwise, facts_of(self.f.jaxpr), facts_of(self.g.jaxpr)
 
     def moves_with_state(self, y: Array) -> bool:
         """Whether the derivative of g in y is computed from anything, whatever comes out."""

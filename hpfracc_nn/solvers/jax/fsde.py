@@ -43,8 +43,8 @@ def fsdeint(
         X(t) = x0 + integral from ts[0] to t of (t - s)**(alpha - 1) / Gamma(alpha) [f ds + g dW],
 
     which at alpha = 1 is the same. What goes together is a table, `hpfracc_nn.solvers.rules`, and strong orders are in
-    it. A pure function of its arguments and of all that drift and diffusion read, to be called inside of `jax.jit`:
-    outside each call compiles its loop anew. Gradients are taken in y0, args, arrays that drift and diffusion close
+    it. A pure function of its arguments and of all that drift and diffusion read, best called inside of `jax.jit`:
+    outside, a solve is compiled where it computes something new. Gradients are taken in y0, args, arrays that drift and diffusion close
     over, alpha, and the noise's own parameters.
 
     Args:

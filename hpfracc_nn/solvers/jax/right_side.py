@@ -7,7 +7,7 @@ arguments, so that derivatives by them are seen wherever they come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -33,6 +33,16 @@ class RightSide:
 
     jaxpr: Any
     given: tuple[Array, ...]
+
+    @property
+    def count(self) -> int:
+        """How many arrays it reads besides t and z."""
+        return len(self.jaxpr.constvars)
+
+    @property
+    def bare(self) -> RightSide:
+        """The same without what it reads."""
+        return replace(self, given=())
 
     def field(self, given: Sequence[Array]) -> Field:
         """Return f with other values of what it reads."""

@@ -28,6 +28,7 @@ from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
 from hpfracc_nn.solvers.jax.one_step import Inputs as OneStepInputs
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.planning import workload_of
+from hpfracc_nn.solvers.jax.programs import compiled, is_staged
 from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
 from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
@@ -117,15 +118,24 @@ class StochasticCall:
         return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
 
     def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
-        c = self.coefficients
+        c, bare, scheme, interpretation = (
+            self.coefficients,
+            self.coefficients.bare,
+            method.scheme,
+            method.interpretation,
+        )
 
         def advance(given: Given, carry: Carry, n: Array, row: Array) -> Carry:
-            return one_step_of(method.scheme, c.reading(given), method.interpretation).step(n, carry, row)
+            return one_step_of(scheme, bare.reading(given), interpretation).step(n, carry, row)
 
-        first = one_step_of(method.scheme, c, method.interpretation).start(self.z0)
+        first = one_step_of(scheme, c, interpretation).start(self.z0)
         kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
         loop = Loop(advance, self.n_steps, self.outputs, kept)
-        return (loop.recorded if adjoint else loop.plain)(OneStepInputs(c.given, first, noise))
+        run = loop.recorded if adjoint else loop.plain
+        if not is_staged():
+            what = scheme, interpretation, tuple(self.outputs.tolist()), adjoint, kept
+            run = compiled((OWNER, c.facts, self.layout, *what), run)
+        return run(OneStepInputs(c.given, first, noise))
 
     def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
         orders, layout = self.orders, self.layout
@@ -152,16 +162,21 @@ class StochasticCall:
         """Return the states of all steps, the past added up by a kernel."""
         c, kind = self.coefficients, method.weights
         weights = sums.weights(self.orders, c.dt, nodes if kernel.algorithm == "recurrence" else None)
-        is_fixed = isinstance(weights.own, np.ndarray)
+        is_program, history = not is_staged(), method.history
+        is_fixed = isinstance(weights.own, np.ndarray) and not is_program
 
         def past(weights: Weights) -> Past:
-            return kernel.run(weights, nodes, method.history)  # type: ignore[no-any-return]
+            return kernel.run(weights, nodes, history)  # type: ignore[no-any-return]
 
         fixed = weights if is_fixed else None
-        solve = VolterraSolve(self.layout, c, kind, past, fixed, self.n_steps, checkpoint)
+        solve = VolterraSolve(self.layout, c.bare, kind, past, fixed, self.n_steps, checkpoint)
         sigma = deviation_of(self.orders, c.dt, self.layout.dtype) if kind.has_residual else None
         inputs = Inputs(None if is_fixed else weights, sigma, self.z0, c.given, noise)
-        return (solve.recorded if adjoint else solve.plain)(inputs).states
+        run = solve.recorded if adjoint else solve.plain
+        if is_program:
+            what = c.facts, self.layout, kind, history, kernel.name, kernel.run, nodes
+            run = compiled((OWNER, *what, adjoint, checkpoint), run)
+        return run(inputs).states
 
 
 def orders_of(alpha: Any) -> Orders:
