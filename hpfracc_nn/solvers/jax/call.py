@@ -112,7 +112,8 @@ class Call:
     ) -> tuple[Inputs, Solution]:
         """Return what a solve with a kernel's history is given, and what it finds."""
         times, scheme, history = self.times, self.method.scheme, self.method.history
-        weights = sums.weights(self.orders, times.dt, nodes if kernel.algorithm == "recurrence" else None)
+        nodes = nodes if kernel.algorithm == "recurrence" else None
+        weights = sums.weights(self.orders, times.dt, nodes)
         is_program = not is_staged() and progress is None
         is_fixed = isinstance(weights.own, np.ndarray) and not is_program
         solve = Solve(

@@ -44,8 +44,8 @@ def fsdeint(
 
     which at alpha = 1 is the same. What goes together is a table, `hpfracc_nn.solvers.rules`, and strong orders are in
     it. A pure function of its arguments and of all that drift and diffusion read, best called inside of `jax.jit`:
-    outside, a solve is compiled where it computes something new. Gradients are taken in y0, args, arrays that drift and diffusion close
-    over, alpha, and the noise's own parameters.
+    outside, a solve is compiled where it computes something new. Derivatives of any order, in either mode, are taken in
+    y0, args, arrays that drift and diffusion close over, alpha, and the noise's own parameters.
 
     Args:
         sde: Has drift(t, y), of y's shape, diffusion(t, y), and noise_type: "additive", "diagonal", "scalar" or

@@ -161,7 +161,8 @@ class StochasticCall:
     ) -> Array:
         """Return the states of all steps, the past added up by a kernel."""
         c, kind = self.coefficients, method.weights
-        weights = sums.weights(self.orders, c.dt, nodes if kernel.algorithm == "recurrence" else None)
+        nodes = nodes if kernel.algorithm == "recurrence" else None
+        weights = sums.weights(self.orders, c.dt, nodes)
         is_program, history = not is_staged(), method.history
         is_fixed = isinstance(weights.own, np.ndarray) and not is_program
 
