@@ -228,7 +228,7 @@ def test_an_equation_that_gmres_does_not_solve_is_solved_by_a_dense_jacobian():
 
 
 def test_a_state_that_is_too_large_for_it_says_so(monkeypatch):
-    monkeypatch.setattr(solving, "_MOST", 0)
+    monkeypatch.setattr(solving, "LARGEST_DENSE", 0)
     monkeypatch.setattr(solving, "gmres", lambda *given: None)
     with pytest.raises(
         RuntimeError, match=r"linear equation of step 1, t=0\.1, .*a state of 1 numbers.*Newton\(dense="
