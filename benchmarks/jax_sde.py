@@ -104,13 +104,15 @@ def fill_classical(table: Table, allocator: str, quick: bool) -> None:
         "forward": {"JAX": forward, "PyTorch": on_torch.forward(lambda: on_torch.ours(sde, n))},
         "forward and backward": {"JAX": training, "PyTorch": on_torch.CALLS["fsdeint"](sde, n)},
     }
+    fill(table, passes, n, quick)
     if find_spec("diffrax") is None:
         table.note("diffrax is not installed.")
-    else:
-        both = import_module("sde_diffrax").calls(sde.net, sde.scale, on_torch.start(256), n)
-        for each, call in zip(passes.values(), both, strict=True):
-            each["diffrax"] = call
-    fill(table, passes, n, quick)
+        return
+    # Few steps: diffrax's gradient takes some 50 ms for each, and its compilation a minute.
+    few = 10 if quick else 50
+    both = import_module("sde_diffrax").calls(sde.net, sde.scale, on_torch.start(256), few)
+    pairs = zip(passes, calls(sde, few, 256), both, strict=True)
+    fill(table, {part: {"JAX": ours, "diffrax": theirs} for part, ours, theirs in pairs}, few, quick)
 
 
 def fill_volterra(table: Table, allocator: str, quick: bool) -> None:

@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -105,10 +106,10 @@ def reference(name):
     if name.startswith("bagley_torvik"):
         if name == "bagley_torvik_1pt":
             equation = MultiTerm({2: 1.0, 1.5: 1.0, 0: 1.0}, lambda t, y: 1 + t)
-            start = equation.state(1.0, 1.0)
+            start = equation.state(jnp.ones(()), jnp.ones(()))
         else:
             equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, lambda t, y: 8.0)
-            start = equation.state(0.0, 0.0)
+            start = equation.state(jnp.zeros(()), jnp.zeros(()))
         return equation, start, equation.alpha, None, values, (0,)
     alpha, y0 = case["alpha"], case.get("y0", [1.0, 0.0])
     known = (case.get("component", 0),) if not isinstance(case["values"][0], list) else tuple(range(values.shape[1]))
@@ -131,7 +132,7 @@ def test_reference_values_are_met_by_the_trapezoid_rule(name):
     points = np.array(case["points"], dtype=float)
     is_smooth = name.startswith(("fde_diethelm", "fde_garrappa", "fde_li", "fde_osc", "bagley", "fde_system"))
     is_fast = name in ("fde_relax_a05", "bagley_torvik_1pt")
-    options = {"mesh": "uniform" if is_smooth else "graded", "n_steps": 400 if is_fast else 4000}
+    options: dict[str, Any] = {"mesh": "uniform" if is_smooth else "graded", "n_steps": 400 if is_fast else 4000}
     if options["mesh"] == "graded":
         options["n_steps"] = 400 if is_fast else 1600  # all of its weights are in memory at once
     end = float(case["interval"][1])

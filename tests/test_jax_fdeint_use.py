@@ -1,6 +1,7 @@
 """`fdeint` in JAX as it is used: derivatives of any kind, modules, batches over devices, traced times, and faults."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from jax.experimental import checkify
 
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.solvers import FixedPoint, Graded, Newton, Trapezoid
-from hpfracc_nn.solvers.jax import MultiTerm, fdeint
+from hpfracc_nn.solvers.jax import MultiTerm, fdeint, programs
 
 TS = np.linspace(0, 1, 21)
 Y0 = np.array([0.2, 0.5], np.float32)
@@ -67,7 +68,9 @@ def test_a_gradient_saves_states_and_not_what_f_computes():
             return jax.grad(lambda w: fdeint(f, y0, ts, 0.7, args=w, **options).sum())(w)
 
         compiled = jax.jit(gradient).lower(jnp.ones((16, 2), jnp.float32), wide).compile()
-        return compiled.memory_analysis().temp_size_in_bytes
+        found = compiled.memory_analysis()
+        assert found is not None
+        return found.temp_size_in_bytes
 
     graph = 200 * 16 * 512 * 4  # bytes of one hidden layer at all steps
     plain = bytes_of(adjoint=False)
@@ -151,8 +154,8 @@ def test_equinox_modules_are_right_hand_sides_and_arguments():
     eqx = pytest.importorskip("equinox")
     net = eqx.nn.MLP(2, 2, 8, 1, key=jax.random.key(0))
 
-    class Field(eqx.Module):
-        net: eqx.nn.MLP
+    class Field(eqx.Module):  # type: ignore[name-defined,misc]
+        net: Any
 
         def __call__(self, t, y):
             return self.net(y)
@@ -195,10 +198,11 @@ def test_flax_modules_train_in_a_jitted_step():
 
 
 @pytest.mark.slow
-def test_a_sharded_batch_is_the_unsharded_one():
+@pytest.mark.parametrize("axis", ["Auto", "Explicit"])
+def test_a_sharded_batch_is_the_unsharded_one(axis):
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
-    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType.Auto,))
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType[axis],))
     batch = jax.random.uniform(jax.random.key(0), (8, 3))
     weights = jax.random.normal(jax.random.key(1), (3, 3))
 
@@ -208,10 +212,17 @@ def test_a_sharded_batch_is_the_unsharded_one():
     def gradients(y0, w):
         return jax.value_and_grad(lambda w, y0: (fdeint(f, y0, TS, 0.7, args=w) ** 2).mean(), (0, 1))(w, y0)
 
-    spread = jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch")))
-    found = jax.jit(gradients)(spread, weights)
+    with jax.set_mesh(mesh):
+        found = jax.jit(gradients)(jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch"))), weights)
     for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(gradients)(batch, weights)), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "bdf2"])
+def test_nothing_is_promoted_unasked(scheme):
+    with jax.numpy_dtype_promotion("strict"):
+        assert np.isfinite(jax.jit(jax.grad(lambda alpha: loss(Y0, jnp.float32(1.3), alpha, scheme=scheme)))(0.7))
 
 
 # Times.
@@ -383,4 +394,34 @@ def test_a_multi_term_equation_says_what_it_needs():
     with pytest.raises(ValueError, match="needs 2 of them"):
         equation.state(jnp.zeros(2))
     with pytest.raises(ValueError, match=r"needs the shape of y, \(2,\)"):
-        equation(0.0, equation.state(jnp.zeros(2), jnp.zeros(2)))
+        equation(jnp.zeros(()), equation.state(jnp.zeros(2), jnp.zeros(2)))
+
+
+# Outside of jit.
+
+
+@pytest.mark.slow
+def test_a_call_that_computes_what_another_did_compiles_nothing():
+    made = programs._compiled.cache_info
+
+    def solved(rate, ts):
+        rates = jnp.full(2, rate)
+        return jax.value_and_grad(lambda y: fdeint(lambda t, y: jnp.tanh(-rates * y), y, ts, 0.6 + rate / 10).sum())(Y0)
+
+    solved(1.0, TS)
+    before = made().misses
+    found = solved(2.0, TS + 1)
+    assert made().misses == before
+    for one, other in zip(found, jax.jit(lambda: solved(2.0, TS + 1))(), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+def test_a_function_that_has_changed_since_is_seen_to_have():
+    factors = [-1.0]
+
+    def last():
+        return fdeint(lambda t, y: factors[0] * y, Y0, [0.0, 0.5, 1.0], 0.7, scheme="rectangle")[1]
+
+    first = last()
+    factors[0] = -2.0
+    assert jnp.allclose(Y0 - last(), 2 * (Y0 - first))

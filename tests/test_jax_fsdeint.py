@@ -4,6 +4,7 @@ import functools
 import json
 import math
 import pathlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ jnp = jax.numpy
 from jax.experimental import checkify  # noqa: E402
 
 from hpfracc_nn.fractional.namespace import NUMPY  # noqa: E402
-from hpfracc_nn.solvers import SDE, FractionalBrownian, Given, Window  # noqa: E402
+from hpfracc_nn.selection import BackendManager, Cost, Settings, kernels  # noqa: E402
+from hpfracc_nn.solvers import SDE, Brownian, FractionalBrownian, Given, Window  # noqa: E402
 from hpfracc_nn.solvers.jax import fsdeint  # noqa: E402
 from hpfracc_nn.solvers.noise.covariance import fgn_autocovariance  # noqa: E402
 
@@ -163,9 +165,10 @@ def test_the_adjoint_is_the_derivative_of_the_loop_in_either_mode(alpha, doubles
     adjoint = functools.partial(loss, alpha=alpha)
     plain = functools.partial(loss, alpha=alpha, adjoint=False)
     expected = jax.jit(jax.grad(adjoint, (0, 1)))(*given)
-    _, slope = jax.jit(lambda given, moved: jax.jvp(plain, given, moved))(given, along(given))
     products = jax.tree.map(lambda one, other: (one * other).sum(), expected, along(given))
-    assert float(slope) == pytest.approx(float(sum(jax.tree.leaves(products))), rel=1e-11)
+    for each in (adjoint, functools.partial(adjoint, checkpoint=True), plain):
+        _, slope = jax.jit(lambda given, moved: jax.jvp(each, given, moved))(given, along(given))  # noqa: B023
+        assert float(slope) == pytest.approx(float(sum(jax.tree.leaves(products))), rel=1e-11)
 
 
 @pytest.mark.slow
@@ -245,15 +248,60 @@ def test_a_map_over_keys_and_states_is_the_loop(alpha):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("axis", ["Auto", "Explicit"])
 @pytest.mark.parametrize("alpha", [1.0, 0.7])
-def test_a_batch_over_several_devices_is_that_of_one(alpha):
+def test_a_batch_over_several_devices_is_that_of_one(alpha, axis):
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
-    mesh = jax.sharding.Mesh(np.array(jax.devices()[:4]), ("batch",))
-    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    gradient = jax.jit(jax.value_and_grad(functools.partial(loss, alpha=alpha), (0, 1)))
-    alone, shared = gradient(parameters(), start()), gradient(parameters(), jax.device_put(start(), rows))
+    gradient = jax.value_and_grad(functools.partial(summed, alpha=alpha), (0, 1))
+    alone = jax.jit(gradient)(parameters(), start())
+    mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType[axis],))
+    with jax.set_mesh(mesh):
+        shared = jax.jit(gradient)(parameters(), jax.device_put(start(), jax.NamedSharding(mesh, jax.P("batch"))))
     assert_close(shared, alone, 1e-5)  # sums over the batch in another order, in single precision
+
+
+def summed(args, y0, **options):
+    return jnp.sum(jnp.sin(fsdeint(NETWORK, y0, TS, args=args, key=KEY, **options)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
+def test_a_solve_in_a_loop_that_is_taken_again_has_the_gradient_of_one_that_is_not(alpha):
+    def repeated(taken, y0):
+        keys = jax.random.split(KEY, 2)
+        return jax.lax.scan(taken, y0, keys)[0].sum()
+
+    def taken(y, key):
+        return fsdeint(NETWORK, y, TS, args=parameters(), key=key, alpha=alpha)[-1], None
+
+    expected = jax.jit(jax.grad(functools.partial(repeated, taken)))(start())
+    assert_close(jax.jit(jax.grad(functools.partial(repeated, jax.checkpoint(taken))))(start()), expected, 1e-5)
+
+
+@pytest.mark.slow
+def test_a_kernel_that_stands_in_for_another_has_its_own_weights(monkeypatch):
+    manager = BackendManager(Settings(mode="prior", wisdom="off"))
+    kernel = next(each for each in kernels("history", framework="jax") if each.algorithm == "recurrence")
+
+    def failing(*given):
+        raise RuntimeError("it fails")
+
+    def solve(**options):
+        return fsdeint(NETWORK, start(), [0.0, 1.2], args=parameters(), alpha=0.7, dt=0.006, key=KEY, **options)
+
+    monkeypatch.setattr(type(kernel), "__setattr__", object.__setattr__)
+    monkeypatch.setattr(kernel, "cost", lambda workload: Cost({}, 0.0, 0))  # so that it is the first
+    monkeypatch.setattr(kernel, "run", failing)
+    np.testing.assert_allclose(solve(manager=manager), solve(history="full"), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_nothing_is_promoted_unasked():
+    with jax.numpy_dtype_promotion("strict"):
+        for options in ({}, {"alpha": 0.7}, {"scheme": "srk", "noise": Brownian()}):
+            assert np.isfinite(fsdeint(NETWORK, start(), TS, args=parameters(), key=KEY, **options)).all()
+        assert np.isfinite(jax.jit(jax.grad(lambda alpha: summed(parameters(), start(), alpha=alpha)))(0.7))
 
 
 @pytest.mark.slow
@@ -283,8 +331,8 @@ def test_states_may_be_pytrees_and_what_is_closed_over_has_gradients():
 def test_an_equinox_module_is_an_equation():
     eqx = pytest.importorskip("equinox")
 
-    class Equation(eqx.Module):
-        net: eqx.nn.MLP
+    class Equation(eqx.Module):  # type: ignore[name-defined,misc]
+        net: Any
         noise_type: str = eqx.field(static=True, default="diagonal")
 
         def drift(self, t, y):

@@ -70,6 +70,13 @@ def test_shape_and_dtype_are_those_asked_for(dtype):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("noise", [FractionalBrownian(0.3), RiemannLiouvilleBrownian(0.3), AlphaStable(1.6)])
+def test_nothing_is_promoted_unasked(noise):
+    with jax.numpy_dtype_promotion("strict"):
+        assert jnp.isfinite(increments(noise, 4, (2,), dt=0.1, key=KEY)).all()
+
+
+@pytest.mark.slow
 def test_paths_are_running_sums():
     steps, found = (draw(Brownian(), 5, (2,), dt=0.1, key=KEY) for draw in (increments, paths))
     np.testing.assert_allclose(found[1:], np.cumsum(steps, 0), rtol=1e-6)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-Coefficient = Callable[[Any, Any], Any]
+Coefficient = Callable[..., Any]  # of t and y, and in JAX of `args` too where there are some
 
 
 class StochasticEquation(Protocol):

@@ -84,7 +84,6 @@ def case(
         lambda given: solved_by_jax(noise_type, given, adjoint=adjoint, **options),
         # Steps in single precision: a gradient adds some hundred terms that cancel in part.
         tolerance={"float64": 1e-12, "float32": 1e-5},
-        forward_mode=not adjoint,
         slow=name != "euler, ito, diagonal",
     )
 

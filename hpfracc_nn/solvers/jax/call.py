@@ -19,6 +19,7 @@ from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, or
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.planning import workload_of
+from hpfracc_nn.solvers.jax.programs import compiled, facts_of, is_staged
 from hpfracc_nn.solvers.jax.right_side import traced
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
@@ -110,15 +111,17 @@ class Call:
         progress: Progress | None,
     ) -> tuple[Inputs, Solution]:
         """Return what a solve with a kernel's history is given, and what it finds."""
-        times, scheme = self.times, self.method.scheme
-        weights = sums.weights(self.orders, times.dt, nodes if kernel.algorithm == "recurrence" else None)
-        is_fixed = isinstance(weights.own, np.ndarray)
+        times, scheme, history = self.times, self.method.scheme, self.method.history
+        nodes = nodes if kernel.algorithm == "recurrence" else None
+        weights = sums.weights(self.orders, times.dt, nodes)
+        is_program = not is_staged() and progress is None
+        is_fixed = isinstance(weights.own, np.ndarray) and not is_program
         solve = Solve(
             self.layout,
-            self.right_side,
+            self.right_side.bare,
             step_of(scheme),
             scheme.is_implicit,
-            lambda weights: kernel.run(weights, nodes, self.method.history),
+            lambda weights: kernel.run(weights, nodes, history),
             weights if is_fixed else None,
             times.grid.n_steps,
             checkpoint,
@@ -126,7 +129,11 @@ class Call:
         )
         moving = None if is_fixed else weights
         inputs = Inputs(moving, self.z0, self.dz0, self.right_side.given, times.at, times.elapsed)
-        return inputs, solve.recorded(inputs) if adjoint else solve.plain(inputs)
+        run = solve.recorded if adjoint else solve.plain
+        if is_program:
+            what = facts_of(self.right_side.jaxpr), self.layout, scheme, history, times.grid
+            run = compiled((OWNER, *what, kernel.name, kernel.run, nodes, adjoint, checkpoint), run)
+        return inputs, run(inputs)
 
     def _slope(self, dy0: State) -> Array:
         """Return the derivative at the start, 0 for the orders that have no such condition."""

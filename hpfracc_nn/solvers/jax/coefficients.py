@@ -6,7 +6,7 @@ arguments, so that derivatives by them are seen wherever they come from.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -19,6 +19,8 @@ from jax.extend.core import Var
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.jax.arguments import State, is_traced
 from hpfracc_nn.solvers.jax.layout import Layout
+from hpfracc_nn.solvers.jax.programs import facts_of
+from hpfracc_nn.solvers.jax.right_side import RightSide, right_side_of
 from hpfracc_nn.solvers.stochastic import (
     NEARBY,
     OWNER,
@@ -38,9 +40,11 @@ class Coefficients:
     Attributes:
         noise_type: Of the equation.
         dt: The step.
-        times: Of all steps, [n + 1]; NumPy's, as the derivative of a solve reads them after its trace has ended.
+        times: Of all steps, [n + 1]; NumPy's, so that no derivative closes over what is traced.
         is_elementwise: Whether g has a state's shape.
-        given: What f and g read besides t and y: the floating arrays, which may have gradients.
+        given: What f and g read besides t and y.
+        f: The drift.
+        g: The diffusion.
     """
 
     noise_type: str
@@ -48,8 +52,8 @@ class Coefficients:
     times: np.ndarray
     is_elementwise: bool
     given: tuple[Array, ...]
-    _drift: Traced = field(repr=False)
-    _diffusion: Traced = field(repr=False)
+    f: RightSide = field(repr=False)
+    g: RightSide = field(repr=False)
     _shift: float = 0.0
 
     @property
@@ -59,11 +63,11 @@ class Coefficients:
 
     def drift(self, n: Any, y: Array) -> Array:
         """Return f at step n."""
-        return self._drift.at(self._time(n), y, self.given[: self._drift.count])
+        return self.f.field(self.given[: self.f.count])(self._time(n), y)
 
     def diffusion(self, n: Any, y: Array) -> Array:
         """Return g at step n."""
-        return self._diffusion.at(self._time(n), y, self.given[self._drift.count :])
+        return self.g.field(self.given[self.f.count :])(self._time(n), y)
 
     def _time(self, n: Any) -> Array:
         t = jnp.asarray(self.times)[n]
@@ -90,38 +94,22 @@ class Coefficients:
         """Return those that read other values."""
         return replace(self, given=given)
 
-
-@dataclass(frozen=True, eq=False)
-class Traced:
-    """A function of t and y.
-
-    Attributes:
-        jaxpr: What it computes.
-        places: Which of the arrays that it reads are floating.
-        others: The others, in their places; None where floating ones are.
-    """
-
-    jaxpr: Any
-    places: tuple[int, ...]
-    others: tuple[Any, ...]
+    @property
+    def bare(self) -> Coefficients:
+        """The same without what f and g read."""
+        return replace(self, given=(), f=self.f.bare, g=self.g.bare)
 
     @property
-    def count(self) -> int:
-        """How many floating arrays it reads."""
-        return len(self.places)
+    def facts(self) -> Hashable:
+        """What they compute, to be compared."""
+        times = (self.times.dtype, self.times.tobytes())
+        return self.noise_type, self.dt, times, self.is_elementwise, facts_of(self.f.jaxpr), facts_of(self.g.jaxpr)
 
-    def at(self, t: Array, y: Array, given: Sequence[Array]) -> Array:
-        """Return what it computes."""
-        read = list(self.others)
-        for place, values in zip(self.places, given, strict=True):
-            read[place] = values
-        return jax.core.eval_jaxpr(self.jaxpr, read, t, y)[0]  # type: ignore[no-any-return]
-
-    def moves_with_state(self, t: Array, y: Array, given: Sequence[Array]) -> bool:
-        """Whether its derivative in y is computed from anything, whatever comes out."""
+    def moves_with_state(self, y: Array) -> bool:
+        """Whether the derivative of g in y is computed from anything, whatever comes out."""
 
         def slope(moved: Array) -> Array:
-            return jax.jvp(lambda z: self.at(t, z, given), (y,), (moved,))[1]  # type: ignore[no-any-return]
+            return jax.jvp(lambda z: self.diffusion(0, z), (y,), (moved,))[1]  # type: ignore[no-any-return]
 
         jaxpr = jax.make_jaxpr(slope)(y).jaxpr
         reached = set(jaxpr.invars)
@@ -153,12 +141,10 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray) -> C
         return value
 
     diffusion = _traced(sde.diffusion, args, layout, checked)
-    shape = state_shape(layout)
-    read = (*(drift[1]), *(diffusion[1]))
     dt = float(times[-1] - times[0]) / (times.size - 1)
-    is_elementwise = len(shapes[0]) == len(shape)
-    along = np.asarray(times, layout.dtype)
-    return Coefficients(sde.noise_type, dt, along, is_elementwise, read, drift[0], diffusion[0])
+    is_elementwise = len(shapes[0]) == len(state_shape(layout))
+    along, given = times.astype(layout.dtype), (*drift.given, *diffusion.given)
+    return Coefficients(sde.noise_type, dt, along, is_elementwise, given, drift, diffusion)
 
 
 def state_shape(layout: Layout) -> tuple[int, ...]:
@@ -195,18 +181,12 @@ def from_orders(layout: Layout, rows: Array) -> Array:
     return layout.parted(rows) if layout.is_array else rows[0]
 
 
-def _traced(
-    function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]
-) -> tuple[Traced, tuple[Array, ...]]:
+def _traced(function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]) -> RightSide:
     def flat(t: Array, z: Array) -> Array:
         y = parted(layout, z)
         return checked(function(t, y) if args is None else function(t, y, args))
 
-    t, z = jax.ShapeDtypeStruct((), layout.dtype), jax.ShapeDtypeStruct(state_shape(layout), layout.dtype)
-    closed = jax.make_jaxpr(flat)(t, z)
-    places = tuple(i for i, each in enumerate(closed.consts) if jnp.issubdtype(jnp.result_type(each), jnp.inexact))
-    others = tuple(None if i in places else each for i, each in enumerate(closed.consts))
-    return Traced(closed.jaxpr, places, others), tuple(closed.consts[i] for i in places)
+    return right_side_of(flat, layout.dtype, state_shape(layout))
 
 
 def _checked_drift(found: Any, layout: Layout) -> Array:
@@ -261,8 +241,7 @@ def check_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool)
         ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
     """
     c = coefficients
-    own = c.given[c._drift.count :]
-    if c.noise_type == "additive" and c._diffusion.moves_with_state(c.times[0], z0, own):
+    if c.noise_type == "additive" and c.moves_with_state(z0):
         raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
         return

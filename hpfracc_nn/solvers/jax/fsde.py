@@ -24,7 +24,7 @@ def fsdeint(
     ts: Array | Sequence[float] | np.ndarray,
     *,
     args: Any = None,
-    alpha: float | Array = 1.0,
+    alpha: float | np.ndarray | Array = 1.0,
     noise: Noise | Array | Any = Brownian(),  # noqa: B008  a frozen value
     scheme: str | StochasticScheme = "euler",
     weights: str | VolterraWeights = "hybrid",
@@ -43,9 +43,9 @@ def fsdeint(
         X(t) = x0 + integral from ts[0] to t of (t - s)**(alpha - 1) / Gamma(alpha) [f ds + g dW],
 
     which at alpha = 1 is the same. What goes together is a table, `hpfracc_nn.solvers.rules`, and strong orders are in
-    it. A pure function of its arguments and of all that drift and diffusion read, to be called inside of `jax.jit`:
-    outside each call compiles its loop anew. Gradients are taken in y0, args, arrays that drift and diffusion close
-    over, alpha, and the noise's own parameters.
+    it. A pure function of its arguments and of all that drift and diffusion read, best called inside of `jax.jit`:
+    outside, a solve is compiled where it computes something new. Derivatives of any order, in either mode, are taken in
+    y0, args, arrays that drift and diffusion close over, alpha, and the noise's own parameters.
 
     Args:
         sde: Has drift(t, y), of y's shape, diffusion(t, y), and noise_type: "additive", "diagonal", "scalar" or
@@ -64,8 +64,8 @@ def fsdeint(
         interpretation: Of the integral where the diffusion depends on the state, "ito" or "stratonovich"; against
             noise that is smoother or rougher than Brownian motion the latter is the integral along each path.
         history: Below alpha = 1, how the past is kept; as in `fdeint`.
-        adjoint: Whether gradients come from the exact adjoint of the scheme, which saves states alone; else every
-            operation is differentiated, as forward mode at alpha = 1 needs.
+        adjoint: Whether derivatives are those of the scheme as a whole, which save states alone; else every operation
+            is differentiated.
         checkpoint: Whether a backward pass saves less and takes steps again: at alpha = 1 the adjoint keeps one state
             of each block of sqrt(n_steps); below, with adjoint=False, blocks are computed anew.
         key: Where the noise is drawn; not needed where it is given.

@@ -21,7 +21,7 @@ def fdeint(
     f: Callable[..., State],
     y0: State,
     ts: Array | np.ndarray | Sequence[float],
-    alpha: float | Array,
+    alpha: float | np.ndarray | Array,
     *,
     args: Any = None,
     scheme: str | Scheme = "predictor_corrector",
@@ -37,8 +37,8 @@ def fdeint(
     """Return the solution of D^alpha y = f(t, y), Caputo's derivative from ts[0] on, at the times `ts`.
 
     A pure function: `jit`, `grad`, `jvp`, `vmap`, `jacfwd`, `hessian` and sharding follow it, in y0, dy0, alpha, args
-    and whatever else f reads. Call it inside of `jax.jit`: outside, every call traces and compiles anew. The program is
-    as long for 2000 steps as for 100.
+    and whatever else f reads. Call it best inside of `jax.jit`: outside, f is traced at every call, and the solve is
+    compiled where it computes something new. The program is as long for 2000 steps as for 100.
 
     Costs n_steps evaluations of f (twice that for predictor_corrector, some more where a step solves an equation) and
     the history's sum over the past. Where derivatives are wanted, states are saved and f is linearised at each step.

@@ -1,14 +1,15 @@
-"""Equations without memory, alpha = 1: a loop over steps, and its exact adjoint, which takes the steps again backwards.
+"""Equations without memory, alpha = 1: a loop over steps, its derivative, and with it the exact adjoint of the scheme.
 
-Forward, the states of all steps are kept, or of each so many steps one; backwards each step is taken once more with its
-derivative. So the gradient is that of the numbers that were computed, and parameters' gradients add up as they come.
+The derivative of a solve is a loop itself, linear, along the states that were found, as in `solving.py`: JAX transposes
+it for reverse mode. Of all steps, or of each so many one, is kept what it begins with; each is linearised anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -17,10 +18,38 @@ from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.solvers.jax.past import zeros
+from hpfracc_nn.solvers.jax.solving import arrays
 
 Carry = tuple[Array, ...]  # what a step takes from the one before, the state first
 Given = tuple[Array, ...]
 Advance = Callable[[Given, Carry, Array, Array], Carry]  # (given, carry, n, noise of step n) -> carry
+
+
+class Inputs(NamedTuple):
+    """All that a solve depends on.
+
+    Attributes:
+        given: What drift and diffusion read besides t and y.
+        carry: What the first step takes.
+        noise: Of all steps, [n_steps, ...].
+    """
+
+    given: Given
+    carry: Carry
+    noise: Array
+
+
+class Found(NamedTuple):
+    """What the loop finds.
+
+    Attributes:
+        states: At the outputs, [outputs, ...].
+        begins: By groups of blocks, what each block begins with, [blocks, ...].
+    """
+
+    states: Array
+    begins: tuple[Carry, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,7 +60,7 @@ class Loop:
         advance: Takes a step.
         n_steps: How many.
         outputs: The steps whose states are wanted, increasing, from 0 on.
-        kept: Every so many steps one state is kept for the adjoint.
+        kept: Every so many steps one state is kept for the derivative.
     """
 
     advance: Advance
@@ -39,35 +68,32 @@ class Loop:
     outputs: np.ndarray
     kept: int = 1
 
-    def plain(self, given: Given, carry: Carry, noise: Array) -> Array:
-        """Return the states at the outputs, for every kind of derivative; what is inside of all steps is kept."""
+    def plain(self, inputs: Inputs) -> Array:
+        """Return the states at the outputs, by operations that are differentiated one by one."""
 
-        def taken(carry: Carry, x: tuple[Array, Array]) -> tuple[Carry, Array]:
-            after = self.advance(given, carry, *x)
+        def taken(carry: Carry, x: Any) -> tuple[Carry, Array]:
+            after = self.advance(inputs.given, carry, *x)
             return after, after[0]
 
-        _, states = lax.scan(taken, carry, (jnp.arange(self.n_steps), noise))
-        return jnp.concatenate([carry[0][None], states])[self.outputs]
+        _, states = lax.scan(taken, inputs.carry, (np.arange(self.n_steps), inputs.noise))
+        return jnp.concatenate([inputs.carry[0][None], states])[self.outputs]
 
-    def adjoint(self, given: Given, carry: Carry, noise: Array) -> Array:
-        """Return the same, with the exact adjoint for gradients."""
+    def recorded(self, inputs: Inputs) -> Array:
+        """Return the same with the derivative of the scheme itself; what blocks begin with is kept only for it."""
+        whole = jax.custom_jvp(self._found)
+        states = jax.custom_jvp(lambda inputs: self._found(inputs).states)
 
-        @jax.custom_vjp
-        def solved(given: Given, carry: Carry, noise: Array) -> Array:
-            return self._states(given, carry, noise)[0]
+        def rule(primals: tuple[Inputs], tangents: tuple[Inputs]) -> tuple[Found, Found]:
+            found = whole(*primals)
+            return found, self._tangent(primals[0], tangents[0], found, True)
 
-        def forward(given: Any, carry: Any, noise: Any) -> tuple[Array, Any]:
-            is_moved = noise.perturbed
-            values = jax.tree.map(lambda each: each.value, (given, carry, noise), is_leaf=_is_primal)
-            states, carries = self._states(*values)
-            return states, (values[0], carries, values[2], jnp.zeros(()) if is_moved else None)
+        def rule_of_states(primals: tuple[Inputs], tangents: tuple[Inputs]) -> tuple[Array, Array]:
+            found = whole(*primals)
+            return found.states, self._tangent(primals[0], tangents[0], found, False).states
 
-        def backward(residuals: Any, cotangents: Array | SymbolicZero) -> tuple[Given, Carry, Array | None]:
-            given, carries, noise, moved = residuals
-            return self._pulled(given, carries, noise, cotangents, moved is not None)
-
-        solved.defvjp(forward, backward, symbolic_zeros=True)
-        return solved(given, carry, noise)  # type: ignore[no-any-return]
+        whole.defjvp(rule, symbolic_zeros=True)
+        states.defjvp(rule_of_states, symbolic_zeros=True)
+        return states(inputs)  # type: ignore[no-any-return]
 
     def _groups(self) -> Iterator[tuple[int, int, int]]:
         """Yield what blocks of equal length there are: the first step, how many blocks, and their length."""
@@ -77,84 +103,97 @@ class Loop:
         if rest:
             yield blocks * self.kept, 1, rest
 
-    def _steps(self, noise: Array, first: int, blocks: int, length: int) -> tuple[Array, Array]:
-        """Return the numbers and the noise of a group's steps, by blocks."""
+    def _steps(self, noise: Array, first: int, blocks: int, length: int) -> tuple[np.ndarray, Array, np.ndarray]:
+        """Return the numbers of a group's steps, their noise, and which of the outputs they lead to, by blocks.
+
+        One more output than there are is where the states go that are none.
+        """
         last = first + blocks * length
+        places = np.full(self.n_steps + 1, self.outputs.size)
+        places[self.outputs] = np.arange(self.outputs.size)
         rows = noise[first:last].reshape(blocks, length, *noise.shape[1:])
-        return jnp.arange(first, last).reshape(blocks, length), rows
+        return (
+            np.arange(first, last).reshape(blocks, length),
+            rows,
+            places[first + 1 : last + 1].reshape(blocks, length),
+        )
 
-    @property
-    def _slots(self) -> np.ndarray:
-        """Which of the outputs each step is; one more than there are for those that are none."""
-        found = np.full(self.n_steps + 1, self.outputs.size)
-        found[self.outputs] = np.arange(self.outputs.size)
-        return found
+    def _begun(self, state: Array) -> Array:
+        """Return room for the states at the outputs, and for one that is none; the first is there."""
+        room = zeros(state, self.outputs.size + 1)
+        return _put(room, state, 0) if self.outputs[0] == 0 else room
 
-    def _states(self, given: Given, carry: Carry, noise: Array) -> tuple[Array, list[Carry]]:
-        """Return the states at the outputs, and of each group what its blocks begin with."""
-        slots = jnp.asarray(self._slots)
-        found = jnp.zeros((self.outputs.size + 1, *carry[0].shape), carry[0].dtype)
-        found = found.at[slots[0]].set(carry[0])
+    def _found(self, inputs: Inputs) -> Found:
+        def step(begun: tuple[Carry, Array], x: Any) -> tuple[tuple[Carry, Array], None]:
+            (carry, states), (n, row, place) = begun, x
+            carry = self.advance(inputs.given, carry, n, row)
+            return (carry, _put(states, carry[0], place)), None
 
-        def taken(given_carry: tuple[Carry, Array], x: tuple[Array, Array]) -> tuple[tuple[Carry, Array], None]:
-            carry, found = given_carry
-            n, row = x
-            carry = self.advance(given, carry, n, row)
-            return (carry, found.at[slots[n + 1]].set(carry[0])), None
+        def block(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Carry]:
+            return lax.scan(step, begun, xs)[0], begun[0]
 
-        def block(begun: tuple[Carry, Array], xs: tuple[Array, Array]) -> tuple[tuple[Carry, Array], Carry]:
-            return lax.scan(taken, begun, xs)[0], begun[0]
+        def single(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Carry]:
+            return step(begun, _only(xs))[0], begun[0]
 
-        def single(begun: tuple[Carry, Array], xs: tuple[Array, Array]) -> tuple[tuple[Carry, Array], Carry]:
-            return taken(begun, jax.tree.map(lambda each: each[0], xs))[0], begun[0]
-
-        carries = []
+        begun, begins = (inputs.carry, self._begun(inputs.carry[0])), []
         for group in self._groups():
-            (carry, found), begins = lax.scan(
-                block if group[2] > 1 else single, (carry, found), self._steps(noise, *group)
-            )
-            carries.append(begins)
-        return found[:-1], carries
+            begun, kept = lax.scan(block if group[2] > 1 else single, begun, self._steps(inputs.noise, *group))
+            begins.append(kept)
+        return Found(begun[1][:-1], tuple(begins))
 
-    def _pulled(
-        self, given: Given, carries: list[Carry], noise: Array, cotangents: Array | SymbolicZero, moves_noise: bool
-    ) -> tuple[Given, Carry, Array | None]:
-        """Return the gradients of what is given, of the first carry, and of the noise, or None."""
-        slots, state = jnp.asarray(self._slots), carries[0][0][0]
-        if isinstance(cotangents, SymbolicZero):
-            cotangents = jnp.zeros((self.outputs.size, *state.shape), state.dtype)
-        wanted = jnp.concatenate([cotangents, jnp.zeros_like(state)[None]])
+    def _tangent(self, inputs: Inputs, moved: Inputs, found: Found, is_whole: bool) -> Found:
+        """Return the derivative of what was found along that of the inputs; of the states alone unless all is asked."""
+        which = [k for k, each in enumerate(moved.given) if not isinstance(each, SymbolicZero)]
+        parts, slopes = [inputs.given[k] for k in which], [moved.given[k] for k in which]
+        moves_noise = not isinstance(moved.noise, SymbolicZero)
 
-        def pulled(moved: tuple[Carry, Given], x: tuple[Array, Array, Carry]) -> tuple[tuple[Carry, Given], Any]:
-            (y, *others), total = moved
-            n, row, carry = x
-            after = (y + wanted[slots[n + 1]], *others)
+        @partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing is merged
+        def linear(parts: Any, slopes: Any, carry: Carry, dcarry: Carry, n: Array, row: Array, drow: Any) -> Any:
+            def taken(parts: list[Array], carry: Carry, row: Array) -> Carry:
+                read = list(inputs.given)
+                for k, each in zip(which, parts, strict=True):
+                    read[k] = each
+                return self.advance(tuple(read), carry, n, row)
+
             if moves_noise:
-                _, pull = jax.vjp(lambda *each: self.advance(each[0], each[1], n, each[2]), given, carry, row)
-                own, before, along = pull(after)
-            else:
-                _, pull = jax.vjp(lambda *each: self.advance(each[0], each[1], n, row), given, carry)
-                (own, before), along = pull(after), None
-            return (before, jax.tree.map(jnp.add, total, own)), along
+                return jax.jvp(taken, (parts, carry, row), (slopes, dcarry, drow))
+            return jax.jvp(lambda parts, carry: taken(parts, carry, row), (parts, carry), (slopes, dcarry))
 
-        def block(moved: tuple[Carry, Given], xs: tuple[Array, Array, Carry]) -> tuple[tuple[Carry, Given], Any]:
-            steps, rows, begin = xs
-            _, retaken = lax.scan(lambda carry, x: (self.advance(given, carry, *x), carry), begin, (steps, rows))
-            return lax.scan(pulled, moved, (steps, rows, retaken), reverse=True)
+        def single(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Any]:
+            dcarry, dstates = begun
+            n, row, place, drow = _only(xs[:-1])
+            carry = xs[-1]
+            _, after = linear(parts, slopes, carry, dcarry, n, row, drow)
+            return (after, _put(dstates, after[0], place)), dcarry if is_whole else None
 
-        moved = jax.tree.map(jnp.zeros_like, (jax.tree.map(lambda each: each[0], carries[0]), given))
-        along: list[Any] = []
-        for group, begins in reversed(list(zip(self._groups(), carries, strict=True))):
-            steps, rows = self._steps(noise, *group)
-            if group[2] > 1:
-                moved, found = lax.scan(block, moved, (steps, rows, begins), reverse=True)
-            else:
-                moved, found = lax.scan(pulled, moved, (steps[:, 0], rows[:, 0], begins), reverse=True)
-            if moves_noise:
-                along.insert(0, found.reshape(-1, *noise.shape[1:]))
-        (y, *others), own = moved
-        return own, (y + wanted[slots[0]], *others), jnp.concatenate(along) if moves_noise else None
+        @partial(jax.checkpoint, prevent_cse=False)
+        def retaken(parts: Any, slopes: Any, begun: tuple[Carry, Array], xs: Any) -> tuple[Carry, Array]:
+            def step(given: Any, x: Any) -> Any:
+                (carry, dcarry, dstates), (n, row, place, drow) = given, x
+                carry, after = linear(parts, slopes, carry, dcarry, n, row, drow)
+                return (carry, after, _put(dstates, after[0], place)), None
+
+            *steps, begin = xs
+            return lax.scan(step, (begin, *begun), tuple(steps))[0][1:]  # type: ignore[no-any-return]
+
+        def block(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Any]:
+            return retaken(parts, slopes, begun, xs), begun[0] if is_whole else None
+
+        dcarry = tuple(map(arrays, moved.carry, inputs.carry))
+        begun, begins = (dcarry, self._begun(dcarry[0])), []
+        for group, kept in zip(self._groups(), found.begins, strict=True):
+            n, rows, places = self._steps(inputs.noise, *group)
+            drows = self._steps(moved.noise, *group)[1] if moves_noise else None
+            xs = (n, rows, places, drows, kept)
+            begun, dkept = lax.scan(block if group[2] > 1 else single, begun, xs)
+            begins.append(dkept)
+        return Found(begun[1][:-1], tuple(begins))
 
 
-def _is_primal(x: Any) -> bool:
-    return hasattr(x, "perturbed")
+def _put(states: Array, state: Array, place: Any) -> Array:
+    return lax.dynamic_update_index_in_dim(states, state, place, 0)
+
+
+def _only(xs: Any) -> Any:
+    """Return what a block of one step has of it."""
+    return jax.tree.map(lambda each: each[0], xs)

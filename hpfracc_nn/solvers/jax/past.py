@@ -89,8 +89,8 @@ class Recent:
                 states = fade.decay.reshape(-1, *(1,) * like.ndim) * states + leaving
             return (carry, joined[block:], states), (values, outs)
 
-        recent = _nothing(like, kept)
-        states = None if fade is None else _nothing(like, fade.decay.size)
+        recent = zeros(like, kept)
+        states = None if fade is None else zeros(like, fade.decay.size)
         begin: Any = (carry, recent, states)
         (carry, *_), found = lax.scan(taken, begin, _split(_lengthened(xs, count, total), block))
         return carry, *_rejoined(found, count)
@@ -154,12 +154,12 @@ class Squares:
                 arrived = lax.cond(is_first, squares[level - 1], lambda values: jnp.zeros_like(past), values)
                 return (carry, arrived), (values, outs)
 
-            nothing = _nothing(like, half, sets)
+            nothing = zeros(like, half, sets)
             past, xs = _split((past, xs), half)
             (carry, _), found = lax.scan(taken, (carry, nothing), (np.array([True, False]), past, xs))
             return carry, _rejoined(found, 2 * half)
 
-        nothing = _nothing(like, total, sets)
+        nothing = zeros(like, total, sets)
         carry, found = segment(levels, carry, nothing, _lengthened(xs, count, total))
         return carry, *jax.tree.map(lambda each: each[:count], found)
 
@@ -191,7 +191,7 @@ class Rows:
             carry, (found, outs) = _block(advance, carry, past, near, xs, is_remade)
             return (carry, lax.dynamic_update_slice_in_dim(values, found, first, 0)), (found, outs)
 
-        values = _nothing(like, total)
+        values = zeros(like, total)
         split = _split(_lengthened(xs, count, total), block)
         (carry, _), found = lax.scan(taken, (carry, values), (np.arange(blocks) * block, rows, split))
         return carry, *_rejoined(found, count)
@@ -220,7 +220,7 @@ def _block(
             return (carry, lax.dynamic_update_index_in_dim(values, value, i, 0)), (value, out)
 
         block = past.shape[0]
-        nothing = _nothing(past[0, 0], block)
+        nothing = zeros(past[0, 0], block)
         (carry, _), found = lax.scan(taken, (carry, nothing), (np.arange(block), past, near, xs))
         return carry, found
 
@@ -238,7 +238,7 @@ def _adding(advance: Advance) -> Advance:
     return added
 
 
-def _nothing(like: Array, *shape: int) -> Array:
+def zeros(like: Array, *shape: int) -> Array:
     """Return zeros [*shape, *like.shape], laid over devices as `like` is."""
     return jnp.broadcast_to(jnp.zeros_like(like), (*shape, *like.shape))
 

@@ -7,7 +7,7 @@ arguments, so that derivatives by them are seen wherever they come from.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -33,6 +33,16 @@ class RightSide:
 
     jaxpr: Any
     given: tuple[Array, ...]
+
+    @property
+    def count(self) -> int:
+        """How many arrays it reads besides t and z."""
+        return len(self.jaxpr.constvars)
+
+    @property
+    def bare(self) -> RightSide:
+        """The same without what it reads."""
+        return replace(self, given=())
 
     def field(self, given: Sequence[Array]) -> Field:
         """Return f with other values of what it reads."""
@@ -96,8 +106,12 @@ def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout) -> Ri
         found = f(t, y) if args is None else f(t, y, args)
         return layout.joined(_checked(owner, found, layout))
 
-    t, z = jax.ShapeDtypeStruct((), layout.dtype), jax.ShapeDtypeStruct(layout.shape, layout.dtype)
-    closed = jax.make_jaxpr(flat)(t, z)
+    return right_side_of(flat, layout.dtype, layout.shape)
+
+
+def right_side_of(function: Field, dtype: Any, shape: tuple[int, ...]) -> RightSide:
+    """Return a function of t and of states of a shape, traced."""
+    closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype))
     return RightSide(closed.jaxpr, tuple(closed.consts))
 
 

@@ -149,7 +149,8 @@ class Solve:
             _, slope = moving.at(x["t_inner"], given, slopes)(x["y_inner"], dy)
             return slope, dy, dguesses
 
-        dz0, slope = arrays(moved.z0), None if moved.dz0 is None else arrays(moved.dz0)
+        dz0 = arrays(moved.z0, inputs.z0)
+        slope = None if inputs.dz0 is None else arrays(moved.dz0, inputs.dz0)
 
         def advance(_: None, past: Array, x: dict[str, Array], counts: Any) -> tuple[None, Array, Any]:
             dm = past + _base(dz0, slope, x["elapsed"])
@@ -239,12 +240,9 @@ def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:
     return z0 if dz0 is None else z0 + elapsed * dz0
 
 
-def arrays(moved: Any) -> Array:
-    """Return a derivative, an array of zeros where there is none."""
-    if isinstance(moved, SymbolicZero):
-        shaped: Any = moved.aval
-        return jnp.zeros(shaped.shape, shaped.dtype)
-    return moved  # type: ignore[no-any-return]
+def arrays(moved: Any, like: Array) -> Array:
+    """Return a derivative, where there is none zeros like what does not move, laid over devices as it is."""
+    return jnp.zeros_like(like) if isinstance(moved, SymbolicZero) else moved
 
 
 def _implicit(step: Step, right_side: RightSide) -> Stepping:
@@ -259,7 +257,7 @@ def _implicit(step: Step, right_side: RightSide) -> Stepping:
         dread, _, dm, dw, _ = tangents
         found = forward(read, t, m, w, before)
         f = right_side.moving(read, dread).at(t)
-        dy, dguesses = step.tangent(f, arrays(dm), w, arrays(dw), found.y, found.guesses)
+        dy, dguesses = step.tangent(f, arrays(dm, m), w, arrays(dw, w), found.y, found.guesses)
         none: Any = np.zeros((), jax.dtypes.float0)
         return found, Made(dy, dguesses, none)
 

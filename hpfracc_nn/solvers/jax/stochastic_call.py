@@ -25,8 +25,10 @@ from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
 from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
+from hpfracc_nn.solvers.jax.one_step import Inputs as OneStepInputs
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.planning import workload_of
+from hpfracc_nn.solvers.jax.programs import compiled, is_staged
 from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
 from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
@@ -116,18 +118,27 @@ class StochasticCall:
         return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
 
     def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
-        c = self.coefficients
+        c, bare, scheme, interpretation = (
+            self.coefficients,
+            self.coefficients.bare,
+            method.scheme,
+            method.interpretation,
+        )
 
         def advance(given: Given, carry: Carry, n: Array, row: Array) -> Carry:
-            return one_step_of(method.scheme, c.reading(given), method.interpretation).step(n, carry, row)
+            return one_step_of(scheme, bare.reading(given), interpretation).step(n, carry, row)
 
-        first = one_step_of(method.scheme, c, method.interpretation).start(self.z0)
+        first = one_step_of(scheme, c, interpretation).start(self.z0)
         kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
         loop = Loop(advance, self.n_steps, self.outputs, kept)
-        return (loop.adjoint if adjoint else loop.plain)(c.given, first, noise)
+        run = loop.recorded if adjoint else loop.plain
+        if not is_staged():
+            what = scheme, interpretation, tuple(self.outputs.tolist()), adjoint, kept
+            run = compiled((OWNER, c.facts, self.layout, *what), run)
+        return run(OneStepInputs(c.given, first, noise))
 
     def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
-        orders, layout, dt = self.orders, self.layout, self.coefficients.dt
+        orders, layout = self.orders, self.layout
         # Of a scheme, equal steps ask for the weights alone.
         sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
         nodes = sums.nodes(orders)
@@ -135,15 +146,14 @@ class StochasticCall:
         site = manager.shared_site(method.history.op, "jax", OWNER)
         key = sums, layout.shape, nodes is None, orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))
-        weights = sums.weights(orders, dt, nodes if plan.algorithm == "recurrence" else None)
-        states = carried_out(_TRACED, site, plan, self, method, weights, nodes, noise, adjoint, checkpoint)
+        states = carried_out(_TRACED, site, plan, self, method, sums, nodes, noise, adjoint, checkpoint)
         return states[self.outputs]  # type: ignore[no-any-return]
 
     def computed(
         self,
         kernel: Kernel,
         method: StochasticMethod,
-        weights: Weights,
+        sums: Sum,
         nodes: Nodes | None,
         noise: Array,
         adjoint: bool,
@@ -151,16 +161,23 @@ class StochasticCall:
     ) -> Array:
         """Return the states of all steps, the past added up by a kernel."""
         c, kind = self.coefficients, method.weights
-        is_fixed = isinstance(weights.own, np.ndarray)
+        nodes = nodes if kernel.algorithm == "recurrence" else None
+        weights = sums.weights(self.orders, c.dt, nodes)
+        is_program, history = not is_staged(), method.history
+        is_fixed = isinstance(weights.own, np.ndarray) and not is_program
 
         def past(weights: Weights) -> Past:
-            return kernel.run(weights, nodes, method.history)  # type: ignore[no-any-return]
+            return kernel.run(weights, nodes, history)  # type: ignore[no-any-return]
 
         fixed = weights if is_fixed else None
-        solve = VolterraSolve(self.layout, c, kind, past, fixed, self.n_steps, checkpoint)
+        solve = VolterraSolve(self.layout, c.bare, kind, past, fixed, self.n_steps, checkpoint)
         sigma = deviation_of(self.orders, c.dt, self.layout.dtype) if kind.has_residual else None
         inputs = Inputs(None if is_fixed else weights, sigma, self.z0, c.given, noise)
-        return (solve.recorded if adjoint else solve.plain)(inputs).states
+        run = solve.recorded if adjoint else solve.plain
+        if is_program:
+            what = c.facts, self.layout, kind, history, kernel.name, kernel.run, nodes
+            run = compiled((OWNER, *what, adjoint, checkpoint), run)
+        return run(inputs).states
 
 
 def orders_of(alpha: Any) -> Orders:

@@ -94,8 +94,8 @@ class VolterraSolve:
             value, rest = self._step(inputs.read, inputs.sigma, x[1], x[0], y)
             return rest, value, y
 
-        xs = (jnp.arange(self.n_steps), inputs.noise)
-        values, states, rest = self._marched(weights, advance, xs)
+        xs = (np.arange(self.n_steps), inputs.noise)
+        values, states, rest = self._marched(weights, advance, xs, z0)
         last = z0 + self._state(_last(weights.later, values), rest)
         return Solution(jnp.concatenate([states, last[None]]), values)
 
@@ -117,7 +117,7 @@ class VolterraSolve:
         slopes = {"read": [moved.read[k] for k in which]}
         if inputs.sigma is not None and not isinstance(moved.sigma, SymbolicZero):
             parts["sigma"], slopes["sigma"] = inputs.sigma, moved.sigma  # type: ignore[assignment]
-        dz0 = arrays(moved.z0)
+        dz0 = arrays(moved.z0, inputs.z0)
         moves_noise = not isinstance(moved.noise, SymbolicZero)
 
         @partial(jax.checkpoint, prevent_cse=False)  # in a loop nothing is merged
@@ -141,11 +141,11 @@ class VolterraSolve:
             value, rest = linear(dy, parts, slopes, x)
             return rest, value, dy
 
-        xs = {"n": jnp.arange(self.n_steps), "row": inputs.noise, "y": found.states[:-1]}
+        xs = {"n": np.arange(self.n_steps), "row": inputs.noise, "y": found.states[:-1]}
         xs |= {"drow": moved.noise} if moves_noise else {}
         xs |= {} if drive is None else {"drive": drive}
         weights = self._weights(inputs)
-        values, dy, rest = self._marched(weights, advance, xs)
+        values, dy, rest = self._marched(weights, advance, xs, dz0)
         memory = _last(weights.later, values)
         end = dz0 + self._state(memory if last is None else memory + last, rest)
         return Solution(jnp.concatenate([dy, end[None]]), values)
@@ -183,11 +183,11 @@ class VolterraSolve:
         return from_orders(self.layout, sum(rest, first))
 
     def _marched(
-        self, weights: Weights, advance: Callable[..., tuple[Rest, Array, Array]], xs: Any
+        self, weights: Weights, advance: Callable[..., tuple[Rest, Array, Array]], xs: Any, state: Array
     ) -> tuple[Array, Array, Rest]:
         """Take all steps; return the values, the states, and what the last step adds beside."""
-        shape = self.layout.shape
-        like = jnp.zeros(shape if self.kind.sets == 1 else (shape[0], 2, *shape[1:]), self.layout.dtype)
+        none = jnp.zeros_like(by_order(self.layout, state))
+        like = none if self.kind.sets == 1 else jnp.stack([none, none], 1)
 
         def kept(rest: Rest, past: Array, x: Any, counts: Any) -> tuple[Rest, Array, Array]:
             after, value, y = advance(rest, past, x, counts)
@@ -195,7 +195,7 @@ class VolterraSolve:
                 after = jax.tree.map(lambda new, old: jnp.where(counts, new, old), after, rest)
             return after, value, y
 
-        nothing = (jnp.zeros(shape, self.layout.dtype),) if self.kind.has_residual else ()
+        nothing = (none,) if self.kind.has_residual else ()
         rest, values, states = self.past(weights).march(kept, nothing, xs, like, self.is_remade)
         return values, states, rest
 

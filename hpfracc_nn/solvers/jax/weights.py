@@ -138,10 +138,10 @@ def _of_columns(columns: Any, starts: Any, coefficients: Any, xp: ModuleType) ->
     n = columns.shape[-1]
     count = 1 if starts is None else starts.shape[-1]
     lag = np.arange(n)[:, None] - np.arange(count)  # [n, H]
-    head = columns[:, :, np.maximum(lag, 0)] * (lag > 0)
+    head = xp.where(lag > 0, columns[:, :, np.maximum(lag, 0)], 0)
     own = xp.stack([columns[:, -1, 0]] * n)
     if starts is not None:
-        head = head + starts * (lag > 0)
+        head = head + xp.where(lag > 0, starts, 0)
         first = [columns[:, -1, 0] + starts[:, -1, k, k] for k in range(min(count, n))]
         own = xp.concatenate([xp.stack(first), own[len(first) :]])
     return Weights(own, head.transpose(2, 3, 1, 0), columns, coefficients)
@@ -150,7 +150,7 @@ def _of_columns(columns: Any, starts: Any, coefficients: Any, xp: ModuleType) ->
 def _of_block(block: Any, xp: ModuleType) -> Weights:
     """W of any mesh, [a, sets, n + 1, n + 1]."""
     n = block.shape[-1]
-    later = (block * (np.arange(n)[:, None] > np.arange(n))).transpose(2, 1, 0, 3)
+    later = xp.where(np.arange(n)[:, None] > np.arange(n), block, 0).transpose(2, 1, 0, 3)
     own = block[:, -1, np.arange(n), np.arange(n)].T
     return Weights(own, later[..., :1].transpose(0, 3, 1, 2), later, None)
 

@@ -59,10 +59,10 @@ class RiemannLiouvilleBrownian(HurstNoise):
         """See `Noise.increments`."""
         xp = source.xp
         length = 2 * fast_length(n_steps)
-        one, rest = source.cast(np.ones(n_steps)), source.cast(np.zeros(length - n_steps))
+        one, rest = source.cast(np.ones(n_steps)), np.zeros(length - n_steps, int)
 
         def spectrum(some: Array) -> Array:
-            return xp.fft(xp.concat([some, some[..., :1] * rest]))
+            return xp.fft(xp.concat([some, 0 * xp.take(some, rest)]))
 
         spectra = [spectrum(each) for each in self._columns(n_steps, dt, source)]
 
