@@ -28,7 +28,7 @@ from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
 
-ARRAYS = (type(jnp.zeros(0)),)  # the classes that need no further look
+ARRAYS = ()  # the class of arrays is private, and making one to ask it would start the devices on import
 
 
 @dataclass(frozen=True)
