@@ -291,34 +291,3 @@ def test_memory_that_is_short_is_used_in_parts():
     whole = computed(call, plan.kernel, plan.workload, None, jnp.asarray(x), None)
     parts = computed(call, plan.kernel, plan.workload, 3, jnp.asarray(x), None)
     assert relative(parts, np.asarray(whole)) <= 1e-6
-
-
-EXPLICIT = [
-    pytest.param("caputo", lambda x, a: fjx.caputo(x, a, dt=0.1)),
-    pytest.param("both sides", lambda x, a: fjx.GrunwaldLetnikov(a, side="both")(x, dt=0.1), marks=pytest.mark.slow),
-    pytest.param("times", lambda x, a: fjx.caputo(x, a, t=np.linspace(0, 1, 20)), marks=pytest.mark.slow),
-    pytest.param("multiplier", lambda x, a: fjx.PeriodicWeyl(a)(x, dt=0.1), marks=pytest.mark.slow),
-    pytest.param("fdiff", fjx.fdiff, marks=pytest.mark.slow),
-    pytest.param("solve", lambda x, a: fjx.solve(x, fjx.Caputo(a), x0=x[..., 0]), marks=pytest.mark.slow),
-    pytest.param("special", lambda x, a: fjx.mittag_leffler(-(x**2), a), marks=pytest.mark.slow),
-    pytest.param("rotation", lambda x, a: fjx.fractional_fourier(x, a).real, marks=pytest.mark.slow),
-]
-EXPLICIT = [pytest.param(*each.values[1:], id=each.values[0], marks=each.marks) for each in EXPLICIT]
-
-
-@pytest.mark.parametrize("function", EXPLICIT)
-def test_a_batch_over_the_explicit_axes_of_a_mesh_stays_where_it_lies(function):
-    """`jax.make_mesh` makes such axes: a reshape that merges a sharded one must be told how its result lies."""
-    if len(jax.devices()) < 4:
-        pytest.skip("needs four devices: XLA_FLAGS=--xla_force_host_platform_device_count=4")
-    x, alpha = jnp.asarray(walk(4, 2, 20), jnp.float32), jnp.asarray(0.4)
-    rows = jax.sharding.NamedSharding(jax.make_mesh((4,), ("rows",)), jax.sharding.PartitionSpec("rows"))
-    spread = jax.device_put(x, rows)
-    outside = function(spread, alpha)
-    assert jax.typeof(outside).sharding.spec[0] == "rows"
-    assert relative(outside, np.asarray(function(x, alpha))) <= SINGLE
-    gradients = jax.jit(jax.grad(lambda x, alpha: (function(x, alpha) ** 2).mean(), argnums=(0, 1)))
-    found, wanted = gradients(spread, alpha), gradients(x, alpha)
-    assert jax.typeof(found[0]).sharding.spec[0] == "rows"
-    for each, other in zip(found, wanted, strict=True):
-        assert relative(each, np.asarray(other)) <= 1e-5
