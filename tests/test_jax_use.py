@@ -159,5 +159,5 @@ def test_devices_are_named_as_calibrations_of_them_are():
     with jax.default_device(jax.devices()[0]):
         assert probe.device_name() == fjx.workload((2, 9)).device == "cpu"
     assert probe._named("gpu", 1) == "cuda:1"
-    with pytest.raises(RuntimeError, match="JAX has . such devices here"):
+    with pytest.raises(RuntimeError, match="such devices here"):
         probe._device("cpu:99")

@@ -49,8 +49,8 @@ def calibrate(
 
     Raises:
         TypeError: `definition` is none with memory, or `dtype` is none that operators take.
-        ValueError: `dim` is no axis of the shape, alpha does not broadcast to its others, there are no samples, the side
-            is not "left", or 64 bit types are asked for and not enabled.
+        ValueError: `dim` is no axis of the shape, alpha does not broadcast to its others, there are no samples, the
+            side is not "left", or 64 bit types are asked for and not enabled.
 
     Example:
         >>> for measured in calibrate((256, 1024)):
