@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -29,20 +30,23 @@ def relative(found: Any, wanted: np.ndarray) -> float:
     return float(np.abs(np.asarray(found, np.float64) - wanted).max() / (np.abs(wanted).max() or 1.0))
 
 
-EXPLICIT = [
-    pytest.param("caputo", lambda x, a: fjx.caputo(x, a, dt=0.1)),
-    pytest.param("both sides", lambda x, a: fjx.GrunwaldLetnikov(a, side="both")(x, dt=0.1), marks=pytest.mark.slow),
-    pytest.param("times", lambda x, a: fjx.caputo(x, a, t=np.linspace(0, 1, 20)), marks=pytest.mark.slow),
-    pytest.param("multiplier", lambda x, a: fjx.PeriodicWeyl(a)(x, dt=0.1), marks=pytest.mark.slow),
-    pytest.param("fdiff", fjx.fdiff, marks=pytest.mark.slow),
-    pytest.param("solve", lambda x, a: fjx.solve(x, fjx.Caputo(a), x0=x[..., 0]), marks=pytest.mark.slow),
-    pytest.param("special", lambda x, a: fjx.mittag_leffler(-(x**2), a), marks=pytest.mark.slow),
-    pytest.param("rotation", lambda x, a: fjx.fractional_fourier(x, a).real, marks=pytest.mark.slow),
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "caputo": lambda x, a: fjx.caputo(x, a, dt=0.1),
+    "both sides": lambda x, a: fjx.GrunwaldLetnikov(a, side="both")(x, dt=0.1),
+    "times": lambda x, a: fjx.caputo(x, a, t=np.linspace(0, 1, 20)),
+    "multiplier": lambda x, a: fjx.PeriodicWeyl(a)(x, dt=0.1),
+    "fdiff": lambda x, a: fjx.fdiff(x, a),
+    "solve": lambda x, a: fjx.solve(x, fjx.Caputo(a), x0=x[..., 0]),
+    "special": lambda x, a: fjx.mittag_leffler(-(x**2), a),
+    "rotation": lambda x, a: fjx.fractional_fourier(x, a).real,
+}
+EVERY = [
+    pytest.param(function, id=name, marks=() if name == "caputo" else pytest.mark.slow)
+    for name, function in OPERATORS.items()
 ]
-EXPLICIT = [pytest.param(*each.values[1:], id=each.values[0], marks=each.marks) for each in EXPLICIT]
 
 
-@pytest.mark.parametrize("function", EXPLICIT)
+@pytest.mark.parametrize("function", EVERY)
 def test_a_batch_over_the_explicit_axes_of_a_mesh_stays_where_it_lies(function):
     """`jax.make_mesh` makes such axes: a reshape that merges a sharded one must be told how its result lies."""
     if len(jax.devices()) < 4:

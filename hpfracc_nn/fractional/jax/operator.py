@@ -28,7 +28,8 @@ from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
 
-ARRAYS = ()  # the class of arrays is private, and making one to ask it would start the devices on import
+# The class of arrays is private, and an array that is made to ask it would start the devices on import.
+ARRAYS: tuple[type, ...] = ()
 
 
 @dataclass(frozen=True)
