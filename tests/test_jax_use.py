@@ -41,7 +41,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "rotation": lambda x, a: fjx.fractional_fourier(x, a).real,
 }
 EVERY = [
-    pytest.param(function, id=name, marks=() if name == "caputo" else pytest.mark.slow)
+    pytest.param(function, id=name, marks=() if name == "multiplier" else pytest.mark.slow)
     for name, function in OPERATORS.items()
 ]
 
@@ -101,6 +101,7 @@ def test_a_bound_that_single_precision_rounds_is_met_by_its_rounded_value():
             fjx.caputo(x, jnp.nextafter(bound, jnp.asarray(1, dtype)), bounds=(0.0, 0.3))
 
 
+@pytest.mark.slow
 def test_loading_all_names_starts_no_device():
     """`jax.distributed.initialize` and jax_platforms must come before the first array."""
     script = (
