@@ -12,6 +12,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Caputo, Definition, family
+from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.operator import Call, computed
 from hpfracc_nn.fractional.jax.orders import alpha_shape
 from hpfracc_nn.fractional.layout import layout_of
@@ -47,7 +48,9 @@ def calibrate(
         The last measurement of each kernel in each direction, the fastest first.
 
     Raises:
-        ValueError: `dim` is no axis of the shape, or alpha does not broadcast to its others.
+        TypeError: `definition` is none with memory, or `dtype` is none that operators take.
+        ValueError: `dim` is no axis of the shape, alpha does not broadcast to its others, there are no samples, the
+            side is not "left", or 64 bit types are asked for and not enabled.
 
     Example:
         >>> for measured in calibrate((256, 1024)):
@@ -57,10 +60,12 @@ def calibrate(
     manager = default_manager() if manager is None else manager
     shape = tuple(shape)
     axis = errors.axis("calibrate", dim, len(shape))
+    _check(shape, definition, dtype)
     layout = layout_of("calibrate", shape, axis, alpha_shape(definition))
     is_traced = learns_alpha or not definition.is_fixed
-    call = Call(family(definition) if is_traced else definition, is_traced, 1.0, layout, jnp.dtype(dtype).name)
     x = jnp.asarray(np.random.default_rng(0).standard_normal(shape), dtype)
+    computed_as = computed_in("calibrate", x, definition)
+    call = Call(family(definition) if is_traced else definition, is_traced, 1.0, layout, computed_as)
     alpha = jnp.full(alpha_shape(definition), sum(definition.interval) / 2, x.dtype) if is_traced else None
     workload = call.workload()
     found = []
@@ -68,6 +73,23 @@ def calibrate(
         plan = manager.plan_with(name, "measured", workload)
         found += _measured(manager, plan, call, x, alpha)
     return sorted(found, key=lambda measured: (measured.direction, measured.seconds))
+
+
+def _check(shape: tuple[int, ...], definition: Definition, dtype: Any) -> None:
+    if not isinstance(definition, Definition):
+        raise TypeError(f"calibrate(definition={definition!r}): needs a definition with memory, such as Caputo(0.5).")
+    if definition.side != "left":
+        raise ValueError(
+            f"calibrate(side={definition.side!r}): needs side='left', which the others are computed by; both sides are "
+            "twice as many rows."
+        )
+    if 0 in shape:
+        raise ValueError(f"calibrate(shape={shape}): needs at least one sample of each; pass the shape of your data.")
+    if jax.dtypes.canonicalize_dtype(dtype) != jnp.dtype(dtype):
+        raise ValueError(
+            f"calibrate(dtype={jnp.dtype(dtype).name!r}): needs 64 bit types to be enabled; call "
+            "jax.config.update('jax_enable_x64', True) first."
+        )
 
 
 def _measured(

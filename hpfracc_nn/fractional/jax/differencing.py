@@ -73,8 +73,8 @@ def _unwrapped(a: Array) -> Array:
 def _any(a: Array, n: Array | float, axis: int, window: int | None, manager: BackendManager | None) -> Array:
     """The difference of order `n`, a number or traced."""
     if jnp.iscomplexobj(a):
-        real, imaginary = _any(jnp.stack([a.real, a.imag]), n, axis + 1, window, manager)
-        return lax.complex(real, imaginary)  # not real + 1j * imaginary, where a NaN would spoil both
+        parts = _any(jnp.stack([a.real, a.imag]), n, axis + 1, window, manager)
+        return lax.complex(parts[0], parts[1])  # not real + 1j * imaginary, where a NaN would spoil both
     if not jnp.issubdtype(a.dtype, jnp.floating):
         return _of_floats(a.astype(jnp.result_type(float)), n, axis, window, manager)
     gaps = ~jnp.isfinite(a)  # an FFT would spread them over all samples

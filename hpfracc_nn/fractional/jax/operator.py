@@ -22,12 +22,14 @@ from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
 
-ARRAYS = (type(jnp.zeros(0)),)  # the classes that need no further look
+# The class of arrays is private, and an array that is made to ask it would start the devices on import.
+ARRAYS: tuple[type, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -100,13 +102,17 @@ def _on_other_sides(
     both = jnp.stack([x, backwards])
     if definition.is_wide:
         both = both.astype(widest())  # until they are added up, where large parts may cancel
-    from_left, from_right = on_left(both, left, axis + 1)
-    return ((from_left + jnp.flip(from_right, axis)) / 2).astype(x.dtype)
+    found = on_left(both, left, axis + 1)  # taken apart by indices: outside of jit an iteration gathers what is sharded
+    return ((found[0] + jnp.flip(found[1], axis)) / 2).astype(x.dtype)
 
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
 def computed(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
     """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
+    return placed_like(x, partial(_by, call, kernel, workload, chunk), x, alpha)
+
+
+def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
     layout = call.layout
     ordered = x.astype(call.dtype)
     if layout.order is not None:

@@ -31,8 +31,10 @@ def checked_alpha(owner: str, definition: Definition) -> Array:
     alpha = floating_alpha(owner, definition.alpha)
     low, high = definition.interval
     if not isinstance(alpha, jax.core.Tracer):
-        values = np.asarray(alpha, np.float64)
-        if not ((values >= low) & (values <= high)).all():
+        values = np.asarray(alpha)
+        least, most = np.asarray([low, high]).astype(values.dtype)  # float32 rounds 0.3 to more than 0.3
+        if not ((values >= least) & (values <= most)).all():
+            values = values.astype(np.float64)
             raise ValueError(
                 f"{owner}(alpha={values.tolist()}): needs an alpha within its bounds ({low:g}, {high:g}); "
                 "pass bounds that hold it, such as bounds=(1, 2), or a float."

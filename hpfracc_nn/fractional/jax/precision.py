@@ -71,7 +71,7 @@ def _member(family: Family, counts: Counts, dtype: Any) -> Callable[..., Made]:
 
     @custom_vmap
     def evaluated(*arguments: Array) -> Made:
-        with jax.enable_x64(True):
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # formulas mix real and complex numbers
             found = family(counts)(*map(_widened, arguments))
             return jax.tree.map(lambda each: each.astype(dtype), found)
 

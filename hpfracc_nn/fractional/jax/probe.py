@@ -71,14 +71,24 @@ class JaxProbe:
 
 
 def device_name() -> str:
-    """Return where a call that is traced now will run, as workloads name it."""
-    platform = jax.default_backend()
-    return _NAMES.get(platform, platform)
+    """Return where a call that is traced now will run, as workloads name it: "cpu", "cuda:0", ..."""
+    told = jax.config.jax_default_device  # type: ignore[attr-defined]
+    if isinstance(told, jax.Device):
+        return _named(told.platform, jax.local_devices(backend=told.platform).index(told))
+    return _named(told or jax.default_backend(), 0)
+
+
+def _named(platform: str, index: int) -> str:
+    name = _NAMES.get(platform, platform)
+    return name if is_host(name) else f"{name}:{index}"
 
 
 def _device(name: str) -> jax.Device:
     platform, _, index = name.partition(":")
-    return jax.devices(platform)[int(index or 0)]
+    found = jax.local_devices(backend=platform)
+    if int(index or 0) >= len(found):
+        raise RuntimeError(f"JaxProbe(device={name!r}): JAX has {len(found)} such devices here; pass {platform}:0.")
+    return found[int(index or 0)]
 
 
 def _seconds(function: Callable[..., jax.Array], *given: jax.Array) -> float:

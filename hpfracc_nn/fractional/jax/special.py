@@ -16,6 +16,7 @@ from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.precision import family_in_float64, in_float64
 from hpfracc_nn.fractional.special import partials, rotation
 
@@ -61,7 +62,8 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
         return member
 
     arguments = tuple(_floating(value) for _, value in learned)
-    return family_in_float64(family, arguments, dtype)
+    like = max(arguments, key=lambda value: value.ndim)  # the first of the result's own shape, if there is one
+    return placed_like(like, lambda *given: family_in_float64(family, given, dtype), *arguments)
 
 
 @partial(jax.jit, static_argnames=("shape", "derivative"))

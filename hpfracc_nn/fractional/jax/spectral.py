@@ -21,6 +21,7 @@ from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import alpha_shape, floating_alpha, within
+from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.symbol import Symbol
 from hpfracc_nn.fractional.workloads import MULTIPLIER
@@ -123,6 +124,10 @@ def _checked_alpha(owner: str, definition: Multiplier) -> Array:
 def _computed(
     call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None
 ) -> Array:
+    return placed_like(x, partial(_by, call, kernel, workload, chunk), x, alpha)
+
+
+def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
     ordered = x.astype(call.dtype).transpose(call.order)
     data = ordered.reshape(-1, call.channels, *call.sizes)
     orders = None if alpha is None else alpha.reshape(-1)

@@ -19,6 +19,7 @@ from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.precision import in_float64, mapped
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.namespace import NUMPY
@@ -65,7 +66,11 @@ def run(
         return x if isinstance(alpha, np.ndarray) else x + 0 * alpha.sum().astype(x.dtype)
     formulas.check(owner, place.times)
     site = (default_manager() if manager is None else manager).shared_site(OP, "jax", "functions")
-    y = _computed(formulas, _ordered(x, place), spread(alpha, place), place.times, np.dtype(dtype), site)
+    return placed_like(x, partial(_by, formulas, place, np.dtype(dtype), site), x, alpha)
+
+
+def _by(formulas: Cellwise, place: Placement, dtype: np.dtype, site: Site, x: Array, alpha: Any) -> Array:
+    y = _computed(formulas, _ordered(x, place), spread(alpha, place), place.times, dtype, site)
     return _restored(y, place).astype(x.dtype)
 
 

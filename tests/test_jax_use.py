@@ -1,0 +1,168 @@
+"""JAX operators where they are used: meshes, devices, promotion, calibrations, and functions on the whole line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from hpfracc_nn.selection import BackendManager, Settings, default_manager
+from tests import reference_cases
+
+jax = pytest.importorskip("jax")
+jnp = jax.numpy
+fjx = pytest.importorskip("hpfracc_nn.jax")
+probe = pytest.importorskip("hpfracc_nn.fractional.jax.probe")
+
+SINGLE = 1e-6
+
+
+def walk(*shape: int) -> np.ndarray:
+    return np.random.default_rng(0).standard_normal(shape).cumsum(-1)
+
+
+def relative(found: Any, wanted: np.ndarray) -> float:
+    assert np.shape(found) == np.shape(wanted)
+    return float(np.abs(np.asarray(found, np.float64) - wanted).max() / (np.abs(wanted).max() or 1.0))
+
+
+OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
+    "caputo": lambda x, a: fjx.caputo(x, a, dt=0.1),
+    "both sides": lambda x, a: fjx.GrunwaldLetnikov(a, side="both")(x, dt=0.1),
+    "times": lambda x, a: fjx.caputo(x, a, t=np.linspace(0, 1, 20)),
+    "multiplier": lambda x, a: fjx.PeriodicWeyl(a)(x, dt=0.1),
+    "fdiff": lambda x, a: fjx.fdiff(x, a),
+    "solve": lambda x, a: fjx.solve(x, fjx.Caputo(a), x0=x[..., 0]),
+    "special": lambda x, a: fjx.mittag_leffler(-(x**2), a),
+    "rotation": lambda x, a: fjx.fractional_fourier(x, a).real,
+}
+EVERY = [
+    pytest.param(function, id=name, marks=() if name == "multiplier" else pytest.mark.slow)
+    for name, function in OPERATORS.items()
+]
+
+
+@pytest.mark.parametrize("function", EVERY)
+def test_a_batch_over_the_explicit_axes_of_a_mesh_stays_where_it_lies(function):
+    """`jax.make_mesh` makes such axes: a reshape that merges a sharded one must be told how its result lies."""
+    if len(jax.devices()) < 4:
+        pytest.skip("needs four devices: XLA_FLAGS=--xla_force_host_platform_device_count=4")
+    x, alpha = jnp.asarray(walk(4, 2, 20), jnp.float32), jnp.asarray(0.4)
+    rows = jax.sharding.NamedSharding(jax.make_mesh((4,), ("rows",)), jax.sharding.PartitionSpec("rows"))
+    spread = jax.device_put(x, rows)
+    outside = function(spread, alpha)
+    assert jax.typeof(outside).sharding.spec[0] == "rows"
+    assert relative(outside, np.asarray(function(x, alpha))) <= SINGLE
+    gradients = jax.jit(jax.grad(lambda x, alpha: (function(x, alpha) ** 2).mean(), argnums=(0, 1)))
+    found, wanted = gradients(spread, alpha), gradients(x, alpha)
+    assert jax.typeof(found[0]).sharding.spec[0] == "rows"
+    for each, other in zip(found, wanted, strict=True):
+        assert relative(each, np.asarray(other)) <= 1e-5
+
+
+@pytest.mark.slow
+def test_reference_values_with_no_beginning_or_two_ends_are_met():
+    """Liouville-Weyl with a history that is cut, and both forms of the fractional Laplacian on the line."""
+    with jax.enable_x64(True):
+        case, cut = reference_cases.EXTENDED["weyl_exp2_a07"], 6
+        points, wanted = np.array(case["points"]), np.array(case["values"], float)
+        t = np.linspace(-cut, 2, (cut + 2) * 1000 + 1)
+        definition = fjx.Marchaud(case["alpha"], history="constant")
+        found = np.asarray(definition(jnp.asarray(np.exp(2 * t)), dt=1e-3))[np.rint((points + cut) * 1000).astype(int)]
+        # What the cut history weighs, and dt**(3 - alpha) of l1_2 times 2**3.
+        assert (abs(found - wanted) <= definition.history_bound(points + cut, np.exp(-2.0 * cut)) + 2e-6 * wanted).all()
+
+        case = reference_cases.EXTENDED["fraclap_gauss_a08"]
+        points, wanted = np.array(case["points"]), np.array(case["values"], float)
+        x = jnp.asarray((np.arange(512) - 256) / 8)
+        line = fjx.FractionalLaplacian(case["alpha"], space="line")(jnp.exp(-(x**2)), dt=1 / 8)
+        np.testing.assert_allclose(line[np.rint(points * 8).astype(int) + 256], wanted, rtol=0, atol=1e-6)
+
+        case, errors = reference_cases.EXTENDED["fraclap_getoor_a12"], []
+        for n_steps in (200, 400):
+            t = np.linspace(-1, 1, n_steps + 1)
+            found = fjx.Riesz(case["alpha"])(jnp.asarray(np.maximum(1 - t**2, 0) ** 0.6), dt=2 / n_steps)
+            inside = np.rint((np.array(case["points"]) + 1) / 2 * n_steps).astype(int)
+            errors.append(np.abs(np.asarray(found)[inside] + np.array(case["values"], float)).max())
+        assert abs(np.log2(errors[0] / errors[1]) - (1 + case["alpha"] / 2)) <= 0.1
+
+
+def test_a_bound_that_single_precision_rounds_is_met_by_its_rounded_value():
+    """0.3 becomes 0.30000001 in float32 and 0.30078 in bfloat16; the next number above is outside."""
+    x = jnp.ones((0, 9))  # of no samples: the order is checked, and nothing is compiled
+    for dtype in (jnp.float32, jnp.bfloat16):
+        bound = jnp.asarray(0.3, dtype)
+        assert fjx.caputo(x, bound, bounds=(0.0, 0.3)).shape == x.shape
+        with pytest.raises(ValueError, match=r"within its bounds \(0, 0.3\)"):
+            fjx.caputo(x, jnp.nextafter(bound, jnp.asarray(1, dtype)), bounds=(0.0, 0.3))
+
+
+@pytest.mark.slow
+def test_loading_all_names_starts_no_device():
+    """`jax.distributed.initialize` and jax_platforms must come before the first array."""
+    script = (
+        "import jax, hpfracc_nn.jax as names\n"
+        "[getattr(names, name) for name in names.__all__]\n"
+        "jax.config.update('jax_platforms', 'none such')\n"
+        "try:\n    jax.devices()\n"
+        "except RuntimeError as error:\n    print('none such' in str(error))\n"
+    )
+    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert found.stdout == "True\n"
+
+
+@pytest.mark.slow
+def test_operators_obey_strict_promotion():
+    x, alpha = jnp.asarray(walk(2, 12), jnp.float32), jnp.asarray(0.4)
+    with jax.numpy_dtype_promotion("strict"):
+        for function in (
+            lambda alpha: fjx.caputo(x, alpha, dt=0.1),
+            lambda alpha: fjx.GrunwaldLetnikov(alpha, side="both")(x),
+            lambda alpha: fjx.caputo(x, alpha, t=np.linspace(0, 1, 12)),
+            lambda alpha: fjx.solve(x, fjx.Caputo(alpha), x0=0.0),
+            lambda alpha: fjx.fdiff(x, alpha),
+            lambda alpha: fjx.PeriodicWeyl(alpha)(x),
+            lambda alpha: fjx.FractionalLaplacian(alpha, space="line")(x),
+            lambda alpha: fjx.mittag_leffler(-(x**2), alpha),
+            lambda alpha: fjx.fractional_fourier(x, alpha).real,
+        ):
+            slope = jax.jit(jax.grad(lambda alpha, function=function: function(alpha).sum()))(alpha)
+            assert np.isfinite(slope)
+    failed = [plan for site in default_manager().sites() for plan in site.plans() if plan.failures]
+    assert failed == []
+
+
+@pytest.mark.slow
+def test_a_calibration_of_half_precision_is_that_of_what_it_is_computed_in():
+    manager = BackendManager(Settings(mode="learn", wisdom="off", calibration="shipped"))
+    fjx.calibrate((2, 60), dtype=jnp.bfloat16, manager=manager)
+    assert manager.plan(fjx.workload((2, 60), dtype="bfloat16")).reason == "measured"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"dtype": "float64"}, ValueError, "needs 64 bit types to be enabled"),
+        ({"dtype": "int32"}, TypeError, "needs float16, bfloat16, float32 or float64"),
+        ({"definition": fjx.PeriodicWeyl(0.5)}, TypeError, "needs a definition with memory"),
+        ({"definition": fjx.Caputo(0.5, side="right")}, ValueError, "needs side='left'"),
+        ({"shape": (0, 9)}, ValueError, "needs at least one sample"),
+    ],
+    ids=["dtype", "integers", "multiplier", "side", "no samples"],
+)
+def test_a_calibration_refuses_what_no_operator_would_compute(arguments, error, words):
+    with pytest.raises(error, match=words):
+        fjx.calibrate(**{"shape": (2, 9), **arguments})
+
+
+def test_devices_are_named_as_calibrations_of_them_are():
+    """Rates that were measured for cuda:0 are those of what runs there; a host's devices are one."""
+    with jax.default_device(jax.devices()[0]):
+        assert probe.device_name() == fjx.workload((2, 9)).device == "cpu"
+    assert probe._named("gpu", 1) == "cuda:1"
+    with pytest.raises(RuntimeError, match="such devices here"):
+        probe._device("cpu:99")
