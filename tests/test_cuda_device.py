@@ -1,10 +1,14 @@
 """The CUDA kernels on a device: streams, graphs, determinism, memory.
 
-Values, gradients, layouts, odd sizes and poisoned memory are the tests of every kernel, which run there too.
+Values, gradients, layouts, odd sizes and poisoned memory are the tests of every kernel, which run there too. With a
+folder in GPU_FIGURES the times and resources of every kernel are written there, as JSON.
 """
 
+import json
+import os
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +16,7 @@ from torch import Tensor
 
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.definitions import Caputo
+from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
 from hpfracc_nn.solvers import Exponentials, Full, fdeint
@@ -41,6 +46,74 @@ def usable() -> Iterator[None]:
         pytest.skip(refusal)
     yield
     torch.cuda.synchronize()
+
+
+@every_kernel
+def test_values_and_gradients_are_those_of_the_host(kernel: Kernel) -> None:
+    """First, since nothing else says anything where this fails; the data begin at no multiple of 16 bytes."""
+    manager = forced(kernel)
+    given, dim = data(kernel)
+    room = torch.empty(given.numel() + 1, device="cuda")
+    x = room[1:].view(given.shape).copy_(given).requires_grad_()
+    there = given.cpu().double().requires_grad_()
+    g = data(kernel, seed=1)[0]
+    for alpha in (0.5, 1.7):
+        y, wanted = (apply("test", each, Caputo(alpha), 0.1, dim, how) for each, how in ((x, manager), (there, None)))
+        pairs = [
+            (y, wanted),
+            (torch.autograd.grad(y, x, g)[0], torch.autograd.grad(wanted, there, g.cpu().double())[0]),
+        ]
+        errors = [float((one.detach().cpu().double() - other).norm() / other.norm()) for one, other in pairs]
+        written(kernel, **{f"errors at {alpha}": errors})
+        assert max(errors) <= 5e-6  # ten times the bound of smooth data; faults are of order one
+
+
+@every_kernel
+def test_the_times_and_resources_of_a_kernel_are_written(kernel: Kernel) -> None:
+    manager = forced(kernel, sample=False)
+    x, dim = data(kernel)
+    x.requires_grad_()
+    y = apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    g = torch.ones_like(y)
+    torch.autograd.grad(y, x, g)
+    seconds = {}
+    for name in ("forward", "both"):
+        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begin.record()
+        for _ in range(20):
+            y = apply("test", x, Caputo(0.5), 0.1, dim, manager)
+            if name == "both":
+                torch.autograd.grad(y, x, g)
+        end.record()
+        end.synchronize()
+        seconds[name] = 1e-3 * begin.elapsed_time(end) / 20
+    assert all(0 < each < 1 for each in seconds.values())
+    written(kernel, shape=list(x.shape), seconds=seconds, functions=resources())
+
+
+def resources() -> dict[str, dict[str, int]]:
+    """Return registers, local and shared bytes of every function that was launched so far on this device."""
+    import cupy
+
+    found = {}
+    for source, device in sorted(cuda_launch._ready):
+        module = cupy.RawModule(code=source.text, options=source.definitions, backend="nvrtc")
+        for name in ("forward", "forward_ends", "backward", "backward_ends", "chain", "finish"):
+            if f" {name}(const" in source.text:
+                found[f"{source.file} {source.dtype} {source.states} {device} {name}"] = {
+                    key: int(getattr(module.get_function(name), key))
+                    for key in ("num_regs", "local_size_bytes", "max_dynamic_shared_size_bytes", "binary_version")
+                }
+    return found
+
+
+def written(kernel: Kernel, **figures: object) -> None:
+    """Add figures of a kernel to its file, where a folder is named."""
+    if folder := os.environ.get("GPU_FIGURES"):
+        path = Path(folder) / f"{kernel.algorithm}.json"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        known = json.loads(path.read_text("utf-8")) if path.exists() else {}
+        path.write_text(json.dumps(known | figures, indent=1), "utf-8")
 
 
 @every_kernel
@@ -112,14 +185,39 @@ def test_a_graph_that_captured_a_call_repeats_it(kernel: Kernel) -> None:
 
 
 @every_kernel
+def test_a_graph_that_captured_a_backward_pass_repeats_it(kernel: Kernel) -> None:
+    manager = forced(kernel, sample=False)
+    x, dim = data(kernel)
+    g = data(kernel, seed=2)[0]
+    x.requires_grad_()
+
+    def gradient() -> Tensor:
+        return torch.autograd.grad(apply("test", x, Caputo(0.5), 0.1, dim, manager), x, g)[0]
+
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):  # as torch wants it before a backward pass is captured
+        gradient()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        found = gradient()
+    g.copy_(data(kernel, seed=3)[0])
+    graph.replay()
+    assert torch.equal(found, gradient())
+
+
+@every_kernel
 def test_a_call_waits_for_nothing(kernel: Kernel) -> None:
     manager = forced(kernel, sample=False)
     x, dim = data(kernel)
-    apply("test", x, Caputo(0.5), 0.1, dim, manager)
+    x.requires_grad_()
+    g = torch.ones_like(x)
+    torch.autograd.grad(apply("test", x, Caputo(0.5), 0.1, dim, manager), x, g)
     torch.cuda.synchronize()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        apply("test", x, Caputo(0.5), 0.1, dim, manager)
+        torch.autograd.grad(apply("test", x, Caputo(0.5), 0.1, dim, manager), x, g)
     finally:
         torch.cuda.set_sync_debug_mode("default")
 

@@ -4,6 +4,7 @@ The ways are made up here.
 """
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -11,8 +12,9 @@ from torch import Tensor
 
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
-from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch
+from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import BackendManager, Settings
@@ -83,6 +85,36 @@ def test_the_parts_are_the_operator(emulated: Emulated, shape: Shape, rows: int,
         cuda_host.through(lanes, partial(step, form, frame), tuple(data.shape), rows, data, y)  # type: ignore[arg-type]
         dense = matrix(definition, n)
         torch.testing.assert_close(y, multiplied(dense.T if backward else dense, data, 2), rtol=1e-11, atol=1e-10)
+
+
+@needs_compiler
+def test_operands_are_made_before_the_first_part_leaves(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
+    """Two streams read them: they are made on the caller's, and waited for."""
+    made: list[str] = []
+    real = cuda_product.Arrangement.operands
+
+    def operands(self: cuda_product.Arrangement, form: ChunkForm) -> cuda_product.Operands:
+        made.append("operands")
+        return real(self, form)
+
+    def synchronize() -> None:
+        made.append("wait")
+
+    class Lane(Late):
+        def __init__(self, *given: object):
+            super().__init__(made, "lane")
+
+    monkeypatch.setattr(cuda_product.Arrangement, "operands", operands)
+    monkeypatch.setattr(cuda_host, "Stream", Lane)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch, "device", lambda *given: HERE)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=synchronize))
+    weights = Weights(Caputo(0.5), 40, 0.5, torch.float64, HERE)
+    x = torch.ones(3, 1, 40, 1, dtype=torch.float64)
+    for apply_to in (cuda_host.run, cuda_host.adjoint):
+        made.clear()
+        apply_to(weights.chunks(16), weights.frame, (3, 1, 40, 1), x, torch.empty_like(x))
+        assert made == ["operands", "wait", "lane begins 3", "lane ends"]
 
 
 def test_a_part_holds_one_signal_of_each_channel_at_least() -> None:

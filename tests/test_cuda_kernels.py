@@ -213,12 +213,14 @@ def test_a_rehearsal_compiles_what_a_call_needs(emulated: Emulated, algorithm: s
     manager = manager_for(forced.kernel)
     x = forced.random(*shape).requires_grad_()
     apply("test", x, Caputo(0.5), 0.5, dim, manager).sum().backward()
-    needed = set(emulated.sources)
+    needed, launched = set(emulated.sources), set(emulated.launches)
     emulated.sources.clear()
+    emulated.launches.clear()
     (asked,) = {plan.workload for site in manager.sites() for plan in site.plans()}
     rehearse(manager.plan(asked))
     assert emulated.sources == needed
     assert needed == set(emulated.asked)
+    assert set(emulated.launches) == launched  # a device may load each function only when it is first launched
 
 
 def kernel_of(op: str) -> Kernel:

@@ -35,6 +35,8 @@ class OutOfMemoryError(RuntimeError):
         (ImportError("cannot import name"), "environment"),
         (RuntimeError("CUDA error: no kernel image is available for execution on the device"), "environment"),
         (OSError("libcuda.so.1: cannot open shared object file"), "environment"),
+        (RuntimeError("CUDA_ERROR_UNSUPPORTED_PTX_VERSION: compiled with an unsupported toolchain."), "environment"),
+        (type("CompileException", (Exception,), {})("nvrtc: error: invalid value for -arch"), "environment"),
     ],
     ids=lambda value: value if isinstance(value, str) else cause_of(value)[:40],
 )

@@ -24,7 +24,15 @@ _MEMORY = (
     "out_of_memory",
     "resource_exhausted",
 )
-_ENVIRONMENT = ("no kernel image", "driver version is insufficient", "no cuda-capable device", "shared object file")
+_ENVIRONMENT = (
+    "no kernel image",
+    "driver version is insufficient",
+    "unsupported toolchain",
+    "no cuda-capable device",
+    "shared object file",
+)
+# A source that does not compile does so at no size: NVRTC's errors, as CuPy raises them.
+_COMPILERS = {"CompileException"}
 # Exceptions by which torch.utils.checkpoint stops a computation that it repeats: nothing has failed.
 _CONTROL_FLOW = {"_StopRecomputationError"}
 
@@ -50,7 +58,7 @@ def kind_of(error: Exception) -> Kind:
         return "memory"
     if isinstance(error, RuntimeError | OSError) and any(words in text for words in _MEMORY):
         return "memory"
-    if isinstance(error, ImportError):
+    if isinstance(error, ImportError) or type(error).__name__ in _COMPILERS:
         return "environment"
     # A library that does not load raises an OSError without a number; one of a file or a disk has its number.
     is_library = isinstance(error, OSError) and error.errno is None and bool(error.args)

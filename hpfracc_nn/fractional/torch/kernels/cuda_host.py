@@ -17,6 +17,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_product, cuda_recurrence
+from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
 from hpfracc_nn.fractional.torch.rows import Step, parts
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
@@ -104,7 +105,10 @@ def part_rows(shape: Shape, itemsize: int) -> int:
 
 def _apply(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     device = torch.device("cuda", torch.cuda.current_device())
+    scan = _scan(shape[3])
     there = form.cached(There(device))
+    # Made on this stream and waited for: else the first lane would make them, and the second read them too early.
+    there.cached(Arrangement(backward, scan.multiple))
     columns = None if frame.columns is None else frame.columns.to(device)
     step = _step(shape[3], backward)
     around = Frame(frame.stencil, columns, frame.dtype)
@@ -119,9 +123,12 @@ def _apply(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, ba
     through(lanes, compute, shape, rows, x, y)
 
 
+def _scan(width: int) -> Scan:
+    return cuda_chunked_scan.SCAN if width == 1 else cuda_recurrence.SCAN
+
+
 def _step(width: int, backward: bool) -> Step:
-    scan = cuda_chunked_scan.SCAN if width == 1 else cuda_recurrence.SCAN
-    return partial(cuda_product.apply, scan, backward=backward)
+    return partial(cuda_product.apply, _scan(width), backward=backward)
 
 
 run, adjoint = (partial(_apply, backward=backward) for backward in (False, True))
