@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 
-from tests.parity_cases import ParityCase
+from tests.parity_cases import ParityCase, parity
 
 STEPS, END, WIDTH = 5, 1.5, 3
 # Node 5 is isolated, node 4 has a self loop and no other edge arrives there, and one edge is there twice.
@@ -214,6 +214,9 @@ def of_graph(name, func, orders, is_matrix=False, slow=True):
         lambda given: torch_graph(given, func),
         lambda given: jax_graph(given, func, is_matrix),
         differentiable=tuple(sorted(moved)),
+        # Scores have the gradients that are left where those of a node's messages cancel: in float32 torch's are up to
+        # 1.8e-5 off its own in float64, JAX's 2.2e-5.
+        tolerance={"float64": 1e-12, "float32": 5e-5} if func == "attention" else parity(),
         slow=slow,
     )
 
