@@ -1,7 +1,8 @@
 """Forecast the volatility of the S&P 500 in Flax: a learned fractional difference, one lag and a level.
 
-The three parameters of ARFIMA(1, d, 0), trained by optax on the first 1400 of 2000 days; then each of the others is
-forecast one day ahead, beside an autoregression and HAR. The order has a learning rate of its own.
+The three parameters of ARFIMA(1, d, 0), trained on the first 1400 of 2000 days by an Adam that remembers its gradients
+by a power law; then each of the others is forecast one day ahead, beside an autoregression and HAR. The order has a
+learning rate of its own.
 
 Run:  python examples/jax_volatility.py [--quick]
 """
@@ -14,9 +15,8 @@ import numpy as np
 import optax
 from flax import nnx
 
+import hpfracc_nn.jax as fjx
 from hpfracc_nn.data import sp500_volatility
-from hpfracc_nn.layers.flax.functional import param_labels
-from hpfracc_nn.layers.flax.nnx import FractionalDifference
 from hpfracc_nn.training.baselines import autoregression, har
 
 START = 1400  # days
@@ -26,7 +26,7 @@ class Volatility(nnx.Module):
     """What cannot be foreseen of a series [n]: e[t] = u[t] - lag u[t - 1], u = (1 - z)**d (x - level)."""
 
     def __init__(self, level):
-        self.difference = FractionalDifference(channels=1, start=0.3)
+        self.difference = fjx.FractionalDifference(channels=1, start=0.3)
         self.lag = nnx.Param(jnp.zeros(()))
         self.level = nnx.Param(jnp.asarray(level))
 
@@ -39,7 +39,7 @@ def trained(x, steps):
     """Return the model with the least squares of its errors on x."""
     model = Volatility(x.mean())
     rates = {name: optax.cosine_decay_schedule(rate, steps) for name, rate in (("weights", 0.02), ("orders", 0.1))}
-    tx = optax.partition({name: optax.adam(rate) for name, rate in rates.items()}, param_labels)
+    tx = optax.partition({name: fjx.fractional_adam(rate, alpha=0.9) for name, rate in rates.items()}, fjx.param_labels)
     optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
 
     @nnx.jit

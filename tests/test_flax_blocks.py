@@ -1,6 +1,7 @@
 """Equations as layers for Flax: closed forms, what the modules hold, what they draw and what they refuse."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from hpfracc_nn.layers.flax import linen as of_linen
 from hpfracc_nn.layers.flax import nnx as of_nnx
 
 X = np.random.default_rng(0).standard_normal((4, 3))
+AN_ARRAY: Any = jnp.ones(2) / 2  # to a type checker
 
 
 class Field(nnx.Module):
@@ -172,7 +174,7 @@ def test_half_precision_reaches_the_field_and_is_added_up_in_single():
         (lambda: functional.FDEBlock(fields, 0.5, n_steps=0), ValueError, "n_steps >= 1"),
         (lambda: functional.FDEBlock(fields, 0.5, t1=0.0), ValueError, "t1 > 0"),
         (lambda: functional.FDEBlock(fields, 0.5, bounds=(0.2, 1.5), learn_alpha=True), ValueError, "high <= 1"),
-        (lambda: functional.FDEBlock(fields, jnp.ones(2) / 2), TypeError, "learn_alpha=True"),
+        (lambda: functional.FDEBlock(fields, AN_ARRAY), TypeError, "learn_alpha=True"),
         (lambda: functional.FDEBlock(fields, 0.5, scheme="euler"), ValueError, "scheme='euler'"),
         (lambda: functional.FDEBlock(lambda t, z, _: z[:1], 0.5)({}, jnp.ones((2, 3))), ValueError, "shape"),
         (lambda: functional.FDEBlock(lambda t, z, _: z, 0.5)({}, jnp.ones(3, int)), TypeError, "dtype"),

@@ -63,7 +63,7 @@ def test_a_list_and_a_matrix_are_the_same_flow_of_means():
 @pytest.mark.parametrize("heads", [1, 2])
 def test_attention_is_the_mean_of_the_heads_softmax_over_arriving_edges(heads):
     rng = np.random.default_rng(1)
-    weight = rng.uniform(0.5, 2, PAIRS.shape[1])
+    weight: np.ndarray = rng.uniform(0.5, 2, PAIRS.shape[1])
     weight[2] = 0.0  # an edge that is as one that is not there
     with jax.enable_x64(True):
         query, key = (jnp.asarray(3 * rng.standard_normal((NODES, heads, 4))) for _ in range(2))

@@ -1,6 +1,7 @@
 """ARFIMA, the spectral layer and features of roughness for Flax: closed forms, streams, and their modules."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,6 +20,8 @@ from hpfracc_nn.layers.flax.functional import arfima_errors, arfima_forecast, ar
 from tests.noise_spectrum import energy
 
 SERIES = 3 + arfima(120, 0.3, np.random.default_rng(0))
+NO_STATE: Any = None  # to a type checker
+TWO_ORDERS: Any = [0.3, 0.4]
 
 
 def by_recurrence(x, alpha, ar=(), mean=0.0):
@@ -39,7 +42,8 @@ def test_errors_are_those_of_the_recurrence():
 def test_the_mean_is_integrated_out():
     # The integral over the mean of the likelihood at each; it is a normal density there, and the sum is exact.
     with jax.enable_x64(True):
-        series, options = jnp.asarray(SERIES[:40]), {"deviation": 1.3}
+        series = jnp.asarray(SERIES[:40])
+        options: dict[str, Any] = {"deviation": 1.3}
         means = np.linspace(-60, 66, 4001)
         each = jax.vmap(lambda mean: arfima_nll(series, 0.3, [0.4], mean, **options))(jnp.asarray(means))
         least = float(each.min())
@@ -162,10 +166,10 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
     ("call", "kind", "message"),
     [
         (lambda: functional.ARFIMA(-1), ValueError, r"ARFIMA\(ar=-1\): needs ar >= 0"),
-        (lambda: functional.ARFIMA(alpha=[0.3, 0.4]), ValueError, r"ARFIMA\(alpha=\[0.3, 0.4\]\): needs one order"),
+        (lambda: functional.ARFIMA(alpha=TWO_ORDERS), ValueError, r"ARFIMA\(alpha=\[0.3, 0.4\]\): needs one order"),
         (lambda: functional.ARFIMA(alpha=2.5), ValueError, "alpha=2.5"),
         (lambda: arfima_errors(jnp.arange(5), 0.3), TypeError, "dtype int32"),
-        (lambda: functional.ARFIMA().step({}, jnp.ones(2), None), TypeError, "pass what initial_state"),
+        (lambda: functional.ARFIMA().step({}, jnp.ones(2), NO_STATE), TypeError, "pass what initial_state"),
         (lambda: arfima_nll(jnp.ones(1), 0.3), ValueError, "two samples or more"),
         (lambda: functional.SpectralFractional(0.5, "weyl"), ValueError, "periodic_weyl"),
         (lambda: functional.SpectralFractional(0.5, "periodic_riesz", dim=(-2, -1)), ValueError, "one to 1 axes"),
@@ -177,7 +181,7 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
         (lambda: functional.RoughnessFeatures(1, floor=1e-50), ValueError, "floor=1e-50"),
         (lambda: functional.RoughnessFeatures(1, alpha=1.5), ValueError, r"RoughnessFeatures\(alpha=1.5\)"),
         (lambda: functional.RoughnessFeatures(1, alpha=0.0, learn_alpha=True), ValueError, "beside whole numbers"),
-        (lambda: functional.RoughnessFeatures(1).step({}, jnp.ones(1), None), TypeError, "pass what initial_state"),
+        (lambda: functional.RoughnessFeatures(1).step({}, jnp.ones(1), NO_STATE), TypeError, "pass what initial_state"),
     ],
 )
 def test_what_cannot_be_is_told(call, kind, message):

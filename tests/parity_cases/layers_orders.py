@@ -140,6 +140,25 @@ def stream_case() -> ParityCase:
     )
 
 
+def order_case() -> ParityCase:
+    """An order alone, in real units."""
+
+    def by_torch(given: Arrays) -> Any:
+        import torch
+
+        from hpfracc_nn import Alpha
+
+        order = Alpha([0.4, 1.2], (-0.5, 1.5), dtype=given["raw"].dtype)
+        return torch.func.functional_call(order, {"raw": given["raw"]}, ()).to(given["raw"].dtype)
+
+    def by_jax(given: Arrays) -> Any:
+        from hpfracc_nn.layers.flax.functional import Alpha
+
+        return Alpha([0.4, 1.2], (-0.5, 1.5))(dict(given))
+
+    return ParityCase("Alpha", draw(raw=(2,)), by_torch, by_jax, slow=True)
+
+
 def law_case(distribution: str) -> ParityCase:
     """Mean, standard deviation and divergence of a random order."""
 
@@ -231,5 +250,6 @@ CASES = [
     ),
     bank_case(),
     stream_case(),
+    order_case(),
     *[law_case(distribution) for distribution in ("normal", "beta", "uniform")],
 ]

@@ -114,9 +114,9 @@ def case(
 
 
 CASES = [
-    case("lstm", "lstm", 5, slow=False),
-    case("gru", "gru", 5),
-    case("lstm_each_unit_both_ways", "lstm", 70, {"num_layers": 2, "bidirectional": True}, (UNITS,)),
-    case("gru_each_unit_two_layers", "gru", 70, {"num_layers": 2}, (UNITS,)),
-    case("lstm_projection_window", "lstm", 40, {"proj_size": 2, "memory": 7}),
+    case("FractionalLSTM", "lstm", 5, slow=False),
+    case("FractionalGRU", "gru", 5),
+    case("FractionalLSTM each unit both ways", "lstm", 70, {"num_layers": 2, "bidirectional": True}, (UNITS,)),
+    case("FractionalGRU each unit two layers", "gru", 70, {"num_layers": 2}, (UNITS,)),
+    case("FractionalLSTM projection window", "lstm", 40, {"proj_size": 2, "memory": 7}),
 ]

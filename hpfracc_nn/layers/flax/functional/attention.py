@@ -8,7 +8,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import jax
-from flax.linen import initializers
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
@@ -18,13 +17,20 @@ from hpfracc_nn.layers.flax.attention.attended import attended
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given
 from hpfracc_nn.layers.flax.attention.inputs import Sequences, merged_bias, opened
 from hpfracc_nn.layers.flax.attention.state import AttentionState
-from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, hashable, keys, settle
+from hpfracc_nn.layers.flax.functional.core import (
+    BIAS_INIT,
+    Array,
+    Initializer,
+    Params,
+    hashable,
+    kernel_init,
+    keys,
+    settle,
+)
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
-_KERNEL_INIT: Initializer = initializers.lecun_normal()
-_BIAS_INIT: Initializer = initializers.zeros_init()
 
 
 @dataclass(frozen=True)
@@ -102,8 +108,8 @@ class FractionalAttention(Ordered):
     bandwidth: float | None = None
     dim: int = -2
     dtype: Any = None
-    kernel_init: Initializer = _KERNEL_INIT
-    bias_init: Initializer = _BIAS_INIT
+    kernel_init: Initializer = kernel_init
+    bias_init: Initializer = BIAS_INIT
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:

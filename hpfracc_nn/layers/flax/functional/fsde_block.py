@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
-import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
@@ -105,7 +104,7 @@ class FSDEBlock(Solving):
         order = self._order(owner)
         settle(self, order=order, learn_alpha=order is not None)
         method = StochasticMethod.of(owner, self.noise, self.scheme, self.weights, self.interpretation, self.history)
-        method.rule(self.noise_type, 0.75 if order is not None else float(np.min(self.alpha)))
+        method.rule(self.noise_type, 0.75 if order is not None else float(fixed_orders(owner, self.alpha).min()))
 
     def _order(self, owner: str) -> Alpha | None:
         """The learned order, or None."""

@@ -9,7 +9,6 @@ from typing import Any
 import jax
 import numpy as np
 from flax.linen.dtypes import promote_dtype
-from flax.linen.initializers import lecun_normal, zeros_init
 from jax import numpy as jnp
 from jax.experimental import checkify
 
@@ -17,7 +16,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers import edges
-from hpfracc_nn.layers.flax.functional.core import Initializer, Params, keys, settle
+from hpfracc_nn.layers.flax.functional.core import BIAS_INIT, Initializer, Params, kernel_init, keys, settle
 from hpfracc_nn.layers.flax.functional.diffusion import Adjacency, Edges, Flow, Graph, attention_flow, mean_flow
 from hpfracc_nn.layers.flax.functional.equation import CaputoEquation
 from hpfracc_nn.layers.flax.functional.order import Alpha
@@ -108,8 +107,8 @@ class FractionalGraphConv(CaputoEquation):
     history: str | History = "auto"
     adjoint: bool = True
     dtype: Any = None
-    kernel_init: Initializer = lecun_normal()  # noqa: RUF009  a function
-    bias_init: Initializer = zeros_init()  # noqa: RUF009
+    kernel_init: Initializer = kernel_init
+    bias_init: Initializer = BIAS_INIT
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ def param_labels(params: Any) -> Any:
         >>> tx = optax.partition({"weights": optax.adamw(5e-3), "orders": optax.adam(3e-2)}, param_labels)
         >>> optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     """
-    paths = [tuple(_name(key) for key in path if _name(key) != "value") for path, _ in _leaves(params)]
+    paths = [tuple(_name(key) for key in path if not _is_variables(key)) for path, _ in _leaves(params)]
     beside: dict[tuple[str, ...], set[str]] = {}
     for path in paths:
         beside.setdefault(path[:-1], set()).add(path[-1])
@@ -47,6 +47,11 @@ def param_labels(params: Any) -> Any:
 
 def _leaves(params: Params) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_flatten_with_path(params)[0]
+
+
+def _is_variables(key: Any) -> bool:
+    """Whether a step leads from a variable of an `nnx.State` into its value: dicts have keys and no attributes."""
+    return isinstance(key, jax.tree_util.GetAttrKey) and key.name == "value"
 
 
 def _name(key: Any) -> str:

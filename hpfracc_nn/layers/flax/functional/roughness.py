@@ -28,12 +28,12 @@ class RoughnessState(NamedTuple):
     Attributes:
         differences: One state for each part of the bank.
         sums: Of the squares so far, without the samples that are skipped, [..., channels * orders].
-        count: How many samples there were.
+        seen: How many samples there were.
     """
 
     differences: tuple[StreamState, ...]
     sums: Array
-    count: Array
+    seen: Array
 
 
 class _Made:
@@ -141,7 +141,7 @@ class RoughnessFeatures(_Made):
         """Return {"order": {"raw": [channels * orders]}} where the orders are learned, else {}; nothing is drawn."""
         return self.differences.init(key, param_dtype)
 
-    def alpha_of(self, params: Params) -> Array | np.ndarray:
+    def alpha_of(self, params: Params) -> tuple[float, ...] | Array:
         """Return the orders in real units, [channels * orders]; of random ones the mean."""
         return self.differences.alpha_of(params)
 
@@ -196,7 +196,7 @@ class RoughnessFeatures(_Made):
                 f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
             )
         y, states = self.differences.step(params, x.astype(state.sums.dtype), state.differences)
-        count = state.count + 1
+        count = state.seen + 1
         sums = state.sums + jnp.where(count > self.skip, y * y, 0)
         after = RoughnessState(states, sums, count)
         return self._logarithm(sums / jnp.maximum(1, count - self.skip)).astype(x.dtype), after

@@ -30,6 +30,7 @@ class Layer(Shell):
         """Return the order in real units, from the variables of the module: an array where it is learned."""
         return self.core.alpha_of(variables.get("params", {}))
 
+    @linen.nowrap
     def _check(self) -> None:
         for name, value in self._orders().items():
             if value.scope is None:
@@ -47,10 +48,12 @@ class Layer(Shell):
         fields = {each.name: getattr(self, each.name) for each in hyperparameters(self.core_class)}
         return {name: value for name, value in fields.items() if isinstance(value, Alpha)}
 
+    @linen.nowrap
     def _run(self, *inputs: Any, **options: Any) -> Any:
         """The core's value with the parameters, and a draw of a random order."""
         return self.core(self.params(), *inputs, **self._drawing(), **options)
 
+    @linen.nowrap
     def _drawing(self) -> dict[str, Array]:
         """What a core takes besides where its order is random and drawn."""
         order = self.core.order

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from flax import linen
+
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.base import Layer
 
@@ -9,6 +11,7 @@ from hpfracc_nn.layers.flax.linen.base import Layer
 class Dropping(Layer):
     """A layer that drops something where `apply` is given `rngs={"dropout": key}`, unless it is told not to."""
 
+    @linen.nowrap
     def _dropping(self, deterministic: bool | None) -> dict[str, Array]:
         """What a core takes besides where it drops."""
         is_off = not self.has_rng("dropout") if deterministic is None else deterministic

@@ -21,7 +21,8 @@ class Shell(_Module):
     """A linen module that is a core and its parameters, each under its own name.
 
     The class of the core is a keyword of a subclass, `class Name(Shell, core=functional.Name)`. The core's fields are
-    the module's, with `param_dtype` besides. They are checked by the constructor.
+    the module's, with `param_dtype` besides. They are checked by the constructor. Methods that no user calls are not
+    wrapped by Flax: `tabulate` would list them, and cannot call one of a module that is not bound.
     """
 
     core_class: ClassVar[type]
@@ -47,14 +48,17 @@ class Shell(_Module):
         """Make the parameters, or find them."""
         self._params = self._made({})
 
+    @linen.nowrap
     def params(self) -> Params:
         """Return the parameters of the bound module as the core takes them: nested dicts of arrays."""
         return dict(self._params)
 
+    @linen.nowrap
     def _check(self) -> None:
         """Raise where the fields make no core."""
         assert self.core is not None
 
+    @linen.nowrap
     def _made(self, given: Params) -> Params:
         """The parameters: those that are given, and others of the module's own."""
         core = self.core

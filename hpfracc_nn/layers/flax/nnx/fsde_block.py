@@ -58,10 +58,12 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             x: The states at 0.
             key: Where the noise is drawn; None takes the next key of the block's stream.
         """
-        if key is None and self.keys is None:
-            raise TypeError(
-                "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
-            )
+        if key is None:
+            if self.keys is None:
+                raise TypeError(
+                    "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
+                )
+            key = self.keys()
         t = jnp.zeros((), x.dtype)
         drift, of_drift = taken_apart("FSDEBlock", "drift", self.drift, t, x)
         diffusion, of_diffusion = taken_apart("FSDEBlock", "diffusion", self.diffusion, t, x)
@@ -69,6 +71,6 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             self.params(),
             x,
             (of_drift, of_diffusion),
-            noise_key=self.keys() if key is None else key,
+            noise_key=key,
             **self._drawing(),
         )

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 import jax
-from flax.linen import initializers
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
@@ -22,9 +21,11 @@ from hpfracc_nn.layers.flax.functional.recurrent.series import check_features, o
 from hpfracc_nn.layers.flax.functional.recurrent.state import RecurrentState, Start, check_state, read_start, stacked
 from hpfracc_nn.layers.recurrence import averaging
 
-KERNEL_INIT: Initializer = initializers.lecun_normal()
-RECURRENT_KERNEL_INIT: Initializer = initializers.orthogonal()
-BIAS_INIT: Initializer = initializers.zeros_init()
+
+def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return a first kernel of the outputs as Flax draws it, in half precision by a decomposition in single."""
+    wide = jnp.promote_types(dtype, jnp.float32)
+    return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
 class Recurrent(Ordered):
@@ -176,7 +177,8 @@ class Recurrent(Ordered):
             params: From `init`.
             x: [..., n, ..., in_features], time on `dim`.
             initial_carry: A `RecurrentState`, from which the series goes on exactly; or the start of an ordinary cell.
-            seq_lengths: Steps of each series, [*batch]; None: all. Outputs behind them are made of what x holds there.
+            seq_lengths: Steps of each series, [*batch]; None: all. What x holds behind them, which may be NaN, is not
+                read: outputs there go on with zeros.
             return_carry: Whether the state after the last step of each series is returned too.
             key: For a random order; None is its mean.
             dropout_key: For dropout between layers; None is no dropout.

@@ -6,14 +6,9 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from hpfracc_nn.layers.flax.functional.core import Initializer
+from hpfracc_nn.layers.flax.functional.core import BIAS_INIT, Initializer, kernel_init
 from hpfracc_nn.layers.flax.functional.order import Alpha
-from hpfracc_nn.layers.flax.functional.recurrent.base import (
-    BIAS_INIT,
-    KERNEL_INIT,
-    RECURRENT_KERNEL_INIT,
-    Recurrent,
-)
+from hpfracc_nn.layers.flax.functional.recurrent.base import Recurrent, orthogonal_init
 
 
 @dataclass(frozen=True)
@@ -87,8 +82,8 @@ class FractionalLSTM(Recurrent):
     memory: int | None = None
     dim: int = -2
     dtype: Any = None
-    kernel_init: Initializer = KERNEL_INIT
-    recurrent_kernel_init: Initializer = RECURRENT_KERNEL_INIT
+    kernel_init: Initializer = kernel_init
+    recurrent_kernel_init: Initializer = orthogonal_init
     bias_init: Initializer = BIAS_INIT
 
     kind: ClassVar[str] = "lstm"
@@ -154,8 +149,8 @@ class FractionalGRU(Recurrent):
     memory: int | None = None
     dim: int = -2
     dtype: Any = None
-    kernel_init: Initializer = KERNEL_INIT
-    recurrent_kernel_init: Initializer = RECURRENT_KERNEL_INIT
+    kernel_init: Initializer = kernel_init
+    recurrent_kernel_init: Initializer = orthogonal_init
     bias_init: Initializer = BIAS_INIT
 
     kind: ClassVar[str] = "gru"

@@ -6,7 +6,7 @@ These functions are compiled once for each shape, so that calls outside of `jax.
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
@@ -51,6 +51,21 @@ def block_of(n: int) -> int:
     return min(n, BLOCK)
 
 
+def spread(before: Before, x: Array, others: Any) -> Before:
+    """Return the start where the steps put what they make of it: a scan carries what lies on the same axes of a mesh.
+
+    Args:
+        before: The start, which may lie on none of them.
+        x: One step, [batch, ...], whose batch may be sharded.
+        others: Arrays that may differ from device to device inside of `jax.shard_map`.
+    """
+    zero = jnp.zeros_like(x[:, :1])
+    for each in jax.tree.leaves(others):
+        zero = zero + jnp.zeros_like(each, x.dtype, shape=())
+    past = Past(*(each + zero[:, None] for each in before.past))
+    return Before(before.h + zero, before.value + zero, past)
+
+
 @partial(jax.jit, static_argnames=("cell", "lags"))
 def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lags, taps: Taps) -> Made:
     """Take all steps.
@@ -65,6 +80,7 @@ def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lag
     """
     n, length = x.shape[0], block_of(x.shape[0])
     blocks = -(-n // length)
+    before = spread(before, x[0], (weights, taps))
     # What is behind the end is computed and not looked at.
     x = jnp.pad(x, ((0, blocks * length - n), (0, 0), (0, 0))).reshape(blocks, length, *x.shape[1:])
 

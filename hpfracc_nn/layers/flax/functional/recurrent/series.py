@@ -67,7 +67,11 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
                 f"series, of shape {batch}; pass how many steps each has."
             )
         lengths = jnp.clip(lengths.reshape(-1), 0, n)
-    return Series(first.reshape(n, math.prod(batch), features), batch, axis, lengths)
+    first = first.reshape(n, math.prod(batch), features)
+    if lengths is not None:
+        # What pads a series may be anything: NaN times a gradient of 0 would be NaN.
+        first = jnp.where((jnp.arange(n)[:, None] < lengths)[..., None], first, 0)
+    return Series(first, batch, axis, lengths)
 
 
 def check_features(owner: str, x: Any, features: int) -> None:
