@@ -61,9 +61,10 @@ def test_a_list_and_a_matrix_are_the_same_flow_of_means():
 
 
 @pytest.mark.parametrize("heads", [1, 2])
+@pytest.mark.slow
 def test_attention_is_the_mean_of_the_heads_softmax_over_arriving_edges(heads):
     rng = np.random.default_rng(1)
-    weight: np.ndarray = rng.uniform(0.5, 2, PAIRS.shape[1])
+    weight = np.asarray(rng.uniform(0.5, 2, PAIRS.shape[1]))
     weight[2] = 0.0  # an edge that is as one that is not there
     with jax.enable_x64(True):
         query, key = (jnp.asarray(3 * rng.standard_normal((NODES, heads, 4))) for _ in range(2))
@@ -76,6 +77,7 @@ def test_attention_is_the_mean_of_the_heads_softmax_over_arriving_edges(heads):
 
 
 @pytest.mark.parametrize("score", [1.0, 1e4])
+@pytest.mark.slow
 def test_an_edge_of_weight_zero_counts_for_nothing_however_large_its_score(score):
     x = score * jnp.array([[1.0], [1000.0], [2.0]])[:, :, None]
 
@@ -104,6 +106,7 @@ def nodes(seed=0, count=NODES):
 
 
 @pytest.mark.parametrize("alpha", [0.5, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_two_nodes_approach_each_other_like_a_mittag_leffler_function(alpha):
     # The difference d of two joined nodes obeys D^alpha d = -2 d; the scheme is of first order.
     errors, exact = [], mittag_leffler(-2.0, alpha)
@@ -119,6 +122,7 @@ def test_two_nodes_approach_each_other_like_a_mittag_leffler_function(alpha):
 
 
 @pytest.mark.parametrize("func", ["attention", pytest.param("diffusion", marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_a_graph_is_the_same_as_a_list_as_a_padded_one_as_a_matrix_and_renumbered(func):
     core, _ = graph_layer(func)
     with jax.enable_x64(True):

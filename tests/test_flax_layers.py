@@ -128,6 +128,7 @@ def differenced(x: Any, axis: int = -2) -> Any:
 
 
 @pytest.mark.parametrize("alpha", [0.0, pytest.param(1.0, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_at_whole_orders_layers_are_those_of_flax_on_the_samples_or_their_differences(alpha: float) -> None:
     x = CASES[2].x
     given = differenced(x) if alpha else x
@@ -212,6 +213,7 @@ def test_a_batch_on_several_devices_is_the_batch_on_one(case: Case) -> None:
 # Errors
 
 
+@pytest.mark.slow
 def test_a_wrong_shape_raises_when_it_is_traced_with_the_layers_message() -> None:
     linear = functional.FractionalLinear(3, 2)
     with pytest.raises(ValueError, match=r"FractionalLinear\(x of shape \(12, 4\)\): needs \[\.\.\., n, 3\]"):

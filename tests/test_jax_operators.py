@@ -221,6 +221,7 @@ def test_nothing_of_no_samples():
     assert jax.grad(lambda alpha: fjx.caputo(jnp.ones((2, 0)), alpha).sum())(jnp.asarray(0.5)) == 0
 
 
+@pytest.mark.slow
 def test_a_definition_is_a_pytree():
     definition = fjx.TemperedCaputo(jnp.asarray(0.4), rate=1.5)
     x = jnp.ones((2, 20)).cumsum(-1)
