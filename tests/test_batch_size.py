@@ -313,6 +313,7 @@ def test_on_a_gpu_the_largest_batch_is_found_by_trying(monkeypatch, fitting, by)
     assert (allocator.emptied > 0) == (by == "capacity")
 
 
+@pytest.mark.slow
 def test_on_a_gpu_where_no_row_fits_it_is_said(monkeypatch):
     Allocator(monkeypatch, capacity=9)
     monkeypatch.setattr(batch_size, "free", lambda *_: 1000)

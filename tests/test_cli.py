@@ -184,6 +184,7 @@ BLOCKED = "import sys; sys.modules[sys.argv.pop(1)] = None; from hpfracc_nn.cli 
         ),
     ],
 )
+@pytest.mark.slow
 def test_a_missing_package_is_named_in_one_line(tmp_path, package, message):
     done = process(BLOCKED, package, "demo", "--quick", "--output", tmp_path)
     assert done.returncode == 1

@@ -234,6 +234,7 @@ def assert_compiles(definition: Definition) -> None:
 
 
 @pytest.mark.parametrize("side", [pytest.param("left", marks=pytest.mark.slow), "right"])
+@pytest.mark.slow
 def test_numbers_and_words_reach_a_compiled_graph(side: str) -> None:
     options = {"sense": "riemann_liouville", "unit": 0.3, "side": side}
     assert_compiles(DEFINITIONS["atangana_baleanu"](0.3, **options))  # type: ignore[arg-type]

@@ -98,6 +98,7 @@ def test_a_forecast_does_not_change_in_any_bit_when_later_samples_do(algorithm):
 
 
 @pytest.mark.parametrize("algorithm", ["dense", "chunked_scan"])
+@pytest.mark.slow
 def test_a_price_after_a_day_does_not_change_the_forecast_made_on_it(algorithm):
     arch = pytest.importorskip("arch.data.sp500")
     prices = arch.load().iloc[-2000:]
@@ -191,6 +192,7 @@ def test_what_cannot_be_forecast_is_an_error(series, options, message):
         forecast(series, progress=False, **options)
 
 
+@pytest.mark.slow
 def test_the_figure_is_written(learned, tmp_path):
     pytest.importorskip("matplotlib")
     from hpfracc_nn.training.figures import draw_forecast

@@ -123,6 +123,7 @@ WITH_MEMORY = [
 
 @pytest.mark.parametrize("function", SMOOTH)
 @pytest.mark.parametrize("definition", WITH_MEMORY, ids=repr)
+@pytest.mark.slow
 def test_memories_of_other_kinds_meet_quadrature(definition, function):
     x, closed_form = SMOOTH[function]
     if isinstance(definition, AtanganaBaleanu) and function in ("exp(0.7 t)", "cos(2 t)"):

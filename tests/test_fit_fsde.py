@@ -134,6 +134,7 @@ def test_places_between_bounds_are_the_inverse_and_stay_inside():
 
 
 @pytest.mark.parametrize("bound", [(0.0, np.inf), (-np.inf, 3.0), (-np.inf, np.inf)])
+@pytest.mark.slow
 def test_a_bound_may_be_infinite(bound):
     given = paths(8, n=20, end=2.0)
     expected = fitted(*given, paths=32, tolerance=1e-10)

@@ -56,6 +56,7 @@ def closed_cases():
 
 
 @pytest.mark.parametrize(("scheme", "noise_type", "interpretation"), list(closed_cases()))
+@pytest.mark.slow
 def test_the_strong_order_is_the_declared_one(scheme, noise_type, interpretation):
     fine = brownian(1024, (2, PATHS))
     reference = solved(coupled(noise_type), 0.3, streams(fine, 2), (2,), scheme="srk")

@@ -132,6 +132,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize("size", [2.0**700, 1e200, 1e-200, 1e308])
+@pytest.mark.slow
 def test_the_size_of_a_path_does_not_matter(size):
     path = paths(0.3, 500, 1)[0]
     path /= np.abs(path).max()

@@ -100,10 +100,10 @@ def test_long_series_keep_single_precision():
 
 
 NAMES = [name for name in DEFINITIONS if name != "distributed_order"]
-QUICK = [pytest.param(name, marks=() if name == "caputo" else pytest.mark.slow) for name in NAMES]
 
 
-@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
 def test_every_transform_follows_samples_and_orders(name):
     """In single precision without 64 bit types, where weights are float64 inside; the oracle is float64 with them."""
     kind = DEFINITIONS[name]

@@ -185,6 +185,7 @@ SECOND = {(2, 0, 0): (2, 0), (0, 0, 2): (0, 2), (1, 0, 1): (1, 1)}
 
 @pytest.mark.parametrize("z", [-37.0, -0.9, 0.06, pytest.param(3.0, marks=pytest.mark.slow), 2.0 - 5.0j])
 @pytest.mark.parametrize(("alpha", "beta"), [(0.3, 0.7), (1.0, 2.0), (1.7, 4.0)])
+@pytest.mark.slow
 def test_second_derivatives_meet_mpmath(z, alpha, beta):
     for derivative, orders in SECOND.items():
         expected = complex(oracle(z, alpha, beta, *orders))

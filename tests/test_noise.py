@@ -163,6 +163,7 @@ def test_the_entries_of_a_step_are_independent(noise):
 
 
 @pytest.mark.parametrize("noise", HURST)
+@pytest.mark.slow
 def test_the_gradient_in_the_hurst_index_is_right(noise):
     hurst = torch.tensor(0.31, dtype=torch.float64, requires_grad=True)
 

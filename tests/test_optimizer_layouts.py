@@ -46,6 +46,7 @@ def apart(one: torch.nn.Module, other: torch.nn.Module) -> float:
 @pytest.mark.parametrize("is_flat", [False, True])
 @pytest.mark.parametrize("saved_so", [False, True])
 @every_open_kind
+@pytest.mark.slow
 def test_distributed_checkpoints_are_read_into_another_layout(tmp_path, options, saved_so, is_flat):
     """They copy value by value, as the shape says, and so must a history be."""
     how = StateDictOptions(flatten_optimizer_state_dict=is_flat)

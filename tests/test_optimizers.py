@@ -248,6 +248,7 @@ def saved_and_loaded(state):
 @pytest.mark.parametrize(("dtype", "stop"), [(torch.float64, 3), (torch.float64, 17), (torch.bfloat16, 17)], ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 @every_class
+@pytest.mark.slow
 def test_a_resumed_run_equals_one_that_was_not_interrupted_bit_for_bit(cls, kind, stop, dtype):
     for memory in (10, "exponentials") if kind == "integral" else (10,):
         start = [torch.nn.Parameter(p.detach().to(dtype)) for p in parameters()]

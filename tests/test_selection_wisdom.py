@@ -400,6 +400,7 @@ def test_a_foreign_or_future_file_is_left_alone_with_one_line(file, caplog, data
     assert lines(caplog)[1][1].startswith(f"wisdom in {file.path.parent} ignored, and renamed to .foreign: ")
 
 
+@pytest.mark.slow
 def test_a_lock_held_by_another_is_waited_for_and_then_left(file, caplog, monkeypatch):
     monkeypatch.setattr(wisdom_file, "LOCK_SECONDS", 0.05)
     file.update(learnt())
@@ -523,6 +524,7 @@ def test_threads_and_forks_of_one_process_lose_nothing(tmp_path):
 
 
 @forks
+@pytest.mark.slow
 def test_a_writer_killed_at_any_moment_leaves_a_whole_file(tmp_path):
     assert writers("killed_at_random", tmp_path) > 0
     old, new = "old", "new old"

@@ -218,6 +218,7 @@ def assert_counted(shelf: Shelf) -> None:
 
 @every_kernel_always
 @pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.slow
 def test_all_that_kernels_make_of_weights_is_counted(forced: Forced, channels: int) -> None:
     definition = fnn.RiemannLiouville(0.5 if channels == 1 else [0.3, 0.4, 0.6])
     x = forced.random(2, channels, 300).requires_grad_()

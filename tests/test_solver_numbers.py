@@ -18,6 +18,7 @@ WAYS = [(name, mesh) for name in SCHEMES for mesh in ("uniform", "graded")]
 @pytest.mark.parametrize(
     ("scheme", "mesh"), [way for way in WAYS if way[1] == "uniform" or not SCHEMES[way[0]].needs_uniform]
 )
+@pytest.mark.slow
 def test_gradients_are_those_of_one_number_in_an_axis(scheme, mesh, alpha, adjoint):
     def gradients(shape):
         y0, rate, slope = (tensor(value).view(shape).requires_grad_() for value in (0.8, 1.3, -0.2))

@@ -187,6 +187,7 @@ def solved(case, scheme, mesh, n_steps):
 
 
 @pytest.mark.parametrize("name", CASES)
+@pytest.mark.slow
 def test_the_reference_problems_are_solved(name):
     # 500 steps of a second-order rule: 64 times the error that is allowed at 4000.
     mesh = MESHES.get(name, "graded")

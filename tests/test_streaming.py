@@ -187,6 +187,7 @@ def test_the_memory_of_a_state_does_not_depend_on_the_step(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", STREAMED)
+@pytest.mark.slow
 def test_a_state_can_be_kept_used_twice_copied_and_pickled(name: str) -> None:
     layer, x = FractionalLayer([0.3, 0.8], name, dt=DT), data(4, 2, 100)
     kept = layer.initial_state((4, 2), horizon=100)

@@ -182,6 +182,7 @@ def test_a_compiled_operation_falls_back(manager: BackendManager, broken: Any, m
     assert manager.failures() != {}
 
 
+@pytest.mark.slow
 def test_arrays_fall_back_too(manager: BackendManager, broken: Any) -> None:
     x = samples().numpy()
     expected = derivative(x, Caputo(0.6), dt=DT, manager=manager)

@@ -173,6 +173,7 @@ VIEWS: dict[str, Callable[[Tensor], Tensor]] = {
 @every_kernel
 @pytest.mark.parametrize("view", VIEWS)
 @pytest.mark.parametrize("dim", [-1, 1, 0])
+@pytest.mark.slow
 def test_strides_do_not_change_the_result(forced: Forced, view: str, dim: int) -> None:
     x, g = VIEWS[view](forced.random(66, 5, 132)), VIEWS[view](forced.random(66, 5, 132, seed=1))
     copy = x.clone(memory_format=torch.contiguous_format)
@@ -275,6 +276,7 @@ def test_what_comes_in_is_never_written_to(
 
 @every_kernel
 @every_scheme
+@pytest.mark.slow
 def test_the_adjoint_identity_holds_to_rounding(forced: Forced, kind: type[Definition], scheme: str) -> None:
     tally = Tally()
     for alpha in alphas_of(kind):

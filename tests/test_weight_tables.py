@@ -97,6 +97,7 @@ def noise_of(case: Case, alpha: Tensor, n: int, table: tables.Table | None, boun
 
 @every_case
 @pytest.mark.parametrize("n", LENGTHS)
+@pytest.mark.slow
 def test_the_column_and_its_derivatives_are_those_of_the_formula(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int
 ) -> None:
@@ -119,6 +120,7 @@ def tensors(of: Columns) -> list[Tensor]:
 @every_case
 @pytest.mark.parametrize("tabulated", [True, False])
 @pytest.mark.parametrize("n", [1, 16, 77, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.slow
 def test_slopes_are_the_weights_tangent_in_alpha(
     kind: type[Definition], scheme: str, bounds: tuple[float, float], n: int, tabulated: bool
 ) -> None:

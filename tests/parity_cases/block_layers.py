@@ -227,11 +227,11 @@ def of_graph(name, func, orders, is_matrix=False, slow=True):
 
 
 CASES = [
-    of_block("rectangle", (), slow=False),
+    of_block("rectangle", ()),
     of_block("predictor_corrector of three orders", (WIDTH,), scheme="predictor_corrector"),
     of_stochastic("euler", False),
     of_stochastic("with memory", True),
-    of_graph("attention", "attention", (), slow=False),
+    of_graph("attention", "attention", ()),
     of_graph("attention on a matrix", "attention", (CHANNELS,), is_matrix=True),
     of_graph("means", "diffusion", ()),
     ParityCase(

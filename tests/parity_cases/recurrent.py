@@ -114,7 +114,7 @@ def case(
 
 
 CASES = [
-    case("FractionalLSTM", "lstm", 5, slow=False),
+    case("FractionalLSTM", "lstm", 5),
     case("FractionalGRU", "gru", 5),
     case("FractionalLSTM each unit both ways", "lstm", 70, {"num_layers": 2, "bidirectional": True}, (UNITS,)),
     case("FractionalGRU each unit two layers", "gru", 70, {"num_layers": 2}, (UNITS,)),

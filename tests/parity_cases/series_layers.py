@@ -112,7 +112,7 @@ def of_spectral(name, definition, shape, orders, options, slow=True):
 
 
 CASES = [
-    of_errors("errors", None, False),
+    of_errors("errors", None, True),
     of_errors("errors, wide bounds", (-0.5, 1.0), True),
     ParityCase(
         "ARFIMA likelihood",
@@ -122,7 +122,7 @@ CASES = [
         differentiable=("series", "ar", "raw"),
         slow=True,
     ),
-    of_spectral("on a line", "fractional_laplacian", (2, 20, 3), (), {"dt": 0.3, "dim": -2}, slow=False),
+    of_spectral("on a line", "fractional_laplacian", (2, 20, 3), (), {"dt": 0.3, "dim": -2}),
     of_spectral(
         "of channels in a plane", "fractional_laplacian", (2, 6, 5, 3), (3,), {"dt": (0.3, 0.5), "dim": (-3, -2)}
     ),
