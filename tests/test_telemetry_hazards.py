@@ -127,7 +127,13 @@ SELECTIONS = "hpfracc.backend.selections"
 PLACE = ("made", "numpy", "forward", OP)
 
 
-def test_a_manager_that_goes_before_its_sites_loses_no_call(kernels: Kernels, heard: Heard) -> None:
+def test_a_manager_that_goes_before_its_sites_loses_no_call(
+    kernels: Kernels, heard: Heard, request: pytest.FixtureRequest
+) -> None:
+    # A collection in between would put manager and sites into two generations, and their finalizers in another order.
+    gc.collect()
+    gc.disable()
+    request.addfinalizer(gc.enable)
     manager = manager_of(heard)
     manager.run(OP, x())
     (watched,) = heard.telemetry._roll
