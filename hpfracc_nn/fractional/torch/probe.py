@@ -17,6 +17,7 @@ from hpfracc_nn.selection import Rates, register_marker, register_probe
 from hpfracc_nn.selection.memory import host_free
 
 _PLAIN = (Tensor, torch.nn.Parameter)
+_KNOWS_FRAMES = hasattr(eval_frame, "_FrameAction")  # PyTorch 2.6 does not yet: a call costs a microsecond more there
 
 
 def is_watched(x: Tensor) -> bool:
@@ -70,6 +71,8 @@ def uncompiled(function: Any, reason: str | None = None) -> Any:
     caller breaks its graph here; with fullgraph=True it raises and names the reason. A caller's frame that the
     compiler gave up is safe too: else it would compile what that frame calls, piece by piece.
     """
+    if not _KNOWS_FRAMES:
+        return torch.compiler.disable(function, recursive=True)
     skip = eval_frame._FrameAction.SKIP
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(skip, skip))
     function._torchdynamo_disable, function._torchdynamo_disable_msg = True, reason
@@ -81,6 +84,8 @@ def around_compiled(function: Any) -> Any:
 
     It is what torch.compiler.disable(recursive=False) does, in the way of `uncompiled`.
     """
+    if not _KNOWS_FRAMES:
+        return torch.compiler.disable(function, recursive=False)
     action = eval_frame._FrameAction
     eval_frame.set_code_exec_strategy(function.__code__, eval_frame._FrameExecStrategy(action.SKIP, action.DEFAULT))
     function._torchdynamo_disable, function._torchdynamo_disable_msg = True, None
