@@ -37,12 +37,17 @@ def case(
     **options: Any,
 ) -> ParityCase:
     both = partial(applied, kind=kind, dim=dim, options=options)
-    return ParityCase(name, partial(inputs, shape=shape, alpha=alpha), both, both, slow=slow)
+    tolerance = {"float64": 1e-12, "float32": SINGLE.get(name, 1e-6)}
+    return ParityCase(name, partial(inputs, shape=shape, alpha=alpha), both, both, tolerance=tolerance, slow=slow)
 
 
 def fixed(arrays: Arrays) -> Any:
     return operator.apply("parity", arrays["x"], DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0)), 0.1, -1, None)
 
+
+# Without 64 bit types JAX sums in single precision what torch sums in double: the gradient in one order over both
+# sides (2.6e-6 measured), and products of second differences over 300 samples (1.02e-6).
+SINGLE = {"riesz-centred": 5e-6, "caputo-above-one": 2e-6}
 
 CASES = [
     case(
