@@ -17,8 +17,8 @@ jnp = jax.numpy
 fjx = pytest.importorskip("hpfracc_nn.jax")
 checkify = pytest.importorskip("jax.experimental.checkify")
 
-importable = fjx.workload  # loads the kernels
-KERNELS = [kernel.algorithm for kernel in kernels("toeplitz", "jax")] if importable else []
+pytest.importorskip("hpfracc_nn.fractional.jax.kernels")
+KERNELS = [kernel.algorithm for kernel in kernels("toeplitz", "jax")]
 ROUNDING = 20 * np.finfo(np.float64).eps  # of weights that sum to a few, times samples of a few
 SINGLE = 1e-6
 
@@ -274,7 +274,11 @@ def test_a_calibration_is_explicit_and_changes_plans():
     manager = BackendManager(Settings(mode="learn", wisdom="off", calibration="shipped"))
     asked = fjx.workload((2, 200))
     assert manager.plan(asked).reason.startswith("prior")
+    fjx.caputo(jnp.ones((2, 200)), 0.5, manager=manager)
     measured = fjx.calibrate((2, 200), manager=manager)
+    fjx.caputo(jnp.ones((2, 200)), 0.5, manager=manager)
+    (picked,) = [plan for site in manager.sites() for plan in site.in_use()]
+    assert picked.reason == "measured"
     assert {each.kernel for each in measured} == {"xla/dense", "xla/chunked_scan", "xla/fft"}
     assert manager.plan(asked).reason == "measured"
     found = {each.kernel: each.seconds for each in measured if each.direction == "forward"}

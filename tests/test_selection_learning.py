@@ -130,6 +130,23 @@ def test_a_trial_runs_once_and_is_timed():
     assert last.kernel.name == DENSE
 
 
+def test_a_traced_call_is_never_a_trial_and_follows_what_was_measured():
+    manager = learning()
+    site = manager.site("test_op", "torch")
+    picked = [site.pick_traced("key", lambda: WORK) for _ in range(600)]
+    assert {(plan.kernel.name, plan.reason) for plan in picked} == {(FFT, "prior")}
+    assert picked[-1].forwards == 600
+    for name, seconds in TIMES.items():
+        if name != JIT:
+            plan = manager.plan_with(name, "measured", WORK)
+            for _ in range(8):
+                manager.record(plan, seconds)
+                manager.record(plan, seconds, "backward")
+    manager.reconsider()
+    plan = site.pick_traced("key", lambda: WORK)
+    assert (plan.kernel.name, plan.reason, plan.switches, plan.forwards) == (DENSE, "measured", 1, 1)
+
+
 def test_what_trials_lose_stays_within_their_budget():
     manager = learning()
     calls(manager.site("test_op", "torch"), 5000, times=CLOSE)

@@ -106,9 +106,15 @@ class Site:
     def pick_traced(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return the plan for `key` that is believed to be the best, never one on trial, and count one consultation.
 
-        For calls that are traced, whose times nobody sees: what is compiled would keep a kernel that was only tried. It
-        takes the manager's lock. Arguments and exceptions are those of `pick`.
+        For calls that are traced, whose times nobody sees: what is compiled would keep a kernel that was only tried.
+        What is believed is asked for again after many calls, or where `BackendManager.reconsider` says so. Arguments
+        and exceptions are those of `pick`.
         """
+        plan = self._plans.get(key)
+        if plan is not None and plan.left > 1 and self._epoch == self.manager.epoch:
+            plan.forwards += 1
+            plan.left -= 1
+            return plan
         manager, started = self.manager, time.perf_counter()
         with manager.lock:
             if self._epoch != manager.epoch or len(self._plans) >= MOST_PLANS:
@@ -124,6 +130,7 @@ class Site:
                 self._plans[key] = plan
                 manager.chosen(self, before, plan, fresh.reason, time.perf_counter() - started)
             plan.renew(fresh)
+            plan.postpone()
             plan.forwards += 1
         manager.tell()
         return plan

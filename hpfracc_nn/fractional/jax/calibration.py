@@ -72,6 +72,7 @@ def calibrate(
     for name in manager.predict(workload):
         plan = manager.plan_with(name, "measured", workload)
         found += _measured(manager, plan, call, x, alpha)
+    manager.reconsider()
     return sorted(found, key=lambda measured: (measured.direction, measured.seconds))
 
 
