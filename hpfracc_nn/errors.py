@@ -3,18 +3,67 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import operator
+import sys
+from collections.abc import Callable, Iterable
 from numbers import Real
 from typing import Any
+
+import numpy as np
+
+
+def as_float(value: Any) -> float | None:
+    """Return a real number as a float, an infinite one where it is too large for that; None where it is none."""
+    if type(value) is float:
+        return value
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+    except TypeError:  # NumPy's spans of time pass for integers
+        return None
+
+
+def as_index(value: Any) -> int | None:
+    """Return a whole number as an int; None where it is none, as are floats and claims."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)
+    except (TypeError, RuntimeError):  # arrays and tensors of more or other numbers have the method all the same
+        return None
+
+
+def as_pair(values: Any) -> tuple[float, float] | None:
+    """Return two real numbers as floats; None where there are others."""
+    try:
+        found = [as_float(each) for each in values]
+    except (TypeError, RuntimeError):  # a tensor without axes or numbers
+        return None
+    return (found[0], found[1]) if len(found) == 2 and None not in found else None  # type: ignore[return-value]
+
+
+def as_numbers(values: Any) -> np.ndarray | None:
+    """Return a real number, or nested sequences of them, as a float64 array; None where they are none."""
+    number = as_float(values)
+    if number is not None:
+        return np.asarray(number)
+    try:
+        found = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError):  # lists of different lengths, tensors that cannot be read
+        return None
+    return found.astype(np.float64) if found.dtype.kind in "fiu" else None
 
 
 def positive_step(owner: str, dt: Any) -> float:
     """Return `dt` as a float, or raise: a step is a positive, finite number."""
     if type(dt) is float and 0 < dt < math.inf:
         return dt
-    if isinstance(dt, bool) or not isinstance(dt, Real):
+    step = as_float(dt)
+    if step is None:
         raise TypeError(f"{owner}(dt={dt!r}): needs a real number; pass the spacing of the samples, such as dt=0.01.")
-    step = float(dt)
     if not (math.isfinite(step) and step > 0):
         raise ValueError(
             f"{owner}(dt={dt!r}): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01."
@@ -22,55 +71,84 @@ def positive_step(owner: str, dt: Any) -> float:
     return step
 
 
-def real(owner: str, argument: str, value: Any, least: float, *, above: bool = False) -> float:
+def real(owner: str, argument: str, value: Any, least: float, *, above: bool = False, example: float = 1) -> float:
     """Return `value` as a float, or raise: it must be a finite real number of at least `least`, or `above` it."""
     if type(value) is float and least < value < math.inf:
         return value
     sign = ">" if above else ">="
-    if isinstance(value, bool) or not isinstance(value, Real):
+    number = as_float(value)
+    if number is None:
         raise TypeError(
-            f"{owner}({argument}={value!r}): needs a real number {sign} {least:g}; pass for example {argument}=1."
+            f"{owner}({argument}={value!r}): needs a real number {sign} {least:g}; "
+            f"pass for example {argument}={example:g}."
         )
-    number = float(value)
     if not (least < number < math.inf or (number == least and not above)):
         raise ValueError(
-            f"{owner}({argument}={value!r}): needs a finite {argument} {sign} {least:g}; pass for example {argument}=1."
+            f"{owner}({argument}={value!r}): needs a finite {argument} {sign} {least:g}; "
+            f"pass for example {argument}={example:g}."
         )
     return number
 
 
 def probability(owner: str, argument: str, value: Any) -> float:
     """Return `value` as a float, or raise: it must lie strictly between 0 and 1."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    number = as_float(value)
+    if number is None:
         raise TypeError(f"{owner}({argument}={value!r}): needs a real number; pass for example {argument}=0.95.")
-    if not 0 < float(value) < 1:
+    if not 0 < number < 1:
         raise ValueError(
             f"{owner}({argument}={value!r}): needs 0 < {argument} < 1; pass a part of 1, such as {argument}=0.95."
         )
-    return float(value)
+    return number
+
+
+def part(owner: str, argument: str, value: Any) -> float:
+    """Return `value` as a float, or raise: it must lie in [0, 1]."""
+    number = as_float(value)
+    if number is None:
+        raise TypeError(
+            f"{owner}({argument}={value!r}): needs a real number; pass a part of 1, such as {argument}=0.1."
+        )
+    if not 0 <= number <= 1:
+        raise ValueError(f"{owner}({argument}={value!r}): needs 0 <= {argument} <= 1; pass a part such as 0.1.")
+    return number
+
+
+def pair(owner: str, argument: str, values: Any, example: str = "(0, 1)") -> tuple[float, float]:
+    """Return two real numbers as floats, or raise."""
+    found = as_pair(values)
+    if found is None:
+        raise TypeError(f"{owner}({argument}={values!r}): needs two numbers; pass a pair such as {example}.")
+    return found
+
+
+def index(owner: str, argument: str, value: Any) -> int:
+    """Return the number of an axis, which an array will have or not, or raise where it is no whole number."""
+    found = as_index(value)
+    if found is None:
+        raise TypeError(
+            f"{owner}({argument}={value!r}): needs an integer; pass the index of the time axis, such as {argument}=-1."
+        )
+    return found
 
 
 def axis(owner: str, dim: Any, ndim: int, *, argument: str = "dim", array: str = "x") -> int:
     """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise; the others are names in messages."""
-    if isinstance(dim, bool) or not hasattr(dim, "__index__"):
-        raise TypeError(
-            f"{owner}({argument}={dim!r}): needs an integer; pass the index of the time axis, such as {argument}=-1."
-        )
-    index = dim.__index__()
+    place = index(owner, argument, dim)
     if ndim == 0:
         raise ValueError(f"{owner}({array}): needs at least one axis; {array} has shape (), pass a series of samples.")
-    if not -ndim <= index < ndim:
+    if not -ndim <= place < ndim:
         raise ValueError(
-            f"{owner}({argument}={index}): needs {-ndim} <= {argument} < {ndim} for {ndim} axes; "
+            f"{owner}({argument}={place}): needs {-ndim} <= {argument} < {ndim} for {ndim} axes; "
             f"pass the index of the time axis, such as {argument}=-1."
         )
-    return index % ndim
+    return place % ndim
 
 
 def one_of(owner: str, argument: str, value: Any, allowed: Iterable[str]) -> str:
     """Return `value`, or raise: it must be one of the allowed names."""
     names = sorted(allowed)
-    if value not in names:
+    if not isinstance(value, str) or value not in names:
         raise ValueError(
             f"{owner}({argument}={value!r}): needs one of {', '.join(map(repr, names))}; pass one of these names."
         )
@@ -79,11 +157,39 @@ def one_of(owner: str, argument: str, value: Any, allowed: Iterable[str]) -> str
 
 def count(owner: str, argument: str, value: Any, least: int = 1) -> int:
     """Return `value` as an int, or raise: it must be a whole number of at least `least`."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
+    number = as_index(value)
+    if number is None:
         raise TypeError(f"{owner}({argument}={value!r}): needs an integer; pass a whole number such as {least}.")
-    number = value.__index__()
     if number < least:
         raise ValueError(
             f"{owner}({argument}={number}): needs {argument} >= {least}; pass a whole number such as {least}."
         )
+    if number > sys.maxsize:
+        raise ValueError(
+            f"{owner}({argument}={number}): needs {argument} < 2**63; pass a whole number such as {least}."
+        )
     return number
+
+
+def counts(owner: str, argument: str, value: Any, axes: int, least: int = 1) -> tuple[int, ...]:
+    """Return one whole number of at least `least` for each axis, given as one for all or as a sequence; or raise."""
+    each = tuple(value) if isinstance(value, list | tuple) else (value,) * axes
+    if len(each) != axes:
+        raise ValueError(
+            f"{owner}({argument}={value}): needs one number, or one for each of {axes} axes; pass as many."
+        )
+    return tuple(count(owner, argument, one, least) for one in each)
+
+
+def claim(owner: str, argument: str, value: Any) -> bool:
+    """Return `value` as a bool, or raise: it must be True or False, and not what merely counts as one of them."""
+    if not isinstance(value, bool | np.bool_):
+        raise TypeError(f"{owner}({argument}={value!r}): needs True or False; pass one of them.")
+    return bool(value)
+
+
+def function(owner: str, argument: str, value: Any) -> Callable[..., Any]:
+    """Return `value`, or raise: it must be callable, and no class."""
+    if not callable(value) or isinstance(value, type):
+        raise TypeError(f"{owner}({argument}={value!r}): needs a function or a module; pass what is to be called.")
+    return value

@@ -3,22 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from hpfracc_nn import errors
 
 Bounds = tuple[float, float]
 
 
 def finite_bounds(owner: str, bounds: Any) -> Bounds:
     """Return the bounds as two floats, or raise unless they are a finite interval."""
-    try:
-        low, high = (float(bound) for bound in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+    low, high = errors.pair(owner, "bounds", bounds)
     if not (math.isfinite(high - low) and low < high):
         raise ValueError(f"{owner}(bounds={bounds!r}): needs finite low < high; pass a pair such as (0, 1).")
     return low, high
+
+
+def first_values(owner: str, init: Any) -> np.ndarray:
+    """Return first values in float64, or raise unless they are real numbers."""
+    values = errors.as_numbers(init)
+    if values is None:
+        raise TypeError(
+            f"{owner}(alpha={init!r}): needs real numbers to begin with; pass for example 0.5, or one for each order."
+        )
+    return values
+
+
+def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
+    """Return the shape of orders, that of the first values for None, or raise unless they broadcast to it."""
+    if shape is None:
+        return values.shape
+    sizes = [errors.as_index(size) for size in shape] if isinstance(shape, Sequence) else [None]
+    if any(size is None or size < 0 for size in sizes) or isinstance(shape, str | bytes):
+        raise TypeError(f"{owner}(shape={shape!r}): needs the lengths of axes; pass a tuple such as (3,).")
+    wanted = tuple(size for size in sizes if size is not None)
+    axes = zip(reversed(values.shape), reversed(wanted), strict=False)
+    if values.ndim > len(wanted) or any(own not in (1, size) for own, size in axes):
+        raise ValueError(
+            f"{owner}(shape={wanted}): needs a shape that first values of shape {values.shape} broadcast to; leave it "
+            "out, or pass one first value."
+        )
+    return wanted
 
 
 def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
 Pair = tuple[Array, Array]
@@ -62,6 +63,7 @@ class Law(NamedTuple):
 
 _REACH, _NODES = 8.5, 273  # of the trapezoidal rule in z, whose step is 1/16
 _Z = np.linspace(-_REACH, _REACH, _NODES)
+_LEAST_STD = 1e-100  # of the part of the bounds: below it squares are 0
 _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
 
 
@@ -208,6 +210,29 @@ LAWS = {
 }
 
 
+def first_spread(owner: str, std: Any) -> np.ndarray | None:
+    """Return first standard deviations in float64, None for those that are left out, or raise."""
+    if std is None:
+        return None
+    values = errors.as_numbers(std)
+    if values is None:
+        raise TypeError(f"{owner}(std={std!r}): needs real numbers; pass for example 0.1, or one for each order.")
+    return values
+
+
+def broadcast(owner: str, init: np.ndarray, std: np.ndarray | None) -> tuple[int, ...]:
+    """Return the shape of orders with these first means and standard deviations, or raise where they have none."""
+    if std is None:
+        return init.shape
+    try:
+        return np.broadcast_shapes(init.shape, std.shape)
+    except ValueError:
+        raise ValueError(
+            f"{owner}(means of shape {init.shape}, std of shape {std.shape}): needs as many; pass one std, or one for "
+            "each order."
+        ) from None
+
+
 def first_free(owner: str, distribution: str, init: Any, std: Any, bounds: tuple[float, float]) -> Pair:
     """Return the first free numbers of a law with these moments, or raise where it has no such member.
 
@@ -257,9 +282,10 @@ def _member(
     """Return the own parameters of a member of the law, or raise where it has none so wide."""
     (low, high), law = bounds, LAWS[distribution]
     limit, width = law.widest(mean), high - low
-    if not ((std > 0) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all():
+    if not ((std > _LEAST_STD) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all():
+        least = _LEAST_STD if (std > 0).all() and (std < limit).all() else 0.0
         raise ValueError(
-            f"{owner}({argument}={(std * width).tolist()}): needs 0 < standard deviation < "
+            f"{owner}({argument}={(std * width).tolist()}): needs {least * width:g} < standard deviation < "
             f"{(limit * width).min():g} for a {distribution} law around {(low + width * mean).tolist()} "
             f"within ({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
         )
@@ -267,10 +293,9 @@ def _member(
 
 
 def _pair(owner: str, prior: Any) -> tuple[float, float]:
-    try:
-        mean, std = (float(value) for value in prior)
-    except (TypeError, ValueError):
+    pair = errors.as_pair(prior)
+    if pair is None:
         raise TypeError(
             f"{owner}(prior={prior!r}): needs a mean and a standard deviation; pass a pair such as (0.5, 0.1)."
-        ) from None
-    return mean, std
+        )
+    return pair

@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.definitions import (
 )
 from hpfracc_nn.fractional.framework import framework_of, type_name
 from hpfracc_nn.fractional.workloads import OP, workload
-from hpfracc_nn.selection import BackendManager, Plan, default_manager
+from hpfracc_nn.selection import BackendManager, Plan, given_manager
 
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
@@ -225,7 +225,7 @@ def choose(
     _room(errors.one_of("choose", "framework", framework, _ROOMS))
     if op == OP and not {"channels", "exponentials"} & set(facts):
         asked = workload(shape, definition, framework=framework, **facts)
-        return (manager or default_manager()).plan(asked)
+        return given_manager("choose", manager).plan(asked)
     return selection.choose(op, shape, framework=framework, manager=manager, **facts)
 
 

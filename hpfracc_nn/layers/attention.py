@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpfracc_nn import errors
+
 OP = "attention"  # the operation that kernels are registered for
 
 # Below the greatest mask of its row a key is hidden: exp(-1e4) is 0 in every dtype, and what people write for minus
@@ -14,12 +16,13 @@ NEGLIGIBLE = 1e4
 
 def checked_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float, ...]:
     """Return one order, or one for each head, or raise."""
-    if isinstance(alpha, bool) or not isinstance(alpha, int | float | list | tuple):
+    each = alpha if isinstance(alpha, list | tuple) else (alpha,)
+    values = tuple(value for value in map(errors.as_float, each) if value is not None)
+    if len(values) < len(each):
         raise TypeError(
             f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
             "pass learn_alpha=True to train it."
         )
-    values = tuple(float(value) for value in alpha) if isinstance(alpha, list | tuple) else (float(alpha),)
     if isinstance(alpha, list | tuple) and len(values) != heads:
         raise ValueError(f"{owner}(alpha of {len(values)} values): needs one order, or one for each of {heads} heads.")
     if not all(0 < value <= 2 for value in values):
@@ -31,10 +34,7 @@ def checked_orders(owner: str, alpha: Any, heads: int) -> float | tuple[float, .
 
 def checked_bounds(owner: str, bounds: Any) -> tuple[float, float]:
     """Return where a learned order stays, or raise."""
-    try:
-        low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
+    low, high = errors.pair(owner, "bounds", bounds, "(0, 2)")
     if not 0 <= low < high <= 2:
         raise ValueError(f"{owner}(bounds={bounds!r}): needs 0 <= low < high <= 2; pass a pair such as (0, 2).")
     return low, high

@@ -8,16 +8,15 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import errors
+
 Bounds = tuple[float, float]
 Part = tuple[np.ndarray, Bounds]
 
 
 def middle(owner: str, bounds: Any) -> float:
     """Return the middle of the bounds, or raise unless they are two numbers."""
-    try:
-        low, high = (float(b) for b in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1).") from None
+    low, high = errors.pair(owner, "bounds", bounds)
     return (low + high) / 2
 
 
@@ -42,7 +41,12 @@ def first_orders(
         whole = np.isclose(spread, np.round(spread), rtol=0, atol=1e-9)
         # A learned order starts between whole numbers, and far enough from them to move.
         given = np.where(whole, np.round(spread) + 0.05 * learn_alpha, spread).tolist()
-    values = np.atleast_1d(np.asarray(given, dtype=np.float64)).ravel()
+    numbers = errors.as_numbers(given)
+    if numbers is None:
+        raise TypeError(
+            f"{owner}({argument} of type {type(given).__name__}): needs real numbers; pass one, or one for every order."
+        )
+    values = numbers.ravel()
     if values.size not in (1, orders, count):
         raise ValueError(
             f"{owner}({argument} of {values.size} values): needs 1, orders={orders} or "

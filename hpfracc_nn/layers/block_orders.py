@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions.reading import read_fixed
 
 
@@ -28,7 +29,7 @@ def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple
 
 def check_block_bounds(owner: str, bounds: tuple[float, float]) -> None:
     """Raise unless the bounds are an interval within (0, 1)."""
-    low, high = bounds
+    low, high = errors.pair(owner, "bounds", bounds)
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
 

@@ -97,10 +97,7 @@ def multiplier_bounds(bounds: Any) -> tuple[float, float]:
     """
     if bounds is None:
         return 0.0, 2.0
-    try:
-        low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{OWNER}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 2).") from None
+    low, high = errors.pair(OWNER, "bounds", bounds, "(0, 2)")
     if not low < high:
         raise ValueError(f"{OWNER}(bounds={bounds!r}): needs low < high; pass a pair such as (0, 2).")
     return low, high

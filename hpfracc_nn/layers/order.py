@@ -76,6 +76,7 @@ def begun(
     if isinstance(alpha, kind):
         low, high = alpha.taken_by(owner, bounds, shape(alpha.shape))
         return replace(given, alpha=high, bounds=(low, high)), alpha
+    errors.claim(owner, "learn_alpha", learn_alpha)
     start = replace(given, alpha=alpha, bounds=bounds)
     if not start.is_fixed:
         raise TypeError(
@@ -114,8 +115,9 @@ def counted_orders(owner: str, alpha: Any, argument: str, count: int) -> int | N
         argument: What the layer calls the number of features.
         count: That number.
     """
-    is_numbers = isinstance(alpha, list | tuple | np.ndarray)
-    shape = tuple(np.shape(alpha) if is_numbers else getattr(alpha, "shape", ()))
+    numbers = errors.as_numbers(alpha) if isinstance(alpha, list | tuple | np.ndarray) else None
+    given = getattr(alpha, "shape", ()) if numbers is None else numbers.shape
+    shape = given if isinstance(given, tuple) else ()
     if shape not in ((), (count,)):
         raise ValueError(
             f"{owner}(alpha of shape {shape}, {argument}={count}): needs one order, or one for each of them; "

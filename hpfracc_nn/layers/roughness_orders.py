@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import errors
+
 Pair = tuple[float, float]
 
 
@@ -46,20 +48,17 @@ def checked_orders(
 
 
 def _pair(owner: str, bounds: Any) -> Pair:
-    try:
-        low, high = (float(end) for end in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (-1, 1).") from None
+    low, high = errors.pair(owner, "bounds", bounds, "(-1, 1)")
     if not low < high:
         raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as (-1, 1).")
     return low, high
 
 
 def _numbers(owner: str, alpha: Any) -> np.ndarray:
-    try:
-        return np.atleast_1d(np.asarray(alpha, dtype=np.float64)).ravel()
-    except (TypeError, ValueError):
+    values = errors.as_numbers(alpha)
+    if values is None:
         raise TypeError(
             f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
             "pass learn_alpha=True to train them."
-        ) from None
+        )
+    return values.ravel()

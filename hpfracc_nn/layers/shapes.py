@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from hpfracc_nn import errors
+
+PADDING_MODES = ("zeros", "reflect", "replicate", "circular")
+
 
 def check_features(owner: str, argument: str, shape: Sequence[int], least: int, in_features: int) -> None:
     """Raise unless a shape of `least` axes or more ends with the features."""
@@ -47,3 +51,31 @@ def image_order_shape(owner: str, given: tuple[int, ...], dims: tuple[int, ...])
             f"pass a number, or {len(dims)} of them."
         )
     return given
+
+
+def convolution_sizes(
+    owner: str,
+    in_channels: Any,
+    out_channels: Any,
+    kernel_size: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    groups: Any,
+    *,
+    axes: int = 1,
+) -> tuple[Any, ...]:
+    """Return torch's arguments of a convolution over so many axes, in torch's order, or raise."""
+    if isinstance(padding, str):
+        errors.one_of(owner, "padding", padding, ("same", "valid", *["causal"] * (axes == 1)))
+    else:
+        padding = errors.counts(owner, "padding", padding, axes, 0)
+    return (
+        errors.count(owner, "in_channels", in_channels),
+        errors.count(owner, "out_channels", out_channels),
+        errors.counts(owner, "kernel_size", kernel_size, axes),
+        errors.counts(owner, "stride", stride, axes),
+        padding,
+        errors.counts(owner, "dilation", dilation, axes),
+        errors.count(owner, "groups", groups),
+    )

@@ -7,7 +7,7 @@ from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.failure import Doubt, WrongResult
 from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
-from hpfracc_nn.selection.manager import BackendManager, default_manager, is_process_wide
+from hpfracc_nn.selection.manager import BackendManager, default_manager, given_manager, is_process_wide
 from hpfracc_nn.selection.operations import Operation, register_operation, unregister_operation
 from hpfracc_nn.selection.otlp import enable_otlp
 from hpfracc_nn.selection.placement import Share
@@ -75,6 +75,7 @@ __all__ = [
     "default_manager",
     "enable_otlp",
     "from_environment",
+    "given_manager",
     "is_process_wide",
     "kernels",
     "probe",

@@ -50,6 +50,12 @@ class BackendManager(Planning, Records, Sharing, Answers):
         machine: Machine | None = None,
         clock: Callable[[], float] = time.monotonic,
     ):
+        if not isinstance(settings, Settings | None):
+            raise TypeError(f"BackendManager(settings={settings!r}): needs Settings; pass for example Settings().")
+        if not isinstance(machine, Machine | None):
+            raise TypeError(f"BackendManager(machine={machine!r}): needs a Machine; leave it out for this one.")
+        if not callable(clock):
+            raise TypeError(f"BackendManager(clock={clock!r}): needs a function of nothing; pass time.monotonic.")
         super().__init__(machine, clock)
         self.settings = from_environment() if settings is None else settings
         self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
@@ -271,6 +277,15 @@ def default_manager() -> BackendManager:
         if _process_wide is None:
             _process_wide = BackendManager()
         return _process_wide
+
+
+def given_manager(owner: str, manager: Any) -> BackendManager:
+    """Return the manager that `owner` was given, the process-wide one for None, or raise where it is none."""
+    if manager is None:
+        return default_manager()
+    if not isinstance(manager, BackendManager):
+        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; leave it out for the process-wide one.")
+    return manager
 
 
 def is_process_wide(manager: BackendManager) -> bool:

@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hpfracc_nn.selection.manager import BackendManager, default_manager
+from hpfracc_nn.selection.manager import BackendManager, default_manager, given_manager
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.probe import has_probe, probe
 from hpfracc_nn.selection.reporting import ReportRow
@@ -78,4 +78,4 @@ def choose(
         learns_weights=learns_weights,
         threads=(probe(framework).threads() if has_probe(framework) else 1) if threads is None else threads,
     )
-    return (manager or default_manager()).plan(workload)
+    return given_manager("choose", manager).plan(workload)

@@ -3,12 +3,12 @@
 import math
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from numbers import Real
 from typing import Any, Literal, cast, get_args
 
+from hpfracc_nn.errors import as_float
 from hpfracc_nn.selection import energy
 from hpfracc_nn.selection.machine import Calibration
 from hpfracc_nn.selection.probe import has_probe, probe
@@ -168,9 +168,10 @@ def amount(name: str, value: object) -> int | float:
         >>> amount("memory_limit", "4GiB"), amount("memory_limit", "0.5")
         (4294967296, 0.5)
     """
-    if isinstance(value, bool) or not isinstance(value, Real | str):
+    real = as_float(value)
+    if real is None and not isinstance(value, str):
         raise TypeError(f"{name}={value!r}: needs {_AMOUNTS}")
-    number, unit = (float(value), "") if isinstance(value, Real) else _parsed(value)
+    number, unit = _parsed(value) if isinstance(value, str) else (real, "")
     if not 0 < number < math.inf or (number > 1 and not unit and number != int(number)):
         raise ValueError(f"{name}={value!r}: needs {_AMOUNTS}")
     if number <= 1 and not unit:
@@ -182,15 +183,16 @@ def amount(name: str, value: object) -> int | float:
 
 def one_of(name: str, value: object, allowed: Sequence[str]) -> None:
     """Raise unless `value` is one of the allowed names."""
-    if value not in allowed:
+    if not isinstance(value, str) or value not in allowed:
         raise ValueError(f"{name}={value!r}: needs one of {', '.join(allowed)}.")
 
 
 def between(name: str, value: object, most: float) -> None:
     """Raise unless `value` is a number in [0, most]."""
-    if isinstance(value, bool) or not isinstance(value, Real):
+    number = as_float(value)
+    if number is None:
         raise TypeError(f"{name}={value!r}: needs a number in [0, {most:g}].")
-    if not 0 <= float(value) <= most:
+    if not 0 <= number <= most:
         raise ValueError(f"{name}={value!r}: needs a number in [0, {most:g}].")
 
 
@@ -204,7 +206,10 @@ def names(owner: str, listed: object) -> frozenset[str]:
     rule = f"a backend ({', '.join(backends())}), alone or followed by a slash "
     rule += f"and an algorithm ({', '.join(algorithms())})."
     parts = listed.split(",") if isinstance(listed, str) else listed
-    given: list[Any] = list(parts) if isinstance(parts, Iterable) else [parts]
+    try:
+        given: list[Any] = list(parts)  # type: ignore[call-overload]
+    except TypeError:
+        given = [parts]
     if not all(isinstance(name, str) for name in given):
         raise TypeError(f"{owner}={listed!r}: needs a comma list or an iterable of names: each {rule}")
     found = frozenset(name.strip() for name in given if name.strip())
@@ -244,9 +249,8 @@ def _weights(given: Any) -> dict[str, float]:
     if not isinstance(given, Mapping) and not is_pairs:
         raise TypeError(f"objective={given!r}: {rule}.")
     weights = dict(given)
-    reals = (weight for weight in weights.values() if isinstance(weight, Real) and not isinstance(weight, bool))
-    numbers = [float(weight) for weight in reals]
-    finite = len(numbers) == len(weights) and all(0 <= weight < math.inf for weight in numbers)
+    numbers = [as_float(weight) for weight in weights.values()]
+    finite = all(weight is not None and 0 <= weight < math.inf for weight in numbers)
     if not set(weights) <= set(OBJECTIVES) or not finite or not any(numbers):
         raise ValueError(f"objective={given!r}: {rule}, finite, none negative and one positive.")
     return weights

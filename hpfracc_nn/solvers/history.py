@@ -116,7 +116,10 @@ class Exponentials:
     needs_uniform: ClassVar[str | None] = "states that decay by equal factors need equal steps"
 
     def __post_init__(self) -> None:
-        if self.tolerance is not None and not 0 < self.tolerance <= 0.1:
+        if self.tolerance is None:
+            return
+        tolerance = errors.real("Exponentials", "tolerance", self.tolerance, 0.0, above=True, example=1e-8)
+        if tolerance > 0.1:
             raise ValueError(
                 f"Exponentials(tolerance={self.tolerance}): needs 0 < tolerance <= 0.1; pass for example 1e-8."
             )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import numpy as np
+
+from hpfracc_nn import errors
 
 _CUBIC = 4  # points of an interpolation
 ON_MESH = 1e-4  # of a step: an output as near to a point of equal steps as this is that point
@@ -43,9 +44,9 @@ class Graded:
     most: float = 10.0
 
     def __post_init__(self) -> None:
-        for name, value in (("exponent", self.exponent), ("most", self.most)):
-            if value is not None and not 1 <= value < math.inf:
-                raise ValueError(f"Graded({name}={value}): needs a finite {name} >= 1; pass for example 2 / alpha.")
+        if self.exponent is not None:
+            object.__setattr__(self, "exponent", errors.real("Graded", "exponent", self.exponent, 1.0))
+        object.__setattr__(self, "most", errors.real("Graded", "most", self.most, 1.0))
 
     def of(self, alpha: float) -> float:
         """Return the exponent that is used for an order."""

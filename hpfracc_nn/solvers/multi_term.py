@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import errors
+
 
 class Terms:
     """The terms of sum over a of c_a D^a y, and the entries of the system that they make.
@@ -26,7 +28,17 @@ class Terms:
     """
 
     def __init__(self, terms: Mapping[float, Any]):
-        orders = sorted(float(order) for order in terms)
+        if not isinstance(terms, Mapping):
+            raise TypeError(
+                f"MultiTerm(terms={terms!r}): needs coefficients by order; pass a dict such as {{1.5: 1.0, 0: 2.0}}."
+            )
+        found = [errors.as_float(order) for order in terms]
+        orders = sorted(order for order in found if order is not None)
+        if len(orders) < len(found):
+            raise TypeError(
+                f"MultiTerm(terms of orders {list(terms)}): needs numbers for orders; pass for example "
+                "{1.5: 1.0, 0: 2.0}."
+            )
         if not orders or not all(0 <= order < math.inf for order in orders) or orders[-1] == 0:
             raise ValueError(
                 f"MultiTerm(terms of orders {orders}): needs finite orders from 0 on and one above 0; pass for example "

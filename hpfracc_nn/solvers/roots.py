@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hpfracc_nn import errors
@@ -63,6 +62,6 @@ Roots = Newton | FixedPoint
 
 
 def _check(owner: str, tolerance: float | None, iterations: int) -> None:
-    if tolerance is not None and not 0 < tolerance < math.inf:
-        raise ValueError(f"{owner}(tolerance={tolerance}): needs a finite tolerance > 0; pass for example 1e-10.")
+    if tolerance is not None:
+        errors.real(owner, "tolerance", tolerance, 0.0, above=True, example=1e-10)
     errors.count(owner, "iterations", iterations)

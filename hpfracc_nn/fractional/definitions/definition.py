@@ -294,12 +294,7 @@ class Definition:
         return f"for an integral of order {-alpha:g} use RiemannLiouvilleIntegral({-alpha:g})."
 
     def _read_bounds(self, bounds: Any) -> tuple[float, float]:
-        try:
-            low, high = (float(b) for b in bounds)
-        except (TypeError, ValueError):
-            raise TypeError(
-                f"{self._name}(bounds={bounds!r}): needs two numbers; pass a pair such as (0, 1)."
-            ) from None
+        low, high = errors.pair(self._name, "bounds", bounds)
         if not low < high:
             raise ValueError(f"{self._name}(bounds=({low:g}, {high:g})): needs low < high; pass a pair such as (0, 1).")
         if not (self.lowest <= low and high <= self.highest):

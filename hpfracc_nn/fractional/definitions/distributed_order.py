@@ -12,7 +12,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions.caputo import Caputo
-from hpfracc_nn.fractional.definitions.definition import Definition
+from hpfracc_nn.fractional.definitions.definition import SIDES, Definition
 from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov
 from hpfracc_nn.fractional.definitions.riemann_liouville import RiemannLiouville, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
@@ -55,7 +55,7 @@ class DistributedOrder(Definition):
     kind: type[Definition] = Caputo
 
     def __post_init__(self) -> None:
-        nodes, weights = (tuple(float(each) for each in values) for values in (self.nodes, self.weights))
+        nodes, weights = self._numbers("nodes"), self._numbers("weights")
         if not nodes or len(nodes) != len(weights):
             raise ValueError(
                 f"DistributedOrder(nodes of length {len(nodes)}, weights of length {len(weights)}): needs a weight for "
@@ -63,12 +63,23 @@ class DistributedOrder(Definition):
             )
         if not all(map(math.isfinite, weights)):
             raise ValueError(f"DistributedOrder(weights={weights}): needs finite weights; look at the density.")
-        if self.kind not in _KINDS:
+        if not any(self.kind is each for each in _KINDS):
             names, given = ", ".join(each.__name__ for each in _KINDS), getattr(self.kind, "__name__", repr(self.kind))
             raise ValueError(f"DistributedOrder(kind={given}): needs one of {names}; pass the class, such as Caputo.")
-        inner = self.kind(list(nodes), self.scheme) if self.scheme else self.kind(list(nodes))
+        chosen = () if isinstance(self.scheme, str) and not self.scheme else (self.scheme,)
+        inner = self.kind(list(nodes), *chosen)
+        errors.one_of("DistributedOrder", "side", self.side, SIDES)
         for name, value in (("nodes", nodes), ("weights", weights), ("scheme", inner.scheme), ("alpha", max(nodes))):
             object.__setattr__(self, name, value)
+
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        found = errors.as_numbers(getattr(self, name))
+        if found is None or found.ndim != 1:
+            raise TypeError(
+                f"DistributedOrder({name}={getattr(self, name)!r}): needs real numbers, one for each order; pass a "
+                "tuple, such as (0.3, 0.8)."
+            )
+        return tuple(found.tolist())
 
     @classmethod
     def over(

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
 
+from hpfracc_nn import errors
+
 
 def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
     """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
-    is_other_scalar = isinstance(alpha, np.generic) and not isinstance(alpha, Real)
-    if isinstance(alpha, bool | str | bytes | complex) or is_other_scalar or alpha is None:
-        raise TypeError(
-            f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; "
-            "pass for example alpha=0.5."
-        )
-    if isinstance(alpha, Real):
-        return float(alpha)
-    if isinstance(alpha, Sequence | np.ndarray):
+    number = errors.as_float(alpha)
+    if number is not None:
+        return number
+    if isinstance(alpha, Sequence | np.ndarray) and not isinstance(alpha, str | bytes):
         plain = _plain(alpha)
         if plain is not None:
             return plain
@@ -32,7 +28,7 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
                 f"{owner}(alpha={alpha!r}): needs real numbers, one per channel; pass for example alpha=[0.3, 0.7]."
             )
         return _nested(values.astype(np.float64).tolist())
-    if hasattr(alpha, "shape") and hasattr(alpha, "dtype"):
+    if hasattr(alpha, "shape") and hasattr(alpha, "dtype") and not isinstance(alpha, np.generic):
         return None
     raise TypeError(
         f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."

@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.operator import Call, computed
 from hpfracc_nn.fractional.jax.orders import alpha_shape
 from hpfracc_nn.fractional.layout import layout_of
-from hpfracc_nn.selection import BackendManager, Direction, Measurement, Plan, default_manager
+from hpfracc_nn.selection import BackendManager, Direction, Measurement, Plan, given_manager
 
 _LEAST = 0.02  # seconds, for which each kernel runs in each direction
 
@@ -57,7 +57,7 @@ def calibrate(
         ...     print(measured.kernel, measured.direction, measured.seconds)
     """
     definition = Caputo(0.5) if definition is None else definition
-    manager = default_manager() if manager is None else manager
+    manager = given_manager("calibrate", manager)
     shape = tuple(shape)
     axis = errors.axis("calibrate", dim, len(shape))
     _check(shape, definition, dtype)

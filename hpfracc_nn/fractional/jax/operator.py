@@ -26,7 +26,7 @@ from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 # The class of arrays is private, and an array that is made to ask it would start the devices on import.
 ARRAYS: tuple[type, ...] = ()
@@ -72,7 +72,7 @@ class Call:
 
 def apply(owner: str, x: Array, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Array:
     """Return the operator applied to `x` along `dim`; same shape and dtype. See `fractional.derivative`."""
-    site = (default_manager() if manager is None else manager).shared_site("toeplitz", "jax", "functions")
+    site = given_manager(owner, manager).shared_site("toeplitz", "jax", "functions")
     return apply_at(owner, x, definition, dt, dim, site)
 
 

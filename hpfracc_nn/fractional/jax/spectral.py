@@ -25,7 +25,7 @@ from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.symbol import Symbol
 from hpfracc_nn.fractional.workloads import MULTIPLIER
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 _TYPICAL = 0.5  # an order that every multiplier takes
 
@@ -89,7 +89,7 @@ def apply(
     owner: str, x: Array, definition: Multiplier, dt: Any, dim: Any, manager: BackendManager | None = None
 ) -> Array:
     """Return the operator applied to `x`; same shape and dtype. See `fractional.derivative`."""
-    site = (default_manager() if manager is None else manager).shared_site(MULTIPLIER, "jax", "functions")
+    site = given_manager(owner, manager).shared_site(MULTIPLIER, "jax", "functions")
     return apply_at(owner, x, definition, dt, dim, site)
 
 

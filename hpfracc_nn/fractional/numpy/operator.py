@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe, spectral  # noqa: F401  kernels: registered on import
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
-from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Work, Workload, carried_out, given_manager
 
 _COMPUTED_IN: dict[np.dtype, np.dtype] = {
     np.dtype(np.float16): np.dtype(np.float32),
@@ -46,7 +46,7 @@ def apply(
     if not x.size:
         layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), np.shape(definition.alpha))
         return np.zeros_like(x)
-    manager = default_manager() if manager is None else manager
+    manager = given_manager(owner, manager)
     site = manager.shared_site("toeplitz", "numpy", "numpy")
     plan = site.pick((definition, dt, dim, x.shape, x.dtype), lambda: _workload(*weights()))
     ready: _Ready | None = None if plan.kept is None else plan.kept()

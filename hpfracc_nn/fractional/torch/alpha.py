@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds
+from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
+from hpfracc_nn.fractional.torch.place import check_place, read
 from hpfracc_nn.fractional.torch.stated import Stated
 
 
@@ -49,10 +50,11 @@ class Alpha(Stated):
     ):
         super().__init__()
         low, high = self.bounds = finite_bounds(owner, bounds)
-        values = torch.as_tensor(init, dtype=torch.float64, device="cpu")
-        check_inside(owner, init, values.numpy(), self.bounds)
-        shape = values.shape if shape is None else shape
-        raw = torch.empty(shape, device=device, dtype=dtype or torch.get_default_dtype())
+        check_place(owner, device, dtype)
+        first = first_values(owner, read(init))
+        check_inside(owner, init, first, self.bounds)
+        values = torch.as_tensor(first, device="cpu")
+        raw = torch.empty(order_shape(owner, shape, first), device=device, dtype=dtype or torch.get_default_dtype())
         self.raw = nn.Parameter(raw.copy_(torch.logit((values - low) / (high - low))))
 
     def forward(self) -> Tensor:

@@ -12,7 +12,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch import spectral  # noqa: F401  part of this room
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed
 from hpfracc_nn.fractional.torch.opaque import compiled
-from hpfracc_nn.selection import BackendManager, Site, default_manager
+from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
 
@@ -28,7 +28,7 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
         return compiled(owner, x, definition, dt, dim, manager)
     if not definition.is_fixed:
         check_alpha(owner, definition)
-    site = (default_manager() if manager is None else manager).shared_site("toeplitz", "torch", "functions")
+    site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
     return computed(owner, x, definition, dt, dim, site)
 
 

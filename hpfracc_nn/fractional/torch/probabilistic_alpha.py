@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.laws import LAWS, Law, Pair, first_free, prior_of
+from hpfracc_nn.fractional.alpha import first_values
+from hpfracc_nn.fractional.laws import LAWS, Law, Pair, broadcast, first_free, first_spread, prior_of
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.place import read
 
 
 class ProbabilisticAlpha(Alpha):
@@ -64,8 +65,9 @@ class ProbabilisticAlpha(Alpha):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
+        init, std = first_values(owner, read(init)), first_spread(owner, read(std))
         if shape is None:
-            shape = torch.broadcast_shapes(*(np.shape(each) for each in (init, std) if each is not None))
+            shape = broadcast(owner, init, std)
         super().__init__(init, bounds, shape, owner=owner, device=device, dtype=dtype)
         self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
         free = first_free(owner, distribution, init, std, self.bounds)

@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, multiplied
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.weights import SHELF
-from hpfracc_nn.selection import BackendManager, Site, default_manager
+from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 Factors = tuple[Symbol, tuple[Tensor, Tensor] | None]  # the symbol, and columns of images
 
@@ -29,7 +29,7 @@ def apply(
     """Return the operator applied to `x`; same shape, dtype and device. See `fractional.derivative`."""
     if torch.compiler.is_compiling():  # a graph is not told of plans
         return apply_at(owner, x, definition, dt, dim, None)
-    site = (default_manager() if manager is None else manager).shared_site(OP, "torch", "functions")
+    site = given_manager(owner, manager).shared_site(OP, "torch", "functions")
     return apply_at(owner, x, definition, dt, dim, site)
 
 

@@ -16,6 +16,7 @@ from hpfracc_nn.fractional.framework import type_name
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.arfima_start import start_in
@@ -89,7 +90,8 @@ class ARFIMA(nn.Module):
     ):
         super().__init__()
         self.lags = errors.count("ARFIMA", "ar", ar, 0)
-        self.dim = dim
+        self.dim = errors.index("ARFIMA", "dim", dim)
+        check_place("ARFIMA", device, dtype)
         dtype = dtype or torch.float64
         self.difference = FractionalLayer(
             start_in(bounds) if alpha is None else alpha,

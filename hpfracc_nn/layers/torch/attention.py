@@ -13,6 +13,7 @@ from torch.nn import functional
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.layers.attention import OP, checked_bounds, checked_orders
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.torch.attended import attended
@@ -27,7 +28,7 @@ from hpfracc_nn.layers.torch.attention_inputs import (
 from hpfracc_nn.layers.torch.attention_projections import Projections
 from hpfracc_nn.layers.torch.attention_state import AttentionState
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 _OWNER = "FractionalAttention"
 
@@ -117,15 +118,15 @@ class FractionalAttention(Projections):
         manager: BackendManager | None = None,
     ):
         factory = {"device": device, "dtype": dtype}
+        errors.claim(_OWNER, "batch_first", batch_first)
+        check_place(_OWNER, device, dtype)
         super().__init__(_OWNER, embed_dim, num_heads, bias, add_bias_kv, add_zero_attn, kdim, vdim, factory)
-        self.dropout, self.batch_first = errors.real(_OWNER, "dropout", dropout, 0.0), bool(batch_first)
-        if self.dropout > 1:
-            raise ValueError(f"{_OWNER}(dropout={dropout}): needs 0 <= dropout <= 1; pass a part such as 0.1.")
+        self.dropout, self.batch_first = errors.part(_OWNER, "dropout", dropout), batch_first
         self.dimension = errors.real(_OWNER, "dimension", self.head_dim if dimension is None else dimension, 0.0)
         ordinary = 2 * math.sqrt(self.head_dim)
         self.bandwidth = errors.real(_OWNER, "bandwidth", ordinary if bandwidth is None else bandwidth, 0.0, above=True)
         self._make_order(alpha, bounds, learn_alpha, device, dtype)
-        self.site = (manager or default_manager()).site(OP, "torch")
+        self.site = given_manager(_OWNER, manager).site(OP, "torch")
 
     @classmethod
     def from_torch(cls, module: nn.MultiheadAttention, **options: Any) -> FractionalAttention:
@@ -282,7 +283,7 @@ class FractionalAttention(Projections):
         dtype: torch.dtype | None,
     ) -> None:
         """Check the orders, and make or take the learned ones."""
-        self.learn_alpha = bool(learn_alpha) or isinstance(alpha, Alpha)
+        self.learn_alpha = errors.claim(_OWNER, "learn_alpha", learn_alpha) or isinstance(alpha, Alpha)
         if isinstance(alpha, Alpha):
             checked_bounds(_OWNER, alpha.taken_by(_OWNER, bounds, (self.num_heads,) if alpha.shape else ()))
             self.order = alpha

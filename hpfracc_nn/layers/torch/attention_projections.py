@@ -60,7 +60,9 @@ class Projections(nn.Module):
                 "pass an embed_dim that num_heads divides."
             )
         self.head_dim = self.embed_dim // self.num_heads
-        self.add_zero_attn = bool(add_zero_attn)
+        for name, claimed in (("bias", bias), ("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            errors.claim(owner, name, claimed)
+        self.add_zero_attn = add_zero_attn
         self.kdim = self.embed_dim if kdim is None else errors.count(owner, "kdim", kdim)
         self.vdim = self.embed_dim if vdim is None else errors.count(owner, "vdim", vdim)
         self._make_weights(bias, add_bias_kv, factory)

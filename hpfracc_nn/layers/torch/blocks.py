@@ -113,7 +113,7 @@ class FDEBlock(CaputoEquation):
             dtype=dtype,
         )
         self.t1 = errors.real(owner, "t1", t1, 0.0, above=True)
-        self.f = f
+        self.f = errors.function(owner, "f", f)
 
     def forward(self, x: Tensor) -> Tensor:
         """Return z(t1); same shape, dtype and device as x."""
@@ -206,6 +206,7 @@ class FSDEBlock(nn.Module):
         owner = type(self).__name__
         self.t1 = errors.real(owner, "t1", t1, 0.0, above=True)
         self.n_steps = errors.count(owner, "n_steps", n_steps)
+        errors.claim(owner, "learn_alpha", learn_alpha)
         fixed, order = stochastic_order(owner, alpha, learn_alpha, bounds, device, dtype)
         self.equation = NeuralFSDE(
             drift,

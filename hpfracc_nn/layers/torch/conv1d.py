@@ -14,7 +14,9 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.layers.order import counted_orders
+from hpfracc_nn.layers.shapes import PADDING_MODES, convolution_sizes
 from hpfracc_nn.layers.torch.convolution_state import ConvolutionState
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, place_of, with_weights_of
@@ -90,16 +92,18 @@ class FractionalConv1d(nn.Conv1d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        owner, is_causal = "FractionalConv1d", padding == "causal"
+        owner, is_causal = "FractionalConv1d", isinstance(padding, str) and padding == "causal"
+        errors.one_of(owner, "padding_mode", padding_mode, PADDING_MODES)
         if is_causal and padding_mode != "zeros":
             raise ValueError(
                 f"{owner}(padding='causal', padding_mode={padding_mode!r}): needs padding_mode='zeros', because "
                 "nothing is known before the first sample; leave it out, or pass another padding."
             )
-        if isinstance(padding, str):
-            errors.one_of(owner, "padding", padding, ("same", "valid", "causal"))
-        convolution = (in_channels, out_channels, kernel_size, stride, 0 if is_causal else padding, dilation, groups)
-        super().__init__(*convolution, bias, padding_mode, device, dtype)  # type: ignore[arg-type]
+        sizes = convolution_sizes(owner, in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        if is_causal:
+            sizes = (*sizes[:4], 0, *sizes[5:])
+        check_place(owner, device, dtype)
+        super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)
         self.is_causal = is_causal
         self.derivative = FractionalLayer(
             alpha,

@@ -13,11 +13,12 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.layers.order import definition_of, told
-from hpfracc_nn.layers.shapes import for_each_axis, image_axes, image_order_shape
+from hpfracc_nn.layers.shapes import PADDING_MODES, convolution_sizes, for_each_axis, image_axes, image_order_shape
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.transfer import arguments_of, check_images, place_of, with_weights_of
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 
 class FractionalConv2d(nn.Conv2d):
@@ -92,9 +93,13 @@ class FractionalConv2d(nn.Conv2d):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        convolution = (in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        super().__init__(*convolution, bias, padding_mode, device, dtype)
         owner = "FractionalConv2d"
+        sizes = convolution_sizes(
+            owner, in_channels, out_channels, kernel_size, stride, padding, dilation, groups, axes=2
+        )
+        errors.one_of(owner, "padding_mode", padding_mode, PADDING_MODES)
+        check_place(owner, device, dtype)
+        super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)
         self.dims = image_axes(owner, dims, (-2, -1))
         self.dt = tuple(errors.positive_step(owner, step) for step in for_each_axis(owner, "dt", dt, self.dims))
         self.definition, order = started(
@@ -113,7 +118,7 @@ class FractionalConv2d(nn.Conv2d):
             self._fixed = [replace(self.definition, alpha=each) for each in fixed]
         else:
             self.order = order
-        self.site = (manager or default_manager()).site("toeplitz", "torch")
+        self.site = given_manager(owner, manager).site("toeplitz", "torch")
 
     @classmethod
     def from_torch(cls, module: nn.Conv2d, **options: Any) -> FractionalConv2d:

@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.bank import first_orders, middle, stretches
 from hpfracc_nn.layers.channels import channel_axis
 from hpfracc_nn.layers.torch.order import check_no_module
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 
 class FractionalDifference(Stated):
@@ -76,8 +76,8 @@ class FractionalDifference(Stated):
         self.channels = errors.count(owner, "channels", channels)
         self.orders = errors.count(owner, "orders", orders)
         self.dt = errors.positive_step(owner, dt)
-        self.dim = dim
-        self.learn_alpha = bool(learn_alpha) or isinstance(init, Alpha)
+        self.dim = errors.index(owner, "dim", dim)
+        self.learn_alpha = errors.claim(owner, "learn_alpha", learn_alpha) or isinstance(init, Alpha)
         self.parts = nn.ModuleList()
         self._fixed: np.ndarray | None = None
         if isinstance(init, Alpha):
@@ -85,7 +85,7 @@ class FractionalDifference(Stated):
         else:
             self._start(init, (0.0, 1.0) if bounds is None else bounds, device, dtype)
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
-        self.site = (manager or default_manager()).site("toeplitz", "torch")
+        self.site = given_manager(owner, manager).site("toeplitz", "torch")
 
     @property
     def alpha(self) -> Tensor:

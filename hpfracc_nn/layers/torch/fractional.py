@@ -19,7 +19,7 @@ from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.layers.order import definition_of, told
 from hpfracc_nn.layers.torch.order import started
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 
 class FractionalLayer(nn.Module):
@@ -74,7 +74,7 @@ class FractionalLayer(nn.Module):
     ):
         super().__init__()
         self.dt = errors.positive_step("FractionalLayer", dt)
-        self.dim = dim
+        self.dim = errors.index("FractionalLayer", "dim", dim)
         self.channels = None if channels is None else errors.count("FractionalLayer", "channels", channels)
         self.definition, order = started(
             "FractionalLayer",
@@ -89,7 +89,7 @@ class FractionalLayer(nn.Module):
         self.learn_alpha = order is not None
         if order is not None:
             self.order = order
-        self.site = (manager or default_manager()).site("toeplitz", "torch")
+        self.site = given_manager("FractionalLayer", manager).site("toeplitz", "torch")
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:

@@ -123,7 +123,9 @@ class FractionalGraphConv(CaputoEquation):
         self.out_channels = errors.count(owner, "out_channels", out_channels)
         self.t1 = errors.real(owner, "t1", t1, 0.0, above=True)
         edges.check_channel_orders(owner, self.alpha.shape, self.out_channels)
-        self.lin = nn.Linear(self.in_channels, self.out_channels, bias, device=device, dtype=dtype)
+        self.lin = nn.Linear(
+            self.in_channels, self.out_channels, errors.claim(owner, "bias", bias), device=device, dtype=dtype
+        )
         self.func = _function(owner, func, self.out_channels, errors.count(owner, "heads", heads), device, dtype)
 
     @property

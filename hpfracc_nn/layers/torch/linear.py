@@ -15,6 +15,7 @@ from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.order import counted_orders
 from hpfracc_nn.layers.shapes import check_features
@@ -85,8 +86,10 @@ class FractionalLinear(nn.Linear):
         dtype: torch.dtype | None = None,
     ):
         owner = "FractionalLinear"
-        super().__init__(in_features, out_features, bias, device=device, dtype=dtype)
-        if dim == -1:
+        features = (errors.count(owner, "in_features", in_features), errors.count(owner, "out_features", out_features))
+        check_place(owner, device, dtype)
+        super().__init__(*features, errors.claim(owner, "bias", bias), device=device, dtype=dtype)
+        if errors.index(owner, "dim", dim) == -1:
             raise ValueError(f"{owner}(dim=-1): needs a time axis before the features, the last axis; pass dim=-2.")
         self.derivative = FractionalLayer(
             alpha,

@@ -94,6 +94,7 @@ class RoughnessFeatures(nn.Module):
         # A smaller one would vanish where energies are computed in float32, and a silent channel have minus infinity.
         self.floor = errors.real(_OWNER, "floor", floor, torch.finfo(torch.float32).tiny)
         channels, orders = errors.count(_OWNER, "channels", channels), errors.count(_OWNER, "orders", orders)
+        errors.claim(_OWNER, "learn_alpha", learn_alpha)
         init, within = _orders(alpha, bounds, channels, orders, learn_alpha)
         self.differences = FractionalDifference(
             channels,

@@ -23,7 +23,7 @@ from hpfracc_nn.layers.multipliers import (
     multiplier_of,
     told,
 )
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 
 class SpectralFractional(nn.Module):
@@ -82,6 +82,7 @@ class SpectralFractional(nn.Module):
         dtype: torch.dtype | None = None,
     ):
         super().__init__()
+        errors.claim(OWNER, "learn_alpha", learn_alpha)
         given = multiplier_of(definition)
         start = given if isinstance(alpha, Alpha) else replace(given, alpha=alpha)
         check_numbers(alpha, start)
@@ -94,7 +95,7 @@ class SpectralFractional(nn.Module):
                 start.check(end)
             self.order = order
         self.definition = start
-        self.site = (manager or default_manager()).site(OP, "torch")
+        self.site = given_manager(OWNER, manager).site(OP, "torch")
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:

@@ -14,7 +14,7 @@ from jax.experimental import checkify
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
@@ -94,7 +94,7 @@ class Call:
         times, layout = self.times, self.layout
         sums = Sum(self.method.scheme, self.method.history, times.grid, jnp.dtype(layout.dtype).name)
         nodes = sums.nodes(self.orders)
-        site = (default_manager() if manager is None else manager).shared_site(self.method.op, "jax", OWNER)
+        site = given_manager(OWNER, manager).shared_site(self.method.op, "jax", OWNER)
         key = sums, layout.shape, nodes is None, self.orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, times.grid.n_steps, nodes))
         inputs, found = carried_out(_TRACED, site, plan, self, sums, nodes, adjoint, checkpoint, progress)

@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.jax.orders import within
 from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers import noise as noises
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
@@ -142,7 +142,7 @@ class StochasticCall:
         # Of a scheme, equal steps ask for the weights alone.
         sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
         nodes = sums.nodes(orders)
-        manager = default_manager() if self.manager is None else self.manager
+        manager = given_manager(OWNER, self.manager)
         site = manager.shared_site(method.history.op, "jax", OWNER)
         key = sums, layout.shape, nodes is None, orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))

@@ -7,9 +7,10 @@ from typing import ClassVar
 
 import numpy as np
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.jumps import ExponentialJumps, FixedJumps, Jumps, NormalJumps
-from hpfracc_nn.solvers.noise.noise import POSITIVE, Noise, Shape, State, is_tensor, parameter, shape_of
+from hpfracc_nn.solvers.noise.noise import POSITIVE, Noise, Shape, State, is_tensor, parameter
 from hpfracc_nn.solvers.noise.source import Source
 
 
@@ -38,7 +39,7 @@ class CompoundPoisson(Noise):
     is_continuous: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        if is_tensor(self.rate) or shape_of(self.rate):
+        if is_tensor(self.rate) or errors.as_float(self.rate) is None:
             raise TypeError(
                 f"CompoundPoisson(rate of type {type(self.rate).__name__}): needs one number, since counts have no "
                 "derivative in it; pass a number, and learn the sizes of the jumps."

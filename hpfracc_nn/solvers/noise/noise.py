@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.framework import framework_of
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.source import Source
@@ -182,10 +183,9 @@ def parameter(owner: str, name: str, value: Parameter, within: Range, example: s
     """
     if is_tensor(value):
         return value
-    try:
-        found = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}({name}={value!r}): needs a number or a tensor; pass for example {example}.") from None
+    found = errors.as_numbers(value)
+    if found is None:
+        raise TypeError(f"{owner}({name}={value!r}): needs a number or a tensor; pass for example {example}.")
     if found.ndim > 1:
         raise ValueError(
             f"{owner}({name} of shape {found.shape}): needs one number, or one for each channel; pass for example "
@@ -206,10 +206,7 @@ def bounds_of(owner: str, value: Parameter, bounds: Any) -> tuple[float, float] 
     """
     if bounds is None:
         return None
-    try:
-        low, high = (float(each) for each in bounds)
-    except (TypeError, ValueError):
-        raise TypeError(f"{owner}(bounds={bounds!r}): needs two numbers; pass a pair such as (0.5, 1).") from None
+    low, high = errors.pair(owner, "bounds", bounds, "(0.5, 1)")
     if not 0 <= low < high <= 1:
         raise ValueError(f"{owner}(bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.5, 1).")
     if not is_tensor(value) and not (low <= np.min(value) and np.max(value) <= high):
@@ -219,7 +216,7 @@ def bounds_of(owner: str, value: Parameter, bounds: Any) -> tuple[float, float] 
 
 def is_tensor(value: Any) -> bool:
     """Whether a parameter is a framework's array, which may be learned, and not numbers."""
-    return framework_of(type(value)) != "numpy"
+    return framework_of(type(value)) != "numpy" and hasattr(value, "shape")
 
 
 def shape_of(value: Parameter) -> Shape:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.probe import has_tangent
 from hpfracc_nn.solvers.torch.packing import State
 from hpfracc_nn.solvers.torch.wrapped import bare, is_finite, is_shared
@@ -122,4 +123,10 @@ def order_numbers(owner: str, alpha: Any) -> np.ndarray:
             f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; pass learn_alpha=True "
             "to train it, an Alpha that several layers share, or use the function for an alpha that you compute."
         )
-    return np.asarray(alpha, dtype=np.float64)
+    values = errors.as_numbers(alpha)
+    if values is None or not values.size:
+        raise TypeError(
+            f"{owner}(alpha={alpha!r}): needs a real number, or one for each entry of the state; pass for example "
+            "alpha=0.5."
+        )
+    return values

@@ -8,9 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.fractional.torch.probe import is_watched
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.method import Method
@@ -58,7 +60,10 @@ class CaputoEquation(nn.Module):
         super().__init__()
         owner = type(self).__name__
         self.method = Method.of(owner, scheme, history, mesh)
-        self.n_steps, self.adjoint = n_steps, adjoint
+        self.n_steps = None if n_steps is None else errors.count(owner, "n_steps", n_steps)
+        self.adjoint = errors.claim(owner, "adjoint", adjoint)
+        errors.claim(owner, "learn_alpha", learn_alpha)
+        check_place(owner, device, dtype)
         self._fixed: Any = None  # no buffer: model.float() would round it
         self.order: Alpha | None = None
         if isinstance(alpha, Alpha):
@@ -74,7 +79,7 @@ class CaputoEquation(nn.Module):
             else:
                 self._fixed = values.tolist()
         self.learn_alpha = self.order is not None
-        self.site = (manager or default_manager()).site(self.method.op, "torch")
+        self.site = given_manager(owner, manager).site(self.method.op, "torch")
 
     @property
     def alpha(self) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import uncompiled
-from hpfracc_nn.selection import BackendManager, Site, default_manager
+from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
@@ -91,7 +91,7 @@ def fsdeint(
         >>> paths = fsdeint(ornstein_uhlenbeck, torch.zeros(1000), torch.linspace(0, 1, 101), alpha=0.7)
     """
     method = StochasticMethod.of("fsdeint", noise, scheme, weights, interpretation, history)
-    site = (manager or default_manager()).shared_site(method.history.op, "torch", "fsdeint")
+    site = given_manager("fsdeint", manager).shared_site(method.history.op, "torch", "fsdeint")
     found: S = integrated(sde, y0, ts, alpha, method, site, dt, adjoint, generator, progress, params)
     return found
 

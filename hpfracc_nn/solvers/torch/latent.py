@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn import errors
 from hpfracc_nn.solvers.noise import Noise
 from hpfracc_nn.solvers.sde import SDE
 from hpfracc_nn.solvers.stochastic import check_noise
@@ -109,7 +110,10 @@ class LatentFSDE(nn.Module):
         **options: Any,
     ):
         super().__init__()
-        self.prior, self.posterior, self.diffusion = prior, posterior, diffusion
+        owner = type(self).__name__
+        self.prior = errors.function(owner, "prior", prior)
+        self.posterior = errors.function(owner, "posterior", posterior)
+        self.diffusion = errors.function(owner, "diffusion", diffusion)
         self.alpha, self.options = alpha, options
         noise = options.get("noise")
         if isinstance(noise, Noise):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
+from hpfracc_nn import errors
 from hpfracc_nn.solvers.multi_term import Terms
 
 Forcing = Callable[[Tensor, Tensor], Tensor | float]
@@ -37,7 +38,7 @@ class MultiTerm(Terms):
 
     def __init__(self, terms: Mapping[float, float | Tensor], forcing: Forcing | None = None):
         super().__init__(terms)
-        self.forcing = forcing
+        self.forcing = None if forcing is None else errors.function("MultiTerm", "forcing", forcing)
 
     @property
     def alpha(self) -> Tensor:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
@@ -91,7 +92,7 @@ class NeuralFDE(CaputoEquation):
             device=device,
             dtype=dtype,
         )
-        self.f = f
+        self.f = errors.function("NeuralFDE", "f", f)
 
     def forward(
         self,

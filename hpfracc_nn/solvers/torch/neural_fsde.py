@@ -12,7 +12,8 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise
 from hpfracc_nn.solvers.rules import NOISE_TYPES
@@ -97,11 +98,15 @@ class NeuralFSDE(nn.Module):
     ):
         super().__init__()
         owner = type(self).__name__
-        self.drift, self.diffusion = drift, diffusion
+        self.drift = errors.function(owner, "drift", drift)
+        self.diffusion = errors.function(owner, "diffusion", diffusion)
         self.noise_type = errors.one_of(owner, "noise_type", noise_type, NOISE_TYPES)
         self.method = StochasticMethod.of(owner, noise, scheme, weights, interpretation, history)
         self.dt = None if dt is None else errors.positive_step(owner, dt)
-        self.adjoint, self.learn_hurst = adjoint, bool(learn_hurst)
+        self.adjoint = errors.claim(owner, "adjoint", adjoint)
+        self.learn_hurst = errors.claim(owner, "learn_hurst", learn_hurst)
+        errors.claim(owner, "learn_alpha", learn_alpha)
+        check_place(owner, device, dtype)
         # A fixed one is no buffer: model.float() would round it.
         self._fixed, self.order = stochastic_order(owner, alpha, learn_alpha, bounds, device, dtype)
         self.learn_alpha = self.order is not None
@@ -111,7 +116,7 @@ class NeuralFSDE(nn.Module):
             made: dict[str, Any] = {"owner": owner, "device": device, "dtype": dtype}
             self.index = Alpha(first.tolist(), self._hurst_bounds, first.shape, **made)
         self._present().rule(self.noise_type, 0.75 if self._fixed is None else min(np.ravel(self._fixed)))
-        self.site = (manager or default_manager()).site(self.method.history.op, "torch")
+        self.site = given_manager(owner, manager).site(self.method.history.op, "torch")
 
     @property
     def alpha(self) -> Tensor:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import uncompiled
-from hpfracc_nn.selection import BackendManager, Site, default_manager
+from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.method import Method
@@ -83,7 +83,7 @@ def fdeint(
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
     """
     method = Method.of("fdeint", scheme, history, mesh)
-    site = (manager or default_manager()).shared_site(method.op, "torch", "fdeint")
+    site = given_manager("fdeint", manager).shared_site(method.op, "torch", "fdeint")
     found: S = solved(f, y0, ts, alpha, method, site, n_steps, dy0, adjoint, params, progress)
     return found
 

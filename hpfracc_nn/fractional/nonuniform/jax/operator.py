@@ -30,7 +30,7 @@ from hpfracc_nn.fractional.nonuniform.jax.forms import Form
 from hpfracc_nn.fractional.nonuniform.jax.weights import CellWeights, TracedWeights, weights_of
 from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as by_numpy
 from hpfracc_nn.fractional.nonuniform.times import Placement, Times, placed
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 
 def apply(owner: str, x: Array, definition: Definition, t: Any, dim: int, manager: BackendManager | None) -> Array:
@@ -65,7 +65,7 @@ def run(
     if x.size == 0:
         return x if isinstance(alpha, np.ndarray) else x + 0 * alpha.sum().astype(x.dtype)
     formulas.check(owner, place.times)
-    site = (default_manager() if manager is None else manager).shared_site(OP, "jax", "functions")
+    site = given_manager(owner, manager).shared_site(OP, "jax", "functions")
     return placed_like(x, partial(_by, formulas, place, np.dtype(dtype), site), x, alpha)
 
 

@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.nonuniform.numpy.forms import Form
 from hpfracc_nn.fractional.nonuniform.numpy.weights import CellWeights, weights_of
 from hpfracc_nn.fractional.nonuniform.times import Placement, placed
 from hpfracc_nn.fractional.numpy.operator import computed_in
-from hpfracc_nn.selection import BackendManager, Doubt, Plan, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Doubt, Plan, Work, Workload, carried_out, given_manager
 
 
 def apply(
@@ -57,7 +57,7 @@ def computed(
 
 
 def _product(weights: CellWeights, z: np.ndarray, manager: BackendManager | None) -> np.ndarray:
-    site = (default_manager() if manager is None else manager).shared_site(OP, "numpy", "numpy")
+    site = given_manager("derivative", manager).shared_site(OP, "numpy", "numpy")
     key = z.shape, z.dtype, weights.power.shape, weights.states
     plan = site.pick(key, lambda: _workload(weights, z))
     plan, form = carried_out(_FORMED, site, plan, weights)

@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.nonuniform.torch.weights import grid_of, weights_of
 from hpfracc_nn.fractional.torch.eager import alpha_shape, arranged, check_alpha, check_dense, computed_in, restored
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import uncompiled
-from hpfracc_nn.selection import BackendManager, Site, default_manager
+from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 
 def apply(owner: str, x: Tensor, definition: Definition, t: Any, dim: int, manager: BackendManager | None) -> Tensor:
@@ -35,7 +35,7 @@ def apply(owner: str, x: Tensor, definition: Definition, t: Any, dim: int, manag
     given = definition.alpha
     values = given if isinstance(given, Tensor) else np.asarray(given, np.float64)
     alpha = spread(values.reshape(*place.orders, 1), place)
-    site = (default_manager() if manager is None else manager).shared_site(OP, "torch", "functions")
+    site = given_manager(owner, manager).shared_site(OP, "torch", "functions")
     return run(formulas, x, alpha, place, dtype, site)
 
 

@@ -13,7 +13,7 @@ from hpfracc_nn.fractional.nonuniform.costs import OP
 from hpfracc_nn.fractional.nonuniform.times import along_time, placed
 from hpfracc_nn.fractional.nonuniform.torch.operator import checked, run, spread
 from hpfracc_nn.fractional.torch.probe import uncompiled
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 
 def apply(
@@ -36,7 +36,7 @@ def apply(
     if x.numel() == 0 or x.device.type == "meta":
         return x.clone() if isinstance(alpha, np.ndarray) else x + 0 * alpha.sum().to(x)
     formulas.check(owner, place.times)
-    site = (default_manager() if manager is None else manager).shared_site(OP, "torch", "functions")
+    site = given_manager(owner, manager).shared_site(OP, "torch", "functions")
     return run(formulas, x, spread(orders, place), place, dtype, site)
 
 

@@ -12,7 +12,7 @@ from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.flax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given
 from hpfracc_nn.layers.flax.attention.parts import Averages, by_items
-from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, Workload, carried_out, default_manager
+from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, Workload, carried_out, given_manager
 
 
 def attended(attention: Attention, given: Given, manager: BackendManager | None) -> Averages:
@@ -30,7 +30,7 @@ def attended(attention: Attention, given: Given, manager: BackendManager | None)
         return y.astype(dtype), None if weights is None else weights.astype(dtype)
     if 0 in given.q.shape or 0 in given.k.shape:
         return attention.formula(given, jnp.arange(given.q.shape[2]), jnp.arange(given.q.shape[0]))
-    site = (default_manager() if manager is None else manager).shared_site(OP, "jax", "FractionalAttention")
+    site = given_manager("FractionalAttention", manager).shared_site(OP, "jax", "FractionalAttention")
     facts = (given.q.shape, given.k.shape[2], str(dtype), attention.needs_weights)
     plan = site.pick_traced(facts, lambda: workload(*facts))
     found: Averages = carried_out(_TRACED, site, plan, attention, given)

@@ -76,7 +76,7 @@ class Convolution(Ordered):
         for name in ("in_features", "out_features", "feature_group_count"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
         for name in ("kernel_size", "strides", "kernel_dilation"):
-            settle(self, **{name: self._on_each_axis(owner, name, hashable(getattr(self, name)))})
+            settle(self, **{name: errors.counts(owner, name, hashable(getattr(self, name)), self.axes)})
         settle(self, padding=hashable(self.padding))
         for name in ("in_features", "out_features"):
             if getattr(self, name) % self.feature_group_count:
@@ -84,14 +84,6 @@ class Convolution(Ordered):
                     f"{owner}({name}={getattr(self, name)}, feature_group_count={self.feature_group_count}): needs a "
                     "number of groups that divides the features; pass another."
                 )
-
-    def _on_each_axis(self, owner: str, argument: str, given: Any) -> tuple[int, ...]:
-        each = given if isinstance(given, tuple) else (given,) * self.axes
-        if len(each) != self.axes:
-            raise ValueError(
-                f"{owner}({argument}={given}): needs one number, or one for each of {self.axes} axes; pass as many."
-            )
-        return tuple(errors.count(owner, argument, one) for one in each)
 
     def _convolved(self, params: Params, d: Array, padding: Any) -> Array:
         """Flax's convolution of d, [..., *sizes, in_features]."""

@@ -10,7 +10,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds
+from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
@@ -49,8 +49,8 @@ class Alpha:
 
     def __post_init__(self) -> None:
         bounds = finite_bounds(self.owner, self.bounds)
-        values = np.asarray(self.start, dtype=np.float64)
-        shape = values.shape if self.shape is None else tuple(self.shape)
+        values = first_values(self.owner, self.start)
+        shape = order_shape(self.owner, self.shape, values)
         settle(self, start=hashable(values.tolist()), bounds=bounds, shape=shape)
         self._check(values)
 

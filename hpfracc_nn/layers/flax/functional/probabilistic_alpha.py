@@ -11,8 +11,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.alpha import first_values
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
-from hpfracc_nn.fractional.laws import LAWS, Law, Pair, first_free, prior_of
+from hpfracc_nn.fractional.laws import LAWS, Law, Pair, broadcast, first_free, first_spread, prior_of
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha
 
@@ -63,10 +64,11 @@ class ProbabilisticAlpha(Alpha):
     is_random: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        given = [np.shape(each) for each in (self.start, self.std) if each is not None]
-        settle(self, shape=np.broadcast_shapes(*given) if self.shape is None else self.shape, std=hashable(self.std))
         if self.owner == "Alpha":
             settle(self, owner="ProbabilisticAlpha")
+        start, std = first_values(self.owner, self.start), first_spread(self.owner, self.std)
+        shape = broadcast(self.owner, start, std) if self.shape is None else self.shape
+        settle(self, shape=shape, std=None if std is None else hashable(std.tolist()))
         super().__post_init__()
         errors.one_of(self.owner, "distribution", self.distribution, LAWS)
         self._first()  # raises where the law has no such member

@@ -17,6 +17,7 @@ from hpfracc_nn.fractional.streaming import Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import computed_in
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.layers.recurrence import averaging
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given
@@ -26,7 +27,7 @@ from hpfracc_nn.layers.torch.recurrent.run import Recurrence
 from hpfracc_nn.layers.torch.recurrent.series import Series, opened
 from hpfracc_nn.layers.torch.recurrent.streaming import Recent, RecurrentState, check_state, recalled, remembered
 from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 
 Hidden = tuple[Tensor, Tensor]  # h and c, or h twice
 _OF_WEIGHTS = ("input_size", "hidden_size", "num_layers", "bias", "bidirectional", "proj_size")  # what shapes them
@@ -61,9 +62,19 @@ class Recurrent(nn.RNNBase):
         device: torch.device | str | None,
         dtype: torch.dtype | None,
     ):
-        options = num_layers, bias, batch_first, dropout, bidirectional, proj_size
-        super().__init__(mode, input_size, hidden_size, *options, device, dtype)
         owner = type(self).__name__
+        check_place(owner, device, dtype)
+        options = (
+            errors.count(owner, "input_size", input_size),
+            errors.count(owner, "hidden_size", hidden_size),
+            errors.count(owner, "num_layers", num_layers),
+            errors.claim(owner, "bias", bias),
+            errors.claim(owner, "batch_first", batch_first),
+            errors.part(owner, "dropout", dropout),
+            errors.claim(owner, "bidirectional", bidirectional),
+            errors.count(owner, "proj_size", proj_size, 0),
+        )
+        super().__init__(mode, *options, device, dtype)
         definition, order = started(
             owner,
             GrunwaldLetnikov(0.5),
@@ -79,7 +90,7 @@ class Recurrent(nn.RNNBase):
         if order is not None:
             self.order = order
         self.memory = None if memory is None else errors.count(owner, "memory", memory)
-        self.site = (manager or default_manager()).site(operation(self.memory), "torch", owner)
+        self.site = given_manager(owner, manager).site(operation(self.memory), "torch", owner)
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:

@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import around_compiled, uncompiled
-from hpfracc_nn.selection import BackendManager, default_manager
+from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.training.torch.optimizers.averages import is_behind
 from hpfracc_nn.training.torch.optimizers.caputo import mean_gradients
 from hpfracc_nn.training.torch.optimizers.kind import Directions, Group, State
@@ -74,7 +74,7 @@ class Fractional(_Base):
     ):
         self._own_defaults = {"alpha": alpha, "kind": kind, "memory": memory}
         self._generator = generator
-        self._site = (manager or default_manager()).site("history_mix", "torch", type(self).__name__)
+        self._site = given_manager(type(self).__name__, manager).site("history_mix", "torch", type(self).__name__)
         super().__init__(params, *options, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

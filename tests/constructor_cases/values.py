@@ -1,0 +1,44 @@
+"""Frozen values: definitions, noises, schemes, meshes, histories, settings."""
+
+import numpy as np
+
+from hpfracc_nn import fractional, selection, solvers
+from tests.constructor_cases import Call
+
+X = np.zeros(8)
+
+OPERATORS = [*fractional.DEFINITIONS.values(), *fractional.MULTIPLIERS.values()]
+REQUIRED = {
+    "AlphaStable": {"stability": 1.5},
+    "Coloured": {"correlation_time": 0.5},
+    "CompoundPoisson": {"rate": 1.0},
+    "FractionalBrownian": {"hurst": 0.3},
+    "MarkovFractionalBrownian": {"hurst": 0.3},
+    "MarkovRiemannLiouvilleBrownian": {"hurst": 0.3},
+    "RiemannLiouvilleBrownian": {"hurst": 0.3},
+    "Given": {"values": np.zeros((3, 2))},
+    "Window": {"n": 4},
+}
+SOLVERS = (
+    "AlphaStable", "Automatic", "Average", "BDF2", "Brownian", "Coloured", "CompoundPoisson", "Euler",
+    "ExponentialJumps", "Exponentials", "FFTBlocks", "FixedJumps", "FixedPoint", "FractionalBrownian", "Full", "Given",
+    "Graded", "Heun", "Hybrid", "Isometry", "Left", "MarkovFractionalBrownian", "MarkovRiemannLiouvilleBrownian",
+    "Milstein", "Newton", "NormalJumps", "PredictorCorrector", "Rectangle", "ReversibleHeun",
+    "RiemannLiouvilleBrownian", "RungeKutta", "Trapezoid", "Uniform", "Window",
+)  # fmt: skip
+
+CASES = [
+    *(Call(kind, lambda: {"alpha": 0.5}, lambda made: made(X)) for kind in OPERATORS),
+    Call(
+        fractional.DistributedOrder,
+        lambda: {"nodes": (0.3, 0.6), "weights": (0.5, 0.5), "kind": fractional.Caputo, "scheme": "l1"},
+        lambda made: made(X),
+    ),
+    *(Call(getattr(solvers, name), lambda name=name: REQUIRED.get(name, {})) for name in SOLVERS),
+    Call(solvers.SDE, lambda: {"drift": np.negative, "diffusion": np.negative}),
+    Call(solvers.torch.MultiTerm, lambda: {"terms": {0.5: 1.0}}),
+    Call(solvers.torch.PathDivergence, lambda: dict.fromkeys(("posterior", "prior", "diffusion"), np.negative)),
+    Call(selection.Settings),
+    Call(selection.Workload, lambda: {"op": "toeplitz", "framework": "torch"}),
+    Call(selection.BackendManager, lambda: {"settings": selection.Settings(wisdom="off")}),
+]
