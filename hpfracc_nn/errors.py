@@ -181,6 +181,20 @@ def counts(owner: str, argument: str, value: Any, axes: int, least: int = 1) -> 
     return tuple(count(owner, argument, one, least) for one in each)
 
 
+def lengths(owner: str, argument: str, shape: Any) -> tuple[int, ...]:
+    """Return a shape as whole numbers, or raise."""
+    try:
+        given = list(shape)
+    except (TypeError, RuntimeError):  # a tensor without axes or numbers
+        given = [None]
+    sizes = tuple(size for size in map(as_index, given) if size is not None and 0 <= size <= sys.maxsize)
+    if len(sizes) < len(given):
+        raise TypeError(
+            f"{owner}({argument}={shape!r}): needs the lengths of axes; pass a tuple of whole numbers such as (8, 1024)."
+        )
+    return sizes
+
+
 def claim(owner: str, argument: str, value: Any) -> bool:
     """Return `value` as a bool, or raise: it must be True or False, and not what merely counts as one of them."""
     if not isinstance(value, bool | np.bool_):

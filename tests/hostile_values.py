@@ -5,7 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-import torch
+
+from tests.frameworks import is_there
 
 
 class Number(float):
@@ -36,14 +37,14 @@ VALUES: dict[str, Callable[[], Any]] = {
     "text": lambda: "no such",
     "bytes": lambda: b"",
     "complex": lambda: 0.5 + 0.5j,
-    "list": lambda: [],
+    "list": list,
     "list of None": lambda: [None],
     "list of floats": lambda: [0.5, 0.6],
     "pair": lambda: (0.25, 0.75),
     "triple": lambda: (1, 1, 1),
     "reversed pair": lambda: (1.0, 0.0),
     "nested": lambda: [[0.5], [0.5, 0.6]],
-    "dict": lambda: {},
+    "dict": dict,
     "dict of text": lambda: {"a": 1},
     "set": lambda: {0.5},
     "object": object,
@@ -63,16 +64,6 @@ VALUES: dict[str, Callable[[], Any]] = {
     "array of complex": lambda: np.array([0.5j]),
     "array of nan": lambda: np.array([math.nan]),
     "array of two axes": lambda: np.ones((2, 2)),
-    "tensor of no axes": lambda: torch.tensor(0.5),
-    "tensor": lambda: torch.tensor([0.5, 0.6]),
-    "empty tensor": lambda: torch.zeros(0),
-    "tensor of integers": lambda: torch.arange(3),
-    "tensor of complex": lambda: torch.tensor([0.5j]),
-    "tensor that learns": lambda: torch.tensor(0.5, requires_grad=True),
-    "tensor on meta": lambda: torch.zeros((), device="meta"),
-    "tensors on meta": lambda: torch.zeros(2, device="meta"),
-    "module": lambda: torch.nn.Linear(2, 2),
-    "dtype of torch": lambda: torch.int64,
     "dtype of numpy": lambda: np.dtype("int8"),
     **{
         f"numpy.{kind.__name__}": lambda kind=kind: kind(1)
@@ -84,3 +75,19 @@ VALUES: dict[str, Callable[[], Any]] = {
     "numpy.datetime64": lambda: np.datetime64(1, "s"),
     "numpy.timedelta64": lambda: np.timedelta64(1, "s"),
 }  # fmt: skip
+
+if is_there("torch"):
+    import torch
+
+    VALUES |= {
+        "tensor of no axes": lambda: torch.tensor(0.5),
+        "tensor": lambda: torch.tensor([0.5, 0.6]),
+        "empty tensor": lambda: torch.zeros(0),
+        "tensor of integers": lambda: torch.arange(3),
+        "tensor of complex": lambda: torch.tensor([0.5j]),
+        "tensor that learns": lambda: torch.tensor(0.5, requires_grad=True),
+        "tensor on meta": lambda: torch.zeros((), device="meta"),
+        "tensors on meta": lambda: torch.zeros(2, device="meta"),
+        "module": lambda: torch.nn.Linear(2, 2),
+        "dtype of torch": lambda: torch.int64,
+    }

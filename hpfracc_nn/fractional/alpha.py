@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -35,10 +34,7 @@ def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
     """Return the shape of orders, that of the first values for None, or raise unless they broadcast to it."""
     if shape is None:
         return values.shape
-    sizes = [errors.as_index(size) for size in shape] if isinstance(shape, Sequence) else [None]
-    if any(size is None or size < 0 for size in sizes) or isinstance(shape, str | bytes):
-        raise TypeError(f"{owner}(shape={shape!r}): needs the lengths of axes; pass a tuple such as (3,).")
-    wanted = tuple(size for size in sizes if size is not None)
+    wanted = errors.lengths(owner, "shape", shape)
     axes = zip(reversed(values.shape), reversed(wanted), strict=False)
     if values.ndim > len(wanted) or any(own not in (1, size) for own, size in axes):
         raise ValueError(

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_array, check_is_fitted
 
+from hpfracc_nn import errors
 from hpfracc_nn.preprocessing.columns import ColumnDifferences
 
 
@@ -53,8 +54,8 @@ class FractionalDifferencer(ColumnDifferences):
         """Check the arguments and look at the columns of `X` [rows, columns]; `y` counts for nothing."""
         self._check_window()
         values = self._read(X)
-        alphas = np.asarray(self.alpha)
-        if alphas.dtype.kind not in "iuf" or not np.isfinite(alphas).all():
+        alphas = errors.as_numbers(self.alpha)
+        if alphas is None or not np.isfinite(alphas).all():
             raise ValueError(
                 f"FractionalDifferencer(alpha={self.alpha!r}): needs a finite order, or one for each column; pass for "
                 "example alpha=0.5."
@@ -64,7 +65,7 @@ class FractionalDifferencer(ColumnDifferences):
                 f"FractionalDifferencer(alpha of shape {alphas.shape}): needs one order, or one for each of "
                 f"{values.shape[1]} columns; pass as many."
             )
-        self.alpha_ = np.broadcast_to(alphas.astype(np.float64), values.shape[1:]).copy()
+        self.alpha_ = np.broadcast_to(alphas, values.shape[1:]).copy()
         return self
 
     def inverse_transform(self, X: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from hpfracc_nn.errors import as_float
 from hpfracc_nn.selection.probe import probe
 from hpfracc_nn.selection.workload import UNITS, is_host
 
@@ -32,10 +33,13 @@ class Rates:
     launch: float
 
     def __post_init__(self) -> None:
+        if not isinstance(self.flops, Mapping):
+            raise TypeError(f"Rates(flops={self.flops!r}): needs rates by unit of work; pass a dict.")
         missing = [unit for unit in UNITS if unit not in self.flops]
         if missing:
             raise ValueError(f"Rates(flops=...): needs a rate for {', '.join(missing)} too.")
-        if not all(0 < number < math.inf for number in (*self.flops.values(), self.bandwidth, self.launch)):
+        numbers = [as_float(number) for number in (*self.flops.values(), self.bandwidth, self.launch)]
+        if not all(number is not None and 0 < number < math.inf for number in numbers):
             raise ValueError(f"{self!r}: needs every number finite and positive.")
 
     @property

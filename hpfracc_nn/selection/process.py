@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from hpfracc_nn import errors
 from hpfracc_nn.selection.manager import BackendManager, default_manager, given_manager
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.probe import has_probe, probe
@@ -61,17 +62,21 @@ def choose(
         >>> choose("toeplitz", (32, 8, 1024), framework="torch").algorithm
         'chunked_scan'
     """
-    if not -len(shape) <= dim < len(shape):
-        raise ValueError(f"choose(dim={dim}): needs an axis of shape {tuple(shape)}.")
-    axis = dim % len(shape)
+    if not isinstance(framework, str):
+        raise TypeError(f"choose(framework={framework!r}): needs a name as text; pass for example 'torch'.")
+    sizes = errors.lengths("choose", "shape", shape)
+    found = errors.index("choose", "dim", dim)
+    if not -len(sizes) <= found < len(sizes):
+        raise ValueError(f"choose(dim={dim}): needs an axis of shape {sizes}.")
+    axis = found % len(sizes)
     workload = Workload(
         op,
         framework,
         device=device,
         dtype=dtype,
-        rows=math.prod(shape[:axis]),
-        n=shape[axis],
-        width=math.prod(shape[axis + 1 :]),
+        rows=math.prod(sizes[:axis]),
+        n=sizes[axis],
+        width=math.prod(sizes[axis + 1 :]),
         channels=channels,
         exponentials=exponentials,
         needs_gradient=needs_gradient,

@@ -59,6 +59,14 @@ class Telemetry:
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None):
+        for name, provider, asked in (
+            ("tracer_provider", tracer_provider, "get_tracer"),
+            ("meter_provider", meter_provider, "get_meter"),
+        ):
+            if provider is not None and not hasattr(provider, asked):
+                raise TypeError(
+                    f"Telemetry({name}={provider!r}): needs a provider; leave it out for OpenTelemetry's own."
+                )
         trace, metrics = api("trace"), api("metrics")
         _refuse_old(metrics)
         version = _version()

@@ -78,7 +78,7 @@ class Timing:
             raise ValueError(f"Timing(time={self.time!r}): needs seconds since 1970, 0 <= time < {LATEST:.0e}.")
         if not isinstance(self.basis, str):
             raise ValueError(f"Timing(basis={self.basis!r}): needs a text.")
-        if self.trust not in TRUSTS:
+        if not isinstance(self.trust, str) or self.trust not in TRUSTS:
             raise ValueError(f"Timing(trust={self.trust!r}): needs one of {', '.join(TRUSTS)}.")
         object.__setattr__(self, "samples", min(self.samples, MOST_SAMPLES))
 

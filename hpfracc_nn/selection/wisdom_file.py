@@ -61,6 +61,10 @@ class WisdomFile:
     """
 
     def __init__(self, directory: Path | str | None = None, machine: Mapping[str, Any] | None = None):
+        if not isinstance(directory, str | os.PathLike | None):
+            raise TypeError(f"WisdomFile(directory={directory!r}): needs a path; leave it out for the user's cache.")
+        if not isinstance(machine, Mapping | None):
+            raise TypeError(f"WisdomFile(machine={machine!r}): needs facts by name; leave it out for this machine.")
         self.facts = dict(facts() if machine is None else machine)
         self.path = Path(default_directory() if directory is None else directory) / f"{digest(self.facts)}.json"
         self._said: set[str] = set()

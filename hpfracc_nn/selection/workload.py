@@ -5,12 +5,15 @@ The words are FFTW's: a workload is the problem, a plan the way, a measurement t
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Literal
 
 import numpy as np
+
+from hpfracc_nn.errors import as_float
 
 Direction = Literal["forward", "backward"]
 DIRECTIONS: tuple[Direction, ...] = ("forward", "backward")
@@ -69,6 +72,9 @@ class Workload:
         if min(self.rows, self.n, self.width, self.exponentials, self.channels - 1, self.threads - 1) < 0:
             name = next(name for name, least in _LEAST.items() if getattr(self, name) < least)
             raise ValueError(f"Workload({name}={getattr(self, name)}): needs {name} >= {_LEAST[name]}.")
+        if max(self.rows, self.n, self.width, self.exponentials, self.channels, self.threads) > sys.maxsize:
+            name = max(_LEAST, key=lambda name: getattr(self, name))
+            raise ValueError(f"Workload({name}={getattr(self, name)}): needs {name} < 2**63.")
         try:
             _itemsize(self.dtype)
         except TypeError:
@@ -162,11 +168,15 @@ class Cost:
     workspace: float = 0.0
 
     def __post_init__(self) -> None:
+        if not isinstance(self.flops, Mapping):
+            raise TypeError(f"Cost(flops={self.flops!r}): needs operations by unit of work; pass a dict.")
         for unit in self.flops:
             if unit not in UNITS:
                 raise ValueError(f"Cost(flops={{{unit!r}: ...}}): needs a unit among {', '.join(UNITS)}.")
-        numbers = (*self.flops.values(), self.bytes, self.launches, self.workspace)
-        if not (min(numbers) >= 0 and math.isfinite(sum(numbers))):  # one that is not a number makes the sum none
+        for number in (*self.flops.values(), self.bytes, self.launches, self.workspace):
+            found = as_float(number)
+            if found is not None and 0 <= found < math.inf:
+                continue
             raise ValueError(f"{self!r}: needs every number finite and not negative.")
 
     @property

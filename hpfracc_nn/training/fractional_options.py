@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
-from numbers import Integral, Real
 from typing import Any
+
+import numpy as np
+
+from hpfracc_nn.errors import as_float, as_index
 
 EXPONENTIALS = "exponentials"
 IN_RANGE = "needs 0 < alpha <= 1; pass alpha=1 for the base optimizer"
@@ -12,9 +16,10 @@ IN_RANGE = "needs 0 < alpha <= 1; pass alpha=1 for the base optimizer"
 
 def check_alpha(alpha: Any) -> None:
     """Raise unless an order is a number in (0, 1]."""
-    if isinstance(alpha, bool) or not isinstance(alpha, Real):
+    order = as_float(alpha)
+    if order is None:
         raise TypeError(f"Invalid alpha type: {type(alpha).__name__}: needs a number; pass a float such as alpha=0.9")
-    if not 0 < float(alpha) <= 1:
+    if not 0 < order <= 1:
         raise ValueError(f"Invalid alpha value: {alpha}: {IN_RANGE}")
 
 
@@ -29,12 +34,15 @@ def check_memory(memory: Any) -> None:
     """Raise unless a memory is a whole number of at least 1, or "exponentials"."""
     if isinstance(memory, str) and memory == EXPONENTIALS:
         return
-    if isinstance(memory, bool) or not isinstance(memory, Integral):
+    length = None if isinstance(memory, np.ndarray) else as_index(memory)
+    if length is None:
         raise TypeError(
             f"Invalid memory type: {type(memory).__name__}: needs a whole number or {EXPONENTIALS!r}; "
             "pass the number of gradients to average, such as memory=10"
         )
-    if memory < 1:
+    if length > sys.maxsize:
+        raise ValueError(f"Invalid memory value: {memory}: needs memory < 2**63; pass such as memory=10")
+    if length < 1:
         raise ValueError(
             f"Invalid memory value: {memory}: needs memory >= 1; pass the number of gradients to average, such as "
             "memory=10"

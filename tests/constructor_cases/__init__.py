@@ -5,10 +5,14 @@ A file in this folder is found by itself. It holds `CASES`, a list of `Call`.
 
 import importlib
 import inspect
-import pkgutil
+import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
+
+from tests.frameworks import is_there, needed
+
+HERE = pathlib.Path(__file__).parent
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +25,7 @@ class Call:
         use: One tiny call of what was made, or nothing.
         theirs: Arguments that are handed on as they are to torch, optax or Flax, which answer in their own words.
         name: What it is called in reports; the constructor's own name if empty.
+        slow: Whether one construction takes more than some milliseconds.
     """
 
     made: Callable[..., Any]
@@ -28,10 +33,11 @@ class Call:
     use: Callable[[Any], Any] | None = None
     theirs: frozenset[str] = field(default_factory=frozenset)
     name: str = ""
+    slow: bool = False
 
     @property
     def id(self) -> str:
-        return self.name or f"{self.made.__module__.removeprefix('hpfracc_nn.')}.{self.made.__name__}"
+        return self.name or f"{self.made.__module__.removeprefix('hpfracc_nn.')}.{self.made.__qualname__}"
 
     @property
     def arguments(self) -> list[str]:
@@ -43,5 +49,5 @@ class Call:
 
 def every_call() -> list[Call]:
     """Return the calls of all files."""
-    files = sorted(info.name for info in pkgutil.iter_modules(__path__))
-    return [call for name in files for call in importlib.import_module(f"{__name__}.{name}").CASES]
+    files = [path for path in sorted(HERE.glob("[a-z]*.py")) if all(map(is_there, needed(path)))]
+    return [call for path in files for call in importlib.import_module(f"{__name__}.{path.stem}").CASES]

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hpfracc_nn import solvers
 from hpfracc_nn.layers import torch as layers
 from hpfracc_nn.solvers.torch import LatentFSDE, NeuralFDE, NeuralFSDE
 from tests.constructor_cases import Call
@@ -53,5 +54,8 @@ CASES = [
     Call(layers.SpectralFractional, use=on(2, 8)),
     Call(NeuralFDE, lambda: {"f": Field()}, solved),
     Call(NeuralFSDE, lambda: {"drift": Field(), "diffusion": Field()}, solved),
+    Call(solvers.MultiTerm, lambda: {"terms": {0.5: 1.0}}),
+    Call(solvers.PathDivergence, lambda: dict.fromkeys(("posterior", "prior", "diffusion"), Field())),
+    Call(solvers.NoisePath, lambda: {"noise": solvers.Brownian(), "n_steps": 4, "shape": (2,), "dt": 0.1}),
     Call(LatentFSDE, lambda: {"prior": Field(), "posterior": Field(), "diffusion": Field()}),
 ]

@@ -4,8 +4,10 @@ import numpy as np
 
 from hpfracc_nn import fractional, selection, solvers
 from tests.constructor_cases import Call
+from tests.frameworks import is_there
 
 X = np.zeros(8)
+RATES = dict.fromkeys(("matmul", "fft", "scan", "elementwise"), 1e9)
 
 OPERATORS = [*fractional.DEFINITIONS.values(), *fractional.MULTIPLIERS.values()]
 REQUIRED = {
@@ -36,9 +38,16 @@ CASES = [
     ),
     *(Call(getattr(solvers, name), lambda name=name: REQUIRED.get(name, {})) for name in SOLVERS),
     Call(solvers.SDE, lambda: {"drift": np.negative, "diffusion": np.negative}),
-    Call(solvers.torch.MultiTerm, lambda: {"terms": {0.5: 1.0}}),
-    Call(solvers.torch.PathDivergence, lambda: dict.fromkeys(("posterior", "prior", "diffusion"), np.negative)),
     Call(selection.Settings),
     Call(selection.Workload, lambda: {"op": "toeplitz", "framework": "torch"}),
+    Call(selection.Machine),
+    Call(selection.Cost, lambda: {"flops": {"matmul": 1.0}, "bytes": 1.0, "launches": 1}),
+    Call(selection.Rates, lambda: {"flops": RATES, "bandwidth": 1e9, "launch": 1e-6}),
+    Call(
+        selection.Timing,
+        lambda: {"key": "a", "arm": "torch/fft", "forward": 1e-3, "backward": None, "samples": 1, "time": 1.0},
+    ),
+    Call(selection.WisdomFile, lambda: {"directory": "/nowhere", "machine": {"cpu": "a"}}),
+    *([Call(selection.Telemetry)] if is_there("opentelemetry") else []),
     Call(selection.BackendManager, lambda: {"settings": selection.Settings(wisdom="off")}),
 ]

@@ -111,7 +111,7 @@ def cost(workload: Workload) -> Cost:
     samples = workload.rows * length * width
     states = -(-workload.exponentials // _FILLED) * _FILLED
     passes = 1 + workload.needs_gradient + workload.learns_weights
-    threads = min(workload.threads, max(1, workload.samples // _GRAIN), workload.rows * workload.width)
+    threads = max(1, min(workload.threads, workload.samples // _GRAIN, workload.rows * workload.width))
     return Cost(
         flops={"matmul": samples * (2.0 * CHUNK + 4.0 * states) * passes * workload.threads / threads},
         bytes=2.0 * passes * workload.bytes,

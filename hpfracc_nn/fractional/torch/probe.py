@@ -12,6 +12,7 @@ from torch import Tensor
 from torch._C._dynamo import eval_frame
 from torch.autograd import forward_ad
 
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.fractional.torch.scratch import drop_scratch
 from hpfracc_nn.selection import Rates, register_marker, register_probe
 from hpfracc_nn.selection.memory import host_free
@@ -154,6 +155,7 @@ class TorchProbe:
 
     def calibrate(self, device: str, dtype: str) -> Rates:
         """Time a matrix product, a transform, two element-wise passes and a small call; about 20 ms on a CPU."""
+        check_place("calibrate", device, None)
         place = {"device": device, "dtype": getattr(torch, dtype)}
         # A device is filled, and its launches take less than what is computed; in a few milliseconds still.
         size, count = (256, 1 << 20) if torch.device(device).type == "cpu" else (4096, 1 << 24)

@@ -18,6 +18,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.fractional.torch.probe import is_plain
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits
@@ -150,9 +151,14 @@ class NoisePath:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ):
+        if not isinstance(noise, Noise):
+            raise TypeError(f"NoisePath(noise={noise!r}): needs a noise; pass for example Brownian().")
+        if not isinstance(dtype, torch.dtype | None):
+            raise TypeError(f"NoisePath(dtype={dtype!r}): needs a floating dtype of torch; pass such as torch.float32.")
+        check_place("NoisePath", device, None)
         self.noise = noise
         self.n_steps = errors.count("NoisePath", "n_steps", n_steps)
-        self.shape = tuple(errors.count("NoisePath", "shape", size, 0) for size in shape)
+        self.shape = errors.lengths("NoisePath", "shape", shape)
         fits("NoisePath", noise, self.shape)
         self.dt = errors.positive_step("NoisePath", dt)
         self.dtype = dtype or torch.get_default_dtype()

@@ -1,6 +1,7 @@
 """A Lightning callback that reports which kernel ran for each fractional module, how often and how fast."""
 
 import logging
+import os
 import sys
 import time
 from dataclasses import replace
@@ -11,6 +12,7 @@ from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from torch import nn
 
+from hpfracc_nn import errors
 from hpfracc_nn.analytics import History
 from hpfracc_nn.selection import ReportRow, Site, probe
 from hpfracc_nn.selection.otlp import enable_otlp
@@ -85,9 +87,9 @@ class BackendReport(Callback):
         wisdom: str | None = None,
     ):
         super().__init__()
-        if not _is_number(every) and every not in ("fit", "epoch"):
+        if not _is_number(every) and not (isinstance(every, str) and every in ("fit", "epoch")):
             raise ValueError(f"BackendReport(every={every!r}): needs 'fit', 'epoch' or a number of batches > 0.")
-        if table not in TABLES:
+        if not isinstance(table, str | None) or table not in TABLES:
             raise ValueError(f"BackendReport(table={table!r}): needs one of {', '.join(map(repr, TABLES))}.")
         if freeze_after is not None and not _is_number(freeze_after):
             raise ValueError(f"BackendReport(freeze_after={freeze_after!r}): needs None or a number of steps > 0.")
@@ -97,6 +99,11 @@ class BackendReport(Callback):
                 "or pass table='plain'.",
                 name="rich",
             )
+        for name, claimed in (("prog_bar", prog_bar), ("figures", figures), ("sync_plans", sync_plans)):
+            errors.claim("BackendReport", name, claimed)
+        for name, text in (("otel", otel), ("wisdom", wisdom)):
+            if not isinstance(text, str | os.PathLike | None):
+                raise TypeError(f"BackendReport({name}={text!r}): needs text; leave it out to do without.")
         self.every = every
         self.table = table
         self.prog_bar = prog_bar

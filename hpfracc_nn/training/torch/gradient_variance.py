@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +32,8 @@ class GradientVariance:
     """
 
     def __init__(self, model: nn.Module | Iterable[nn.Parameter]):
+        if not isinstance(model, nn.Module):
+            model = _parameters(model)
         named = model.named_parameters() if isinstance(model, nn.Module) else ((str(k), p) for k, p in enumerate(model))
         self._parameters = {name: each for name, each in named if each.requires_grad}
         if not self._parameters:
@@ -72,3 +75,17 @@ class GradientVariance:
     @staticmethod
     def _total(of: dict[str, Tensor], name: str | None) -> float:
         return float(sum(each.sum() for each in (of.values() if name is None else [of[name]])))
+
+
+def _parameters(given: Any) -> list[Tensor]:
+    """Return parameters as a list, or raise."""
+    try:
+        found = list(given)
+    except TypeError:
+        found = [None]
+    if not all(isinstance(each, Tensor) for each in found):
+        raise TypeError(
+            f"GradientVariance(model of type {type(given).__name__}): needs a module, or parameters; pass for example "
+            "model.parameters()."
+        )
+    return found

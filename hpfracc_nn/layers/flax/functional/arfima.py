@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.arfima_start import start_in
-from hpfracc_nn.layers.flax.functional.core import Params, settle
+from hpfracc_nn.layers.flax.functional.core import Params, check_fields, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.selection import BackendManager
@@ -94,6 +94,7 @@ class ARFIMA(_Made):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
+        check_fields("ARFIMA", self)
         difference = FractionalLayer(
             start_in(self.bounds) if self.alpha is None else self.alpha,
             "grunwald_letnikov",

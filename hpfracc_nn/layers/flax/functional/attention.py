@@ -22,6 +22,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     Array,
     Initializer,
     Params,
+    check_fields,
     hashable,
     kernel_init,
     keys,
@@ -113,15 +114,14 @@ class FractionalAttention(Ordered):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
+        check_fields(_OWNER, self)
         features, heads = (errors.count(_OWNER, name, getattr(self, name)) for name in ("in_features", "num_heads"))
         if features % heads:
             raise ValueError(
                 f"{_OWNER}(in_features={features}, num_heads={heads}): needs heads of equal size; "
                 "pass an in_features that num_heads divides."
             )
-        rate = errors.real(_OWNER, "dropout_rate", self.dropout_rate, 0.0)
-        if rate > 1:
-            raise ValueError(f"{_OWNER}(dropout_rate={rate:g}): needs 0 <= dropout_rate <= 1; pass a part such as 0.1.")
+        rate = errors.part(_OWNER, "dropout_rate", self.dropout_rate)
         size = features // heads
         bandwidth = 2 * math.sqrt(size) if self.bandwidth is None else self.bandwidth
         settle(

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional.jax.namespace import widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState, slice_shape
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
-from hpfracc_nn.layers.flax.functional.core import Array, Params
+from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative
 from hpfracc_nn.layers.flax.functional.order import Alpha, Operator
 from hpfracc_nn.layers.order import counted_orders
@@ -97,6 +97,7 @@ class FractionalConv1d(Convolution):
 
     def __post_init__(self) -> None:
         owner = "FractionalConv1d"
+        check_fields(owner, self)
         self._settle_convolution(owner)
         derivative = FractionalLayer(
             self.alpha,

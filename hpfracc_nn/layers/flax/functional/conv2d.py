@@ -10,7 +10,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
-from hpfracc_nn.layers.flax.functional.core import Array, Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Operator, started
 from hpfracc_nn.layers.order import definition_of
 from hpfracc_nn.layers.shapes import check_features, for_each_axis, image_axes, image_order_shape
@@ -79,6 +79,7 @@ class FractionalConv2d(Convolution):
 
     def __post_init__(self) -> None:
         owner = "FractionalConv2d"
+        check_fields(owner, self)
         self._settle_convolution(owner)
         dims = image_axes(owner, hashable(self.dims), (-3, -2))
         steps = for_each_axis(owner, "dt", hashable(self.dt), dims)

@@ -52,7 +52,9 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.selection import given_manager
 
 if TYPE_CHECKING:
     from hpfracc_nn.layers.flax.functional.order import Alpha
@@ -98,11 +100,41 @@ def settle(core: Any, **values: Any) -> None:
         object.__setattr__(core, name, value)
 
 
+def check_fields(owner: str, core: Any) -> None:
+    """Raise unless fields that every core reads alike are what they say: claims, axes, dtypes, functions, a manager.
+
+    Which they are is written in their annotations.
+    """
+    for each in hyperparameters(type(core)):
+        value = getattr(core, each.name)
+        if each.type == "bool":
+            settle(core, **{each.name: errors.claim(owner, each.name, value)})
+        elif each.name == "dim" and each.type == "int":
+            settle(core, dim=errors.index(owner, "dim", value))
+        elif each.name == "dtype" and value is not None:
+            check_dtype(owner, "dtype", value)
+        elif each.name == "manager":
+            given_manager(owner, value)
+        elif each.type in ("Initializer", "Field"):
+            errors.function(owner, each.name, value)
+
+
+def check_dtype(owner: str, argument: str, dtype: Any) -> None:
+    """Raise unless a dtype is one of JAX's, and floating."""
+    try:
+        found = jnp.dtype(dtype)
+        is_floating = dtype is not None and jnp.issubdtype(found, jnp.floating) and found.itemsize <= 8
+    except (TypeError, ValueError, AttributeError):  # whatever it is, NumPy knows no dtype of it
+        is_floating = False
+    if not is_floating:
+        raise TypeError(f"{owner}({argument}={dtype!r}): needs a floating dtype; pass such as jnp.float32.")
+
+
 def hashable(given: Any) -> Any:
     """Return lists and NumPy arrays as tuples of numbers, all else as it is: fields of a core must have a hash."""
     if isinstance(given, np.ndarray):
         return hashable(given.tolist())
-    return tuple(hashable(each) for each in given) if isinstance(given, list | tuple) else given
+    return tuple(map(hashable, given)) if isinstance(given, list | tuple) else given
 
 
 def hyperparameters(core: type) -> list[dataclasses.Field]:

@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.bank import Part, first_orders, middle, stretches
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels
-from hpfracc_nn.layers.flax.functional.core import Array, Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.fractional import beside_others
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.selection import BackendManager
@@ -98,6 +98,7 @@ class FractionalDifference(Ordered):
 
     def __post_init__(self) -> None:
         owner = "FractionalDifference"
+        check_fields(owner, self)
         settle(
             self,
             channels=errors.count(owner, "channels", self.channels),

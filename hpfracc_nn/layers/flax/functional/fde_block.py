@@ -9,7 +9,7 @@ from typing import Any
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.layers.flax.functional.core import Params
+from hpfracc_nn.layers.flax.functional.core import Params, check_fields
 from hpfracc_nn.layers.flax.functional.equation import CaputoEquation, Field
 from hpfracc_nn.layers.flax.functional.order import Alpha
 from hpfracc_nn.selection import BackendManager
@@ -71,6 +71,7 @@ class FDEBlock(CaputoEquation):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
+        check_fields(type(self).__name__, self)
         self._begin()
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:

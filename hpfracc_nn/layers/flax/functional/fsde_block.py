@@ -12,7 +12,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers.block_orders import fixed_orders
-from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.equation import AtHalf, Field, Solving
 from hpfracc_nn.layers.flax.functional.order import Alpha
 from hpfracc_nn.selection import BackendManager
@@ -93,6 +93,7 @@ class FSDEBlock(Solving):
 
     def __post_init__(self) -> None:
         owner = "FSDEBlock"
+        check_fields(owner, self)
         errors.one_of(owner, "noise_type", self.noise_type, NOISE_TYPES)
         settle(
             self,

@@ -16,7 +16,15 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers import edges
-from hpfracc_nn.layers.flax.functional.core import BIAS_INIT, Initializer, Params, kernel_init, keys, settle
+from hpfracc_nn.layers.flax.functional.core import (
+    BIAS_INIT,
+    Initializer,
+    Params,
+    check_fields,
+    kernel_init,
+    keys,
+    settle,
+)
 from hpfracc_nn.layers.flax.functional.diffusion import Adjacency, Edges, Flow, Graph, attention_flow, mean_flow
 from hpfracc_nn.layers.flax.functional.equation import CaputoEquation
 from hpfracc_nn.layers.flax.functional.order import Alpha
@@ -113,6 +121,7 @@ class FractionalGraphConv(CaputoEquation):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
+        check_fields(owner, self)
         self._begin()
         for name in ("in_features", "out_features", "heads"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})

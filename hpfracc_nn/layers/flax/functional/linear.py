@@ -16,6 +16,7 @@ from hpfracc_nn.layers.flax.functional.core import (
     Array,
     Initializer,
     Params,
+    check_fields,
     kernel_init,
     keys,
     settle,
@@ -92,6 +93,7 @@ class FractionalLinear(Ordered):
 
     def __post_init__(self) -> None:
         owner = "FractionalLinear"
+        check_fields(owner, self)
         for name in ("in_features", "out_features"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
         if self.dim == -1:

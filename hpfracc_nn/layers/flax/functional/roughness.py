@@ -13,7 +13,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.difference import FractionalDifference
 from hpfracc_nn.layers.flax.functional.order import Alpha
 from hpfracc_nn.layers.roughness_orders import checked_orders
@@ -107,6 +107,7 @@ class RoughnessFeatures(_Made):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
+        check_fields(_OWNER, self)
         channels, orders = (errors.count(_OWNER, name, getattr(self, name)) for name in ("channels", "orders"))
         start: Any = self.alpha
         within = self.bounds

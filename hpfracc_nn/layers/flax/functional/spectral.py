@@ -12,7 +12,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
+from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.layers.multipliers import (
     OWNER,
@@ -74,6 +74,7 @@ class SpectralFractional(Ordered):
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
+        check_fields(OWNER, self)
         given = multiplier_of(self.definition)
         start = given if isinstance(self.alpha, Alpha) else replace(given, alpha=self.alpha)
         check_numbers(self.alpha, start)

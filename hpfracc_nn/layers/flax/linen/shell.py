@@ -11,7 +11,7 @@ import jax
 from flax import linen
 from jax import numpy as jnp
 
-from hpfracc_nn.layers.flax.functional.core import Params, hashable, hyperparameters
+from hpfracc_nn.layers.flax.functional.core import Params, check_dtype, hashable, hyperparameters
 
 # Any to a type checker, which else derives each constructor from the class's own text, and there are no fields in it.
 _Module: Any = linen.Module
@@ -36,6 +36,7 @@ class Shell(_Module):
     def __post_init__(self) -> None:
         for each in hyperparameters(self.core_class):
             object.__setattr__(self, each.name, hashable(getattr(self, each.name)))
+        check_dtype(type(self).__name__, "param_dtype", self.param_dtype)
         self._check()
         super().__post_init__()
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flax import nnx
 from jax import numpy as jnp
 
-from hpfracc_nn.layers.flax.functional.core import Array, Params
+from hpfracc_nn.layers.flax.functional.core import Array, Params, check_dtype
 
 
 class Shell(nnx.Module):
@@ -53,6 +53,7 @@ class Shell(nnx.Module):
 
     def _begin(self, core: Any, param_dtype: Any, rngs: nnx.Rngs | None, given: dict[str, nnx.Module]) -> None:
         """Hold the core and its first parameters, but for those parts that are given."""
+        check_dtype(type(self).__name__, "param_dtype", param_dtype)
         self.core = core
         self.param_dtype = param_dtype
         first = core.init(None if rngs is None else rngs.params(), param_dtype)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.probe import around_compiled
 from hpfracc_nn.training.torch.optimizers.fractional import Fractional
 from hpfracc_nn.training.torch.optimizers.kind import Group
@@ -113,6 +114,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
     """
 
     def __init__(self, params: Any, lr: Any = 1e-2, smoothing: float = 0.99, *options: Any, **named: Any):
+        smoothing = errors.real("FractionalRMSprop", "smoothing", smoothing, 0.0, example=0.99)
         super().__init__(params, lr, smoothing, *options, **named)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -37,11 +37,17 @@ class AlphaSchedule:
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, alpha: Alpha | Sequence[Alpha | None]):
-        groups = optimizer.param_groups
         if not isinstance(_inner(optimizer), Fractional):  # RMSprop's alpha is no order
             raise TypeError(
                 f"AlphaSchedule(optimizer: {type(optimizer).__name__}): needs an optimizer with a fractional alpha, "
                 "such as FractionalAdam."
+            )
+        groups = optimizer.param_groups
+        functions = alpha if isinstance(alpha, list | tuple) else [alpha]
+        if not all(each is None or callable(each) for each in functions) or alpha is None:
+            raise TypeError(
+                f"AlphaSchedule(alpha={alpha!r}): needs a function of the number of steps, or one for each group; "
+                "pass for example lambda epoch: 0.9."
             )
         if isinstance(alpha, Sequence) and len(alpha) != len(groups):
             raise ValueError(

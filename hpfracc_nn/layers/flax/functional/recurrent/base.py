@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.streaming import HORIZON
-from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, hashable, keys, settle
+from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, check_fields, hashable, keys, settle
 from hpfracc_nn.layers.flax.functional.order import Ordered, started
 from hpfracc_nn.layers.flax.functional.recurrent.cells import CELLS, Cell, Weights
 from hpfracc_nn.layers.flax.functional.recurrent.memory import Lags, lags_of
@@ -51,18 +51,17 @@ class Recurrent(Ordered):
 
     def __post_init__(self) -> None:
         owner = type(self).__name__
+        check_fields(owner, self)
         for name in ("in_features", "hidden_features", "num_layers"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
-        rate = errors.real(owner, "dropout_rate", self.dropout_rate, 0.0)
-        if rate > 1:
-            raise ValueError(f"{owner}(dropout_rate={rate:g}): needs 0 <= dropout_rate <= 1; pass a part such as 0.1.")
+        rate = errors.part(owner, "dropout_rate", self.dropout_rate)
         proj_size = errors.count(owner, "proj_size", self.proj_size, least=0)
         if proj_size >= self.hidden_features:
             raise ValueError(
                 f"{owner}(proj_size={proj_size}, hidden_features={self.hidden_features}): needs fewer outputs than "
                 "units; pass 0 for none."
             )
-        settle(self, alpha=hashable(self.alpha), bounds=hashable(self.bounds), dropout_rate=rate)
+        settle(self, alpha=hashable(self.alpha), bounds=hashable(self.bounds), dropout_rate=rate, proj_size=proj_size)
         settle(self, memory=None if self.memory is None else errors.count(owner, "memory", self.memory))
         given = GrunwaldLetnikov(0.5)
         how = {"bounds": self.bounds, "learn_alpha": self.learn_alpha, "shape": self._order_shape}
