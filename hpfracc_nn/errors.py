@@ -190,7 +190,8 @@ def lengths(owner: str, argument: str, shape: Any) -> tuple[int, ...]:
     sizes = tuple(size for size in map(as_index, given) if size is not None and 0 <= size <= sys.maxsize)
     if len(sizes) < len(given):
         raise TypeError(
-            f"{owner}({argument}={shape!r}): needs the lengths of axes; pass a tuple of whole numbers such as (8, 1024)."
+            f"{owner}({argument}={shape!r}): needs the lengths of axes; "
+            "pass a tuple of whole numbers such as (8, 1024)."
         )
     return sizes
 

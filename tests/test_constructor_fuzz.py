@@ -52,8 +52,6 @@ NOT_MADE_BY_CALLERS = {
 OWN_KINDS = (ValueError, TypeError, LookupError, ArithmeticError)
 # What a caller's own function says of arguments that it does not take.
 OF_THE_CALLERS_FUNCTION = re.compile(r"takes .*arguments?|missing \d+ required|unexpected keyword")
-    r"takes .*arguments?|missing \d+ required|unexpected keyword|Function.*must return"
-)
 SAMPLED = 3  # arguments and values of each constructor in the fast suite
 
 

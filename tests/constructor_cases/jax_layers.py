@@ -61,6 +61,10 @@ def given(name: str, right_side: Any) -> dict[str, Any]:
     return {**GIVEN.get(name, {}), **dict.fromkeys(FIELDS.get(name, ()), right_side)}
 
 
+def with_rngs(name: str) -> dict[str, Any]:
+    return {**given(name, NnxField()), "rngs": nnx.Rngs(0)}
+
+
 def use_core(name: str) -> Any:
     """Return what calls a core once, outside of any compiled function."""
     if name in NO_CALL:
