@@ -21,7 +21,7 @@ def as_float(value: Any) -> float | None:
     try:
         return float(value)
     except OverflowError:
-        return math.inf if value > 0 else -math.inf
+        return -math.inf if value < 0 else math.inf
     except TypeError:  # NumPy's spans of time pass for integers
         return None
 

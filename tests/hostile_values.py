@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,11 @@ class Number(float):
 def a_function(*_: Any) -> float:
     return 0.5
 
+
+SCALARS: tuple[Callable[[int], Any], ...] = (
+    *(np.bool_, np.int8, np.uint64, np.int64, np.float16, np.float32, np.float64, np.longdouble, np.complex64),
+    *(np.complex128, np.str_, np.bytes_, np.object_),
+)
 
 VALUES: dict[str, Callable[[], Any]] = {
     "None": lambda: None,
@@ -65,13 +71,7 @@ VALUES: dict[str, Callable[[], Any]] = {
     "array of nan": lambda: np.array([math.nan]),
     "array of two axes": lambda: np.ones((2, 2)),
     "dtype of numpy": lambda: np.dtype("int8"),
-    **{
-        f"numpy.{kind.__name__}": lambda kind=kind: kind(1)
-        for kind in (
-            np.bool_, np.int8, np.uint64, np.int64, np.float16, np.float32, np.float64, np.longdouble, np.complex64,
-            np.complex128, np.str_, np.bytes_, np.object_,
-        )
-    },
+    **{f"numpy.{kind.__name__}": partial(kind, 1) for kind in SCALARS},
     "numpy.datetime64": lambda: np.datetime64(1, "s"),
     "numpy.timedelta64": lambda: np.timedelta64(1, "s"),
 }  # fmt: skip

@@ -2,7 +2,8 @@
 
 An object works where it can be shown, and copied and pickled as the valid one can, and where a tiny call of it returns
 or says what is wrong. Our own words are a ValueError, TypeError or LookupError from a `raise` statement: what Python,
-NumPy or a framework says of a value that reached them is none, and neither is a warning.
+NumPy or a framework says of a value that reached them is none, and neither is a warning. In the call a warning will do,
+such as NumPy's where a result overflows.
 """
 
 import copy
@@ -100,20 +101,22 @@ def complaints(call: Call, pairs: list[tuple[str, str]], *, uses: bool) -> list[
 
 def wrongs(call: Call, argument: str, value: Any, copies: list[Any], uses: bool) -> Iterator[str]:
     try:
-        made = call.made(**{**call.given(), argument: value})
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", UserWarning)  # a framework's advice on a value that it takes
+            made = call.made(**{**call.given(), argument: value})
     except Exception as error:
-        if not is_own(error):
+        if not is_own(error) and not is_the_callers(error):
             yield f"{type(error).__name__} from {last_line(error)}: {error}"
         return
     for way in (repr, *copies):
-        error = error_of(way, made)
+        failed = error_of(way, made)
         # A function without a name in a module, and the like, pickle and copy as little as elsewhere.
-        if error is not None and (way is repr or error_of(way, value) is None):
-            yield f"{way.__name__} of what was made: {type(error).__name__}: {error}"
+        if failed is not None and (way is repr or error_of(way, value) is None):
+            yield f"{way.__name__} of what was made: {type(failed).__name__}: {failed}"
     if uses and call.use is not None:
-        error = error_of(call.use, made)
-        if error is not None and not is_own(error) and not is_the_callers(error):
-            yield f"when called: {type(error).__name__} from {last_line(error)}: {error}"
+        failed = error_of(call.use, made)
+        if failed is not None and not (is_own(failed) or is_the_callers(failed) or isinstance(failed, Warning)):
+            yield f"when called: {type(failed).__name__} from {last_line(failed)}: {failed}"
 
 
 def error_of(way: Any, value: Any) -> Exception | None:
@@ -136,12 +139,12 @@ def is_own(error: Exception) -> bool:
 
 
 def is_the_callers(error: Exception) -> bool:
-    """Whether the caller's own function, or numbers as large as it gave, are what is wrong: NumPy and torch say so."""
-    return isinstance(error, Warning) or bool(OF_THE_CALLERS_FUNCTION.search(str(error)))
+    """Whether it is the caller's own function that does not take the arguments that it is called with."""
+    return isinstance(error, TypeError) and bool(OF_THE_CALLERS_FUNCTION.search(str(error)))
 
 
 def last_frame(error: Exception) -> Any:
-    frame = error.__traceback__
+    frame: Any = error.__traceback__
     while frame.tb_next is not None:
         frame = frame.tb_next
     return frame

@@ -168,10 +168,9 @@ def amount(name: str, value: object) -> int | float:
         >>> amount("memory_limit", "4GiB"), amount("memory_limit", "0.5")
         (4294967296, 0.5)
     """
-    real = as_float(value)
-    if real is None and not isinstance(value, str):
+    number, unit = _parsed(value) if isinstance(value, str) else (as_float(value), "")
+    if number is None:
         raise TypeError(f"{name}={value!r}: needs {_AMOUNTS}")
-    number, unit = _parsed(value) if isinstance(value, str) else (real, "")
     if not 0 < number < math.inf or (number > 1 and not unit and number != int(number)):
         raise ValueError(f"{name}={value!r}: needs {_AMOUNTS}")
     if number <= 1 and not unit:

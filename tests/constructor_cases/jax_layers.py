@@ -1,5 +1,6 @@
 """The cores and modules for JAX, and the transformations that optax takes."""
 
+from functools import partial
 from typing import Any
 
 import jax
@@ -85,7 +86,7 @@ def rate(name: str) -> dict[str, Any]:
 
 
 CASES = [
-    *(Call(getattr(functional, name), lambda name=name: given(name, field), use_core(name), FLAX) for name in CORES),
+    *(Call(getattr(functional, name), partial(given, name, field), use_core(name), FLAX) for name in CORES),
     *(
         Call(
             getattr(fjx.nnx, name),
@@ -95,7 +96,7 @@ CASES = [
         )
         for name in CORES
     ),
-    *(Call(getattr(linen, name), lambda name=name: given(name, LinenField()), theirs=FLAX) for name in CORES),
-    *(Call(getattr(fjx, name), lambda name=name: rate(name), theirs=OPTAX) for name in TRANSFORMATIONS),
+    *(Call(getattr(linen, name), partial(given, name, LinenField()), theirs=FLAX) for name in CORES),
+    *(Call(getattr(fjx, name), partial(rate, name), theirs=OPTAX) for name in TRANSFORMATIONS),
     Call(MultiTerm, lambda: {"terms": {0.5: 1.0}}),
 ]

@@ -1,5 +1,8 @@
 """Frozen values: definitions, noises, schemes, meshes, histories, settings."""
 
+from functools import partial
+from typing import Any
+
 import numpy as np
 
 from hpfracc_nn import fractional, selection, solvers
@@ -10,7 +13,7 @@ X = np.zeros(8)
 RATES = dict.fromkeys(("matmul", "fft", "scan", "elementwise"), 1e9)
 
 OPERATORS = [*fractional.DEFINITIONS.values(), *fractional.MULTIPLIERS.values()]
-REQUIRED = {
+REQUIRED: dict[str, dict[str, Any]] = {
     "AlphaStable": {"stability": 1.5},
     "Coloured": {"correlation_time": 0.5},
     "CompoundPoisson": {"rate": 1.0},
@@ -36,7 +39,7 @@ CASES = [
         lambda: {"nodes": (0.3, 0.6), "weights": (0.5, 0.5), "kind": fractional.Caputo, "scheme": "l1"},
         lambda made: made(X),
     ),
-    *(Call(getattr(solvers, name), lambda name=name: REQUIRED.get(name, {})) for name in SOLVERS),
+    *(Call(getattr(solvers, name), partial(dict, REQUIRED.get(name, {}))) for name in SOLVERS),
     Call(solvers.SDE, lambda: {"drift": np.negative, "diffusion": np.negative}),
     Call(selection.Settings),
     Call(selection.Workload, lambda: {"op": "toeplitz", "framework": "torch"}),

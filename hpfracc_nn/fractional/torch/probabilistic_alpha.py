@@ -65,12 +65,12 @@ class ProbabilisticAlpha(Alpha):
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
     ):
-        init, std = first_values(owner, read(init)), first_spread(owner, read(std))
+        means, spread = first_values(owner, read(init)), first_spread(owner, read(std))
         if shape is None:
-            shape = broadcast(owner, init, std)
-        super().__init__(init, bounds, shape, owner=owner, device=device, dtype=dtype)
+            shape = broadcast(owner, means, spread)
+        super().__init__(means, bounds, shape, owner=owner, device=device, dtype=dtype)
         self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
-        free = first_free(owner, distribution, init, std, self.bounds)
+        free = first_free(owner, distribution, means, spread, self.bounds)
         self.spread = nn.Parameter(torch.empty_like(self.raw))
         with torch.no_grad():
             for parameter, value in zip((self.raw, self.spread), free, strict=True):

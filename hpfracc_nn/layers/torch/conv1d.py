@@ -103,7 +103,7 @@ class FractionalConv1d(nn.Conv1d):
         if is_causal:
             sizes = (*sizes[:4], 0, *sizes[5:])
         check_place(owner, device, dtype)
-        super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)
+        super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)  # type: ignore[call-arg]
         self.is_causal = is_causal
         self.derivative = FractionalLayer(
             alpha,

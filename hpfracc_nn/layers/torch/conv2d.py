@@ -99,7 +99,7 @@ class FractionalConv2d(nn.Conv2d):
         )
         errors.one_of(owner, "padding_mode", padding_mode, PADDING_MODES)
         check_place(owner, device, dtype)
-        super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)
+        super().__init__(*sizes, errors.claim(owner, "bias", bias), padding_mode, device, dtype)  # type: ignore[call-arg]
         self.dims = image_axes(owner, dims, (-2, -1))
         self.dt = tuple(errors.positive_step(owner, step) for step in for_each_axis(owner, "dt", dt, self.dims))
         self.definition, order = started(

@@ -48,6 +48,10 @@ class Coefficients:
         self.packing, self.noise_type = packing, sde.noise_type
         self.eps = torch.finfo(low or like.dtype).eps
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
+        if self.dt > torch.finfo(like.dtype).max:
+            raise ValueError(
+                f"{OWNER}(dt={self.dt:g}): needs steps that {like.dtype} can hold; pass times in another unit."
+            )
         self.step = torch.full((), self.dt, dtype=like.dtype, device=like.device)
         self.drift = Field(sde.drift, packing, times, like, low, OWNER, "sde.drift")
         self.diffusion = Field(sde.diffusion, packing, times, like, low, OWNER, "sde.diffusion", diffusion)

@@ -32,10 +32,8 @@ class GradientVariance:
     """
 
     def __init__(self, model: nn.Module | Iterable[nn.Parameter]):
-        if not isinstance(model, nn.Module):
-            model = _parameters(model)
-        named = model.named_parameters() if isinstance(model, nn.Module) else ((str(k), p) for k, p in enumerate(model))
-        self._parameters = {name: each for name, each in named if each.requires_grad}
+        named = dict(model.named_parameters()) if isinstance(model, nn.Module) else _numbered(model)
+        self._parameters = {name: each for name, each in named.items() if each.requires_grad}
         if not self._parameters:
             raise ValueError(
                 "GradientVariance(model): needs parameters that require a gradient; pass a module that has some."
@@ -77,8 +75,8 @@ class GradientVariance:
         return float(sum(each.sum() for each in (of.values() if name is None else [of[name]])))
 
 
-def _parameters(given: Any) -> list[Tensor]:
-    """Return parameters as a list, or raise."""
+def _numbered(given: Any) -> dict[str, Tensor]:
+    """Return parameters by their number, or raise."""
     try:
         found = list(given)
     except TypeError:
@@ -88,4 +86,4 @@ def _parameters(given: Any) -> list[Tensor]:
             f"GradientVariance(model of type {type(given).__name__}): needs a module, or parameters; pass for example "
             "model.parameters()."
         )
-    return found
+    return {str(k): p for k, p in enumerate(found)}
