@@ -7,11 +7,12 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all only-jax only-torch lint format types bench docs build examples gpu clean
+.PHONY: help demo test test-all coverage only-jax only-torch lint format types bench docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
 	@echo "make test       the fast tests; make test-all adds the slow ones"
+	@echo "make coverage   the fast tests, and which lines and branches they reach"
 	@echo "make gpu        the tests and the benchmark for a CUDA device"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
@@ -30,6 +31,13 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+# Lines and branches are counted together in the last figure; the tests of one are those of the other.
+coverage: $(VENV)/.dev
+	$(BIN)/coverage erase
+	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/coverage combine --quiet
+	$(BIN)/coverage report --skip-covered --skip-empty --sort=miss --fail-under=93
 
 # Each in an environment of its own; tests of what is not installed are left out.
 only-jax: $(VENV)-jax/.made

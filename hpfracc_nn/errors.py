@@ -134,7 +134,7 @@ def index(owner: str, argument: str, value: Any) -> int:
 
 def axis(owner: str, dim: Any, ndim: int, *, argument: str = "dim", array: str = "x") -> int:
     """Return `dim` as a non-negative axis of an array with `ndim` axes, or raise; the others are names in messages."""
-    place = index(owner, argument, dim)
+    place = dim if type(dim) is int else index(owner, argument, dim)
     if ndim == 0:
         raise ValueError(f"{owner}({array}): needs at least one axis; {array} has shape (), pass a series of samples.")
     if not -ndim <= place < ndim:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from numbers import Integral
 from typing import Any
-
-import numpy as np
 
 from hpfracc_nn.errors import as_float, as_index
 
@@ -34,7 +33,7 @@ def check_memory(memory: Any) -> None:
     """Raise unless a memory is a whole number of at least 1, or "exponentials"."""
     if isinstance(memory, str) and memory == EXPONENTIALS:
         return
-    length = None if isinstance(memory, np.ndarray) else as_index(memory)
+    length = as_index(memory) if isinstance(memory, Integral) else None
     if length is None:
         raise TypeError(
             f"Invalid memory type: {type(memory).__name__}: needs a whole number or {EXPONENTIALS!r}; "
