@@ -26,6 +26,11 @@ def solved(layer: Any) -> Any:
     return layer(torch.zeros(2, 3), torch.linspace(0, 1, 4))
 
 
+def learning_index() -> dict[str, Any]:
+    noise = solvers.FractionalBrownian(0.3)
+    return {"drift": Field(), "diffusion": Field(), "noise": noise, "learn_hurst": True, "noise_type": "additive"}
+
+
 def ring(layer: Any) -> Any:
     return layer(torch.zeros(3, 2), torch.tensor([[0, 1, 2], [1, 2, 0]]))
 
@@ -54,6 +59,7 @@ CASES = [
     Call(layers.SpectralFractional, use=on(2, 8)),
     Call(NeuralFDE, lambda: {"f": Field()}, solved),
     Call(NeuralFSDE, lambda: {"drift": Field(), "diffusion": Field()}, solved),
+    Call(NeuralFSDE, learning_index, name="NeuralFSDE that learns its index"),
     Call(solvers.MultiTerm, lambda: {"terms": {0.5: 1.0}}),
     Call(solvers.PathDivergence, lambda: dict.fromkeys(("posterior", "prior", "diffusion"), Field())),
     Call(solvers.NoisePath, lambda: {"noise": solvers.Brownian(), "n_steps": 4, "shape": (2,), "dt": 0.1}),

@@ -233,7 +233,7 @@ def _hurst_of(owner: str, noise: Noise, given: tuple[float, float] | None) -> tu
         )
     widest: tuple[float, float] = getattr(noise, "widest", (0.0, 1.0))
     own: tuple[float, float] | None = getattr(noise, "bounds", None)
-    bounds = given or own or widest
+    bounds = errors.pair(owner, "hurst_bounds", (own or widest) if given is None else given, "(0.05, 0.5)")
     if not 0 <= bounds[0] < bounds[1] <= 1:
         raise ValueError(f"{owner}(hurst_bounds={bounds}): needs 0 <= low < high <= 1; pass for example (0.05, 0.5).")
     first = np.asarray(value, dtype=np.float64)
