@@ -82,9 +82,6 @@ def files() -> list[str]:
 def on_the_screen(module: str) -> dict[str, Any]:
     """Return the names that an example of the module may use without an import."""
     found = {}
-    for name, home in USUAL.items():
-        if is_there(home.split(".")[0]) and (home != "hpfracc_nn.jax" or is_there("jax")):
-            found[name] = importlib.import_module(home)
     is_for_jax = {"jax", "flax"} & set(module.split("."))
     for package in PACKAGES[-1:] if is_for_jax else PACKAGES[:-1]:
         home_of = importlib.import_module(f"hpfracc_nn{package}")
@@ -93,6 +90,9 @@ def on_the_screen(module: str) -> dict[str, Any]:
                 found[name] = getattr(home_of, name)
             except ImportError:  # of an extra that is not installed
                 continue
+    for name, home in USUAL.items():  # last: `nnx` and `linen` are Flax's, and ours are `fjx.nnx` and `fjx.linen`
+        if is_there(home.split(".")[0]) and (home != "hpfracc_nn.jax" or is_there("jax")):
+            found[name] = importlib.import_module(home)
     return found
 
 

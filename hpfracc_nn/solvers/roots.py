@@ -29,6 +29,14 @@ class Newton:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: `iterations` or `dense` is no whole number.
+
+    Source: Hairer & Wanner, Solving Ordinary Differential Equations II (1996), section IV.8; Saad & Schultz, SIAM J.
+    Sci. Stat. Comput. 7 (1986) 856, for GMRES.
+
+    Example:
+        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(Newton()))[-1]  # (1 - 1/2) / (1 + 1/2)
+        tensor([0.3333])
     """
 
     tolerance: float | None = None
@@ -50,6 +58,11 @@ class FixedPoint:
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: `iterations` is no whole number.
+
+    Example:
+        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(FixedPoint()))[-1]
+        tensor([0.3333])
     """
 
     tolerance: float | None = None

@@ -21,7 +21,7 @@ class CompoundPoisson(Noise):
     count has no derivative in the rate, so that a tensor is refused there.
 
     Args:
-        rate: Positive, a number.
+        rate: Positive, a number, per the caller's time unit.
         jumps: Their law: `NormalJumps`, `ExponentialJumps`, `FixedJumps`, or a class of yours with `total`.
 
     Raises:
@@ -29,6 +29,12 @@ class CompoundPoisson(Noise):
         ValueError: It is not positive.
 
     Source: Cont & Tankov, Financial Modelling with Jump Processes (2004), section 3.2.
+
+    Example:
+        >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)  # rate dt 0.5**2
+        array([[0.375]])
+        >>> increments(CompoundPoisson(3.0, FixedJumps(2.0)), 5, dt=1.0) % 2
+        tensor([0., 0., 0., 0., 0.])
     """
 
     rate: float
