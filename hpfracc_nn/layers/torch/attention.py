@@ -137,7 +137,10 @@ class FractionalAttention(Projections):
             TypeError: `module` is no `torch.nn.MultiheadAttention`.
 
         Example:
-            >>> FractionalAttention.from_torch(torch.nn.MultiheadAttention(32, 4), alpha=1.2)
+            >>> ordinary, x = torch.nn.MultiheadAttention(32, 4), torch.randn(50, 8, 32)
+            >>> layer = FractionalAttention.from_torch(ordinary, alpha=2.0)
+            >>> torch.allclose(layer(x, x, x)[0], ordinary(x, x, x)[0], atol=1e-6)
+            True
         """
         own = place_of(cls, module, nn.MultiheadAttention)
         own |= {name: getattr(module, name) for name in ("dropout", "add_zero_attn", "kdim", "vdim", "batch_first")}

@@ -126,7 +126,10 @@ class FractionalConv1d(nn.Conv1d):
             ValueError: As in `FractionalLinear.from_torch`.
 
         Example:
-            >>> FractionalConv1d.from_torch(torch.nn.Conv1d(3, 5, 7), alpha=0.4, padding="causal")
+            >>> ordinary, x = torch.nn.Conv1d(3, 5, 7), torch.randn(8, 3, 100)
+            >>> torch.allclose(FractionalConv1d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            True
+            >>> layer = FractionalConv1d.from_torch(ordinary, alpha=0.4, padding="causal")
         """
         own = {**place_of(cls, module, nn.Conv1d), **arguments_of(module), **options}
         return with_weights_of(module, cls(**own), options.get("alpha"))
@@ -166,6 +169,8 @@ class FractionalConv1d(nn.Conv1d):
         Example:
             >>> layer = FractionalConv1d(3, 5, 7, padding="causal", alpha=0.4)
             >>> y, state = layer.step(torch.randn(8, 3), layer.initial_state((8, 3)))
+            >>> y.shape
+            torch.Size([8, 5])
         """
         owner = "FractionalConv1d.initial_state"
         if not self.is_causal:

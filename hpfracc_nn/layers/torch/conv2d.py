@@ -127,7 +127,10 @@ class FractionalConv2d(nn.Conv2d):
             ValueError: As in `FractionalLinear.from_torch`.
 
         Example:
-            >>> FractionalConv2d.from_torch(torch.nn.Conv2d(3, 5, 3), dims=(-2, -1), alpha=0.4)
+            >>> ordinary, x = torch.nn.Conv2d(3, 5, 3), torch.randn(8, 3, 28, 28)
+            >>> torch.allclose(FractionalConv2d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            True
+            >>> layer = FractionalConv2d.from_torch(ordinary, dims=(-2, -1), alpha=0.4)
         """
         own = {**place_of(cls, module, nn.Conv2d), **arguments_of(module), **options}
         return with_weights_of(module, cls(**own), options.get("alpha"))

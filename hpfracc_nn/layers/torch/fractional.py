@@ -55,6 +55,9 @@ class FractionalLayer(nn.Module):
         >>> layer = FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
         >>> layer(torch.randn(8, 3, 256)).shape
         torch.Size([8, 3, 256])
+        >>> t = torch.linspace(0, 1, 101)
+        >>> round(FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].item(), 2)  # 2 / Gamma(2.5) = 1.5045
+        1.5
     """
 
     def __init__(
@@ -130,6 +133,8 @@ class FractionalLayer(nn.Module):
             >>> layer = FractionalLayer(0.6, dt=0.01)
             >>> state = layer.initial_state((8, 3))
             >>> y, state = layer.step(torch.randn(8, 3), state)
+            >>> y.shape
+            torch.Size([8, 3])
         """
         owner = "FractionalLayer.initial_state"
         shape = streaming.slice_shape(owner, shape)

@@ -116,7 +116,9 @@ class FractionalLinear(nn.Linear):
                 its weights, as pruning does.
 
         Example:
-            >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
+            >>> ordinary, x = torch.nn.Linear(3, 5), torch.randn(8, 100, 3)
+            >>> torch.allclose(FractionalLinear.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            True
         """
         place = place_of(cls, module, nn.Linear)
         arguments = {name: getattr(module, name) for name in ("in_features", "out_features")}

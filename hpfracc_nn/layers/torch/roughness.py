@@ -71,6 +71,9 @@ class RoughnessFeatures(nn.Module):
     Example:
         >>> RoughnessFeatures(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6])
+        >>> layer = RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)
+        >>> layer(torch.tensor([1.0, -1.0] * 500).view(1, 1, 1000))  # nearly alpha log(4), at the highest frequency
+        tensor([[-0.6914,  0.0000,  0.6927]])
     """
 
     def __init__(

@@ -65,6 +65,9 @@ class SpectralFractional(nn.Module):
         >>> layer = SpectralFractional(1.5, dt=(0.1, 0.1), dim=(-2, -1), learn_alpha=True)
         >>> layer(torch.randn(8, 3, 32, 32)).shape
         torch.Size([8, 3, 32, 32])
+        >>> x = torch.sin(2 * torch.pi * torch.arange(8) / 8)
+        >>> round(SpectralFractional(2.0, dt=1 / 8)(x)[2].item(), 2)  # (2 pi)**2
+        39.48
     """
 
     def __init__(

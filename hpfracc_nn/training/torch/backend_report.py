@@ -69,7 +69,7 @@ class BackendReport(Callback):
         ModuleNotFoundError: `table` is "rich" and rich is not installed.
 
     Example:
-        >>> trainer = Trainer(callbacks=[BackendReport()])
+        >>> trainer = lightning.Trainer(callbacks=[BackendReport(table="plain")])
     """
 
     def __init__(

@@ -66,7 +66,9 @@ def suggest_batch_size(
         RuntimeError: A profiler runs already (CPU).
 
     Example:
-        >>> suggest_batch_size(nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB")
+        >>> rows = suggest_batch_size(nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB")
+        >>> 1000 < rows < 64 * 1024**2 / (2 * 1024 * 4)  # a row and its result, in single precision
+        True
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"{_OWNER}(module of type {type(module).__name__}): needs a torch.nn.Module.")

@@ -53,7 +53,7 @@ class FDEBlock(CaputoEquation):
         arXiv:2403.02737 (2024).
 
     Example:
-        >>> core = FDEBlock(lambda t, z, w: jnp.tanh(z @ w), 0.7, n_steps=8)
+        >>> core = fjx.functional.FDEBlock(lambda t, z, w: jnp.tanh(z @ w), 0.7, n_steps=8)
         >>> core(core.init(), jnp.ones((4, 16)), jnp.eye(16)).shape
         (4, 16)
     """

@@ -48,7 +48,7 @@ class FractionalLayer(Ordered):
         TypeError: An argument has the wrong type.
 
     Example:
-        >>> core = FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
+        >>> core = fjx.functional.FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
         >>> core(core.init(), jnp.ones((8, 256, 3))).shape
         (8, 256, 3)
     """
@@ -119,9 +119,11 @@ class FractionalLayer(Ordered):
             TypeError: An argument has the wrong type.
 
         Example:
-            >>> core = FractionalLayer(0.6, dt=0.01)
+            >>> core = fjx.functional.FractionalLayer(0.6, dt=0.01)
             >>> state = core.initial_state({}, (8, 3))
             >>> y, state = core.step({}, jnp.ones((8, 3)), state)
+            >>> y.shape
+            (8, 3)
         """
         owner = "FractionalLayer.initial_state"
         shape = streaming.slice_shape(owner, shape)

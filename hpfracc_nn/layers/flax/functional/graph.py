@@ -86,7 +86,7 @@ class FractionalGraphConv(CaputoEquation):
 
     Example:
         >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
-        >>> core = FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)
+        >>> core = fjx.functional.FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)
         >>> params = core.init(jax.random.key(0))
         >>> core(params, jnp.ones((10, 5)), jnp.concatenate([ring, ring[::-1]], 1)).shape
         (10, 8)

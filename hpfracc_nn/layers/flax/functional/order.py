@@ -34,7 +34,7 @@ class Alpha:
         ValueError: `start` is not strictly inside the bounds, or they are no finite interval.
 
     Example:
-        >>> order = Alpha(0.4, (0, 1))
+        >>> order = fjx.functional.Alpha(0.4, (0, 1))
         >>> float(order(order.init()).round(4))
         0.4
     """

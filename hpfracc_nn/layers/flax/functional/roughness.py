@@ -89,7 +89,7 @@ class RoughnessFeatures(_Made):
         section 2.3, for f_H.
 
     Example:
-        >>> core = RoughnessFeatures(2, orders=3)
+        >>> core = fjx.functional.RoughnessFeatures(2, orders=3)
         >>> core(core.init(), jnp.ones((4, 100, 2))).shape
         (4, 6)
     """

@@ -161,6 +161,8 @@ class FractionalLSTM(Recurrent):
             >>> layer = FractionalLSTM(3, 16)
             >>> state = layer.initial_state((8, 3))
             >>> y, state = layer.step(torch.randn(8, 3), state)
+            >>> y.shape
+            torch.Size([8, 16])
         """
         return self._initial_state("FractionalLSTM.initial_state", shape, hx, horizon, device)
 

@@ -48,7 +48,10 @@ def fractional_sgd(
 
     Example:
         >>> optimizer = fractional_sgd(0.1, momentum=0.9, alpha=0.9)
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.1], dtype=float32)
     """
     base = optax.sgd(learning_rate, momentum, nesterov, accumulator_dtype)
     return optax.chain(scale_by_fractional(alpha, memory, kind, key=key), _decayed(weight_decay), base)
@@ -88,7 +91,10 @@ def fractional_adam(
 
     Example:
         >>> optimizer = fractional_adam(1e-3, alpha=0.9)
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.001], dtype=float32)
     """
     base = optax.adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return optax.chain(scale_by_fractional(alpha, memory, kind, key=key), _decayed(weight_decay), base)
@@ -129,7 +135,10 @@ def fractional_adamw(
 
     Example:
         >>> optimizer = fractional_adamw(1e-3, alpha=0.9, memory="exponentials")
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.001], dtype=float32)
     """
     base = optax.adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov)
     return optax.chain(scale_by_fractional(alpha, memory, kind, key=key), base)
@@ -174,7 +183,10 @@ def fractional_rmsprop(
 
     Example:
         >>> optimizer = fractional_rmsprop(1e-2, alpha=0.9)
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.0316], dtype=float32)
     """
     base = optax.rmsprop(
         learning_rate, decay, eps, initial_scale, eps_in_sqrt, centered, momentum, nesterov, bias_correction
