@@ -93,6 +93,8 @@ class Full:
 class FFTBlocks:
     """All of the past by square blocks of doubling size, the large ones by FFT: exact, O(n log(n)**2).
 
+    Steps must be equal, as for `Exponentials` and `Window`: another mesh is a ValueError of the solve.
+
     Source: Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
 
     Example:

@@ -33,8 +33,8 @@ class HurstEstimate:
         standard_error: Its own.
         interval: Its confidence interval.
         level: Of the interval.
-        scale: Standard deviation of an increment over one unit of time, without the noise.
-        noise: Standard deviation of the noise upon each sample; 0 where none was fitted.
+        scale: Standard deviation of an increment over one unit of time, without the noise; in the series' units.
+        noise: Standard deviation of the noise upon each sample, in the same; 0 where none was fitted.
 
     Example:
         >>> found = whittle(np.cumsum(np.random.default_rng(0).standard_normal(4000)), dt=0.25)  # Brownian motion

@@ -45,7 +45,7 @@ class SpectralFractional(nn.Module):
         channels: C gives every channel its own alpha: the channels are the last axis that is not in `dim`.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is (0, 2).
-        dt: Spacing of the samples, or one for each axis of `dim`.
+        dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
         dim: The axis or axes of space; the last by default.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameter, if there is one.

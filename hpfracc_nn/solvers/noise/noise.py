@@ -25,7 +25,7 @@ Parameter = Any  # a number, or a framework's tensor where it is learned
 
 @dataclass(frozen=True, eq=False)
 class Noise(ABC):
-    """A noise.
+    """A noise: what drives a stochastic equation, a process that begins at 0.
 
     Attributes:
         name: By which it is chosen.

@@ -24,7 +24,8 @@ from hpfracc_nn.solvers.schemes.scheme import Weights, lags, scaled
 class BDF2:
     """y_n = P_n + dt**a (sum_(j<=n) omega_(n-j) f_j + w_n0 f_0 + w_n1 f_1): BDF2 after a trapezoid step at a = 1.
 
-    For stiff problems: A-stable for alpha <= 1. Order min(2, 1 + 2 alpha) where y begins like t**alpha.
+    For stiff problems: A-stable for alpha <= 1. Order min(2, 1 + 2 alpha) where y begins like t**alpha. Steps must be
+    equal: another mesh is a ValueError of the solve.
 
     Args:
         roots: How the equation of a step is solved.

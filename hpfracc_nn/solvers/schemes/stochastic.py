@@ -20,8 +20,9 @@ class StochasticScheme(Protocol):
         needs_diagonal: Whether it stands on each entry of a diagonal diffusion depending on its own entry of y alone.
 
     Example:
-        >>> [name for name, scheme in STOCHASTIC_SCHEMES.items() if scheme.streams == 2]
-        ['srk']
+        >>> scheme = RungeKutta()
+        >>> scheme.name, scheme.streams, scheme.needs_diagonal
+        ('srk', 2, True)
     """
 
     def __hash__(self) -> int: ...

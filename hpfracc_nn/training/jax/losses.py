@@ -17,7 +17,7 @@ from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mas
 
 
 def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) -> Array:
-    """Return the mean square of the differences from what was observed.
+    """Return the mean square of the differences from what was observed, in the square of its units.
 
     Args:
         ys: Paths, [time, batch, state].
@@ -90,6 +90,8 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
+
+    Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
 
     Example:
         >>> x = jnp.arange(10.0).reshape(10, 1, 1)

@@ -74,8 +74,11 @@ class AlphaLogger(Callback):
         >>> options = {"max_steps": 2, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         >>> trainer = lightning.Trainer("cpu", callbacks=[logger], enable_model_summary=False, **options)
         >>> trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(8, 1, 32), batch_size=4))
-        >>> [(row.step, row.name, round(row.alpha, 2)) for row in logger.history()]
-        [(0, 'layer', 0.5), (1, 'layer', 0.48), (2, 'layer', 0.45)]
+        >>> for row in logger.history():
+        ...     print(row.step, row.name, round(row.alpha, 2))
+        0 layer 0.5
+        1 layer 0.48
+        2 layer 0.45
     """
 
     def __init__(self, log_every_n_steps: int | None = None, most: int = 16):

@@ -88,8 +88,8 @@ def fit_fsde(
         ...     ts, observed, torch.zeros(()).double(), {"rate": 1.0, "sigma": 1.0, "hurst": 0.5},
         ...     bounds={"hurst": (0.02, 0.98)}, noise=lambda p: FractionalBrownian(p["hurst"], bounds=(0.02, 0.98)),
         ... )
-        >>> [low < true < high for (low, high), true in zip(fit.intervals.values(), (0.0, 0.5, 0.3))]
-        [True, True, True]
+        >>> all(low < true < high for (low, high), true in zip(fit.intervals.values(), (0.0, 0.5, 0.3)))
+        True
     """
     times, data = _checked(ts, observed, y0, params, bounds or {}, level)
     errors.count("fit_fsde", "paths", paths, 2)

@@ -16,7 +16,7 @@ from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mas
 
 
 def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Return the mean square of the differences from what was observed.
+    """Return the mean square of the differences from what was observed, in the square of its units.
 
     Args:
         ys: Paths, [time, batch, state].
@@ -87,6 +87,8 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
+
+    Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
 
     Example:
         >>> x = torch.arange(10.0).view(10, 1, 1)

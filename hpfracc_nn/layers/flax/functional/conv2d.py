@@ -47,7 +47,7 @@ class FractionalConv2d(Convolution):
         scheme: The discretisation; None is the definition's default.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value.
-        dt: Spacing of the samples, one for all axes or one for each.
+        dt: Spacing of the samples, in the caller's unit, one for all axes or one for each.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
     Shape:

@@ -41,11 +41,14 @@ class FractionalLayer(Ordered):
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
     Shape:
-        Input and output: [..., n, ...], time on `dim`; floating. Half precision is computed in float32.
+        Input and output: [..., n, ...], time on `dim`; floating. Half precision is computed in float32. The output has
+        the input's units / time**alpha, an integral's times it.
 
     Raises:
         ValueError: alpha, bounds or dt is out of range.
         TypeError: An argument has the wrong type.
+
+    Source: that of the definition; of the default, Oldham & Spanier, The Fractional Calculus (1974), section 8.2.
 
     Example:
         >>> core = fjx.functional.FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)

@@ -18,9 +18,10 @@ class Alpha(Shell, core=functional.Alpha):
         >>> class Net(linen.Module):
         ...     def setup(self):
         ...         self.order = fjx.linen.Alpha(0.4, (0, 1))
-        ...         self.layers = [fjx.linen.FractionalLayer(self.order), fjx.linen.FractionalLayer(self.order)]
+        ...         self.first = fjx.linen.FractionalLayer(self.order)
+        ...         self.second = fjx.linen.FractionalLayer(self.order)
         ...     def __call__(self, x):
-        ...         return self.layers[1](self.layers[0](x))
+        ...         return self.second(self.first(x))
         >>> jax.tree.map(jnp.shape, Net().init(jax.random.key(0), jnp.ones((10, 1))))
         {'params': {'order': {'raw': ()}}}
     """

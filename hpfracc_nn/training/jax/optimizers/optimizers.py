@@ -40,7 +40,7 @@ def fractional_sgd(
         momentum: None is none.
         nesterov: Whether momentum is Nesterov's.
         accumulator_dtype: Of the velocity.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         weight_decay: This times the parameters is added to the average; it is not averaged.
@@ -82,7 +82,7 @@ def fractional_adam(
         eps_root: Added under the root.
         mu_dtype: Of the first moment.
         nesterov: Whether momentum is Nesterov's.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         weight_decay: This times the parameters is added to the average, as in `torch.optim.Adam`. For that of AdamW
@@ -128,7 +128,7 @@ def fractional_adamw(
         weight_decay: What of the parameters is taken away at each step, in units of the learning rate.
         mask: Which of them decay. A function is one for `optax.inject_hyperparams(..., static_args="mask")`.
         nesterov: Whether momentum is Nesterov's.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         key: As of `scale_by_fractional`.
@@ -175,7 +175,7 @@ def fractional_rmsprop(
         momentum: None is none.
         nesterov: Whether momentum is Nesterov's.
         bias_correction: Whether the means are divided by the sums of their weights.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         weight_decay: This times the parameters is added to the average; it is not averaged.

@@ -67,7 +67,8 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.Adam`: lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
+            source too.
 
     Example:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -89,7 +90,8 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.AdamW`: lr, betas, eps, weight_decay, amsgrad, maximize, foreach, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
+            source too.
 
     Example:
         >>> w = nn.Parameter(torch.zeros(1))
@@ -115,7 +117,8 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         smoothing: What torch calls `alpha`.
         options: As of `torch.optim.RMSprop`: eps, weight_decay, momentum, centered, capturable, foreach, maximize,
             differentiable.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
+            source too.
 
     Example:
         >>> w = nn.Parameter(torch.zeros(1))
