@@ -224,7 +224,7 @@ class Window:
         Source: Diethelm, The Analysis of Fractional Differential Equations (2010), lemma 6.19.
 
         Example:
-            >>> Window(50).error_bound(0.5, dt=0.005, duration=1.0, largest=1.0, lipschitz=1.0)  # it bounds 0.21 above
+            >>> Window(50).error_bound(0.5, dt=0.005, duration=1.0, largest=1.0, lipschitz=1.0)  # 0.21 in truth
             2.826
         """
         kept = min(self.n * dt, duration)

@@ -24,7 +24,7 @@ class Newton:
     Args:
         tolerance: Of the last change, relative to the largest number of the state; None is 1e-13 in float64 and 1e-6 in
             float32.
-        iterations: At most; a step that needs more raises a RuntimeError.
+        iterations: At most; a step that needs more raises a RuntimeError, and is NaN where JAX traces it.
         dense: Numbers of a state up to which its Jacobian is dense.
 
     Raises:
@@ -54,7 +54,7 @@ class FixedPoint:
 
     Args:
         tolerance: As in `Newton`.
-        iterations: At most; a step that needs more raises a RuntimeError.
+        iterations: At most; a step that needs more raises a RuntimeError, and is NaN where JAX traces it.
 
     Raises:
         ValueError: A number is out of range.

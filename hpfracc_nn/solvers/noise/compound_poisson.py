@@ -33,8 +33,6 @@ class CompoundPoisson(Noise):
     Example:
         >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)  # rate dt 0.5**2
         array([[0.375]])
-        >>> increments(CompoundPoisson(3.0, FixedJumps(2.0)), 5, dt=1.0) % 2
-        tensor([0., 0., 0., 0., 0.])
     """
 
     rate: float

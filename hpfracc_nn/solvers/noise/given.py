@@ -16,8 +16,8 @@ class Given(Noise):
 
     Args:
         values: An array of the framework that solves, [n_steps, *shape]; [n_steps, 2, *shape] where a scheme has two
-            streams, which are the increments, and independent numbers of the same law beside them. A solve for which
-            these are not raises a ValueError.
+            streams, which are the increments, and independent numbers of the same law beside them. A solve that asks
+            for another shape raises a ValueError.
         holder: Paths are Hoelder continuous with each exponent below this.
         brownian: Whether the increments are those of Brownian motion, which schemes of higher order stand on.
 

@@ -39,7 +39,7 @@ class StochasticScheme(Protocol):
 class Euler:
     """y + f h + g dZ: Euler and Maruyama's method. One evaluation of each a step.
 
-    Strong order 1/2, 1 for additive noise, in Ito's sense.
+    Strong order 1/2 in Ito's sense, 1 for additive noise; below alpha = 1 it is alpha - 1/2.
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 10.2.
 
