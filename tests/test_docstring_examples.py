@@ -1,8 +1,9 @@
 """Every public class and function has an example in its docstring, and what docstrings show is what happens.
 
 An example is written as a reader has it on the screen: the names of `hpfracc_nn` and its subpackages (in files for JAX
-those of `hpfracc_nn.jax`) and the usual `np`, `torch`, `jax`, `jnp`, ... are there. A number is held against its value
-to the digits that are shown; a line whose result is not shown may return anything.
+those of `hpfracc_nn.jax`) and the usual `np`, `torch`, `jax`, `jnp`, ... are there. Where one name stands for several
+things, it is what the module itself defines, else what its own subpackage offers, else what `hpfracc_nn` does. A number
+is held against its value to the digits that are shown; a line whose result is not shown may return anything.
 """
 
 import ast
@@ -22,6 +23,7 @@ from tests.frameworks import is_there, needed
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = ("", ".fractional", ".layers", ".solvers", ".training", ".selection", ".preprocessing", ".jax")
 USUAL = {
+    "math": "math",
     "np": "numpy",
     "torch": "torch",
     "nn": "torch.nn",
@@ -81,25 +83,27 @@ def files() -> list[str]:
 
 def on_the_screen(module: str) -> dict[str, Any]:
     """Return the names that an example of the module may use without an import."""
-    found = {}
+    loaded, found = importlib.import_module(module), {}
     for name, home in USUAL.items():
         if is_there(home.split(".")[0]) and (home != "hpfracc_nn.jax" or is_there("jax")):
             found[name] = importlib.import_module(home)
     is_for_jax = {"jax", "flax"} & set(module.split("."))
-    for package in PACKAGES[-1:] if is_for_jax else PACKAGES[:-1]:
-        home_of = importlib.import_module(f"hpfracc_nn{package}")
-        for name in home_of.__all__:
+    rooms = ["hpfracc_nn.jax"] if is_for_jax else [f"hpfracc_nn{each}" for each in reversed(PACKAGES[:-1])]
+    for room in (*rooms, *([] if is_for_jax else [".".join(module.split(".")[:2])])):
+        home_of = importlib.import_module(room)
+        for name in getattr(home_of, "__all__", ()):
             try:
                 found[name] = getattr(home_of, name)
             except ImportError:  # of an extra that is not installed
                 continue
-    return found
+    own = {name: value for name, value in vars(loaded).items() if getattr(value, "__module__", None) == module}
+    return {**vars(loaded), **found, **own}
 
 
 def examples(module: str) -> list[doctest.DocTest]:
     """Return what the docstrings of a module show, of private names as well."""
     loaded = importlib.import_module(module)
-    known = {**vars(loaded), **on_the_screen(module)}
+    known = on_the_screen(module)
     parser, path = doctest.DocTestParser(), pathlib.Path(inspect.getsourcefile(loaded) or "")
     found = []
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):

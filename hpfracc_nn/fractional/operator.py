@@ -222,11 +222,17 @@ def choose(
         >>> choose("toeplitz", (32, 8, 1024), framework="numpy", definition=Caputo(0.7)).algorithm
         'recurrence'
     """
-    _room(errors.one_of("choose", "framework", framework, _ROOMS))
+    load("choose", framework)
     if op == OP and not {"channels", "exponentials"} & set(facts):
         asked = workload(shape, definition, framework=framework, **facts)
         return (manager or default_manager()).plan(asked)
     return selection.choose(op, shape, framework=framework, manager=manager, **facts)
+
+
+def load(owner: str, framework: str) -> None:
+    """Load the kernels for a framework's arrays, unless they are there; `owner` is named in messages."""
+    if errors.one_of(owner, "framework", framework, _ROOMS) not in _rooms:
+        _room(framework)
 
 
 def _room(framework: str) -> Any:
