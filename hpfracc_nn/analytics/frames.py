@@ -20,7 +20,10 @@ def usage(history: History) -> Any:
         ModuleNotFoundError: pandas is not installed.
 
     Example:
-        >>> usage(History.of(default_manager())).groupby("backend").calls.sum()
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> int(usage(History.of(manager)).calls.sum())
+        1
     """
     return _frame("usage", tables.usage(history), tables.USAGE)
 

@@ -64,9 +64,10 @@ class History:
         estimates: What was thought of kernels where no choice tells it.
 
     Example:
-        >>> history = History.of(default_manager())
+        >>> history = History.of(BackendManager())
         >>> history.save("history.json")
-        >>> usage(History.load("history.json"))
+        >>> History.load("history.json") == history
+        True
     """
 
     uses: tuple[Use, ...] = ()

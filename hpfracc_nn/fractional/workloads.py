@@ -55,7 +55,7 @@ def workload(
             or the definition is a multiplier of NumPy arrays, which have one routine for it.
 
     Example:
-        >>> asked = workload((256, 1024), Caputo(0.7), framework="torch", needs_gradient=True)
+        >>> asked = workload((256, 1024), Caputo(0.7), framework="numpy")
         >>> asked.rows, asked.n, asked.dtype
         (256, 1024, 'float32')
         >>> print(BackendManager().explain(asked))
