@@ -303,8 +303,9 @@ def choose(
         LookupError: No kernel accepts the workload.
 
     Example:
-        >>> choose("toeplitz", (32, 8, 1024), framework="numpy", definition=Caputo(0.7)).algorithm
-        'recurrence'
+        >>> manager = BackendManager(Settings(mode="prior", calibration="shipped", disabled="numba"))
+        >>> choose("toeplitz", (32, 8, 1024), framework="numpy", definition=Caputo(0.7), manager=manager).algorithm
+        'fft'
     """
     load("choose", framework)
     if op == OP and not {"channels", "exponentials"} & set(facts):
