@@ -21,7 +21,10 @@ import pytest
 from tests.frameworks import is_there, needed
 
 ROOT = pathlib.Path(__file__).parents[1]
-PACKAGES = ("", ".fractional", ".layers", ".solvers", ".training", ".selection", ".preprocessing", ".jax")
+PACKAGES = (
+    *("", ".fractional", ".layers", ".solvers", ".training", ".selection", ".preprocessing", ".analytics", ".data"),
+    ".jax",
+)
 USUAL = {
     "math": "math",
     "np": "numpy",

@@ -40,6 +40,12 @@ def performance(history: History) -> Any:
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
+
+    Example:
+        >>> manager = BackendManager()
+        >>> times = performance(History.of(manager))  # of what has run so far: nothing
+        >>> times.empty, "median_ms" in times.columns
+        (True, True)
     """
     return _frame("performance", tables.performance(history), tables.PERFORMANCE)
 
@@ -55,6 +61,11 @@ def errors(history: History) -> Any:
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
+
+    Example:
+        >>> manager = BackendManager()
+        >>> errors(History.of(manager)).empty  # no kernel has failed
+        True
     """
     return _dated(_frame("errors", tables.errors(history), tables.ERRORS), ("first", "last"))
 
@@ -70,6 +81,12 @@ def events(history: History) -> Any:
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
+
+    Example:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> list(events(History.of(manager)).kind)
+        ['choice']
     """
     return _dated(_frame("events", tables.events(history), tables.EVENTS), ("time",))
 

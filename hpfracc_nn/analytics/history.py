@@ -28,6 +28,12 @@ class Use:
         seconds: What it is expected to take, forward and backward together.
         second_best: The least that is expected of another kernel, None where no other accepts.
         reason: As in `Plan.reason`.
+
+    Example:
+        >>> manager = BackendManager(Settings(mode="prior"))
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> [(use.workload.n, use.calls, use.reason) for use in History.of(manager).uses]
+        [(64, 1, 'prior')]
     """
 
     workload: Workload

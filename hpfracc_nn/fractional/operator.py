@@ -304,7 +304,7 @@ def choose(
 
     Example:
         >>> manager = BackendManager(Settings(mode="prior", calibration="shipped", disabled="numba"))
-        >>> choose("toeplitz", (32, 8, 1024), framework="numpy", definition=Caputo(0.7), manager=manager).algorithm
+        >>> choose("toeplitz", (32, 8, 8192), framework="numpy", definition=Caputo(0.7), manager=manager).algorithm
         'fft'
     """
     load("choose", framework)

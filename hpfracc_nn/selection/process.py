@@ -34,6 +34,9 @@ def configure(**settings: Any) -> None:
 def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:
     """Return one row per site and plan; of every site of the process-wide manager by default.
 
+    Args:
+        sites: Those to report, in their order; None is all.
+
     Example:
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5))
         >>> rows = report()

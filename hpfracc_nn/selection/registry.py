@@ -203,6 +203,10 @@ def unregister(kernel: Kernel) -> None:
 def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
     """Return the kernels of `op` for the arrays of `framework`, in order of registration.
 
+    Args:
+        op: The operation.
+        framework: Whose arrays.
+
     Raises:
         LookupError: No kernel is registered for that op, or for that framework of it.
 

@@ -19,6 +19,11 @@ def register_rehearsal(op: str, framework: str, run: Rehearsal) -> None:
 
     `BackendManager.warm_up` calls it for each kernel that has something to compile.
 
+    Args:
+        op: The operation.
+        framework: Whose arrays.
+        run: Of a plan, whose workload says how large the data are.
+
     Example:
         >>> code = set()  # what was compiled
         >>> compiles = lambda work: None if work.n in code else Compilation(0.2, work.n)
