@@ -32,8 +32,9 @@ class Use:
     Example:
         >>> manager = BackendManager(Settings(mode="prior"))
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
-        >>> [(use.workload.n, use.calls, use.reason) for use in History.of(manager).uses]
-        [(64, 1, 'prior')]
+        >>> (use,) = History.of(manager).uses
+        >>> use.workload.n, use.calls, use.reason
+        (64, 1, 'prior')
     """
 
     workload: Workload

@@ -81,10 +81,10 @@ class Answers(ABC):
             >>> manager = BackendManager(Settings(calibration="shipped"))
             >>> pairwise = register(Kernel("total", "mine", "mine", "pairwise", run=np.sum))
             >>> work = Workload("total", "mine", device="gpu:0", rows=1000, n=4096)
-            >>> [(share.device, share.rows) for share in manager.place(work, ["gpu:0", "gpu:1"])]
-            [('gpu:0', 500), ('gpu:1', 500)]
-            >>> [share.device for share in manager.place(work, ["gpu:0", "gpu:1"], busy={"gpu:0": 2.0})]  # 2 s late
-            ['gpu:1']
+            >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"])}
+            {'gpu:0': 500, 'gpu:1': 500}
+            >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"], busy={"gpu:0": 2.0})}
+            {'gpu:1': 1000}
             >>> unregister(pairwise)
         """
         busy = busy or {}

@@ -56,7 +56,7 @@ class Rates:
 class Place(NamedTuple):
     """Where rates hold.
 
-    Args:
+    Attributes:
         framework: Whose arrays.
         device: The framework's name for it.
         dtype: The one that is computed in, float32 or float64.

@@ -22,8 +22,9 @@ class Share:
 
     Example:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")
-        >>> [(share.device, share.rows) for share in BackendManager().place(work, ["cpu"])]  # one device gets all
-        [('cpu', 256)]
+        >>> (share,) = BackendManager().place(work, ["cpu"])  # one device gets all
+        >>> share.device, share.rows
+        ('cpu', 256)
     """
 
     device: str

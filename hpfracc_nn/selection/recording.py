@@ -118,8 +118,9 @@ class Records(ABC):
             ...     with block.transferring():
             ...         batch = np.ones((4, 64)).copy()  # or `batch.to("cuda")`
             ...     y = derivative(batch, Caputo(0.5), manager=manager)
-            >>> [(each.kernel, each.succeeded) for each in manager.history("epoch")]
-            [('block', True)]
+            >>> (measured,) = manager.history("epoch")
+            >>> measured.kernel, measured.succeeded
+            ('block', True)
         """
         block = Block()
         succeeded = False

@@ -59,8 +59,9 @@ class ReportRow:
     Example:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
-        >>> [(row.op, row.workload, row.dtype, row.forwards) for row in manager.report()]
-        [('toeplitz', '4 x 64 x 1', 'float64', 1)]
+        >>> (row,) = manager.report()
+        >>> row.op, row.workload, row.dtype, row.forwards
+        ('toeplitz', '4 x 64 x 1', 'float64', 1)
     """
 
     label: str
