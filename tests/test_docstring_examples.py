@@ -88,9 +88,6 @@ def files() -> list[str]:
 def on_the_screen(module: str) -> dict[str, Any]:
     """Return the names that an example of the module may use without an import."""
     loaded, found = importlib.import_module(module), {}
-    for name, home in USUAL.items():
-        if is_there(home.split(".")[0]) and (home != "hpfracc_nn.jax" or is_there("jax")):
-            found[name] = importlib.import_module(home)
     is_for_jax = {"jax", "flax"} & set(module.split("."))
     rooms = ["hpfracc_nn.jax"] if is_for_jax else [f"hpfracc_nn{each}" for each in reversed(PACKAGES[:-1])]
     for room in (*rooms, *([] if is_for_jax else [".".join(module.split(".")[:2])])):
@@ -100,6 +97,9 @@ def on_the_screen(module: str) -> dict[str, Any]:
                 found[name] = getattr(home_of, name)
             except ImportError:  # of an extra that is not installed
                 continue
+    for name, home in USUAL.items():  # last: `nnx` and `linen` are Flax's, and ours are `fjx.nnx` and `fjx.linen`
+        if is_there(home.split(".")[0]) and (home != "hpfracc_nn.jax" or is_there("jax")):
+            found[name] = importlib.import_module(home)
     own = {name: value for name, value in vars(loaded).items() if getattr(value, "__module__", None) == module}
     return {**vars(loaded), **found, **own}
 
