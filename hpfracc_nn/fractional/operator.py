@@ -146,9 +146,9 @@ def caputo(
 
     Args:
         x: As in `derivative`.
-        alpha: As in `Caputo`; so are `scheme` and `bounds`.
-        scheme: The discretisation.
-        bounds: Where an alpha in a tensor may lie.
+        alpha: As in `Caputo`.
+        scheme: As there.
+        bounds: As there.
         dt: As in `derivative`.
         t: As in `derivative`.
         dim: As in `derivative`.
@@ -187,9 +187,9 @@ def riemann_liouville(
 
     Args:
         x: As in `derivative`.
-        alpha: As in `RiemannLiouville`; so are `scheme` and `bounds`.
-        scheme: The discretisation.
-        bounds: Where an alpha in a tensor may lie.
+        alpha: As in `RiemannLiouville`.
+        scheme: As there.
+        bounds: As there.
         dt: As in `derivative`.
         t: As in `derivative`.
         dim: As in `derivative`.
@@ -226,9 +226,9 @@ def grunwald_letnikov(
 
     Args:
         x: As in `derivative`.
-        alpha: As in `GrunwaldLetnikov`; so are `scheme` and `bounds`.
-        scheme: The discretisation.
-        bounds: Where an alpha in a tensor may lie.
+        alpha: As in `GrunwaldLetnikov`.
+        scheme: As there.
+        bounds: As there.
         dt: As in `derivative`.
         dim: As in `derivative`.
         manager: As in `derivative`.

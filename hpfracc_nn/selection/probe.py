@@ -16,8 +16,8 @@ class Probe(Protocol):
 
     Example:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
-        >>> numpys = probe("numpy")
-        >>> numpys.framework, numpys.threads() >= 1, "numpy" in numpys.versions()
+        >>> asked = probe("numpy")
+        >>> asked.framework, asked.threads() >= 1, "numpy" in asked.versions()
         ('numpy', True, True)
     """
 
