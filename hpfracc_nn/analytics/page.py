@@ -46,7 +46,8 @@ def report(history: History, path: Path | str) -> Path:
         ValueError: It ends in something else.
 
     Example:
-        >>> report(History.of(default_manager()), "report.html")
+        >>> report(History.of(BackendManager()), "report.html").name
+        'report.html'
     """
     path = Path(path)
     if path.suffix not in FORMATS:

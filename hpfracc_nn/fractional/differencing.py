@@ -88,7 +88,7 @@ def fdiff(
         >>> fdiff(a, 1, mode="valid")
         array([3., 5., 7.])
         >>> fdiff(a, 0.5)
-        array([1.    , 3.5   , 6.875 , 10.9375])
+        array([ 1.    ,  3.5   ,  6.875 , 10.9375])
         >>> fdiff(a, 0.5, window=2, mode="valid")
         array([ 3.5,  7. , 11.5])
     """

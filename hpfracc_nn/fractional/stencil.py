@@ -35,6 +35,13 @@ class Stencil:
         analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
         terms: How many columns `analytic` has.
         side: "left", "right" or "both"; all other attributes are those of the left side.
+
+    Example:
+        >>> from hpfracc_nn.fractional.namespace import NUMPY
+        >>> Caputo(1.0, "l1").stencil(3, 0.5, NUMPY).as_matrix()  # the difference over a step of 0.5
+        array([[ 0.,  0.,  0.],
+               [-2.,  2.,  0.],
+               [ 0., -2.,  2.]])
     """
 
     n: int
@@ -107,6 +114,9 @@ class Stencil:
             y: float64; *c broadcasts to its other axes.
             first: x(0), [..., 1], where the operator subtracts it and y does not tell; None is 0.
             slope: S = dt x'(0), the same.
+
+        Returns:
+            Of the shape of `y`.
         """
         from hpfracc_nn.fractional import inverse  # it knows the definitions: at the top this would be a cycle
 

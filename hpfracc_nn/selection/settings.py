@@ -76,6 +76,11 @@ class Settings:
     Raises:
         ValueError: A name is not known, a number out of range, or energy cannot be read here.
         TypeError: A value is of another type.
+
+    Example:
+        >>> settings = Settings(force_algorithm="fft", disabled="numba", memory_limit="4GiB")
+        >>> settings.forced, settings.disables("numba", "recurrence")
+        ("force_algorithm='fft'", True)
     """
 
     force_backend: str | None = None

@@ -53,11 +53,11 @@ class WisdomFile:
         machine: What `fingerprint.facts` returns; None asks it.
 
     Example:
-        >>> file = WisdomFile()
+        >>> file = WisdomFile("wisdom")
         >>> this_machine().restore(file.read().rates)  # no calibration where another process has done one
-        >>> learnt = Wisdom.of([timing], this_machine().calibrated())  # since the last merge
-        >>> if file.merge(learnt):
-        ...     learnt = Wisdom()
+        >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
+        >>> file.merge(Wisdom.of([timing])), len(file.read().timings)
+        (True, 1)
     """
 
     def __init__(self, directory: Path | str | None = None, machine: Mapping[str, Any] | None = None):

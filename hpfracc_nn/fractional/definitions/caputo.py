@@ -19,6 +19,10 @@ class Caputo(Definition):
     `bdf2` has order 2 everywhere, `l1` order 2 - alpha and positive weights, `grunwald` order 1. On data like
     t**alpha, which are not smooth at 0, every scheme is of first order.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Example:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)

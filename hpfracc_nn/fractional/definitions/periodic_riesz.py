@@ -16,6 +16,10 @@ class PeriodicRiesz(Multiplier):
     alpha = 2 is the second derivative, alpha = 0 minus the identity; below 0 it is minus the Riesz potential. For a
     signal that is zero outside of its interval use `Riesz`.
 
+    Raises:
+        TypeError: As in `Multiplier`.
+        ValueError: As in `Multiplier`.
+
     Source: Samko, Kilbas & Marichev (1993), section 12.1 and equation 25.61.
 
     Example:

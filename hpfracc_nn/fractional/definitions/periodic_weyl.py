@@ -25,6 +25,10 @@ class PeriodicWeyl(Multiplier):
         side: "left" for (i omega)**alpha; "right" for reversed time, (-i omega)**alpha; "both" for their mean,
             cos(pi alpha / 2) |omega|**alpha.
 
+    Raises:
+        TypeError: As in `Multiplier`.
+        ValueError: As in `Multiplier`; or `side` is not known.
+
     Source: Weyl, Vierteljahresschr. Naturforsch. Ges. Zürich 62 (1917) 296; Samko, Kilbas & Marichev, Fractional
         Integrals and Derivatives (1993), section 19.
 

@@ -27,6 +27,10 @@ class Riesz(Definition):
     Attributes:
         side: "both"; "left" and "right" are the two halves of the sum, which alone approximate nothing.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Celik & Duman, J. Comput. Phys. 231 (2012) 1743; Getoor, Trans. AMS 101 (1961) 75, for the closed form.
 
     Example:

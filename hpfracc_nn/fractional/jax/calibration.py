@@ -53,7 +53,7 @@ def calibrate(
             side is not "left", or 64 bit types are asked for and not enabled.
 
     Example:
-        >>> for measured in calibrate((256, 1024)):
+        >>> for measured in calibrate((8, 256), manager=BackendManager()):
         ...     print(measured.kernel, measured.direction, measured.seconds)
     """
     definition = Caputo(0.5) if definition is None else definition

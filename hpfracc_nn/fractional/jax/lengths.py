@@ -22,6 +22,9 @@ def pad_to_bucket(x: Any, dim: int = -1) -> tuple[Any, int]:
         x: A NumPy array or a JAX array. NumPy's are padded by NumPy: nothing is compiled.
         dim: The time axis.
 
+    Returns:
+        The padded array [..., padded n, ...] and n.
+
     Raises:
         ValueError: `dim` is no axis of `x`.
 

@@ -25,6 +25,17 @@ def workload(
 
     A traced call cannot know whether its gradient will be taken, and plans for it.
 
+    Args:
+        shape: Of the data, [..., n, ...].
+        definition: As there.
+        dim: As there.
+        dtype: As there.
+        needs_gradient: As there; here it is wanted unless it is said not to be.
+        learns_weights: As there.
+
+    Raises:
+        ValueError: As there.
+
     Example:
         >>> print(BackendManager().explain(workload((256, 1024), Caputo(0.7))))
     """
@@ -49,6 +60,16 @@ def choose(
     **facts: Any,
 ) -> Plan:
     """Return the plan for a JAX array of this shape, without the data; see `hpfracc_nn.choose`.
+
+    Args:
+        op: The operation.
+        shape: Of the data, [..., n, ...].
+        definition: The operator that "toeplitz" is for; None is Caputo(0.5).
+        manager: Who is asked; None is the process-wide BackendManager.
+        facts: What else `hpfracc_nn.choose` takes.
+
+    Raises:
+        LookupError: No kernel accepts the workload.
 
     Example:
         >>> choose("toeplitz", (32, 8, 1024), definition=Caputo(0.7)).algorithm

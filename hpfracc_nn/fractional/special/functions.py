@@ -35,9 +35,9 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
         derivative: Orders of the partial derivatives in z, alpha and beta.
 
     Returns:
-        Real for real `z`, else complex; floating, of the dtype that the framework promotes the arguments to. A torch
-        tensor or JAX array if any argument is one; then an alpha or beta that is one too and outside its range gives
-        NaN: a check would wait for the device.
+        The shape that they broadcast to. Real for real `z`, else complex; floating, of the dtype that the framework
+        promotes the arguments to. A torch tensor or JAX array if any argument is one; then an alpha or beta that is one
+        too and outside its range gives NaN: a check would wait for the device.
 
     Raises:
         TypeError: An argument is not a number or an array of a supported framework, or alpha or beta is complex.
