@@ -184,7 +184,6 @@ def test_the_probe_measures_this_machine(dtype):
     assert all(1e6 < rate < 1e15 for rate in (*rates.flops.values(), rates.bandwidth))
     assert 1e-8 < rates.launch < 1e-2
     assert asked.threads() == 1
-    assert set(asked.versions()) == {"numpy", "scipy"}
     free = asked.free_memory("cpu")
     assert free is None or free > 0
 

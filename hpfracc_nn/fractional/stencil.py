@@ -75,11 +75,6 @@ class Stencil:
         """Whether there are enough samples for the starting column to act on."""
         return self.start_column is not None and self.n > self.start_index
 
-    @property
-    def looks_ahead(self) -> int:
-        """How many samples after the first the operator reads before it answers the first: 3 if it estimates x'(0)."""
-        return min(3, self.n - 1) if self.subtract and self.taylor == 2 else 0
-
     def as_matrix(self) -> np.ndarray:
         """Return the dense float64 matrix M with y = M x, shape [*c, n, n]; for NumPy stencils."""
         n, column = self.n, np.asarray(self.left)

@@ -1,6 +1,5 @@
 """What a framework must be able to tell: selection itself imports none."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -38,9 +37,6 @@ class Probe(Protocol):
 
     def calibrate(self, device: str, dtype: str) -> "Rates":
         """Measure the rates of `device` in a few milliseconds, with the threads set now."""
-
-    def versions(self) -> Mapping[str, str]:
-        """Return name and version of each package and driver that a time depends on."""
 
 
 _probes: dict[str, Probe] = {}

@@ -88,11 +88,6 @@ class Workload:
         return counts and others and claims and texts
 
     @property
-    def parallelism(self) -> int:
-        """Signals that depend on no other, and may be computed side by side."""
-        return self.rows * self.width
-
-    @property
     def shares_weights(self) -> bool:
         return self.channels == 1
 
