@@ -41,7 +41,7 @@ def choice_map(history: History, *, op: str | None = None, size: tuple[float, fl
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> choice_map(History.of(manager)).savefig("choice_map.png")
@@ -83,7 +83,7 @@ def predicted_against_measured(history: History, *, size: tuple[float, float] = 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> predicted_against_measured(History.of(manager)).savefig("predicted_against_measured.png")
@@ -139,7 +139,7 @@ def shares_over_time(
         ModuleNotFoundError: matplotlib is not installed.
         ValueError: There is not one step for each look.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> shares_over_time(History.of(manager)).savefig("shares_over_time.png")
@@ -180,7 +180,7 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> timeline(History.of(manager)).savefig("timeline.png")

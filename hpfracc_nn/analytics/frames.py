@@ -19,7 +19,7 @@ def usage(history: History) -> Any:
     Raises:
         ModuleNotFoundError: pandas is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> int(usage(History.of(manager)).calls.sum())
@@ -41,7 +41,7 @@ def performance(history: History) -> Any:
     Raises:
         ModuleNotFoundError: pandas is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> times = performance(History.of(manager))  # of what has run so far: nothing
         >>> times.empty, "median_ms" in times.columns
@@ -62,7 +62,7 @@ def errors(history: History) -> Any:
     Raises:
         ModuleNotFoundError: pandas is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> errors(History.of(manager)).empty  # no kernel has failed
         True
@@ -82,7 +82,7 @@ def events(history: History) -> Any:
     Raises:
         ModuleNotFoundError: pandas is not installed.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> ", ".join(events(History.of(manager)).kind)

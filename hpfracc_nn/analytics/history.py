@@ -29,7 +29,7 @@ class Use:
         second_best: The least that is expected of another kernel, None where no other accepts.
         reason: As in `Plan.reason`.
 
-    Example:
+    Examples:
         >>> manager = BackendManager(Settings(mode="prior"))
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> (use,) = History.of(manager).uses
@@ -70,7 +70,7 @@ class History:
         looks: How often each kernel had been consulted at some times.
         estimates: What was thought of kernels where no choice tells it.
 
-    Example:
+    Examples:
         >>> history = History.of(BackendManager())
         >>> history.save("history.json")
         >>> History.load("history.json") == history

@@ -45,7 +45,7 @@ def report(history: History, path: Path | str) -> Path:
         OSError: The file cannot be written.
         ValueError: It ends in something else.
 
-    Example:
+    Examples:
         >>> report(History.of(BackendManager()), "report.html").name
         'report.html'
     """

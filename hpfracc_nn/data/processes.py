@@ -29,7 +29,7 @@ def relaxation(
 
     Source: Mainardi, Fractional Calculus and Waves in Linear Viscoelasticity (2010), equation (E.55).
 
-    Example:
+    Examples:
         >>> relaxation([0.0, 1.0], 0.5).round(4)  # E_(1/2)(-1) = e erfc(1)
         array([1.    , 0.4276])
     """
@@ -66,7 +66,7 @@ def zener(
 
     Source: Mainardi (2010), section 3.3.
 
-    Example:
+    Examples:
         >>> zener([0.0, 1.0], 0.5, glass=2.0, equilibrium=1.0).round(4)  # from 2 towards 1, as `relaxation` falls
         array([2.    , 1.4276])
     """
@@ -107,7 +107,7 @@ def creep(
 
     Source: Mainardi (2010), section 3.3.
 
-    Example:
+    Examples:
         >>> creep([0.0, 1.0], 0.5).round(4)  # what `relaxation` has lost
         array([0.    , 0.5724])
     """
@@ -149,7 +149,7 @@ def subdiffusion(
 
     Source: Metzler & Klafter, Physics Reports 339 (2000) 1, section 3.5.
 
-    Example:
+    Examples:
         >>> t, x = np.linspace(0, 0.1, 11), np.linspace(0, 1, 21)
         >>> u = subdiffusion(t, x, 0.5, modes=(1.0, 0.5))
         >>> u.shape, float(u[0, 5].round(4))  # sin(pi / 4) + sin(pi / 2) / 2

@@ -27,7 +27,7 @@ def log_parkinson(high: Any, low: Any) -> np.ndarray:
     Source: Parkinson, The Extreme Value Method for Estimating the Variance of the Rate of Return,
     Journal of Business 53 (1980).
 
-    Example:
+    Examples:
         >>> log_parkinson([np.exp(0.02)], [1.0]).round(4)  # log(0.02**2 / (4 log 2))
         array([-8.8438])
     """
@@ -54,7 +54,7 @@ def sp500_volatility(days: int = 2000) -> tuple[np.ndarray, np.ndarray]:
         ModuleNotFoundError: `arch` is not installed.
         ValueError: `days` is not positive, or more than there are.
 
-    Example:
+    Examples:
         >>> dates, values = sp500_volatility(days=250)
         >>> str(dates[-1]), values.shape
         ('2018-12-31', (250,))
@@ -81,7 +81,7 @@ def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
         FileNotFoundError: There is no such file.
         ValueError: It has no such column, or a line holds no finite number there.
 
-    Example:
+    Examples:
         >>> with open("prices.csv", "w") as file:
         ...     for line in ("day, close", "1, 2.5", "2, 2.75"):
         ...         print(line, file=file)
@@ -118,7 +118,7 @@ def arfima(n: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
     Source: Davies & Harte, Tests for Hurst Effect, Biometrika 74 (1987); nonnegative by Craigmile,
     Journal of Time Series Analysis 24 (2003).
 
-    Example:
+    Examples:
         >>> x = arfima(100_000, 0.3, np.random.default_rng(0))
         >>> bool(abs(np.mean(x[1:] * x[:-1]) / arfima_covariance(2, 0.3)[1] - 1) < 0.1)  # its law at lag 1
         True
@@ -149,7 +149,7 @@ def arfima_covariance(n: int, alpha: float) -> np.ndarray:
 
     Source: Hosking, Fractional Differencing, Biometrika 68 (1981), theorem 1.
 
-    Example:
+    Examples:
         >>> covariance = arfima_covariance(2, 0.3)
         >>> float((covariance[1] / covariance[0]).round(4))  # alpha / (1 - alpha)
         0.4286
@@ -175,7 +175,7 @@ def fgn(n: int, hurst: float, rng: np.random.Generator) -> np.ndarray:
 
     Source: Mandelbrot & Van Ness, SIAM Review 10 (1968) 422; Davies & Harte, Biometrika 74 (1987) 95.
 
-    Example:
+    Examples:
         >>> fgn(1000, 0.3, np.random.default_rng(0)).shape
         (1000,)
     """
@@ -213,7 +213,7 @@ def rfsv(
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 3.
 
-    Example:
+    Examples:
         >>> rfsv(1000, np.random.default_rng(0)).shape
         (1000,)
     """

@@ -82,7 +82,7 @@ def fdiff(
 
     Source: Hosking, Biometrika 68 (1981) 165; the window is that of Lopez de Prado (2018), section 5.5.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> a = np.array([1.0, 4.0, 9.0, 16.0])
         >>> fdiff(a, 1, mode="valid")

@@ -50,7 +50,7 @@ def solve(
 
     Source: Kung, Numer. Math. 22 (1974) 341, for the reciprocal of the weights' power series.
 
-    Example:
+    Examples:
         >>> x = 1 + np.linspace(0, 1, 101) ** 2
         >>> y = derivative(x, Caputo(0.5), dt=0.01)
         >>> bool(np.allclose(solve(y, Caputo(0.5), x0=1.0, dt=0.01), x))

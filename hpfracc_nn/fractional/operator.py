@@ -71,7 +71,7 @@ def derivative(
 
     Source: that of the definition.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))  # Gamma(3) / Gamma(2.5)
@@ -117,7 +117,7 @@ def integral(
 
     Source: Diethelm, The Analysis of Fractional Differential Equations (2010), definition 2.1.
 
-    Example:
+    Examples:
         >>> t = np.linspace(0, 1, 101)
         >>> float(integral(t, 0.5, dt=0.01)[-1].round(4))  # 1 / Gamma(2.5)
         0.7523
@@ -164,7 +164,7 @@ def caputo(
 
     Source: that of `Caputo`.
 
-    Example:
+    Examples:
         >>> t = np.linspace(0, 1, 101)
         >>> float(caputo(t**2, 0.5, dt=0.01)[-1].round(4))  # Gamma(3) / Gamma(2.5) = 1.5045
         1.5045
@@ -205,7 +205,7 @@ def riemann_liouville(
 
     Source: that of `RiemannLiouville`.
 
-    Example:
+    Examples:
         >>> float(riemann_liouville(np.ones(101), 0.5, dt=0.01)[-1].round(4))  # 1 / Gamma(1/2); Caputo's is 0
         0.5642
     """
@@ -243,7 +243,7 @@ def grunwald_letnikov(
 
     Source: that of `GrunwaldLetnikov`.
 
-    Example:
+    Examples:
         >>> grunwald_letnikov([0.0, 1.0, 4.0, 9.0], 1.0, dt=0.5)  # alpha = 1: differences over dt
         array([ 0.,  2.,  6., 10.])
     """
@@ -302,7 +302,7 @@ def choose(
         ValueError: There are no kernels for that framework.
         LookupError: No kernel accepts the workload.
 
-    Example:
+    Examples:
         >>> manager = BackendManager(Settings(mode="prior", calibration="shipped", disabled="numba"))
         >>> choose("toeplitz", (32, 8, 8192), framework="numpy", definition=Caputo(0.7), manager=manager).algorithm
         'fft'

@@ -36,7 +36,7 @@ class Stencil:
         terms: How many columns `analytic` has.
         side: "left", "right" or "both"; all other attributes are those of the left side.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.fractional.namespace import NUMPY
         >>> Caputo(1.0, "l1").stencil(3, 0.5, NUMPY).as_matrix()  # the difference over a step of 0.5
         array([[ 0.,  0.,  0.],

@@ -54,7 +54,7 @@ def workload(
         ValueError: There is no such axis, dtype or framework, or alpha does not broadcast to the axes other than time;
             or the definition is a multiplier of NumPy arrays, which have one routine for it.
 
-    Example:
+    Examples:
         >>> asked = workload((256, 1024), Caputo(0.7), framework="numpy")
         >>> asked.rows, asked.n, asked.dtype
         (256, 1024, 'float32')

@@ -77,7 +77,7 @@ class Answers(ABC):
             ValueError: There are no devices or no rows, one is named twice or has no bandwidth, `busy` or `bandwidths`
                 name another one or hold what is no time or speed, or not all rows have room.
 
-        Example:
+        Examples:
             >>> manager = BackendManager(Settings(calibration="shipped"))
             >>> pairwise = register(Kernel("total", "mine", "mine", "pairwise", run=np.sum))
             >>> work = Workload("total", "mine", device="gpu:0", rows=1000, n=4096)

@@ -25,7 +25,7 @@ class CostModel:
 
     Source: Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65.
 
-    Example:
+    Examples:
         >>> rates = Rates({"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9}, bandwidth=4e9, launch=5e-6)
         >>> CostModel.seconds(Cost({"elementwise": 2e6}, bytes=8e6, launches=2), rates)  # 2 ms for 8 MB, 10 us besides
         0.00201

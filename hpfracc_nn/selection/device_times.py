@@ -40,7 +40,7 @@ def register_marker(framework: str, marker: Marker) -> None:
         framework: Whose calls are timed so.
         marker: Of a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
 
-    Example:
+    Examples:
         >>> import time
         >>> class Now:  # of a device that is never behind
         ...     def __init__(self, device):
@@ -62,7 +62,7 @@ def unregister_marker(framework: str) -> None:
     Raises:
         LookupError: None is registered.
 
-    Example:
+    Examples:
         >>> register_marker("mine", lambda device: None)  # no device of it can be marked
         >>> unregister_marker("mine")
     """

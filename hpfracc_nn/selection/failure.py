@@ -42,7 +42,7 @@ class WrongResult(ArithmeticError):
 
     It reaches the caller where the result of every kernel is wrong.
 
-    Example:
+    Examples:
         >>> def fault(y, x):
         ...     return None if np.ndim(y) == 0 else "it is no number"
         ...
@@ -61,7 +61,7 @@ class WrongResult(ArithmeticError):
 class Doubt(str):
     """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is.
 
-    Example:
+    Examples:
         >>> def fault(y, x):
         ...     return None if np.isfinite(y) else Doubt("the total is not finite")
         ...

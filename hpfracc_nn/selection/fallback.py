@@ -31,7 +31,7 @@ class Work:
         direction: Of the pass.
         is_timed: Whether the call is what the plan's times mean.
 
-    Example:
+    Examples:
         >>> def fault(y, x):
         ...     return None if np.ndim(y) == 0 else "it is no number"
         ...
@@ -62,7 +62,7 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
         Exception: The first kernel's, where all that accept the workload failed, with a note for each of them; that of
             `work.fault` where it raises at each one's result.
 
-    Example:
+    Examples:
         >>> def broken(x):
         ...     raise RuntimeError("boom")
         ...

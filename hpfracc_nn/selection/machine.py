@@ -29,7 +29,7 @@ class Rates:
     Raises:
         ValueError: A unit of work has no rate, or a number is not finite and positive.
 
-    Example:
+    Examples:
         >>> rates = Rates({"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9}, bandwidth=4e9, launch=5e-6)
         >>> 8e6 / rates.bandwidth  # seconds that 8 MB take
         0.002
@@ -62,7 +62,7 @@ class Place(NamedTuple):
         dtype: The one that is computed in, float32 or float64.
         threads: That a call may use.
 
-    Example:
+    Examples:
         >>> here = Place("numpy", "cpu", "float32", threads=2)
         >>> machine = Machine()
         >>> machine.basis(here, "measured") == machine.basis(here, "shipped")  # nothing was measured there
@@ -94,7 +94,7 @@ SHIPPED_ELSEWHERE = {
 class Machine:
     """Rates by framework, device, dtype and threads, each calibrated when first asked for.
 
-    Example:
+    Examples:
         >>> machine = Machine()
         >>> both = [machine.rates("numpy", "cpu", each, calibration="shipped") for each in ("float16", "float32")]
         >>> both[0] == both[1], machine.calibrated()  # half precision runs in float32; constants are no measurement
@@ -177,7 +177,7 @@ class Machine:
 def this_machine() -> Machine:
     """Return the one Machine that the managers of this process share.
 
-    Example:
+    Examples:
         >>> this_machine() is this_machine()
         True
     """

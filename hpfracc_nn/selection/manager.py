@@ -45,7 +45,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
     Raises:
         ValueError: A variable of the environment holds what is not known; see `from_environment`.
 
-    Example:
+    Examples:
         >>> manager = BackendManager(Settings(mode="prior"))
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> manager.counters()["forward"]
@@ -280,7 +280,7 @@ def default_manager() -> BackendManager:
     Raises:
         ValueError: A variable of the environment holds what is not known; see `from_environment`.
 
-    Example:
+    Examples:
         >>> default_manager() is default_manager()
         True
     """
@@ -294,7 +294,7 @@ def default_manager() -> BackendManager:
 def is_process_wide(manager: BackendManager) -> bool:
     """Return whether `manager` is the one that `default_manager` returns; a compiler can follow it.
 
-    Example:
+    Examples:
         >>> is_process_wide(default_manager()), is_process_wide(BackendManager())
         (True, False)
     """

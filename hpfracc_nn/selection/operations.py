@@ -18,7 +18,7 @@ class Operation:
         describe: As there.
         fault: As there.
 
-    Example:
+    Examples:
         >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size))
         >>> total.described((np.ones(3),), {}).n
         3
@@ -70,7 +70,7 @@ def register_operation(
     Raises:
         ValueError: There is an operation of that name.
 
-    Example:
+    Examples:
         >>> total = register_operation("total", lambda x: Workload("total", "numpy", dtype=x.dtype.name, n=x.size))
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
         >>> running = register(Kernel("total", "numpy", "numpy", "running", run=lambda x: np.cumsum(x)[-1]))
@@ -92,7 +92,7 @@ def unregister_operation(op: str) -> None:
     Raises:
         LookupError: There is none of that name.
 
-    Example:
+    Examples:
         >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size))
         >>> unregister_operation("total")
         >>> BackendManager().run("total", np.ones(3))

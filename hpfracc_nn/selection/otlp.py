@@ -46,7 +46,7 @@ def enable_otlp(endpoint: str | None = None, *, interval: float | None = None) -
         ModuleNotFoundError: The SDK or the exporter is not installed.
         ValueError: `endpoint` is no address of HTTP, or `interval` is not positive.
 
-    Example:
+    Examples:
         >>> kinds = enable_otlp("http://localhost:4318", interval=10.0)
         >>> enable_otlp()  # an earlier call, or a variable, has said where they go
         set()

@@ -20,7 +20,7 @@ class Share:
         rows: So many signals, beginning where those of the device before end.
         seconds: When it is predicted to be done: what it has to do before, the transfer, and the computation.
 
-    Example:
+    Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")
         >>> (share,) = BackendManager().place(work, ["cpu"])  # one device gets all
         >>> share.device, share.rows

@@ -46,7 +46,7 @@ class Plan:
         counted: Consultations, forward and backward, and switches that the manager has added up for good.
         kept: Room for whoever picks the plan: what it would make anew at every call.
 
-    Example:
+    Examples:
         >>> plan = BackendManager(Settings(mode="prior")).plan(workload((256, 1024), framework="numpy"))
         >>> plan.reason  # the estimate alone; it says that the others take longer
         'prior'

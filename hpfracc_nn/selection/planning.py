@@ -74,7 +74,7 @@ class Planning(Recovery):
         Raises:
             LookupError: No kernel accepts one of them, or nobody has said how the operation is rehearsed.
 
-        Example:
+        Examples:
             >>> seconds = BackendManager().warm_up([workload((8, 256), framework="torch", needs_gradient=True)])
         """
         took: dict[str, float] = {}

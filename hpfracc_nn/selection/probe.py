@@ -13,7 +13,7 @@ class Probe(Protocol):
         framework: Whose arrays it answers for.
         waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
 
-    Example:
+    Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
         >>> asked = probe("numpy")
         >>> asked.framework, asked.threads() >= 1, "numpy" in asked.versions()
@@ -47,7 +47,7 @@ def register_probe(probe: Probe) -> Probe:
 
     An operation of the user's own needs none; where its framework has one, calls ask it for threads and free memory.
 
-    Example:
+    Examples:
         >>> class Mine(Probe):  # and so on: all that a Probe answers
         ...     framework, waits_to_be_asked = "mine", False
         ...     def threads(self):
@@ -68,7 +68,7 @@ def unregister_probe(framework: str) -> None:
     Raises:
         LookupError: None is registered.
 
-    Example:
+    Examples:
         >>> unregister_probe("mine")
         Traceback (most recent call last):
             ...
@@ -84,7 +84,7 @@ def probe(framework: str) -> Probe:
     Raises:
         LookupError: None is registered.
 
-    Example:
+    Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
         >>> probe("numpy").free_memory("cpu") > 0
         True

@@ -22,7 +22,7 @@ def configure(**settings: Any) -> None:
         TypeError: As there; nothing is changed then.
         ValueError: As there; nothing is changed then.
 
-    Example:
+    Examples:
         >>> configure(force_algorithm="fft")
         >>> default_manager().settings.forced
         "force_algorithm='fft'"
@@ -37,7 +37,7 @@ def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:
     Args:
         sites: Those to report, in their order; None is all.
 
-    Example:
+    Examples:
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5))
         >>> rows = report()
         >>> "toeplitz" in {row.op for row in rows}, round(sum(row.share for row in rows), 6)
@@ -81,7 +81,7 @@ def choose(
         LookupError: No kernel accepts it.
         ValueError: `dim` is not an axis of `shape`.
 
-    Example:
+    Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
         >>> choose("total", (32, 8, 1024), framework="numpy").algorithm  # `hpfracc_nn.choose` is for its own operations
         'pairwise'

@@ -112,7 +112,7 @@ class Records(ABC):
         Yields:
             What times the parts of the block that compile or move data.
 
-        Example:
+        Examples:
             >>> manager = BackendManager()
             >>> with manager.profile("epoch") as block:
             ...     with block.transferring():

@@ -25,7 +25,7 @@ class Compilation:
             or nothing else is left.
         code: What it makes; workloads with equal code share it.
 
-    Example:
+    Examples:
         >>> compiles = lambda work: Compilation(0.2, work.n)
         >>> jitted = Kernel("total", "numpy", "numpy", "jitted", run=np.sum, compiles=compiles)
         >>> jitted.ask("compiles", Workload("total", "numpy", n=4096)).code  # each length is compiled for itself
@@ -87,7 +87,7 @@ class Kernel:
     Attributes:
         name: "backend/algorithm".
 
-    Example:
+    Examples:
         >>> pairwise = Kernel("total", "numpy", "numpy", "pairwise", run=np.sum)
         >>> pairwise.name, pairwise.is_differentiable
         ('numpy/pairwise', False)
@@ -153,7 +153,7 @@ def register(kernel: Kernel) -> Kernel:
     Raises:
         ValueError: That op and framework have a kernel of this name.
 
-    Example:
+    Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
         >>> kernels("total", "numpy") == (pairwise,)
         True
@@ -178,7 +178,7 @@ def unregister(kernel: Kernel) -> None:
     Raises:
         LookupError: It is not registered.
 
-    Example:
+    Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
         >>> unregister(pairwise)
         >>> "pairwise" in algorithms()
@@ -210,7 +210,7 @@ def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
     Raises:
         LookupError: No kernel is registered for that op, or for that framework of it.
 
-    Example:
+    Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads those of NumPy
         >>> {"dense", "fft"} <= {kernel.algorithm for kernel in kernels("toeplitz", "numpy")}
         True
@@ -230,7 +230,7 @@ def is_elsewhere(op: str, **names: str) -> bool:
         op: The operation.
         names: `backend` or `algorithm`.
 
-    Example:
+    Examples:
         >>> is_elsewhere("my_sum", backend="no such backend")
         False
     """
@@ -241,7 +241,7 @@ def is_elsewhere(op: str, **names: str) -> bool:
 def backends() -> tuple[str, ...]:
     """Return the names of backends that may be forced or disabled: the package's own, then others registered.
 
-    Example:
+    Examples:
         >>> {"torch", "numba", "xla", "cuda", "numpy"} <= set(backends())
         True
     """
@@ -251,7 +251,7 @@ def backends() -> tuple[str, ...]:
 def algorithms() -> tuple[str, ...]:
     """Return the names of algorithms that may be forced or disabled: the package's own, then others registered.
 
-    Example:
+    Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
         >>> "fft" in algorithms(), "pairwise" in algorithms()
         (True, True)
@@ -271,7 +271,7 @@ def ask_again_after_fork() -> None:
 
     Takes no lock: a thread that the child does not have may hold it, and no other thread runs yet.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> before = manager.epoch
         >>> ask_again_after_fork()  # os.register_at_fork(after_in_child=ask_again_after_fork) has it called

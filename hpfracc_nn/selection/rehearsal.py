@@ -24,7 +24,7 @@ def register_rehearsal(op: str, framework: str, run: Rehearsal) -> None:
         framework: Whose arrays.
         run: Of a plan, whose workload says how large the data are.
 
-    Example:
+    Examples:
         >>> code = set()  # what was compiled
         >>> compiles = lambda work: None if work.n in code else Compilation(0.2, work.n)
         >>> jitted = register(Kernel("total", "numpy", "numpy", "jitted", run=np.sum, compiles=compiles))
@@ -43,7 +43,7 @@ def unregister_rehearsal(op: str, framework: str) -> None:
     Raises:
         LookupError: Nobody has said how.
 
-    Example:
+    Examples:
         >>> register_rehearsal("total", "numpy", lambda plan: plan.kernel.run(np.zeros(plan.workload.n)))
         >>> unregister_rehearsal("total", "numpy")
     """

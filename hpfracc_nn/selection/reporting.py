@@ -56,7 +56,7 @@ class ReportRow:
     is the probability that no other kernel is faster. `trials` are forward calls that only tried
     the kernel, `switches` how often it took over from another one, `failures` what it raised.
 
-    Example:
+    Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> (row,) = manager.report()

@@ -31,7 +31,7 @@ class Stopwatch:
     Args:
         threads: That the call may use; of a call that uses several the processor time says nothing.
 
-    Example:
+    Examples:
         >>> watch = Stopwatch(threads=1)
         >>> seconds, tells = watch.stop()  # with `tells` False the processor was elsewhere
         >>> 0 <= seconds < 60

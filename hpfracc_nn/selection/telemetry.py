@@ -53,7 +53,7 @@ class Telemetry:
         ModuleNotFoundError: The API is not installed.
         ImportError: It is older than 1.30.
 
-    Example:
+    Examples:
         >>> telemetry, manager = Telemetry(), BackendManager()
         >>> telemetry.watch(manager)
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)  # a span, where the process has a provider

@@ -49,7 +49,7 @@ class Timing:
     Raises:
         ValueError: A value is of another type or out of range.
 
-    Example:
+    Examples:
         >>> early = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
         >>> later = Timing("total", "numpy/pairwise", forward=4e-6, backward=None, samples=30, time=1.9e9)
         >>> both = early.merged(later)
@@ -120,7 +120,7 @@ class Wisdom:
         timings: By key and arm; at most `MOST_TIMINGS`, the oldest and those of other machines go first.
         rates: What calibrations measured, by place.
 
-    Example:
+    Examples:
         >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
         >>> learnt = Wisdom.of([timing]).merged(Wisdom.of([timing]))
         >>> learnt.timings["total", "numpy/pairwise"].samples

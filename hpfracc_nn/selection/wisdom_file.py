@@ -52,7 +52,7 @@ class WisdomFile:
         directory: Where the files of all machines lie; None is `default_directory()`. It is made when first written.
         machine: What `fingerprint.facts` returns; None asks it.
 
-    Example:
+    Examples:
         >>> file = WisdomFile("wisdom")
         >>> this_machine().restore(file.read().rates)  # no calibration where another process has done one
         >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)

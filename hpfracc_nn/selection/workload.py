@@ -47,7 +47,7 @@ class Workload:
         TypeError: A name is no text, a count no whole number or a claim neither True nor False. Those of NumPy are
             taken and kept as Python's own.
 
-    Example:
+    Examples:
         >>> work = Workload("toeplitz", "torch", rows=256, n=1024, needs_gradient=True)
         >>> work.samples, work.bytes, str(work)
         (262144, 1048576, 'toeplitz on torch/cpu/float32')
@@ -158,7 +158,7 @@ class Cost:
     Raises:
         ValueError: A unit is not known, or a number is negative or not finite.
 
-    Example:
+    Examples:
         >>> cost = Cost({"elementwise": 2e6}, bytes=8e6, launches=1)
         >>> cost.intensity  # operations per byte: memory is what takes the time
         0.25
@@ -198,7 +198,7 @@ class Measurement:
         transfer_seconds: The part that moved data between devices.
         peak_bytes: The most that it held beyond its input, None where nobody measured it.
 
-    Example:
+    Examples:
         >>> work = Workload("total", "numpy", n=4096)
         >>> first = Measurement(work, "numpy/pairwise", 4e-6, "forward", compile_seconds=3e-6)
         >>> first.cache_hit, first.efficiency  # it compiled for three quarters of the time

@@ -16,7 +16,7 @@ _SAME = 1e-9  # the same where outputs are interpolated
 class Uniform:
     """Equal steps. Every output time must be a point of the mesh.
 
-    Example:
+    Examples:
         >>> Uniform().times(0.0, 1.0, 4, alpha=0.5)
         array([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
@@ -43,7 +43,7 @@ class Graded:
 
     Source: Stynes, O'Riordan & Gracia, SIAM J. Numer. Anal. 55 (2017) 1057.
 
-    Example:
+    Examples:
         >>> Graded().times(0.0, 1.0, 4, alpha=0.5)  # (j / 4)**4
         array([0.        , 0.00390625, 0.0625    , 0.31640625, 1.        ])
         >>> options = {"scheme": "trapezoid", "mesh": Graded(), "n_steps": 100}

@@ -34,7 +34,7 @@ class Newton:
     Source: Hairer & Wanner, Solving Ordinary Differential Equations II (1996), section IV.8; Saad & Schultz, SIAM J.
     Sci. Stat. Comput. 7 (1986) 856, for GMRES.
 
-    Example:
+    Examples:
         >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(Newton()))[-1]  # (1 - 1/2) / (1 + 1/2)
         tensor([0.3333])
     """
@@ -60,7 +60,7 @@ class FixedPoint:
         ValueError: A number is out of range.
         TypeError: `iterations` is no whole number.
 
-    Example:
+    Examples:
         >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(FixedPoint()))[-1]
         tensor([0.3333])
     """

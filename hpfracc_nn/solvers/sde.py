@@ -20,7 +20,7 @@ class StochasticEquation(Protocol):
 
     An equation that only Brownian motion may drive says why in an attribute `needs_brownian`.
 
-    Example:
+    Examples:
         >>> class OrnsteinUhlenbeck:
         ...     noise_type = "additive"
         ...     def drift(self, t, y):
@@ -53,7 +53,7 @@ class SDE:
         diffusion: g(t, y), of the noise type's shape, in units of y / those of the noise; see `StochasticEquation`.
         noise_type: "additive", "diagonal", "scalar" or "general"; the solver refuses any other.
 
-    Example:
+    Examples:
         >>> sde = SDE(lambda t, y: 0.2 * y, lambda t, y: 0.1 * y)  # a price
         >>> x = fsdeint(sde, torch.ones(20_000), np.linspace(0, 1, 101))
         >>> round(x[-1].mean().item(), 2)  # exp(0.2) = 1.2214

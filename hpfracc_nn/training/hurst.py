@@ -36,7 +36,7 @@ class HurstEstimate:
         scale: Standard deviation of an increment over one unit of time, without the noise; in the series' units.
         noise: Standard deviation of the noise upon each sample, in the same; 0 where none was fitted.
 
-    Example:
+    Examples:
         >>> found = whittle(np.cumsum(np.random.default_rng(0).standard_normal(4000)), dt=0.25)  # Brownian motion
         >>> found.interval[0] < 0.5 < found.interval[1], round(found.scale, 1)  # 0.25**-0.5
         (True, 2.0)
@@ -61,7 +61,7 @@ class StructureFunction:
         slopes: Of their logarithms, [powers].
         hurst: Of the line through the origin that is nearest to the slopes.
 
-    Example:
+    Examples:
         >>> structure_function(np.arange(100.0), powers=[1, 2]).slopes  # a straight line has the Hurst index 1
         array([1., 2.])
     """
@@ -97,7 +97,7 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
     Source: Whittle (1953); Sykulski et al., Biometrika 106 (2019) 251, equation (9); Fukasawa, Takabatake & Westphal,
     Math. Finance 32 (2022) 1086, for the noise.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn import data
         >>> path = np.cumsum(data.fgn(4000, 0.3, np.random.default_rng(0)))
         >>> round(whittle(path).hurst, 2)
@@ -148,7 +148,7 @@ def structure_function(
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn import data
         >>> path = np.cumsum(data.fgn(4000, 0.3, np.random.default_rng(0)))
         >>> round(structure_function(path, lags=[1, 2, 4, 8, 16]).hurst, 1)

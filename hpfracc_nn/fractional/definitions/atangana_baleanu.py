@@ -42,7 +42,7 @@ class AtanganaBaleanu(Definition):
 
     Source: Atangana & Baleanu, Thermal Science 20 (2016) 763, definitions 3.1 and 3.2.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> float(AtanganaBaleanu(0.5)(t, dt=0.01)[-1].round(6))  # 2 E_(1/2, 2)(-1)

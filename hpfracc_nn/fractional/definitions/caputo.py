@@ -23,7 +23,7 @@ class Caputo(Definition):
         TypeError: As in `Definition`.
         ValueError: As in `Definition`.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> float(Caputo(0.5)(t**2, dt=0.01)[-1].round(4))

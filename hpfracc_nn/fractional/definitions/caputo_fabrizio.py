@@ -39,7 +39,7 @@ class CaputoFabrizio(Definition):
 
     Source: Caputo & Fabrizio, Progr. Fract. Differ. Appl. 1 (2015) 73, equation 2.2.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> float(CaputoFabrizio(0.5)(t, dt=0.01)[-1].round(4))  # 2 (1 - exp(-1))

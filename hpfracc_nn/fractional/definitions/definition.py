@@ -48,7 +48,7 @@ class Definition:
         ValueError: An order is out of the class's range, or outside the bounds; orders lie on both sides of 1 where a
             Taylor polynomial is subtracted; `scheme` or `side` is not known, or the bounds are no such interval.
 
-    Example:
+    Examples:
         >>> half = Caputo(0.5)  # a value, equal to every other of the same order and scheme
         >>> half == Caputo(0.5, "l1_2"), half.accuracy(0.5)
         (True, 2.5)

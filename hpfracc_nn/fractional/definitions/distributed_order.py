@@ -39,7 +39,7 @@ class DistributedOrder(Definition):
         ValueError: There are no orders, not as many weights as orders, an order is out of the kind's range, or the kind
             is another one.
 
-    Example:
+    Examples:
         >>> t = np.linspace(0, 1, 101)
         >>> two = DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0))  # D^0.3 + 2 D^0.8
         >>> float(two(t, dt=0.01)[-1].round(4))  # 1 / Gamma(1.7) + 2 / Gamma(1.2)

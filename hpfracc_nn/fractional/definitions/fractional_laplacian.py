@@ -44,7 +44,7 @@ class FractionalLaplacian(Multiplier):
     Source: Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7, theorem 1.1: it equals the singular integral, whose
         constant the images have.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> x = np.linspace(-32, 32, 512, endpoint=False)
         >>> y = FractionalLaplacian(0.8, space="line")(np.exp(-(x**2)), dt=x[1] - x[0])

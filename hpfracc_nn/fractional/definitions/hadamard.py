@@ -29,7 +29,7 @@ def logarithmic_times(first: float, last: float, n: int) -> tuple[np.ndarray, fl
         ValueError: `first` is not positive, `last` is not above it, or there are fewer than two times.
         TypeError: An argument is no number.
 
-    Example:
+    Examples:
         >>> t, dt = logarithmic_times(1.0, 16.0, 5)
         >>> t.round(6).tolist(), round(dt / math.log(2), 6)
         ([1.0, 2.0, 4.0, 8.0, 16.0], 1.0)
@@ -58,7 +58,7 @@ class Hadamard(RiemannLiouville):
     Source: Kilbas, Srivastava & Trujillo, Theory and Applications of Fractional Differential Equations (2006),
         section 2.7.
 
-    Example:
+    Examples:
         >>> t, dt = logarithmic_times(1.0, 4.0, 201)
         >>> y = Hadamard(0.5)(np.log(t) ** 2, dt=dt)
         >>> float((y[-1] / math.log(4) ** 1.5).round(4))  # Gamma(3) / Gamma(2.5)
@@ -76,7 +76,7 @@ class CaputoHadamard(Caputo):
 
     Source: Jarad, Abdeljawad & Baleanu, Adv. Differ. Equ. 2012:142.
 
-    Example:
+    Examples:
         >>> t, dt = logarithmic_times(1.0, 4.0, 201)
         >>> y = CaputoHadamard(0.5)(1 + np.log(t), dt=dt)
         >>> float((y[-1] / math.log(4) ** 0.5).round(4))  # 1 / Gamma(1.5): the constant is not seen
@@ -94,7 +94,7 @@ class HadamardIntegral(RiemannLiouvilleIntegral):
 
     Source: Hadamard, J. Math. Pures Appl. 8 (1892) 101; Kilbas, Srivastava & Trujillo (2006), equation 2.7.1.
 
-    Example:
+    Examples:
         >>> t, dt = logarithmic_times(1.0, 4.0, 201)
         >>> y = HadamardIntegral(0.5)(np.ones(201), dt=dt)
         >>> float((y[-1] / math.log(4) ** 0.5).round(4))  # 1 / Gamma(1.5)

@@ -32,7 +32,7 @@ class Marchaud(Definition):
 
     Source: Samko, Kilbas & Marichev, Fractional Integrals and Derivatives (1993), section 5.4.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(-20, 0, 2001)  # exp(t) is an eigenfunction, and 2e-9 at the first sample
         >>> float(Marchaud(0.7)(np.exp(t), dt=0.01)[-1].round(4))
@@ -67,7 +67,7 @@ class Marchaud(Definition):
         Raises:
             ValueError: alpha is not one number.
 
-        Example:
+        Examples:
             >>> float(Marchaud(0.5).history_bound(100.0, deviation=1.0).round(4))  # 0.1 / Gamma(1/2)
             0.0564
         """

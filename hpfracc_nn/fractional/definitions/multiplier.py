@@ -46,7 +46,7 @@ class Multiplier(ABC):
         TypeError: `alpha` is no real number, no numbers and no tensor.
         ValueError: An order is not finite, or out of the class's range.
 
-    Example:
+    Examples:
         >>> class BesselPotential(Multiplier):  # an operator of your own is its symbol, here (1 + omega**2)**(-alpha/2)
         ...     def symbol(self, alpha, omega, xp):
         ...         return xp.exp(-alpha / 2 * xp.log1p(omega[0] ** 2)), None

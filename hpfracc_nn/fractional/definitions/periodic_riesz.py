@@ -22,7 +22,7 @@ class PeriodicRiesz(Multiplier):
 
     Source: Samko, Kilbas & Marichev (1993), section 12.1 and equation 25.61.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = 2 * np.pi * np.arange(8) / 8
         >>> bool(np.allclose(PeriodicRiesz(0.5)(np.sin(2 * t), dt=t[1]), -(2**0.5) * np.sin(2 * t)))

@@ -32,7 +32,7 @@ class PeriodicWeyl(Multiplier):
     Source: Weyl, Vierteljahresschr. Naturforsch. Ges. Zürich 62 (1917) 296; Samko, Kilbas & Marichev, Fractional
         Integrals and Derivatives (1993), section 19.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = 2 * np.pi * np.arange(8) / 8
         >>> bool(np.allclose(PeriodicWeyl(0.5)(np.sin(t), dt=t[1]), np.sin(t + np.pi / 4)))

@@ -28,7 +28,7 @@ class RiemannLiouville(Definition):
 
     Source: Diethelm (2010), definition 2.2 and lemma 3.4.
 
-    Example:
+    Examples:
         >>> y = RiemannLiouville(0.5)(np.ones(101), dt=0.01)
         >>> float(y[-1].round(4))  # 1 / Gamma(1/2) at t = 1
         0.5642
@@ -57,7 +57,7 @@ class RiemannLiouvilleIntegral(Definition):
 
     Source: Diethelm (2010), definition 2.1.
 
-    Example:
+    Examples:
         >>> t = np.linspace(0, 1, 101)
         >>> float(RiemannLiouvilleIntegral(0.5)(t, dt=0.01)[-1].round(4))  # 1 / Gamma(2.5)
         0.7523

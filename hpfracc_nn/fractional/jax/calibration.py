@@ -52,7 +52,7 @@ def calibrate(
         ValueError: `dim` is no axis of the shape, alpha does not broadcast to its others, there are no samples, the
             side is not "left", or 64 bit types are asked for and not enabled.
 
-    Example:
+    Examples:
         >>> for measured in calibrate((8, 256), manager=BackendManager()):
         ...     print(measured.kernel, measured.direction, measured.seconds)
     """

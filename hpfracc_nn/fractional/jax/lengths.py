@@ -28,7 +28,7 @@ def pad_to_bucket(x: Any, dim: int = -1) -> tuple[Any, int]:
     Raises:
         ValueError: `dim` is no axis of `x`.
 
-    Example:
+    Examples:
         >>> x, n = pad_to_bucket(np.ones((8, 250)))
         >>> x.shape, n
         ((8, 256), 250)

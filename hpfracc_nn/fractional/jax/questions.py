@@ -36,7 +36,7 @@ def workload(
     Raises:
         ValueError: As there.
 
-    Example:
+    Examples:
         >>> print(BackendManager().explain(workload((256, 1024), Caputo(0.7))))
     """
     return workloads.workload(
@@ -71,7 +71,7 @@ def choose(
     Raises:
         LookupError: No kernel accepts the workload.
 
-    Example:
+    Examples:
         >>> choose("toeplitz", (32, 8, 1024), definition=Caputo(0.7)).algorithm
         'chunked_scan'
     """

@@ -65,7 +65,7 @@ class ARFIMA(nn.Module):
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165; the fit Kilinc &
     Massmann, J. Econometrics 255 (2026) 106232.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn import data
         >>> series = data.arfima(1000, 0.3, np.random.default_rng(0))
         >>> model = ARFIMA(ar=1).fit(series)

@@ -56,7 +56,7 @@ class FractionalDifference(Stated):
 
     Source: Hosking, Biometrika 68 (1981) 165.
 
-    Example:
+    Examples:
         >>> FractionalDifference(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6, 100])
         >>> FractionalDifference(1, init=0.5, learn_alpha=False)(torch.eye(1, 4)[None])  # Grünwald's weights

@@ -54,7 +54,7 @@ class FractionalLayer(nn.Module):
 
     Source: that of the definition; of the default, Oldham & Spanier, The Fractional Calculus (1974), section 8.2.
 
-    Example:
+    Examples:
         >>> layer = FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
         >>> layer(torch.randn(8, 3, 256)).shape
         torch.Size([8, 3, 256])
@@ -132,7 +132,7 @@ class FractionalLayer(nn.Module):
                 on both sides of a whole number; or an argument is out of range.
             TypeError: An argument has the wrong type.
 
-        Example:
+        Examples:
             >>> layer = FractionalLayer(0.6, dt=0.01)
             >>> state = layer.initial_state((8, 3))
             >>> y, state = layer.step(torch.randn(8, 3), state)

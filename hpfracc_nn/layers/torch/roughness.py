@@ -68,7 +68,7 @@ class RoughnessFeatures(nn.Module):
     Source: Hosking, Biometrika 68 (1981) 165, for the differences; Beran, Statistics for Long-Memory Processes (1994),
         section 2.3, for f_H.
 
-    Example:
+    Examples:
         >>> RoughnessFeatures(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6])
         >>> layer = RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)

@@ -61,7 +61,7 @@ class SpectralFractional(nn.Module):
 
     Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
 
-    Example:
+    Examples:
         >>> layer = SpectralFractional(1.5, dt=(0.1, 0.1), dim=(-2, -1), learn_alpha=True)
         >>> layer(torch.randn(8, 3, 32, 32)).shape
         torch.Size([8, 3, 32, 32])

@@ -82,7 +82,7 @@ def fsdeint(
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
         Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
+    Examples:
         >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.1 * jnp.ones_like(y), "additive")
         >>> x = fsdeint(ornstein_uhlenbeck, jnp.ones(1000), np.linspace(0, 1, 101), alpha=0.7, key=jax.random.key(0))
         >>> round(float(x[-1].mean()), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)

@@ -122,7 +122,7 @@ def increments(
         ValueError: A number is out of range, `shape` is not that of the noise's parameters, or the dtype not floating.
         TypeError: The key is none.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
         >>> dw = increments(FractionalBrownian(0.3), 100, (32, 3), dt=0.01, key=jax.random.key(0))
         >>> dw.shape, round(float(dw.var()), 2)  # dt**(2 hurst) = 0.063
@@ -145,7 +145,7 @@ def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, k
 
     They are the sums of what `increments` returns for the same key. Arguments and errors as of `increments`.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
         >>> x = paths(FractionalBrownian(0.3), 100, (32,), dt=0.01, key=jax.random.key(0))
         >>> x.shape, x[0].any()

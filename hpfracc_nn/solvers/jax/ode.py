@@ -78,7 +78,7 @@ def fdeint(
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
 
-    Example:
+    Examples:
         >>> ts = jnp.linspace(0, 1, 101)
         >>> y = jax.jit(lambda y0: fdeint(lambda t, y: -y, y0, ts, 0.5))(jnp.ones(1))
         >>> y[-1].round(4)  # E_(1/2)(-1) = e erfc(1) = 0.4276

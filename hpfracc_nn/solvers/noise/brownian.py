@@ -21,7 +21,7 @@ class Brownian(Noise):
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 2.4.
 
-    Example:
+    Examples:
         >>> Brownian().covariance(2, dt=0.01)
         array([[0.01, 0.  ],
                [0.  , 0.01]])

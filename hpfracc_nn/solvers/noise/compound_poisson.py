@@ -30,7 +30,7 @@ class CompoundPoisson(Noise):
 
     Source: Cont & Tankov, Financial Modelling with Jump Processes (2004), section 3.2.
 
-    Example:
+    Examples:
         >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)  # rate dt 0.5**2
         array([[0.375]])
     """

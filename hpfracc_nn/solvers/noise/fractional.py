@@ -98,7 +98,7 @@ class FractionalBrownian(HurstNoise):
 
     Source: Mandelbrot & Van Ness, SIAM Review 10 (1968) 422; Davies & Harte, Biometrika 74 (1987) 95.
 
-    Example:
+    Examples:
         >>> FractionalBrownian(0.75).covariance(2, dt=1.0)  # neighbours: 2**(2 hurst - 1) - 1
         array([[1.        , 0.41421356],
                [0.41421356, 1.        ]])

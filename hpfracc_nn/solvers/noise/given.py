@@ -21,7 +21,7 @@ class Given(Noise):
         holder: Paths are Hoelder continuous with each exponent below this.
         brownian: Whether the increments are those of Brownian motion, which schemes of higher order stand on.
 
-    Example:
+    Examples:
         >>> dw = torch.full((100, 1), 0.01)  # a path that goes straight from 0 to 1
         >>> fsdeint(SDE(lambda t, y: 0 * y, lambda t, y: y), torch.ones(1), np.linspace(0, 1, 101), noise=Given(dw))[-1]
         tensor([2.7048])

@@ -15,7 +15,7 @@ from hpfracc_nn.solvers.noise.source import Source
 class Jumps(Protocol):
     """The law of a jump; a frozen value.
 
-    Example:
+    Examples:
         >>> law: Jumps = NormalJumps(0.0, 0.5)
         >>> law.mean_square
         0.25
@@ -55,7 +55,7 @@ class FixedJumps:
         TypeError: `size` is neither numbers nor a tensor.
         ValueError: It is not finite.
 
-    Example:
+    Examples:
         >>> float(CompoundPoisson(3.0, FixedJumps(1.0)).characteristic(np.pi, dt=0.5).real)  # exp(-2 rate dt)
         0.0498
     """
@@ -98,7 +98,7 @@ class NormalJumps:
 
     Source: Merton, J. Financial Econ. 3 (1976) 125.
 
-    Example:
+    Examples:
         >>> NormalJumps(1.0, 2.0).mean_square  # 1**2 + 2**2
         5.0
     """
@@ -142,7 +142,7 @@ class ExponentialJumps:
         TypeError: `mean` is neither numbers nor a tensor.
         ValueError: It is not finite.
 
-    Example:
+    Examples:
         >>> jumps = increments(CompoundPoisson(5.0, ExponentialJumps(-0.4)), 1000, dt=0.1)
         >>> (jumps <= 0).all()
         tensor(True)

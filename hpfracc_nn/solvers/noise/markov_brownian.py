@@ -132,7 +132,7 @@ class MarkovFractionalBrownian(MarkovNoise):
 
     Source: Daems et al., Variational Inference for SDEs Driven by Fractional Noise, ICLR 2024, with other rates.
 
-    Example:
+    Examples:
         >>> error = MarkovFractionalBrownian(0.3).error(1000, dt=0.001)
         >>> round(error.path, 3), round(error.step, 4), round(error.end, 4)
         (0.009, 0.0016, 0.0006)
@@ -148,7 +148,7 @@ class MarkovRiemannLiouvilleBrownian(MarkovNoise):
 
     As `MarkovFractionalBrownian`, whose arguments, errors and source it has, but for `RiemannLiouvilleBrownian`.
 
-    Example:
+    Examples:
         >>> noise = MarkovRiemannLiouvilleBrownian(0.3)
         >>> round(noise.error(1000, dt=0.001).path, 3)
         0.002

@@ -34,7 +34,7 @@ class Noise(ABC):
         is_continuous: Whether paths are; where they jump there is no Stratonovich integral.
         is_whole: Whether all steps are drawn at once, because no state of fixed size carries the past.
 
-    Example:
+    Examples:
         >>> class UniformSteps(Noise):
         ...     name = "uniform_steps"
         ...     def increments(self, n_steps, shape, dt, source, state):

@@ -46,7 +46,7 @@ class RiemannLiouvilleBrownian(HurstNoise):
     Source: Levy (1953), after Marinucci & Robinson, J. Statist. Plann. Inference 80 (1999) 111; Bennedsen, Lunde &
     Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
+    Examples:
         >>> RiemannLiouvilleBrownian(0.5).covariance(2, dt=0.25)  # Brownian motion
         array([[0.25, 0.  ],
                [0.  , 0.25]])

@@ -27,7 +27,7 @@ def increments(
         ValueError: A number is out of range, or `shape` is not that of the noise's parameters.
         TypeError: `n_steps` or a size is no whole number, or `dt` no real one.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.solvers import noise
         >>> dw = noise.increments(Brownian(), 100, (4000,), dt=0.01, rng=np.random.default_rng(0))
         >>> dw.shape, round(dw.sum(0).var().item(), 1)

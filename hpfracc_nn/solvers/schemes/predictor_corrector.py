@@ -34,7 +34,7 @@ class PredictorCorrector:
 
     Source: Diethelm, Ford & Freed, Numer. Algorithms 36 (2004) 31.
 
-    Example:
+    Examples:
         >>> ts = np.linspace(0, 1, 101)
         >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), ts, 0.5, scheme=PredictorCorrector())
         >>> y[-1] - mittag_leffler(-1.0, 0.5)

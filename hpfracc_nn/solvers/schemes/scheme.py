@@ -42,7 +42,7 @@ class Scheme(Protocol):
         is_implicit: Whether a step solves an equation for y_n.
         needs_uniform: Why it needs a uniform mesh, or None.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.fractional.namespace import NUMPY
         >>> scheme = Trapezoid()
         >>> scheme.order(0.5), scheme.is_implicit

@@ -19,7 +19,7 @@ class StochasticScheme(Protocol):
             of the path over the step is needed beside its increment.
         needs_diagonal: Whether it stands on each entry of a diagonal diffusion depending on its own entry of y alone.
 
-    Example:
+    Examples:
         >>> scheme = RungeKutta()
         >>> scheme.name, scheme.streams, scheme.needs_diagonal
         ('srk', 2, True)
@@ -43,7 +43,7 @@ class Euler:
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 10.2.
 
-    Example:
+    Examples:
         >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
         >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Euler())
@@ -64,7 +64,7 @@ class Milstein:
 
     Source: Kloeden & Platen (1992), section 10.3.
 
-    Example:
+    Examples:
         >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
         >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Milstein())
@@ -85,7 +85,7 @@ class Heun:
 
     Source: Rumelin, SIAM J. Numer. Anal. 19 (1982) 604.
 
-    Example:
+    Examples:
         >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
         >>> options = {"noise": Given(dw), "scheme": Heun(), "interpretation": "stratonovich"}
@@ -106,7 +106,7 @@ class RungeKutta:
 
     Source: Rossler, SIAM J. Numer. Anal. 48 (2010) 922, tables 6.1 and 6.3.
 
-    Example:
+    Examples:
         >>> dw = increments(Brownian(), 100, (2, 500), dt=0.01, generator=torch.Generator().manual_seed(0))
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
         >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=RungeKutta())
@@ -125,7 +125,7 @@ class ReversibleHeun:
 
     Source: Kidger, Foster, Li & Lyons, Efficient and accurate gradients for neural SDEs, NeurIPS (2021), algorithm 1.
 
-    Example:
+    Examples:
         >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
         >>> options = {"noise": Given(dw), "scheme": ReversibleHeun(), "interpretation": "stratonovich"}

@@ -33,7 +33,7 @@ class VolterraWeights(Protocol):
         sets: 1 where drift and noise share their weights, else 2: the drift's, then the noise's.
         has_residual: Whether sigma is not 0, so that a step needs a second normal number beside its increment.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.fractional.namespace import NUMPY
         >>> Left().weights(np.array([1.0]), 3, 0.1, NUMPY).columns  # 1 at alpha = 1: Euler and Maruyama's method
         array([[[0., 1., 1., 1.]]])
@@ -63,7 +63,7 @@ class Hybrid:
     Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931: the hybrid scheme with kappa = 1, in orthogonal
     form.
 
-    Example:
+    Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(100).view(50, 2, 100))  # one increment for each path
         >>> x = fsdeint(sde, torch.zeros(100), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Hybrid())
@@ -84,7 +84,7 @@ class Hybrid:
 class Average:
     """The kernel's mean over each cell, without the residual: too little variance, by the newest cell's.
 
-    Example:
+    Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(50))  # one increment for each path
         >>> x = fsdeint(sde, torch.zeros(50), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Average())
@@ -107,7 +107,7 @@ class Isometry:
 
     Paths are a little farther from the true ones than those of `Hybrid`, and there are two sums over the past.
 
-    Example:
+    Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(50))  # one increment for each path
         >>> x = fsdeint(sde, torch.zeros(50), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Isometry())
@@ -135,7 +135,7 @@ class Left:
     """The kernel at the left of each cell: for comparison only, a third of the variance is missing at a = 0.6 and 100
     steps.
 
-    Example:
+    Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(100))  # one increment for each path
         >>> x = fsdeint(sde, torch.zeros(100), np.linspace(0, 1, 101), alpha=0.6, noise=noise, weights=Left())

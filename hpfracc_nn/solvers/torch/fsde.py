@@ -86,7 +86,7 @@ def fsdeint(
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
         Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
+    Examples:
         >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.1 * torch.ones_like(y), "additive")
         >>> x = fsdeint(ornstein_uhlenbeck, torch.ones(1000), torch.linspace(0, 1, 101), alpha=0.7)
         >>> round(x[-1].mean().item(), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)

@@ -39,7 +39,7 @@ class PathDivergence:
 
     Source: Li, Wong, Chen & Duvenaud, AISTATS (2020), section 5.
 
-    Example:
+    Examples:
         >>> sde = PathDivergence(lambda t, y: 1 - y, lambda t, y: -y, lambda t, y: torch.ones_like(y))
         >>> x = fsdeint(sde, sde.state(torch.zeros(64, 2)), torch.linspace(0, 1, 101))
         >>> states, divergence = x[..., :-1], x[-1, ..., -1].mean()
@@ -103,7 +103,7 @@ class LatentFSDE(nn.Module):
 
     Source: Li, Wong, Chen & Duvenaud, AISTATS (2020), section 5.
 
-    Example:
+    Examples:
         >>> class Drift(nn.Module):
         ...     def forward(self, t, y, context=0.0):
         ...         return context - y

@@ -53,7 +53,7 @@ class NeuralFDE(CaputoEquation):
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, for the solver.
 
-    Example:
+    Examples:
         >>> class Field(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

@@ -64,7 +64,7 @@ class NeuralFSDE(nn.Module):
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
         Pakkanen, Finance Stoch. 21 (2017) 931, for the solver.
 
-    Example:
+    Examples:
         >>> class Field(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

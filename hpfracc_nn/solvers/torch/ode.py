@@ -78,7 +78,7 @@ def fdeint(
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
 
-    Example:
+    Examples:
         >>> ts = torch.linspace(0, 1, 101, dtype=torch.float64)
         >>> y = fdeint(lambda t, y: -y, torch.ones(1, dtype=torch.float64), ts, 0.5)
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276

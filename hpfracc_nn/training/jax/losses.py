@@ -27,7 +27,7 @@ def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) ->
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
 
-    Example:
+    Examples:
         >>> ys, observed = jnp.zeros((3, 1, 1)), jnp.array([1.0, 2.0, jnp.nan]).reshape(3, 1, 1)
         >>> trajectory_loss(ys, observed, mask=jnp.isfinite(observed))  # (1 + 4) / 2
         Array(2.5, dtype=float32)
@@ -58,7 +58,7 @@ def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
 
-    Example:
+    Examples:
         >>> observed = jnp.array([-1.0, 1.0]).reshape(1, 2, 1)
         >>> moment_loss(2 * observed, observed).round(4)  # one deviation too wide
         Array(1., dtype=float32)
@@ -93,7 +93,7 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
 
-    Example:
+    Examples:
         >>> x = jnp.arange(10.0).reshape(10, 1, 1)
         >>> variogram_loss(2 * x, x).round(4)  # log(4)**2
         Array(1.9218, dtype=float32)
@@ -120,7 +120,7 @@ def energy_score(ys: Array, observed: Array) -> Array:
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
 
-    Example:
+    Examples:
         >>> ys = jnp.array([0.0, 1.0, 3.0]).reshape(1, 3, 1)
         >>> energy_score(ys, jnp.full((1, 1, 1), 3.0)).round(4)  # 5 / 3 - 2 / 2
         Array(0.6667, dtype=float32)

@@ -61,7 +61,7 @@ class AlphaLogger(Callback):
         ValueError: A number is out of range.
         TypeError: A number is not whole.
 
-    Example:
+    Examples:
         >>> class Model(lightning.LightningModule):
         ...     def __init__(self):
         ...         super().__init__()

@@ -68,7 +68,7 @@ class BackendReport(Callback):
         ValueError: An argument is none of these.
         ModuleNotFoundError: `table` is "rich" and rich is not installed.
 
-    Example:
+    Examples:
         >>> trainer = lightning.Trainer(callbacks=[BackendReport(table="plain")])
     """
 

@@ -74,7 +74,7 @@ def fit_fde(
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn import data
         >>> t = np.linspace(0.1, 4, 40)
         >>> y = data.relaxation(t, 0.6, noise=0.02, rng=np.random.default_rng(0))

@@ -80,7 +80,7 @@ def fit_fsde(
 
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
-    Example:
+    Examples:
         >>> ts = np.linspace(0, 2, 41)
         >>> observed = 0.5 * paths(FractionalBrownian(0.3), 40, (200,), dt=0.05)
         >>> fit = fit_fsde(

@@ -21,7 +21,7 @@ class GradientVariance:
 
     Source: McCandlish, Kaplan, Amodei et al., arXiv 1812.06162, for the noise scale.
 
-    Example:
+    Examples:
         >>> model = nn.Linear(1, 1, bias=False)
         >>> monitor = GradientVariance(model)
         >>> for draw in (1.0, 3.0):

@@ -26,7 +26,7 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
 
-    Example:
+    Examples:
         >>> observed = torch.tensor([1.0, 2.0, torch.nan]).view(3, 1, 1)
         >>> trajectory_loss(torch.zeros(3, 1, 1), observed, mask=observed.isfinite())  # (1 + 4) / 2
         tensor(2.5000)
@@ -55,7 +55,7 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
 
-    Example:
+    Examples:
         >>> observed = torch.tensor([-1.0, 1.0]).view(1, 2, 1)
         >>> moment_loss(2 * observed, observed)  # one deviation too wide
         tensor(1.)
@@ -90,7 +90,7 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
 
-    Example:
+    Examples:
         >>> x = torch.arange(10.0).view(10, 1, 1)
         >>> variogram_loss(2 * x, x)  # log(4)**2
         tensor(1.9218)
@@ -117,7 +117,7 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
 
-    Example:
+    Examples:
         >>> energy_score(torch.tensor([0.0, 1.0, 3.0]).view(1, 3, 1), torch.full((1, 1, 1), 3.0))  # 5 / 3 - 2 / 2
         tensor(0.6667)
     """

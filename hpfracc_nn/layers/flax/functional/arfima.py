@@ -79,7 +79,7 @@ class ARFIMA(_Made):
 
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
 
-    Example:
+    Examples:
         >>> core = fjx.functional.ARFIMA(ar=1)
         >>> core(core.init(), jnp.ones((8, 256, 3))).shape
         (8, 256, 3)
@@ -220,7 +220,7 @@ def arfima_errors(
 
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
 
-    Example:
+    Examples:
         >>> arfima_errors(jnp.array([1.0, 0.0, 0.0, 0.0]), 0.5)  # Grünwald's weights
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
@@ -264,7 +264,7 @@ def arfima_nll(
 
     Source: Kilinc & Massmann, J. Econometrics 255 (2026) 106232; Harville, JASA 72 (1977) 320.
 
-    Example:
+    Examples:
         >>> arfima_nll(jnp.zeros(4), 0.3, mean=0.0, deviation=1.0).round(4)  # 4 / 2 log(2 pi)
         Array(3.6758, dtype=float32)
         >>> series = jax.random.normal(jax.random.key(0), (500,))
@@ -305,7 +305,7 @@ def arfima_forecast(
 
     Source: Hosking, Biometrika 68 (1981) 165.
 
-    Example:
+    Examples:
         >>> arfima_forecast(jnp.array([1.0, 3.0, 2.0]), 2, 1.0)  # of a random walk: where it is
         Array([2., 2.], dtype=float32)
     """

@@ -50,7 +50,7 @@ class FractionalLayer(Ordered):
 
     Source: that of the definition; of the default, Oldham & Spanier, The Fractional Calculus (1974), section 8.2.
 
-    Example:
+    Examples:
         >>> core = fjx.functional.FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
         >>> core(core.init(), jnp.ones((8, 256, 3))).shape
         (8, 256, 3)
@@ -121,7 +121,7 @@ class FractionalLayer(Ordered):
                 on both sides of a whole number; or an argument is out of range.
             TypeError: An argument has the wrong type.
 
-        Example:
+        Examples:
             >>> core = fjx.functional.FractionalLayer(0.6, dt=0.01)
             >>> state = core.initial_state({}, (8, 3))
             >>> y, state = core.step({}, jnp.ones((8, 3)), state)

@@ -28,7 +28,7 @@ def param_labels(params: Any) -> Any:
     Raises:
         ValueError: There is no learned order.
 
-    Example:
+    Examples:
         >>> model = FractionalLinear(3, 5, learn_alpha=True, rngs=nnx.Rngs(0))
         >>> param_labels(nnx.to_pure_dict(nnx.state(model)))
         {'bias': 'weights', 'kernel': 'weights', 'order': {'raw': 'orders'}}

@@ -88,7 +88,7 @@ class RoughnessFeatures(_Made):
     Source: Hosking, Biometrika 68 (1981) 165, for the differences; Beran, Statistics for Long-Memory Processes (1994),
         section 2.3, for f_H.
 
-    Example:
+    Examples:
         >>> core = fjx.functional.RoughnessFeatures(2, orders=3)
         >>> core(core.init(), jnp.ones((4, 100, 2))).shape
         (4, 6)

@@ -57,7 +57,7 @@ class SpectralFractional(Ordered):
 
     Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
 
-    Example:
+    Examples:
         >>> core = fjx.functional.SpectralFractional(1.5, dt=0.1, dim=(-3, -2), learn_alpha=True)
         >>> core(core.init(), jnp.ones((8, 32, 32, 3))).shape
         (8, 32, 32, 3)

@@ -16,7 +16,7 @@ class ARFIMA(Layer, core=functional.ARFIMA):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.ARFIMA(ar=0, alpha=0.5)
         >>> x = jnp.eye(4, 1)
         >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)  # Grünwald's weights

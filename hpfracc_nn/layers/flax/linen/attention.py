@@ -16,7 +16,7 @@ class FractionalAttention(Dropping, core=functional.FractionalAttention):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalAttention(32, 4, alpha=1.2, learn_alpha=True)
         >>> x = jnp.ones((8, 50, 32))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape

@@ -12,7 +12,7 @@ class FractionalConv2d(Layer, core=functional.FractionalConv2d):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8))
         >>> x = jnp.ones((8, 28, 28, 3))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape

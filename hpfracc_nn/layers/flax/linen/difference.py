@@ -15,7 +15,7 @@ class FractionalDifference(Layer, core=functional.FractionalDifference):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalDifference(1, start=0.5)
         >>> x = jnp.eye(4, 1)
         >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)  # Grünwald's weights

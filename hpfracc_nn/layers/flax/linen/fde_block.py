@@ -21,7 +21,7 @@ class FDEBlock(Layer, core=functional.FDEBlock):
     draw random numbers (dropout): new ones at each call of the block, the same in all its steps. It may not write to
     variables: pass `use_running_average=True` to its normalisations.
 
-    Example:
+    Examples:
         >>> class Field(linen.Module):
         ...     @linen.compact
         ...     def __call__(self, t, z):

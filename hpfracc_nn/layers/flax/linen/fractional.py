@@ -15,7 +15,7 @@ class FractionalLayer(Layer, core=functional.FractionalLayer):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalLayer(0.5, "caputo", dt=0.01)
         >>> x = jnp.linspace(0, 1, 101)[:, None] ** 2
         >>> layer.apply(layer.init(jax.random.key(0), x), x)[-1].round(2)  # 2 / Gamma(2.5)

@@ -21,7 +21,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
     functions without any. Each call draws other paths, from `rngs={"noise": key}` of `apply`, or from the key that the
     call is given.
 
-    Example:
+    Examples:
         >>> class Field(linen.Module):
         ...     @linen.compact
         ...     def __call__(self, t, z):

@@ -22,7 +22,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
     A module that is given as `func` is called as func(x, edge_index), func(x, edge_index, edge_weight) where weights
     are given, or func(x, adjacency), and its parameters are the layer's under `func`.
 
-    Example:
+    Examples:
         >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
         >>> edges, layer = jnp.concatenate([ring, ring[::-1]], 1), fjx.linen.FractionalGraphConv(5, 8, alpha=0.6)
         >>> variables = layer.init(jax.random.key(0), jnp.ones((10, 5)), edges)

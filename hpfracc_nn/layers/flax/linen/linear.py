@@ -15,7 +15,7 @@ class FractionalLinear(Layer, core=functional.FractionalLinear):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
         >>> x = jnp.ones((8, 100, 3))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape

@@ -14,7 +14,7 @@ class Alpha(Shell, core=functional.Alpha):
 
     A layer of the same parent that is given one as `alpha` has it as its order, so that several layers may share it.
 
-    Example:
+    Examples:
         >>> class Net(linen.Module):
         ...     def setup(self):
         ...         self.order = fjx.linen.Alpha(0.4, (0, 1))
@@ -43,7 +43,7 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
 
     They are drawn where `apply` is given `rngs={"alpha": key}`, else they are their means.
 
-    Example:
+    Examples:
         >>> order = fjx.linen.ProbabilisticAlpha(0.6, std=0.05)
         >>> variables = order.init(jax.random.key(0))
         >>> order.apply(variables).round(4)

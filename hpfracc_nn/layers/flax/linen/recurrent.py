@@ -57,7 +57,7 @@ class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True)
         >>> x = jnp.ones((8, 100, 3))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
@@ -70,7 +70,7 @@ class FractionalGRU(_Recurrent, core=functional.FractionalGRU):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.FractionalGRU(3, 16, alpha=0.6, learn_alpha=True)
         >>> x = jnp.ones((8, 100, 3))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape

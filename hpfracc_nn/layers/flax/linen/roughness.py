@@ -16,7 +16,7 @@ class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.RoughnessFeatures(2, orders=3)
         >>> x = jnp.ones((4, 100, 2))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape

@@ -12,7 +12,7 @@ class SpectralFractional(Layer, core=functional.SpectralFractional):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
-    Example:
+    Examples:
         >>> layer = fjx.linen.SpectralFractional(2.0, dt=1 / 8)
         >>> x = jnp.sin(2 * jnp.pi * jnp.arange(8) / 8)[:, None]
         >>> layer.apply(layer.init(jax.random.key(0), x), x)[2].round(2)  # (2 pi)**2

@@ -17,7 +17,7 @@ class ARFIMA(Layer, core=functional.ARFIMA):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> ARFIMA(ar=0, alpha=0.5)(jnp.eye(4, 1))[:, 0]  # Grünwald's weights
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """

@@ -16,7 +16,7 @@ class FractionalAttention(Dropping, core=functional.FractionalAttention):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> layer = FractionalAttention(32, 4, alpha=1.2, learn_alpha=True, rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((8, 50, 32)), is_causal=True).shape
         (8, 50, 32)

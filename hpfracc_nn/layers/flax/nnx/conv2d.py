@@ -12,7 +12,7 @@ class FractionalConv2d(Layer, core=functional.FractionalConv2d):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> layer = FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8), rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((8, 28, 28, 3))).shape
         (8, 28, 28, 5)

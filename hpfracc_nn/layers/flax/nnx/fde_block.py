@@ -23,7 +23,7 @@ class FDEBlock(Layer, core=functional.FDEBlock):
     may draw random numbers (dropout): new ones at each call of the block, the same in all its steps. It may not write
     to itself otherwise.
 
-    Example:
+    Examples:
         >>> class Field(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.net = nnx.Linear(16, 16, rngs=rngs)

@@ -15,7 +15,7 @@ class FractionalLayer(Layer, core=functional.FractionalLayer):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> t = jnp.linspace(0, 1, 101)[:, None]
         >>> FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].round(2)  # 2 / Gamma(2.5) = 1.5045
         Array([1.5], dtype=float32)

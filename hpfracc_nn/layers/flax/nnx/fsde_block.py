@@ -26,7 +26,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
     functions without any. Each call draws other paths, from the stream `noise` of the block's `rngs`, or from the key
     that it is given.
 
-    Example:
+    Examples:
         >>> class Field(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.net = nnx.Linear(16, 16, rngs=rngs)

@@ -15,7 +15,7 @@ class FractionalLinear(Layer, core=functional.FractionalLinear):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> layer = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True, rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((8, 100, 3))).shape, layer.alpha
         ((8, 100, 5), Array(0.4, dtype=float32))

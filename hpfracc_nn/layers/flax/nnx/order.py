@@ -20,7 +20,7 @@ class Alpha(Shell, core=functional.Alpha):
 
     A layer that is given one as `alpha` has it as its `order`, so that several layers may share it.
 
-    Example:
+    Examples:
         >>> order = Alpha(0.4, (0, 1))
         >>> layers = nnx.List([FractionalLayer(order), FractionalLayer(order)])
         >>> layers[0].order is layers[1].order, order().round(4)
@@ -48,7 +48,7 @@ class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
 
     Every call draws, with the stream `alpha` of `rngs`, until `eval()` sets `deterministic`; `train()` takes it back.
 
-    Example:
+    Examples:
         >>> layer = FractionalLayer(ProbabilisticAlpha(0.6, std=0.05, rngs=nnx.Rngs(0)))
         >>> loss = (layer(jnp.ones((4, 100, 1))) ** 2).mean() + 1e-3 * layer.order.kl()
         >>> layer.order.std.round(3)

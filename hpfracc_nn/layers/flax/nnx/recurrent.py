@@ -59,7 +59,7 @@ class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> layer = FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True, rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((8, 100, 3))).shape
         (8, 100, 16)
@@ -71,7 +71,7 @@ class FractionalGRU(_Recurrent, core=functional.FractionalGRU):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> layer = FractionalGRU(3, 16, alpha=0.6, learn_alpha=True, rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((8, 100, 3))).shape
         (8, 100, 16)

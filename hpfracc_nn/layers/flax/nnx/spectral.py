@@ -12,7 +12,7 @@ class SpectralFractional(Layer, core=functional.SpectralFractional):
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
-    Example:
+    Examples:
         >>> x = jnp.sin(2 * jnp.pi * jnp.arange(8) / 8)[:, None]
         >>> SpectralFractional(2.0, dt=1 / 8)(x)[2].round(2)  # (2 pi)**2
         Array([39.48], dtype=float32)

@@ -63,7 +63,7 @@ def scale_by_fractional(
 
     Source: the weights in `hpfracc_nn/training/power_law.py`, Caputo's derivatives in `caputo.py` beside it.
 
-    Example:
+    Examples:
         >>> average = scale_by_fractional(0.5)
         >>> _, state = average.update(jnp.ones(1), average.init(jnp.zeros(1)))
         >>> average.update(jnp.zeros(1), state)[0].round(4)  # (0 + 1 / 2) / (1 + 1 / 2)

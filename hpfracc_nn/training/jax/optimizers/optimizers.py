@@ -46,7 +46,7 @@ def fractional_sgd(
         weight_decay: This times the parameters is added to the average; it is not averaged.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_sgd(0.1, momentum=0.9, alpha=0.9)
         >>> state = optimizer.init(jnp.zeros(1))
         >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
@@ -89,7 +89,7 @@ def fractional_adam(
             take `fractional_adamw`.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_adam(1e-3, alpha=0.9)
         >>> state = optimizer.init(jnp.zeros(1))
         >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
@@ -133,7 +133,7 @@ def fractional_adamw(
         kind: As of `scale_by_fractional`.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_adamw(1e-3, alpha=0.9, memory="exponentials")
         >>> state = optimizer.init(jnp.zeros(1))
         >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
@@ -181,7 +181,7 @@ def fractional_rmsprop(
         weight_decay: This times the parameters is added to the average; it is not averaged.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_rmsprop(1e-2, alpha=0.9)
         >>> state = optimizer.init(jnp.zeros(1))
         >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))

@@ -43,7 +43,7 @@ class FractionalSGD(Fractional, torch.optim.SGD):
 
     Source: the weights in `hpfracc_nn/training/power_law.py`.
 
-    Example:
+    Examples:
         >>> w = nn.Parameter(torch.zeros(1))
         >>> optimizer = FractionalSGD([w], lr=0.1, alpha=0.5)
         >>> for slope in (1.0, 0.0):
@@ -70,7 +70,7 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
             source too.
 
-    Example:
+    Examples:
         >>> w = nn.Parameter(torch.zeros(1))
         >>> optimizer = FractionalAdam([w], lr=1e-3, alpha=0.9, memory=10)
         >>> w.sum().backward()
@@ -93,7 +93,7 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
             source too.
 
-    Example:
+    Examples:
         >>> w = nn.Parameter(torch.zeros(1))
         >>> optimizer = FractionalAdamW([w], lr=1e-3, alpha=0.9, memory="exponentials")
         >>> w.sum().backward()
@@ -120,7 +120,7 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
             source too.
 
-    Example:
+    Examples:
         >>> w = nn.Parameter(torch.zeros(1))
         >>> optimizer = FractionalRMSprop([w], lr=1e-2, smoothing=0.9, alpha=0.9)
         >>> w.sum().backward()

@@ -29,7 +29,7 @@ class AlphaSchedule:
         TypeError: The optimizer has no fractional alpha.
         ValueError: There is another number of functions than of groups, or an alpha is out of range; then none is set.
 
-    Example:
+    Examples:
         >>> optimizer = FractionalSGD([nn.Parameter(torch.zeros(1))], lr=0.1)
         >>> schedule = AlphaSchedule(optimizer, lambda epoch: min(1.0, 0.5 + 0.05 * epoch))
         >>> for epoch in range(20):
