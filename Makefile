@@ -7,7 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all only-jax only-torch lint format types bench docs build examples gpu clean
+.PHONY: help demo test test-all doctest only-jax only-torch lint format types bench docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -16,6 +16,7 @@ help:
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
 	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
+	@echo "make doctest    run the code of the documentation and of the docstrings"
 	@echo "make docs       build the documentation into site/"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
@@ -30,6 +31,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+# What the documentation and the docstrings show, run as it stands there.
+doctest: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_docs_code.py tests/test_docstring_examples.py $(ARGS)
 
 # Each in an environment of its own; tests of what is not installed are left out.
 only-jax: $(VENV)-jax/.made
