@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from flax import nnx
 from jax import numpy as jnp
 
-from hpfracc_nn.layers.flax.functional.core import Array, Core, Params
+from hpfracc_nn.layers.flax.functional.core import Array, Params
 
 
 class Shell(nnx.Module):
@@ -20,13 +20,13 @@ class Shell(nnx.Module):
     attributes that cannot be set, because the core is a value.
     """
 
-    core_class: ClassVar[type[Core]]
+    core_class: ClassVar[type]
 
     if TYPE_CHECKING:  # the core's fields and parameters, which a type checker cannot know
 
         def __getattr__(self, name: str) -> Any: ...
 
-    def __init_subclass__(cls, core: type[Core] | None = None, **options: Any) -> None:
+    def __init_subclass__(cls, core: type | None = None, **options: Any) -> None:
         super().__init_subclass__(**options)
         if core is None:
             return
@@ -45,13 +45,13 @@ class Shell(nnx.Module):
         """Return the parameters as the core takes them: nested dicts of arrays."""
         return {name: _arrays(getattr(self, name)) for name in self._names}
 
-    def _core_of(self, *arguments: Any, **hyperparameters: Any) -> Core:
+    def _core_of(self, *arguments: Any, **hyperparameters: Any) -> Any:
         """The core that the constructor's arguments make; or that they are."""
         if len(arguments) == 1 and isinstance(arguments[0], self.core_class) and not hyperparameters:
             return arguments[0]
         return self.core_class(*arguments, **hyperparameters)
 
-    def _begin(self, core: Core, param_dtype: Any, rngs: nnx.Rngs | None, given: dict[str, nnx.Module]) -> None:
+    def _begin(self, core: Any, param_dtype: Any, rngs: nnx.Rngs | None, given: dict[str, nnx.Module]) -> None:
         """Hold the core and its first parameters, but for those parts that are given."""
         self.core = core
         self.param_dtype = param_dtype
