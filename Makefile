@@ -7,7 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all coverage only-jax only-torch lint format types bench docs build examples gpu clean
+.PHONY: help demo test test-all coverage doctest only-jax only-torch lint format types bench docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -17,6 +17,7 @@ help:
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
 	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
+	@echo "make doctest    run the code of the documentation and of the docstrings"
 	@echo "make docs       build the documentation into site/"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
@@ -32,12 +33,16 @@ test: $(VENV)/.dev
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
 
-# Lines and branches are counted together in the last figure; the tests of one are those of the other.
+# The last figure counts lines and branches together; `coverage json` tells them apart.
 coverage: $(VENV)/.dev
 	$(BIN)/coverage erase
 	OMP_NUM_THREADS=1 $(BIN)/coverage run -m pytest -n 2 -m "not slow" $(ARGS)
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --skip-empty --sort=miss --fail-under=93
+
+# What the documentation and the docstrings show, run as it stands there.
+doctest: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_docs_code.py tests/test_docstring_examples.py $(ARGS)
 
 # Each in an environment of its own; tests of what is not installed are left out.
 only-jax: $(VENV)-jax/.made
