@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from extent import Cells
+
 
 @dataclass
 class Table:
@@ -70,13 +72,13 @@ class Group:
     """A table, and what fills it.
 
     Args:
-        table: Makes the empty table; its argument says whether to be quick.
-        fill: Measures with one allocator and adds the records: fill(table, allocator, quick).
+        table: Makes the empty table for so many cells.
+        fill: Measures with one allocator and adds the records: fill(table, allocator, cells).
         allocators: With which ones.
     """
 
-    table: Callable[[bool], Table]
-    fill: Callable[[Table, str, bool], None]
+    table: Callable[[Cells], Table]
+    fill: Callable[[Table, str, Cells], None]
     allocators: tuple[str, ...] = ("cold", "warm")
 
 

@@ -151,7 +151,7 @@ def test_a_cell_has_both_definitions(load, shape, dim):
 @pytest.mark.slow
 def test_every_kind_of_floor_is_measured(load):
     floors = load("floors")
-    table = floors.empty(quick=True)
+    table = floors.empty(load("extent").Cells.QUICK)
     small = [
         floors.forward_floor(2, 64),
         floors.one_row_floor(64, 3.0),
@@ -165,7 +165,7 @@ def test_every_kind_of_floor_is_measured(load):
     for floor in small:
         floors.measure(table, floor, "warm", 1)
     assert len(table.records) == sum(len(floor.least) for floor in small)
-    assert {maker.func if hasattr(maker, "func") else maker for maker in floors.cells()} == {
+    assert {maker.func if hasattr(maker, "func") else maker for maker in floors.makers()} == {
         floors.forward_floor,
         floors.one_row_floor,
         floors.middle_floor,
@@ -218,19 +218,20 @@ def test_threads_are_compared(load):
 
 def test_every_group_has_a_table_of_its_own(load):
     product = load("product")
-    names = [group.table(True).name for groups in product.GROUPS.values() for group in groups]
+    quick = load("extent").Cells.QUICK
+    names = [group.table(quick).name for groups in product.GROUPS.values() for group in groups]
     assert len(set(names)) == len(names) >= len(product.GROUPS)
 
 
 def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(load, tmp_path, monkeypatch):
     product, results = load("product"), load("results")
 
-    def fill(table, allocator, quick):
+    def fill(table, allocator, cells):
         table.add(value=1.25, allocator=allocator, verdict="FAIL" if allocator == "warm" else "pass")
         table.note("A line.")
 
     columns = {"value": ("value", ".1f"), "allocator": ("allocator", ""), "missing": ("missing", "")}
-    group = results.Group(lambda quick: results.Table("small", "A caption.", columns), fill)
+    group = results.Group(lambda cells: results.Table("small", "A caption.", columns), fill)
     monkeypatch.setitem(product.GROUPS, "floors", (group,))
     monkeypatch.setattr(product, "calibrate", lambda count: None)
     monkeypatch.setattr(product, "set_allocator", lambda name: None)  # of the whole process
@@ -248,7 +249,7 @@ def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(
 def test_the_chart_is_drawn(load, tmp_path):
     pytest.importorskip("matplotlib")
     grid, plot, cells, calls = (load(name) for name in ("grid", "plot", "cells", "calls"))
-    table = grid.FORWARD.table(True)
+    table = grid.FORWARD.table(load("extent").Cells.QUICK)
     for record in cells.forward_cell(calls.signals(2, 32), 1, budget=0):
         table.add(**record, allocator="warm")
     plot.draw(table, tmp_path / "chart.png")
