@@ -52,7 +52,7 @@ class Peer:
         if find_spec(self.module) is not None:
             found = _version(self.package) or "from its sources"
         elif self.is_published:
-            found = f"absent, skipped; `pip install {self.package}`"
+            found = f"absent, skipped; `make peers` or `pip install {self.package}`"
         else:
             found = "absent, skipped; on no package index"
         return f"| {self.package} | {found} | {self.compared} |"

@@ -27,6 +27,7 @@ from promise import Promise, Verdict
 from promises import PROMISES
 from runs import REPORTED, RUNS, Run
 
+HERE = Path(__file__).parent
 MINUTES = 24.0
 THREADS = (
     "One thread for each call, NumPy's and XLA's included, unless a table says otherwise; nothing is known from "
@@ -56,8 +57,7 @@ def perform(run: Run, folder: Path, seconds: float) -> Outcome:
         return Outcome(run, f"skipped: needs {' and '.join(absent)}")
     if seconds <= 0:
         return Outcome(run, "not begun: the time of the report was spent")
-    here = Path(__file__).parent
-    command = [sys.executable, str(here / f"{run.script}.py"), *run.arguments, "--output", str(folder)]
+    command = [sys.executable, str(HERE / f"{run.script}.py"), *run.arguments, "--output", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HPFRACC_NN_WISDOM": "off"}
     limit, start = min(seconds, run.budget), time.monotonic()
     with tempfile.TemporaryFile("w+") as said:
@@ -162,9 +162,7 @@ def main() -> None:
     parser.add_argument(
         "--strict", action="store_true", help="exit with 1 where a script failed or a promise is not met"
     )
-    parser.add_argument(
-        "--output", type=Path, default=Path(__file__).parent / "results", help="a folder for the report"
-    )
+    parser.add_argument("--output", type=Path, default=HERE / "results", help="a folder for the report")
     arguments = parser.parse_args()
     chosen = [run for run in RUNS if not arguments.only or run.script in arguments.only]
     head, start, outcomes = facts(), time.monotonic(), []

@@ -29,6 +29,7 @@ from hpfracc_nn.solvers import Exponentials, fdeint
 
 ALPHA = 0.5
 EXACT = math.e * math.erfc(1)  # E_1/2(-1)
+ROUNDS = {False: 7, True: 3}  # by whether it is quick
 HISTORIES = ("auto", "full", "fft", "exponentials")
 
 
@@ -116,7 +117,7 @@ def steps_table(cells: Cells) -> Table:
 def fill_steps(table: Table, allocator: str, cells: Cells) -> None:
     lengths = (1_000, 4_000) if cells.is_quick else (10_000, 100_000)
     calls: dict[str, Call] = {str(n): lambda n=n: ours(1, n, Exponentials()) for n in lengths}  # type: ignore[misc]
-    times = interleaved(calls, 3)
+    times = interleaved(calls, ROUNDS[cells.is_quick])
     for n in lengths:
         table.add(n=n, step=1e6 * times[str(n)] / n, rounds=times.rounds)
 
@@ -141,7 +142,7 @@ def fill_peers(table: Table, allocator: str, cells: Cells) -> None:
         calls["pycaputo PECE"] = _pycaputo(n)
     else:
         table.note("pycaputo is not installed.")
-    times = interleaved(calls, 3)
+    times = interleaved(calls, ROUNDS[cells.is_quick])
     for name, call in calls.items():
         table.add(peer=name, ms=1e3 * times[name], error=abs(call() - EXACT), rounds=times.rounds)
 
@@ -208,7 +209,7 @@ def fill_adjoint(table: Table, allocator: str, cells: Cells) -> None:
             "adjoint": lambda n=n: both(n, True),  # type: ignore[misc]
             "plain": lambda n=n: both(n, False),  # type: ignore[misc]
         }
-        times = interleaved(calls, 3)
+        times = interleaved(calls, ROUNDS[cells.is_quick])
         table.add(
             n=n,
             adjoint=1e3 * times["adjoint"],

@@ -1,6 +1,5 @@
 """The benchmarks run, and what they compare with computes the same thing."""
 
-import importlib
 import json
 import math
 import pathlib
@@ -18,18 +17,6 @@ BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
 ROUNDING = 1e-12  # float64, of values of the order of one, a few hundred terms
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution carries no benchmarks")
-
-
-@pytest.fixture(scope="module")
-def load():
-    """Import a benchmark's module as the script itself does: from its own folder."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 @pytest.fixture
