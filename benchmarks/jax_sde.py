@@ -44,6 +44,7 @@ def diffusion(t, y, args):
 
 
 EQUATION = SDE(drift, diffusion)
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 9}
 
 
 def parameters(sde: on_torch.Equation):
@@ -92,7 +93,7 @@ def table_of(name: str, title: str) -> Callable[[Cells], Table]:
 
 def fill(table: Table, passes: dict[str, dict[str, Call]], n: int, cells: Cells) -> None:
     for part, each in passes.items():
-        times = interleaved(each, 3 if cells.is_quick else 9, budget=60)
+        times = interleaved(each, ROUNDS[cells], budget=60)
         for name in each:
             ratio = times["JAX"] / times[name]
             table.add(what=f"{part}: {name}", n=n, us=1e6 * times[name] / n, ratio=ratio, rounds=times.rounds)
@@ -118,7 +119,7 @@ def fill_classical(table: Table, allocator: str, cells: Cells) -> None:
 
 def fill_volterra(table: Table, allocator: str, cells: Cells) -> None:
     sde, alpha = on_torch.Equation(), on_torch.ALPHA
-    for n in (50,) if cells.is_quick else (1000, 4000):
+    for n in {Cells.QUICK: (50,), Cells.REPORT: (1000,), Cells.FULL: (1000, 4000)}[cells]:
         forward, training = calls(sde, n, 64, alpha=alpha)
         passes = {
             "forward": {

@@ -34,13 +34,13 @@ REPORTED = ("--cells", "report")
 # In this order: those with most promises first, because no new one begins when the time of the report is spent.
 RUNS = (
     Run("product", ("floors",), 420, ("--group", "floors")),
-    Run("sde", ("sde-classical", "sde-volterra", "sde-gradient", "sde-memory"), 420),
+    Run("sde", ("sde-classical", "sde-volterra", "sde-gradient", "sde-memory"), 420, REPORTED),
     Run("solvers", ("solvers-loop", "solvers-steps", "solvers-peers", "solvers-adjoint"), 200),
     Run("estimate", ("estimate-float32-1",), 180),
     Run("dispatch", ("dispatch",), 60),
     Run("selection_hot_path", ("selection-hot-path",), 90),
     Run("selection_live", ("selection-live",), 180),
-    Run("selection", ("selection",), 180),
+    Run("selection", ("selection",), 300, REPORTED),
     Run("telemetry", ("telemetry",), 90, needs=("lightning", "opentelemetry.sdk", "tensorboard")),
     Run("definitions", ("definitions",), 90),
     Run("layers", ("layers_recurrent", "layers_bank", "layers_attention"), 240),
@@ -52,7 +52,7 @@ RUNS = (
     Run("threads", ("python-threads",), 90),
     Run("product", ("peers", "loop"), 120, ("--group", "peers")),
     Run("jax_operators", ("jax_operators",), 120, needs=("jax",)),
-    Run("jax_sde", ("jax-sde-classical", "jax-sde-volterra", "jax-sde-noise"), 300, needs=("jax",)),
+    Run("jax_sde", ("jax-sde-classical", "jax-sde-volterra", "jax-sde-noise"), 300, REPORTED, needs=("jax",)),
     Run(
         "product",
         ("forward", "backward", "layouts", "threads"),

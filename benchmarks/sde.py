@@ -36,6 +36,8 @@ Draw = Callable[[Tensor], Tensor]
 
 ALPHA, DIM = 0.7, 8
 STATES = 16  # exponentials of the plain lift
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 7}
+UNREPORTED = ("plain loop", "torchsde adjoint")  # memory: two processes each, of some seconds
 
 PEAK = """
 import json, pathlib, sys
@@ -217,7 +219,7 @@ def fill_classical(table: Table, allocator: str, cells: Cells) -> None:
         for calls, call in zip(passes.values(), compiled, strict=True):
             calls["diffrax, compiled"] = call
     for part, calls in passes.items():
-        times = interleaved(calls, 3 if cells.is_quick else 7, budget=60)
+        times = interleaved(calls, ROUNDS[cells], budget=60)
         for name in calls:
             ratio = times["fsdeint"] / times[name]
             table.add(what=f"{part}: {name}", n=n, us=1e6 * times[name] / n, ratio=ratio, rounds=times.rounds)
@@ -239,7 +241,7 @@ def volterra_table(cells: Cells) -> Table:
 
 def fill_volterra(table: Table, allocator: str, cells: Cells) -> None:
     sde = Equation()
-    for n in (100,) if cells.is_quick else (1000, 4000):
+    for n in {Cells.QUICK: (100,), Cells.REPORT: (4000,), Cells.FULL: (1000, 4000)}[cells]:
         passes: dict[str, dict[str, Call]] = {
             "forward": {
                 "plain loop": forward(lambda: whole_past(sde, n)),  # noqa: B023
@@ -254,7 +256,7 @@ def fill_volterra(table: Table, allocator: str, cells: Cells) -> None:
             },
         }
         for part, calls in passes.items():
-            times = interleaved(calls, 3 if cells.is_quick else 7, budget=40)
+            times = interleaved(calls, ROUNDS[cells], budget=40)
             first = times[next(iter(calls))]
             for name in calls:
                 us = 1e6 * times[name] / n
@@ -330,6 +332,8 @@ def fill_memory(table: Table, allocator: str, cells: Cells) -> None:
     is_there = has_peer(table)
     for name in CALLS:
         if "torchsde" in name and (not is_there or cells.is_quick):
+            continue
+        if cells is Cells.REPORT and name in UNREPORTED:
             continue
         few, many = (_peak(name, n) for n in ((20, 40) if cells.is_quick else (1000, 4000)))
         steps = 20 if cells.is_quick else 3000
