@@ -129,9 +129,15 @@ def value_of(record: Record, key: str) -> float:
 
 
 def one(records: Sequence[Record], key: str, where: Mapping[str, object]) -> float:
-    """Return the number of the one record that `where` asks for."""
-    (record,) = chosen_from(records, where)
-    return value_of(record, key)
+    """Return the number of the one record that `where` asks for.
+
+    Raises:
+        NotMeasured: There is none, or more than one.
+    """
+    found = chosen_from(records, where)
+    if len(found) > 1:
+        raise NotMeasured(f"{len(found)} records with {dict(where)}")
+    return value_of(found[0], key)
 
 
 def quotient(key: str, upper: Mapping[str, object], lower: Mapping[str, object]) -> Figure:

@@ -86,7 +86,12 @@ def markdown(outcomes: list[Outcome], tables: dict[str, Written], head: dict[str
     lines += ["## Promises", "", "<!-- --8<-- [start:promises] -->", *promised(verdicts, outcomes), ""]
     lines += ["<!-- --8<-- [end:promises] -->", ""]
     for outcome in outcomes:
-        lines += [f"## {outcome.run.name}", "", f"{outcome.how.capitalize()}, {outcome.seconds:.0f} s.", ""]
+        lines += [
+            f"## {outcome.run.name}",
+            "",
+            f"{outcome.how[0].upper()}{outcome.how[1:]}, {outcome.seconds:.0f} s.",
+            "",
+        ]
         for name in outcome.run.tables:
             lines += section(name, tables[name]) if name in tables else []
     return "\n".join(lines).rstrip() + "\n"

@@ -53,7 +53,9 @@ class Table:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.md").write_text(self.markdown())
         document = {"caption": self.caption, "records": self.records, "notes": self.notes}
-        (folder / f"{self.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+        part = folder / f"{self.name}.part"
+        part.write_text(json.dumps(document, indent=1) + "\n")
+        part.replace(folder / f"{self.name}.json")  # who ends this script meanwhile finds the table whole or not at all
 
     def _heading(self) -> list[str]:
         titles = [title for title, _ in self.columns.values()]
