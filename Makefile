@@ -65,7 +65,7 @@ peers: $(VENV)/.dev
 	@for peer in $(shell sed 's/[[:space:]]*#.*//' benchmarks/peers.txt); do $(INSTALL) $$peer || echo "$$peer: cannot be installed"; done
 
 bench-full: $(VENV)/.dev
-	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special differencing layers optimizers \
+	@set -e; for script in product estimate dispatch imports threads weights definitions nonuniform special differencing layers optimizers \
 			solvers noise sde jax_operators jax_layers jax_solvers jax_sde optax_steps selection_hot_path selection_live telemetry selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done

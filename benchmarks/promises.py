@@ -67,6 +67,8 @@ OPERATORS = (
     floor("operator, 16 x 1024", "torch's conv1d / call", 100, what="conv1d"),
     floor("operator, 100 000 samples, float64", "scipy.signal.fftconvolve / call", 5, what="scipy*"),
     floor("FractionalLayer, 64 x 16 x 1024, both passes", "the same layer by torch.fft / layer", 2, what="layer*"),
+    Promise("import hpfracc_nn", "time, best of five", "imports", "least", "at most", 100, {"module": "hpfracc_nn"},
+            unit=" ms"),
     Promise("two threads of torch, 256 x 16384", "one / two", "python-threads", "gain", "at least", 1,
             {"what": "torch threads", "count": 2}),
     Promise("weights of a learned order, n = 1024, both passes", "time", "weights", "table_both_ms", "at most", 0.3,

@@ -38,6 +38,7 @@ RUNS = (
     Run("solvers", ("solvers-loop", "solvers-steps", "solvers-peers", "solvers-adjoint"), 200, REPORTED),
     Run("estimate", ("estimate-float32-1",), 180),
     Run("dispatch", ("dispatch",), 60),
+    Run("imports", ("imports",), 60),
     Run("selection_hot_path", ("selection-hot-path",), 90),
     Run("selection_live", ("selection-live",), 180),
     Run("selection", ("selection",), 300, REPORTED),

@@ -93,10 +93,13 @@ def fill_loop(table: Table, allocator: str, cells: Cells) -> None:
     for width, n, rounds in ((1, 1000, 15), (2048, 1000, 7), (2048, 5000, 1)):
         if cells.is_quick and width * n > 10_000:
             continue
-        found: dict[str, Tensor] = {}  # the last result of each: the longest loop takes a quarter of a minute
-        calls: dict[str, Call] = {"loop": partial(keep, found, "loop", partial(plain_loop, width, n))}
+        found: dict[str, Tensor] = {}  # the last results: the longest loop takes a quarter of a minute
+        solves: dict[str, Callable[[], Tensor]] = {"loop": partial(plain_loop, width, n)}
         for name in HISTORIES[:1] if cells is Cells.REPORT and rounds == 1 else HISTORIES:
-            calls[name] = partial(keep, found, name, partial(ours, width, n, name))
+            solves[name] = partial(ours, width, n, name)
+        calls: dict[str, Call] = {**solves}
+        for name in ("loop", "auto"):
+            calls[name] = partial(keep, found, name, solves[name])
         times = interleaved(calls, 3 if cells.is_quick else rounds)
         table.add(
             width=width,

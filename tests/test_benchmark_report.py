@@ -153,6 +153,7 @@ def test_bounds_of_scripts_are_those_that_are_promised(load):
         "floors": {*cold, *warm, *floors["ONE_ROW_LEAST"].values(), *floors["LEARNED_LEAST"].values()},
         "estimate-float32-1": {estimate["GEOMETRIC_MEAN"], estimate["WORST"]},
         "dispatch": {constants_of("dispatch")["MOST"]},
+        "imports": {constants_of("imports")["AT_MOST"]},
         "definitions": {round(1 / definitions["AT_LEAST"]["caputo_fabrizio"], 12), *definitions["AT_MOST"].values()},
         "special-fractional-fourier": {constants_of("special")["MOST"]},
         "differencing": {constants_of("differencing")["LEAST"]},
