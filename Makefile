@@ -7,7 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
+.PHONY: help demo test test-all doctest only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -18,6 +18,7 @@ help:
 	@echo "make bench      the report of all benchmarks, under 25 minutes; ARGS='--quick' shows that it works"
 	@echo "make peers      the other packages that it compares with; what is absent is left out"
 	@echo "make bench-full every cell of every benchmark, about an hour; ARGS='--output benchmarks/results'"
+	@echo "make doctest    run the code of the documentation and of the docstrings"
 	@echo "make docs       build the documentation into site/"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
@@ -32,6 +33,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+# What the documentation and the docstrings show, run as it stands there.
+doctest: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_docs_code.py tests/test_docstring_examples.py $(ARGS)
 
 # Each in an environment of its own; tests of what is not installed are left out.
 only-jax: $(VENV)-jax/.made
