@@ -7,7 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all coverage doctest only-jax only-torch lint format types bench docs build examples gpu clean
+.PHONY: help demo test test-all coverage doctest only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -16,7 +16,9 @@ help:
 	@echo "make gpu        the tests and the benchmark for a CUDA device"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
-	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
+	@echo "make bench      the report of all benchmarks, under 25 minutes; ARGS='--quick' shows that it works"
+	@echo "make peers      the other packages that it compares with; what is absent is left out"
+	@echo "make bench-full every cell of every benchmark, about an hour; ARGS='--output benchmarks/results'"
 	@echo "make doctest    run the code of the documentation and of the docstrings"
 	@echo "make docs       build the documentation into site/"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
@@ -67,8 +69,16 @@ format: $(VENV)/.ruff
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.examples
-	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special differencing layers optimizers \
+# One file, benchmarks/results/report.md: promises, and every script's figures.
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/report.py $(ARGS)
+
+# Each by itself: one that cannot be had does not keep the others away.
+peers: $(VENV)/.dev
+	@for peer in $(shell sed 's/[[:space:]]*#.*//' benchmarks/peers.txt); do $(INSTALL) $$peer || echo "$$peer: cannot be installed"; done
+
+bench-full: $(VENV)/.dev
+	@set -e; for script in product estimate dispatch imports threads weights definitions nonuniform special differencing layers optimizers \
 			solvers noise sde jax_operators jax_layers jax_solvers jax_sde optax_steps selection_hot_path selection_live telemetry selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
