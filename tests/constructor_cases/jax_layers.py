@@ -85,12 +85,16 @@ def rate(name: str) -> dict[str, Any]:
     return {"alpha": 0.9} if name == "scale_by_fractional" else {"learning_rate": 0.1}
 
 
+def given_to_nnx(name: str) -> dict[str, Any]:
+    return {**given(name, NnxField()), "rngs": nnx.Rngs(0)}
+
+
 CASES = [
     *(Call(getattr(functional, name), partial(given, name, field), use_core(name), FLAX) for name in CORES),
     *(
         Call(
             getattr(fjx.nnx, name),
-            lambda name=name: {**given(name, NnxField()), "rngs": nnx.Rngs(0)},
+            partial(given_to_nnx, name),
             theirs=FLAX,
             slow=True,
         )

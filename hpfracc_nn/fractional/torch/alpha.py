@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +41,7 @@ class Alpha(Stated):
 
     def __init__(
         self,
-        init: float | Sequence[float],
+        init: float | Sequence[float] | np.ndarray,
         bounds: Bounds,
         shape: tuple[int, ...] | None = None,
         *,
