@@ -9,7 +9,7 @@ from hpfracc_nn.selection.arms import MEASURED
 from hpfracc_nn.selection.bucket import Key
 from hpfracc_nn.selection.decision import Candidate
 from hpfracc_nn.selection.knowledge import STALE
-from hpfracc_nn.selection.policy import AFTER_CHANGE, REMEMBERED, UNHEARD, Policy
+from hpfracc_nn.selection.policy import AFTER_CHANGE, REMEMBERED, Policy
 from hpfracc_nn.selection.sampling import LONGEST_PERIOD
 
 KEY = Key(("toeplitz", "cpu"), (4.0, 10.0))
@@ -238,7 +238,7 @@ def test_after_two_rounds_of_silence_an_arm_of_somebody_else_is_tried(rounds):
     policy.decide(KEY, pair)  # of the first round on
     known(policy, A)
     policy.rounds = rounds
-    assert policy.decide(KEY, pair).is_trial is (rounds >= 1 + UNHEARD)
+    assert policy.decide(KEY, pair).is_trial is (rounds >= 3)
 
 
 # What is bought
