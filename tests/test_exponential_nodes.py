@@ -1,10 +1,19 @@
 """Node sets of sums of exponentials: where they lie, where weights are fitted and certified, how far they are off."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from hpfracc_nn.fractional.definitions import Caputo, CaputoFabrizio, GrunwaldLetnikov, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.definitions import (
+    Caputo,
+    CaputoFabrizio,
+    GrunwaldLetnikov,
+    RiemannLiouvilleIntegral,
+    TemperedCaputo,
+)
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes import exponentials as fits
 from hpfracc_nn.fractional.schemes.exponentials import (
     FITS,
     exponentials,
@@ -93,6 +102,44 @@ def test_the_error_that_is_told_is_the_largest_of_all_lags(definition, precision
     assert found.error(definition) <= worst * (1 + 1e-9) + rounding
     assert worst <= 1.5 * found.error(definition) + rounding
     assert found.error(definition) <= tolerance(n, precision)
+
+
+def test_of_a_memory_that_fades_the_error_is_relative_to_a_power_law_that_is_steeper_than_all():
+    definition, n = TemperedCaputo(0.2, "l1", rate=0.05), 512
+    found = nodes(n, FITS["float32"], 24, definition.fading)
+    column, lags = definition.stencil(1, 1.0, NUMPY).column, found.certified_lags
+    exact, first = column(lags), abs(column(np.arange(1))[0])
+    sums = found.fit(column(found.lags), NUMPY) @ np.exp(-np.outer(found.rates, lags - found.first))
+    size = np.maximum(np.abs(exact), first / (1.0 + lags) ** 1.5)
+    assert np.any(size > np.abs(exact))
+    assert found.error(definition) == pytest.approx((np.abs(sums - exact) / size).max(), rel=1e-6)
+
+
+def test_weights_that_vanish_are_met_exactly():
+    found = exponentials(Caputo(1.0), 128, "float64")
+    assert found is not None
+    assert found.error(Caputo(1.0)) == 0.0
+
+
+def test_a_fit_that_is_fitted_once_more_leaves_rounding_only():
+    definition, n = Caputo(0.5), 8192
+    refined = exponentials(definition, n, "stream")
+    assert refined is not None
+    once = replace(refined, _rows=None)
+    assert refined.error(definition) < 0.3 * once.error(definition)
+
+
+def test_three_numbers_of_vectors_are_tried_and_no_more(monkeypatch):
+    tried = []
+
+    def counted(n, fit, states, fading):
+        tried.append(states)
+        return nodes(n, fit, states, fading)
+
+    monkeypatch.setattr(fits, "nodes", counted)
+    monkeypatch.setattr(fits, "tolerance", lambda n, precision: 0.0)
+    assert exponentials(Caputo(0.4321), 128, "float32") is None
+    assert tried == [16, 24, 32]
 
 
 def test_a_memory_that_is_one_exponential_has_its_own_node_whatever_its_length():

@@ -16,8 +16,16 @@ STEPS = np.diff(TIMES)
 LEFT, RIGHT = TIMES[:-1], TIMES[1:]
 
 
-def pieces(scheme, samples):
-    return SCHEMES[scheme].pieces(samples[None], STEPS[None], NUMPY)
+def pieces(name, samples):
+    found = SCHEMES[name].pieces
+    assert found is not None
+    return found(samples[None], STEPS[None], NUMPY)
+
+
+def power(name, alpha, taylor):
+    found = SCHEMES[name].power
+    assert found is not None
+    return found(alpha, taylor)
 
 
 def test_l1_has_the_mean_slope_of_each_cell():
@@ -39,8 +47,8 @@ def test_the_trapezoid_rule_has_the_line_on_each_cell():
 
 def test_a_derivative_is_an_integral_of_slopes_and_an_integral_one_of_samples():
     assert l1.power is l1_2.power
-    assert [SCHEMES[name].power(0.25, 1) for name in ("l1", "l1_2", "trapezoid")] == [0.75, 0.75, 0.25]
-    assert SCHEMES["l1"].power(1.25, 2) == 0.75
+    assert [power(name, 0.25, 1) for name in ("l1", "l1_2", "trapezoid")] == [0.75, 0.75, 0.25]
+    assert power("l1", 1.25, 2) == 0.75
 
 
 def test_schemes_that_interpolate_take_any_times_and_those_with_a_column_say_where_it_acts():
@@ -50,6 +58,15 @@ def test_schemes_that_interpolate_take_any_times_and_those_with_a_column_say_whe
     assert all((each.start is None) == (each.start_index is None) for each in SCHEMES.values())
     assert [l1_2.start_index(taylor) for taylor in (1, 2)] == [1, 1]
     assert [bdf2.start_index(taylor) for taylor in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.4])
+@pytest.mark.parametrize("scheme", ["l1_2", "bdf2"])
+def test_a_starting_column_is_zero_before_the_difference_that_it_acts_on(scheme, alpha):
+    stencil = DEFINITIONS["caputo"](alpha, scheme).stencil(6, 1.0, NUMPY)
+    assert stencil.start is not None
+    assert not np.any(stencil.start[: stencil.start_index])
+    assert np.all(stencil.start[stencil.start_index :] != 0)
 
 
 # The declared rates, from both sides: neither missed nor understated.

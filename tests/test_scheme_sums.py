@@ -22,6 +22,13 @@ def test_sums_of_powers_are_differences_of_zeta_functions(power):
     np.testing.assert_allclose(summed(lambda j: (j + 1) ** power), wanted, rtol=1e-14)
 
 
+@pytest.mark.parametrize("lag", [192, 287, 431, 10**6])
+def test_no_panel_is_longer_than_half_of_where_it_begins(lag):
+    """One lag, so that no other one divides the panels; the longest of all ends before 1.5 times its begin."""
+    wanted = float(mpmath.zeta(1.5, 1) - mpmath.zeta(1.5, 1 + lag))
+    assert summed(lambda j: (j + 1) ** -1.5, np.array([lag]))[0] == pytest.approx(wanted, rel=1e-14)
+
+
 @pytest.mark.parametrize("degree", range(16))
 def test_polynomials_of_less_than_twice_as_many_degrees_as_points_are_summed_exactly(degree):
     """On the longest panel, in units of half its length from its middle."""
@@ -54,3 +61,8 @@ def test_the_sums_of_ones_are_the_lags(lags):
     found = summed(np.ones_like, np.array(lags, dtype=np.int64))
     np.testing.assert_allclose(found, lags, rtol=1e-13)
     assert sum_before(np.array(lags, dtype=np.int64)).whole == min([128, *lags[-1:]] if lags else [0])
+
+
+@pytest.mark.parametrize("last", [0, 1, 127, 128])
+def test_below_the_panels_there_is_one_point_for_each_term(last):
+    assert sum_before(np.array([last])).points.tolist() == list(range(last))
