@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import mpmath
 import numpy as np
 import pytest
 
@@ -21,7 +22,7 @@ from hpfracc_nn.fractional.schemes.exponentials import (
     nodes,
     tolerance,
 )
-from hpfracc_nn.fractional.schemes.power_exponentials import power_nodes
+from hpfracc_nn.fractional.schemes.power_exponentials import TOLERANCES, _quotient, power_nodes
 
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 LENGTHS = (128, 4096)
@@ -37,6 +38,8 @@ def test_a_node_set_serves_lengths_up_to_a_power_of_two(n, length):
 def test_the_tolerance_grows_beyond_65536_samples():
     assert [tolerance(n, "float32") for n in (1, 65536, 2**17)] == [1e-7, 1e-7, 2e-7]
     assert tolerance(2**18, "float64") == 4e-11
+    assert tolerance(1, "stream") == 1e-13
+    assert TOLERANCES == {"float32": 1e-7, "float64": 1e-11}  # of powers, on any interval
 
 
 @pytest.mark.parametrize(
@@ -189,3 +192,10 @@ def test_coefficients_of_powers_are_not_negative_beyond_the_slow_ones(precision,
     coefficients = found.coefficients(np.array([power]), NUMPY)
     assert np.all(coefficients[found.rule.slow :] >= 0)
     assert np.abs(coefficients).sum() == pytest.approx(coefficients.sum(), rel=0.2) or power == 0.0
+
+
+def test_the_rest_of_a_geometric_series_is_summed_to_its_last_digit():
+    x = np.linspace(0.02, 0.46, 23)  # up to the largest step of a rule
+    wanted = [float(mpmath.mpf(each) / mpmath.expm1(each)) for each in x]
+    np.testing.assert_allclose(_quotient(x), wanted, rtol=5e-16)
+    assert _quotient(np.zeros(1)) == 1
