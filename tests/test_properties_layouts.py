@@ -23,7 +23,7 @@ def laid_out(values: np.ndarray, dim: int, layout: str) -> torch.Tensor:
 
 
 @holds_for(
-    12,
+    6,
     problem=problems(most=20),
     others=st.lists(st.integers(0, 3), max_size=2),
     layout=st.sampled_from(["contiguous", "strided", "transposed", "expanded"]),

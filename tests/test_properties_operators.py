@@ -13,7 +13,7 @@ from tests.operator_problems import Problem, problems, seeds, steps
 from tests.properties import between, holds_for
 
 
-@holds_for(12, problem=problems(), a=st.floats(-100, 100), b=st.floats(-100, 100))
+@holds_for(6, problem=problems(), a=st.floats(-100, 100), b=st.floats(-100, 100))
 def test_operators_are_linear(problem: Problem, a: float, b: float) -> None:
     x, z = problem.samples(2)
     together = problem.definition(a * x + b * z, dt=problem.dt)
@@ -22,7 +22,7 @@ def test_operators_are_linear(problem: Problem, a: float, b: float) -> None:
     np.testing.assert_allclose(together, apart, rtol=0, atol=2 * problem.rounding(size))
 
 
-@holds_for(12, problem=problems(least=2), data=st.data())
+@holds_for(6, problem=problems(least=2), data=st.data())
 def test_the_past_does_not_know_the_future(problem: Problem, data: st.DataObject) -> None:
     """But where x'(0) is estimated, which takes the first four samples."""
     assume(problem.definition.side == "left")
@@ -35,7 +35,7 @@ def test_the_past_does_not_know_the_future(problem: Problem, data: st.DataObject
     np.testing.assert_allclose(after, before, rtol=0, atol=problem.rounding(other))
 
 
-@holds_for(12, problem=problems(), later=st.integers(1, 9))
+@holds_for(6, problem=problems(), later=st.integers(1, 9))
 def test_what_begins_later_has_the_same_result_later(problem: Problem, later: int) -> None:
     """Four zeros first: schemes treat the first samples in their own way, and all else alike."""
     x, longer = problem.samples(), replace(problem, n=problem.n + later + 4)
@@ -45,7 +45,7 @@ def test_what_begins_later_has_the_same_result_later(problem: Problem, later: in
     np.testing.assert_allclose(second[later:], first[:-later], rtol=0, atol=2 * longer.rounding(x))
 
 
-@holds_for(12, problem=problems(), unit=st.floats(1e-2, 1e2))
+@holds_for(6, problem=problems(), unit=st.floats(1e-2, 1e2))
 def test_another_unit_of_time_is_a_power_of_it(problem: Problem, unit: float) -> None:
     """A derivative is in x / time**alpha, an integral in x time**alpha; rates and times of a definition change too."""
     own, x = problem.definition, problem.samples()
@@ -68,7 +68,7 @@ def is_integral(definition: Definition) -> bool:
 
 
 @holds_for(
-    8, a=between(-1, 1), b=between(-1, 1), scheme=st.sampled_from(GrunwaldLetnikov.schemes), seed=seeds, dt=steps
+    4, a=between(-1, 1), b=between(-1, 1), scheme=st.sampled_from(GrunwaldLetnikov.schemes), seed=seeds, dt=steps
 )
 def test_orders_of_grunwald_and_letnikov_add(a: float, b: float, scheme: str, seed: int, dt: float) -> None:
     assume(a + b >= -1)
@@ -80,7 +80,7 @@ def test_orders_of_grunwald_and_letnikov_add(a: float, b: float, scheme: str, se
     np.testing.assert_allclose(found, both.definition(x, dt=dt), rtol=0, atol=lost)
 
 
-@holds_for(8, a=st.floats(0.05, 1.5), b=st.floats(0.05, 0.5), rate=st.floats(-3, 3))
+@holds_for(4, a=st.floats(0.05, 1.5), b=st.floats(0.05, 0.5), rate=st.floats(-3, 3))
 def test_orders_of_integrals_add_to_second_order(a: float, b: float, rate: float) -> None:
     errors = []
     for n_steps in (50, 100, 200):
@@ -91,7 +91,7 @@ def test_orders_of_integrals_add_to_second_order(a: float, b: float, rate: float
     assert errors[-1] <= errors[0] / 16 * 2 or errors[-1] < 1e-12, errors  # two halvings, and a factor to spare
 
 
-@holds_for(12, problem=problems(), part=st.floats(0.001, 0.999))
+@holds_for(6, problem=problems(), part=st.floats(0.001, 0.999))
 def test_operators_are_continuous_in_their_order(problem: Problem, part: float) -> None:
     """The weights change by log(lag) and log(dt) of themselves, and by digamma functions of the order's distance."""
     own, apart = problem.definition, 1e-8
@@ -104,7 +104,7 @@ def test_operators_are_continuous_in_their_order(problem: Problem, part: float) 
     assert gap <= apart * change * here.size + here.rounding(np.ones(1))
 
 
-@holds_for(12, problem=problems())
+@holds_for(6, problem=problems())
 def test_single_precision_loses_roundings_only(problem: Problem) -> None:
     x = problem.samples().astype(np.float32)
     assume(np.abs(problem.matrix).max() * 64 * problem.n < np.finfo(np.float32).max)
