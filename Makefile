@@ -7,7 +7,11 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
+<<<<<<< HEAD
 .PHONY: help demo test test-all only-jax only-torch mutants lint format types bench docs build examples gpu clean
+=======
+.PHONY: help demo test test-all doctest only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
+>>>>>>> main
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -16,7 +20,10 @@ help:
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make mutants    what the tests of schemes and policy would not notice; hours"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
-	@echo "make bench      measure speed, about an hour; ARGS='--quick' or ARGS='--output benchmarks/results'"
+	@echo "make bench      the report of all benchmarks, under 25 minutes; ARGS='--quick' shows that it works"
+	@echo "make peers      the other packages that it compares with; what is absent is left out"
+	@echo "make bench-full every cell of every benchmark, about an hour; ARGS='--output benchmarks/results'"
+	@echo "make doctest    run the code of the documentation and of the docstrings"
 	@echo "make docs       build the documentation into site/"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
@@ -31,6 +38,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 $(ARGS)
+
+# What the documentation and the docstrings show, run as it stands there.
+doctest: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 tests/test_docs_code.py tests/test_docstring_examples.py $(ARGS)
 
 # Each in an environment of its own; tests of what is not installed are left out.
 only-jax: $(VENV)-jax/.made
@@ -65,8 +76,16 @@ format: $(VENV)/.ruff
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-bench: $(VENV)/.examples
-	@set -e; for script in product estimate dispatch threads weights definitions nonuniform special differencing layers optimizers \
+# One file, benchmarks/results/report.md: promises, and every script's figures.
+bench: $(VENV)/.dev
+	$(BIN)/python benchmarks/report.py $(ARGS)
+
+# Each by itself: one that cannot be had does not keep the others away.
+peers: $(VENV)/.dev
+	@for peer in $(shell sed 's/[[:space:]]*#.*//' benchmarks/peers.txt); do $(INSTALL) $$peer || echo "$$peer: cannot be installed"; done
+
+bench-full: $(VENV)/.dev
+	@set -e; for script in product estimate dispatch imports threads weights definitions nonuniform special differencing layers optimizers \
 			solvers noise sde jax_operators jax_layers jax_solvers jax_sde optax_steps selection_hot_path selection_live telemetry selection; do \
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done

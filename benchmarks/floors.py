@@ -14,6 +14,7 @@ import torch
 from baselines import FFTLayer, autograd_fft, cached_ffts, column, conv1d, copied, scipy_convolution
 from calls import both_ways, definitions, learned, planner, product_alone, public, signals
 from cells import shape_name
+from extent import Cells
 from results import Group, Table, microseconds
 from timing import FLOOR_ROUNDS, Call, interleaved, machine
 from torch import Tensor
@@ -61,21 +62,21 @@ COLUMNS = {
 }
 
 
-def empty(quick: bool) -> Table:
+def empty(cells: Cells) -> Table:
     """Return the table of floors."""
     return Table(
         "floors",
-        f"Floors, one thread, {machine()}. Medians of {_rounds(quick)} interleaved rounds. Product: the difference "
+        f"Floors, one thread, {machine()}. Medians of {_rounds(cells)} interleaved rounds. Product: the difference "
         "pass and the planned kernel; call: the whole public call; copy: torch reading and writing as many bytes.",
         COLUMNS,
     )
 
 
-def fill(table: Table, allocator: str, quick: bool) -> None:
+def fill(table: Table, allocator: str, cells: Cells) -> None:
     """Measure every floor and say how many are reached."""
     before = len(table.records)
-    for make in quick_cells() if quick else cells():
-        measure(table, make(), allocator, _rounds(quick))
+    for make in quick_makers() if cells.is_quick else makers():
+        measure(table, make(), allocator, _rounds(cells))
     verdicts = [record["verdict"] for record in table.records[before:]]
     table.note(f"{verdicts.count('pass')} of {len(verdicts)} floors reached with the {allocator} allocator.")
 
@@ -102,7 +103,7 @@ def measure(table: Table, floor: Floor, allocator: str, rounds: int) -> None:
         )
 
 
-def cells() -> Iterator[Callable[[], Floor]]:
+def makers() -> Iterator[Callable[[], Floor]]:
     """Yield a maker for each run, so that one run's data are gone before the next is made."""
     for rows in FORWARD_ROWS:
         for n in FORWARD_LENGTHS:
@@ -119,7 +120,7 @@ def cells() -> Iterator[Callable[[], Floor]]:
         yield partial(layer_floor, LAYER_SHAPE, learn_alpha)
 
 
-def quick_cells() -> list[Callable[[], Floor]]:
+def quick_makers() -> list[Callable[[], Floor]]:
     """Return the makers of a few small runs."""
     small = [partial(forward_floor, 256, 512), partial(one_row_floor, 4096, 3.0), partial(middle_floor, MIDDLE[0])]
     return [*small, partial(learned_floor, 256, 256, 2.0), conv1d_floor]
@@ -220,5 +221,5 @@ def _copies(x: Tensor, g: Tensor) -> Call:
     return lambda: (data.clone(), g.clone())
 
 
-def _rounds(quick: bool) -> int:
-    return 3 if quick else FLOOR_ROUNDS
+def _rounds(cells: Cells) -> int:
+    return 3 if cells.is_quick else FLOOR_ROUNDS

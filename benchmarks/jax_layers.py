@@ -1,6 +1,6 @@
 """What the layers for Flax cost, beside the same layers for PyTorch and beside Flax's own.
 
-    python benchmarks/jax_layers.py [--quick] [--output DIR]
+    python benchmarks/jax_layers.py [--cells NAME] [--output DIR]
 
 Forward, and forward with the gradient in all parameters, of `FractionalLSTM` with a learned order; of the same layer
 for PyTorch; and of Flax's LSTM: `flax.nnx.RNN` over `OptimizedLSTMCell`. Compilation is not timed, and is told apart.
@@ -22,6 +22,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_cpu_multi_thread_eigen=false intra_op_
 
 import jax
 import torch
+from extent import Cells, add_cells
 from flax import nnx
 from jax import numpy as jnp
 from results import Table
@@ -34,6 +35,12 @@ from hpfracc_nn.selection import Settings
 
 ALPHA = 0.5
 BASE = "Flax's LSTM"
+SHAPES = {
+    Cells.QUICK: [(4, 8, 64)],
+    Cells.REPORT: [(32, 64, 512)],
+    Cells.FULL: [(32, 64, 512), (1, 64, 512), (32, 64, 4096)],
+}
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 7}
 OURS = {
     "FractionalLSTM": {},
     "FractionalLSTM, an order per unit": {"each": True},
@@ -85,9 +92,8 @@ def on_torch(batch: int, units: int, n: int) -> dict[str, Call]:
     return {"PyTorch's FractionalLSTM, forward": forward, "PyTorch's FractionalLSTM, both": both}
 
 
-def recurrent(quick: bool) -> Table:
+def recurrent(cells: Cells) -> Table:
     """Time the layers."""
-    shapes = [(4, 8, 64)] if quick else [(32, 64, 512), (1, 64, 512), (32, 64, 4096)]
     table = Table(
         "jax_layers",
         f"Microseconds per step, float32, one thread, {machine()}. Ratio: over {BASE} in the same pass.",
@@ -102,10 +108,10 @@ def recurrent(quick: bool) -> Table:
         },
     )
     table.begin("all")
-    for batch, units, n in shapes:
+    for batch, units, n in SHAPES[cells]:
         programs = {name: make() for name, make in on_jax(batch, units, n).items()}
         calls = {**{name: call for name, (call, _) in programs.items()}, **on_torch(batch, units, n)}
-        times = interleaved(calls, 3 if quick else 7)
+        times = interleaved(calls, ROUNDS[cells])
         for name in calls:
             base = times[f"{BASE}, {name.rpartition(', ')[2]}"]
             seconds = programs[name][1] if name in programs else 0.0
@@ -116,11 +122,11 @@ def recurrent(quick: bool) -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="one small shape")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="where to write the tables")
     arguments = parser.parse_args()
     with torch_threads(1):
-        table = recurrent(arguments.quick)
+        table = recurrent(arguments.cells)
     if arguments.output is not None:
         table.write(arguments.output)
 

@@ -1,6 +1,6 @@
 """The solver of stochastic equations in JAX against PyTorch's and diffrax, side by side in one process.
 
-    python benchmarks/jax_sde.py [--group NAME ...] [--quick] [--output DIR]
+    python benchmarks/jax_sde.py [--group NAME ...] [--cells NAME] [--output DIR]
 
 Groups: `classical` (alpha = 1, Euler: the equation of `sde.py`, forward and training), `volterra` (alpha = 0.7, the
 same), `noise` (fractional Brownian motion). All by default. A network 8-64-64-8, diagonal noise, float32, one thread of
@@ -21,6 +21,7 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_paralleli
 import jax
 import sde as on_torch
 import torch
+from extent import Cells, add_cells
 from jax import numpy as jnp
 from results import Group, Table
 from timing import Call, interleaved, machine, torch_threads
@@ -43,6 +44,7 @@ def diffusion(t, y, args):
 
 
 EQUATION = SDE(drift, diffusion)
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 9}
 
 
 def parameters(sde: on_torch.Equation):
@@ -75,8 +77,8 @@ def compiled(function: Callable, args, keys) -> Call:
     return call
 
 
-def table_of(name: str, title: str) -> Callable[[bool], Table]:
-    def table(quick: bool) -> Table:
+def table_of(name: str, title: str) -> Callable[[Cells], Table]:
+    def table(cells: Cells) -> Table:
         columns = {
             "what": ("", ""),
             "n": ("steps", ""),
@@ -89,35 +91,35 @@ def table_of(name: str, title: str) -> Callable[[bool], Table]:
     return table
 
 
-def fill(table: Table, passes: dict[str, dict[str, Call]], n: int, quick: bool) -> None:
+def fill(table: Table, passes: dict[str, dict[str, Call]], n: int, cells: Cells) -> None:
     for part, each in passes.items():
-        times = interleaved(each, 3 if quick else 9, budget=60)
+        times = interleaved(each, ROUNDS[cells], budget=60)
         for name in each:
             ratio = times["JAX"] / times[name]
             table.add(what=f"{part}: {name}", n=n, us=1e6 * times[name] / n, ratio=ratio, rounds=times.rounds)
 
 
-def fill_classical(table: Table, allocator: str, quick: bool) -> None:
-    sde, n = on_torch.Equation(), 50 if quick else 1000
+def fill_classical(table: Table, allocator: str, cells: Cells) -> None:
+    sde, n = on_torch.Equation(), 50 if cells.is_quick else 1000
     forward, training = calls(sde, n, 256)
     passes = {
         "forward": {"JAX": forward, "PyTorch": on_torch.forward(lambda: on_torch.ours(sde, n))},
         "forward and backward": {"JAX": training, "PyTorch": on_torch.CALLS["fsdeint"](sde, n)},
     }
-    fill(table, passes, n, quick)
+    fill(table, passes, n, cells)
     if find_spec("diffrax") is None:
         table.note("diffrax is not installed.")
         return
     # Few steps: diffrax's gradient takes some 50 ms for each, and its compilation a minute.
-    few = 10 if quick else 50
+    few = 10 if cells.is_quick else 50
     both = import_module("sde_diffrax").calls(sde.net, sde.scale, on_torch.start(256), few)
     pairs = zip(passes, calls(sde, few, 256), both, strict=True)
-    fill(table, {part: {"JAX": ours, "diffrax": theirs} for part, ours, theirs in pairs}, few, quick)
+    fill(table, {part: {"JAX": ours, "diffrax": theirs} for part, ours, theirs in pairs}, few, cells)
 
 
-def fill_volterra(table: Table, allocator: str, quick: bool) -> None:
+def fill_volterra(table: Table, allocator: str, cells: Cells) -> None:
     sde, alpha = on_torch.Equation(), on_torch.ALPHA
-    for n in (50,) if quick else (1000, 4000):
+    for n in {Cells.QUICK: (50,), Cells.REPORT: (1000,), Cells.FULL: (1000, 4000)}[cells]:
         forward, training = calls(sde, n, 64, alpha=alpha)
         passes = {
             "forward": {
@@ -126,14 +128,14 @@ def fill_volterra(table: Table, allocator: str, quick: bool) -> None:
             },
             "forward and backward": {"JAX": training, "PyTorch": on_torch.CALLS["fsdeint, alpha 0.7"](sde, n)},
         }
-        fill(table, passes, n, quick)
+        fill(table, passes, n, cells)
 
 
-def fill_noise(table: Table, allocator: str, quick: bool) -> None:
-    n, noise, shape = 64 if quick else 1000, FractionalBrownian(0.3), (256, 8)
+def fill_noise(table: Table, allocator: str, cells: Cells) -> None:
+    n, noise, shape = 64 if cells.is_quick else 1000, FractionalBrownian(0.3), (256, 8)
     keys = iter(range(1 << 30))
     drawn = compiled(lambda args, key: jax_increments(noise, n, shape, dt=0.01, key=key), (), keys)
-    fill(table, {"draw": {"JAX": drawn, "PyTorch": lambda: torch_increments(noise, n, shape, dt=0.01)}}, n, quick)
+    fill(table, {"draw": {"JAX": drawn, "PyTorch": lambda: torch_increments(noise, n, shape, dt=0.01)}}, n, cells)
 
 
 GROUPS = {
@@ -146,14 +148,14 @@ GROUPS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--group", action="append", choices=list(GROUPS), help="what to measure; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="small cells, few rounds")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="a folder for the tables")
     arguments = parser.parse_args()
     with torch_threads(1):
         for name in arguments.group or GROUPS:
-            table = GROUPS[name].table(arguments.quick)
+            table = GROUPS[name].table(arguments.cells)
             table.begin(name)
-            GROUPS[name].fill(table, "warm", arguments.quick)
+            GROUPS[name].fill(table, "warm", arguments.cells)
             if arguments.output:
                 table.write(arguments.output)
 

@@ -1,6 +1,6 @@
 """`fdeint` for JAX against `fdeint` for PyTorch, side by side: forward, and forward with gradient.
 
-    python benchmarks/jax_solvers.py [--quick] [--output DIR]
+    python benchmarks/jax_solvers.py [--cells NAME] [--output DIR]
 
 D^0.7 y = f(y), predictor_corrector, float32, one thread. f is a decay of one state, or a network 32-32-32 on a batch
 of 64. JAX's calls are compiled before; what that takes is a column of its own. Medians of interleaved rounds in one
@@ -20,6 +20,7 @@ os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_paralleli
 import jax
 import numpy as np
 import torch
+from extent import Cells, add_cells
 from jax import numpy as jnp
 from results import Table
 from timing import Call, interleaved, machine, torch_threads
@@ -28,14 +29,15 @@ from hpfracc_nn.solvers.jax import fdeint as fdeint_jax
 from hpfracc_nn.solvers.torch import fdeint as fdeint_torch
 
 ALPHA = 0.7
-QUICK = [("decay", 200, "auto")]
-CASES = [
+WHOLE = [
     ("decay", 200, "auto"),
     ("decay", 2000, "auto"),
     ("network", 100, "auto"),
     ("network", 500, "auto"),
     ("network", 500, "full"),
 ]
+CASES = {Cells.QUICK: WHOLE[:1], Cells.REPORT: [WHOLE[1], WHOLE[2]], Cells.FULL: WHOLE}
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 7}
 
 
 def weights_of(problem: str) -> tuple[np.ndarray, list[np.ndarray]]:
@@ -92,8 +94,8 @@ def jax_calls(problem: str, n: int, history: str, **options: Any) -> tuple[Call,
     )
 
 
-def fill(table: Table, quick: bool) -> None:
-    for problem, n, history in QUICK if quick else CASES:
+def fill(table: Table, cells: Cells) -> None:
+    for problem, n, history in CASES[cells]:
         on_torch, on_jax = torch_calls(problem, n, history), jax_calls(problem, n, history)
         plain = jax_calls(problem, n, history, adjoint=False)
         calls = {
@@ -103,7 +105,7 @@ def fill(table: Table, quick: bool) -> None:
             "jax gradient": on_jax[1],
             "jax plain": plain[1],
         }
-        times = interleaved(calls, 3 if quick else 7)
+        times = interleaved(calls, ROUNDS[cells])
         difference = np.abs(np.asarray(on_jax[0]()) - on_torch[0]().numpy()).max()
         table.add(
             problem=problem,
@@ -142,13 +144,13 @@ def table() -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small cells, few rounds")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="a folder for the table")
     arguments = parser.parse_args()
     with torch_threads(1):
         found = table()
         found.begin("all")
-        fill(found, arguments.quick)
+        fill(found, arguments.cells)
         if arguments.output:
             found.write(arguments.output)
 

@@ -1,6 +1,6 @@
 """What fractional memory costs in a layer, beside the same layer without it.
 
-    python benchmarks/layers.py [--quick] [--group NAME ...] [--output DIR]
+    python benchmarks/layers.py [--cells NAME] [--group NAME ...] [--output DIR]
 
 `recurrent`: forward and backward of `FractionalLSTM` and `FractionalGRU` with a learned order, beside plain loops over
 torch's cells: the ordinary one, and one that keeps the last 100 cell states and adds them up by their weights, which is
@@ -23,6 +23,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from extent import Cells, add_cells
 from results import Table
 from timing import Call, interleaved, machine, set_allocator, torch_threads
 from torch import Tensor, nn
@@ -34,8 +35,9 @@ from hpfracc_nn.selection import Settings
 ALPHA, MEMORY = 0.5, 100
 AT_MOST = 2.0  # times the time of a loop over nn.LSTMCell
 ORDERS = (4, 8)
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 7}
 FEATURES, HEADS = 64, 4
-BANK_AT_MOST = 1.3  # times k times one fixed order
+BANK_AT_MOST = 1.1  # times k times one learned order
 
 
 def cell_loop(cell: nn.LSTMCell, x: Tensor) -> Tensor:
@@ -108,9 +110,9 @@ def recurrent_calls(batch: int, units: int, n: int) -> dict[str, Call]:
     return found
 
 
-def recurrent(quick: bool) -> Table:
+def recurrent(cells: Cells) -> Table:
     """Time the recurrent layers."""
-    shapes = [(4, 8, 64)] if quick else [(32, 64, 512), (1, 64, 512), (32, 256, 128)]
+    shapes = [(4, 8, 64)] if cells.is_quick else [(32, 64, 512), (1, 64, 512), (32, 256, 128)]
     base = "loop over nn.LSTMCell"
     table = Table(
         "layers_recurrent",
@@ -127,7 +129,7 @@ def recurrent(quick: bool) -> Table:
     table.begin("all")
     for batch, units, n in shapes:
         calls = recurrent_calls(batch, units, n)
-        times = interleaved(calls, 3 if quick else 7)
+        times = interleaved(calls, ROUNDS[cells])
         for name in calls:
             each = {"us": 1e6 * times[name] / n, "ratio": times[name] / times[base]}
             table.add(batch=batch, units=units, n=n, name=name, **each)
@@ -164,9 +166,9 @@ def both(layer: nn.Module, x: Tensor) -> None:
     layer(x).sum().backward()
 
 
-def bank(quick: bool) -> Table:
+def bank(cells: Cells) -> Table:
     """Time banks of learned orders."""
-    shapes = [(4, 64)] if quick else [(256, 256), (256, 1024), (64, 4096)]
+    shapes = [(4, 64)] if cells.is_quick else [(256, 256), (256, 1024), (64, 4096)]
     table = Table(
         "layers_bank",
         f"CPU milliseconds, float32, one thread, {machine()}. Ratios: over k times one order, fixed or learned.",
@@ -184,15 +186,20 @@ def bank(quick: bool) -> Table:
     table.begin("all")
     for batch, n in shapes:
         for k in ORDERS:
-            times = interleaved(bank_calls(batch, n, k), 3 if quick else 15, seconds=0.1, clock=time.process_time)
+            times = interleaved(
+                bank_calls(batch, n, k), 3 if cells.is_quick else 15, seconds=0.1, clock=time.process_time
+            )
             for what in ("forward", "both"):
                 mine, one, learned = (
                     times[f"{name}, {what}"] for name in ("bank", "one fixed order", "one learned order")
                 )
                 ratios = {"fixed": mine / (k * one), "learned": mine / (k * learned)}
                 table.add(batch=batch, n=n, k=k, what=what, ms=1e3 * mine, one=1e3 * one, **ratios)
-    worst = max(record["fixed"] for record in table.records)
-    table.note(f"A bank of k learned orders: at most {worst:.2f} k times one fixed order; {BANK_AT_MOST} k wanted.")
+    fixed, learned = (max(record[each] for record in table.records) for each in ("fixed", "learned"))
+    table.note(
+        f"A bank of k learned orders: at most {fixed:.2f} k times one fixed order and {learned:.2f} k times one "
+        f"learned order; {BANK_AT_MOST} k of the latter wanted."
+    )
     return table
 
 
@@ -217,9 +224,9 @@ def attention_calls(batch: int, n: int) -> tuple[dict[str, Call], Callable[[], s
     return found, lambda: layers["chosen"].site.plans()[0].kernel.name
 
 
-def attention(quick: bool) -> Table:
+def attention(cells: Cells) -> Table:
     """Time the kernels of attention."""
-    shapes = [(2, 16)] if quick else [(16, 32), (16, 128), (4, 512), (1, 2048)]
+    shapes = [(2, 16)] if cells.is_quick else [(16, 32), (16, 128), (4, 512), (1, 2048)]
     table = Table(
         "layers_attention",
         f"CPU milliseconds, {FEATURES} features, {HEADS} heads, float32, one thread, {machine()}.",
@@ -236,25 +243,25 @@ def attention(quick: bool) -> Table:
     table.begin("all")
     for batch, n in shapes:
         calls, chosen = attention_calls(batch, n)
-        times = interleaved(calls, 3 if quick else 7, seconds=0.1, budget=40, clock=time.process_time)
+        times = interleaved(calls, ROUNDS[cells], seconds=0.1, budget=40, clock=time.process_time)
         each = {name: 1e3 * times[name] for name in ("torch", "dense", "blocks")}
         table.add(batch=batch, n=n, **each, chosen=chosen(), ratio=times["chosen"] / times["torch"])
     return table
 
 
-GROUPS: dict[str, Callable[[bool], Table]] = {"recurrent": recurrent, "bank": bank, "attention": attention}
+GROUPS: dict[str, Callable[[Cells], Table]] = {"recurrent": recurrent, "bank": bank, "attention": attention}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="small shapes and few rounds")
+    add_cells(parser)
     parser.add_argument("--group", nargs="*", choices=[*GROUPS], default=[*GROUPS], help="which; all by default")
     parser.add_argument("--output", type=Path, help="also write the tables into this folder")
     arguments = parser.parse_args()
     set_allocator("warm")
     with torch_threads(1):
         for name in arguments.group:
-            table = GROUPS[name](arguments.quick)
+            table = GROUPS[name](arguments.cells)
             if arguments.output:
                 table.write(arguments.output)
 

@@ -1,6 +1,6 @@
 """The operators at times that are not equally spaced: kernels, fixed and learned orders, beside equal steps.
 
-    python benchmarks/nonuniform.py [--quick] [--output DIR]
+    python benchmarks/nonuniform.py [--cells NAME] [--output DIR]
 
 One thread, float32, Caputo of order 0.5 with its default scheme, random times. Forward and backward: the gradient in
 the data, and in the order where it is learned. "plan" is what the manager's estimate picks.
@@ -13,13 +13,16 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from extent import Cells, add_cells
 from results import Table
 from timing import Call, interleaved, machine, torch_threads
 
 from hpfracc_nn import BackendManager, Caputo
 from hpfracc_nn.selection import Settings
 
-SHAPES = ((1, 256), (64, 256), (64, 1024), (256, 1024), (16, 4096), (1, 16384))
+WHOLE = ((1, 256), (64, 256), (64, 1024), (256, 1024), (16, 4096), (1, 16384))
+SHAPES = {Cells.QUICK: WHOLE[:2], Cells.REPORT: (WHOLE[0], WHOLE[2], WHOLE[4]), Cells.FULL: WHOLE}
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 9}
 LONGEST_DENSE = 2048
 ALGORITHMS = ("dense", "chunked_scan")
 
@@ -94,13 +97,13 @@ def empty() -> Table:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer shapes and rounds")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
     table = empty()
     with torch_threads(1):
         table.begin("all")
-        fill(table, SHAPES[:2] if arguments.quick else SHAPES, 3 if arguments.quick else 9)
+        fill(table, SHAPES[arguments.cells], ROUNDS[arguments.cells])
     if arguments.output:
         table.write(arguments.output)
 

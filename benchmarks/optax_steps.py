@@ -1,6 +1,6 @@
 """A step of `fractional_adam` against one of `optax.adam`, compiled, gradients given.
 
-    python benchmarks/optax_steps.py [--quick] [--output DIR]
+    python benchmarks/optax_steps.py [--cells NAME] [--output DIR]
 
 Time of the processor, medians of interleaved rounds in one process, one thread, float32. A state that is donated is
 written in place where XLA manages to; else each step makes a new one. "scan" are ten steps in one program, per step.
@@ -20,6 +20,7 @@ os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_cpu_multi_th
 import jax
 import numpy as np
 import optax
+from extent import Cells, add_cells
 from jax import numpy as jnp
 from results import Table
 from timing import interleaved, machine
@@ -41,6 +42,7 @@ OPTIMIZERS: dict[str, Callable[[], optax.GradientTransformation]] = {
     ),
 }
 MODES = ("plain", "donated", "scan")
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 9, Cells.FULL: 25}
 
 
 def call_of(optimizer: optax.GradientTransformation, shapes: list[tuple[int, ...]], mode: str) -> Callable[[], Any]:
@@ -65,13 +67,13 @@ def call_of(optimizer: optax.GradientTransformation, shapes: list[tuple[int, ...
     return call
 
 
-def fill(table: Table, quick: bool) -> None:
+def fill(table: Table, cells: Cells) -> None:
     """Time the steps of all optimizers."""
     table.begin("a step")
-    for name, shapes in (QUICK_SHAPES if quick else SHAPES).items():
-        for mode in MODES:
+    for name, shapes in (QUICK_SHAPES if cells.is_quick else SHAPES).items():
+        for mode in MODES[1:2] if cells is Cells.REPORT else MODES:
             calls = {title: call_of(make(), shapes, mode) for title, make in OPTIMIZERS.items()}
-            times = interleaved(calls, 3 if quick else 25, seconds=0.0, clock=time.process_time)
+            times = interleaved(calls, ROUNDS[cells], seconds=0.0, clock=time.process_time)
             base, count = times["optax.adam"], SCANNED if mode == "scan" else 1
             for title in OPTIMIZERS:
                 seconds = times[title]
@@ -80,7 +82,7 @@ def fill(table: Table, quick: bool) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="few rounds, small arrays")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
     caption = f"{machine()}, JAX {jax.__version__}, optax {optax.__version__}, one thread, float32."
@@ -91,8 +93,8 @@ def main() -> None:
         "ms": ("ms", ".3f"),
         "ratio": ("times optax.adam", ".2f"),
     }
-    table = Table("optax-steps" + "-quick" * arguments.quick, caption, columns)
-    fill(table, arguments.quick)
+    table = Table("optax-steps" + "-quick" * arguments.cells.is_quick, caption, columns)
+    fill(table, arguments.cells)
     if arguments.output:
         table.write(arguments.output)
 

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from baselines import column, dot_loop, scipy_convolution
 from calls import planner, public
+from extent import Cells
 from results import Group, Table
 from timing import Call, interleaved, machine
 
@@ -24,13 +25,13 @@ from hpfracc_nn import Caputo, Definition, GrunwaldLetnikov, derivative
 from hpfracc_nn.fractional.namespace import NUMPY
 
 LENGTHS = (1_000, 10_000, 100_000)
-LOOP_LENGTHS = {False: (1_000, 10_000, 100_000), True: (1_000,)}
+LOOP_LENGTHS = (1_000, 10_000, 100_000)
 SLOW = 0.5  # seconds: what takes longer is timed once
 MOST_DIFFERINT_RL = 1_000  # it builds an n x n matrix in a Python loop
 MOST_PYCAPUTO = 10_000  # O(n**2)
 
 
-def empty_peers(quick: bool) -> Table:
+def empty_peers(cells: Cells) -> Table:
     """Return the table of other libraries."""
     return Table(
         "peers",
@@ -50,19 +51,19 @@ def empty_peers(quick: bool) -> Table:
     )
 
 
-def fill_peers(table: Table, allocator: str, quick: bool) -> None:
+def fill_peers(table: Table, allocator: str, cells: Cells) -> None:
     """One signal: other libraries against the public call on a NumPy array and on a tensor."""
-    for n in LENGTHS[:2] if quick else LENGTHS:
+    for n in LENGTHS[:2] if cells.is_quick else LENGTHS:
         for dtype in (np.float32, np.float64):
             x = _samples(n, dtype)
             for name, (definition, call) in peer_calls(x).items():
-                table.add(**compare(name, call, x, definition, 3 if quick else 15))
+                table.add(**compare(name, call, x, definition, 3 if cells.is_quick else 15))
     for package in ("differint", "pycaputo"):
         if find_spec(package) is None:
             table.note(f"{package} is not installed; pip install {package}")
 
 
-def empty_loop(quick: bool) -> Table:
+def empty_loop(cells: Cells) -> Table:
     """Return the table of the NumPy loop."""
     return Table(
         "loop",
@@ -81,9 +82,9 @@ def empty_loop(quick: bool) -> Table:
     )
 
 
-def fill_loop(table: Table, allocator: str, quick: bool) -> None:
+def fill_loop(table: Table, allocator: str, cells: Cells) -> None:
     """The sizes of HPFRACC's published table (Caputo) against the NumPy loop."""
-    for n in LOOP_LENGTHS[quick]:
+    for n in LOOP_LENGTHS[:1] if cells.is_quick else LOOP_LENGTHS:
         x = _samples(n, np.float64)
         record = compare("loop", partial(caputo_loop, l1_weights(n), x), x, Caputo(0.5, "l1"), 5)
         seconds = {key.replace("_ms", "_s"): 1e-3 * record[key] for key in ("peer_ms", "numpy_ms", "torch_ms")}

@@ -1,6 +1,6 @@
 """The causal Toeplitz product of this package against what else there is.
 
-    python benchmarks/product.py [--group NAME ...] [--quick] [--strict] [--output DIR]
+    python benchmarks/product.py [--group NAME ...] [--cells NAME] [--strict] [--output DIR]
 
 Groups: `forward`, `backward` and `layouts` (the wide grid against torch's FFT, one thread), `threads` (one and two
 threads), `peers` (SciPy, differint, pycaputo, and a NumPy loop), `floors` (the ratios that the product must reach).
@@ -16,6 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from calls import calibrate
+from extent import add_cells
 from floors import FLOORS
 from grid import BACKWARD, FORWARD, LAYOUTS, THREADS
 from peers import LOOP, PEERS
@@ -36,7 +37,7 @@ GROUPS: dict[str, tuple[Group, ...]] = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--group", action="append", choices=list(GROUPS), help="what to measure; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="a few small cells, few rounds")
+    add_cells(parser)
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a floor is not reached")
     parser.add_argument("--output", type=Path, help="also write each table into this folder, and a chart of `forward`")
     arguments = parser.parse_args()
@@ -44,13 +45,13 @@ def main() -> None:
     for count in (1, 2):
         calibrate(count)
     with torch_threads(1):
-        tables = [group.table(arguments.quick) for group in groups]
+        tables = [group.table(arguments.cells) for group in groups]
         for allocator in ALLOCATORS:
             set_allocator(allocator)
             for group, table in zip(groups, tables, strict=True):
                 if allocator in group.allocators:
                     table.begin(f"{allocator} allocator")
-                    group.fill(table, allocator, arguments.quick)
+                    group.fill(table, allocator, arguments.cells)
                     if arguments.output:
                         write(table, arguments.output)
     if arguments.strict and any(record.get("verdict") == "FAIL" for table in tables for record in table.records):

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from extent import Cells
+
 
 @dataclass
 class Table:
@@ -51,7 +53,9 @@ class Table:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / f"{self.name}.md").write_text(self.markdown())
         document = {"caption": self.caption, "records": self.records, "notes": self.notes}
-        (folder / f"{self.name}.json").write_text(json.dumps(document, indent=1) + "\n")
+        part = folder / f"{self.name}.part"
+        part.write_text(json.dumps(document, indent=1) + "\n")
+        part.replace(folder / f"{self.name}.json")  # who ends this script meanwhile finds the table whole or not at all
 
     def _heading(self) -> list[str]:
         titles = [title for title, _ in self.columns.values()]
@@ -70,13 +74,13 @@ class Group:
     """A table, and what fills it.
 
     Args:
-        table: Makes the empty table; its argument says whether to be quick.
-        fill: Measures with one allocator and adds the records: fill(table, allocator, quick).
+        table: Makes the empty table for so many cells.
+        fill: Measures with one allocator and adds the records: fill(table, allocator, cells).
         allocators: With which ones.
     """
 
-    table: Callable[[bool], Table]
-    fill: Callable[[Table, str, bool], None]
+    table: Callable[[Cells], Table]
+    fill: Callable[[Table, str, Cells], None]
     allocators: tuple[str, ...] = ("cold", "warm")
 
 

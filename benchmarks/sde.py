@@ -1,6 +1,6 @@
 """The solver of stochastic equations against plain loops and torchsde.
 
-    python benchmarks/sde.py [--group NAME ...] [--quick] [--output DIR]
+    python benchmarks/sde.py [--group NAME ...] [--cells NAME] [--output DIR]
 
 Groups: `classical` (alpha = 1, Euler: forward and training, against a plain loop, torchsde and diffrax, where they are
 installed, and against the evaluations of drift and diffusion alone), `volterra` (alpha = 0.7: against a plain loop over
@@ -23,6 +23,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from extent import Cells, add_cells
 from results import Group, Table
 from timing import Call, interleaved, machine, torch_threads
 from torch import Tensor
@@ -35,6 +36,8 @@ Draw = Callable[[Tensor], Tensor]
 
 ALPHA, DIM = 0.7, 8
 STATES = 16  # exponentials of the plain lift
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 7}
+UNREPORTED = ("plain loop", "torchsde adjoint")  # memory: two processes each, of some seconds
 
 PEAK = """
 import json, pathlib, sys
@@ -181,7 +184,7 @@ def has_peer(table: Table) -> bool:
     return True
 
 
-def classical_table(quick: bool) -> Table:
+def classical_table(cells: Cells) -> Table:
     return Table(
         "sde-classical",
         f"Euler and Maruyama's method, batch 256, one thread, {machine()}. Microseconds per step.",
@@ -195,8 +198,8 @@ def classical_table(quick: bool) -> Table:
     )
 
 
-def fill_classical(table: Table, allocator: str, quick: bool) -> None:
-    sde, n = Equation(), 50 if quick else 1000
+def fill_classical(table: Table, allocator: str, cells: Cells) -> None:
+    sde, n = Equation(), 50 if cells.is_quick else 1000
     passes: dict[str, dict[str, Call]] = {
         "forward": {
             "fsdeint": forward(lambda: ours(sde, n)),
@@ -216,13 +219,13 @@ def fill_classical(table: Table, allocator: str, quick: bool) -> None:
         for calls, call in zip(passes.values(), compiled, strict=True):
             calls["diffrax, compiled"] = call
     for part, calls in passes.items():
-        times = interleaved(calls, 3 if quick else 7, budget=60)
+        times = interleaved(calls, ROUNDS[cells], budget=60)
         for name in calls:
             ratio = times["fsdeint"] / times[name]
             table.add(what=f"{part}: {name}", n=n, us=1e6 * times[name] / n, ratio=ratio, rounds=times.rounds)
 
 
-def volterra_table(quick: bool) -> Table:
+def volterra_table(cells: Cells) -> Table:
     return Table(
         "sde-volterra",
         f"Stochastic Volterra equation, alpha 0.7, batch 64, one thread, {machine()}. Microseconds per step.",
@@ -236,9 +239,9 @@ def volterra_table(quick: bool) -> Table:
     )
 
 
-def fill_volterra(table: Table, allocator: str, quick: bool) -> None:
+def fill_volterra(table: Table, allocator: str, cells: Cells) -> None:
     sde = Equation()
-    for n in (100,) if quick else (1000, 4000):
+    for n in {Cells.QUICK: (100,), Cells.REPORT: (4000,), Cells.FULL: (1000, 4000)}[cells]:
         passes: dict[str, dict[str, Call]] = {
             "forward": {
                 "plain loop": forward(lambda: whole_past(sde, n)),  # noqa: B023
@@ -253,14 +256,14 @@ def fill_volterra(table: Table, allocator: str, quick: bool) -> None:
             },
         }
         for part, calls in passes.items():
-            times = interleaved(calls, 3 if quick else 7, budget=40)
+            times = interleaved(calls, ROUNDS[cells], budget=40)
             first = times[next(iter(calls))]
             for name in calls:
                 us = 1e6 * times[name] / n
                 table.add(what=f"{part}: {name}", n=n, us=us, ratio=times[name] / first, rounds=times.rounds)
 
 
-def gradient_table(quick: bool) -> Table:
+def gradient_table(cells: Cells) -> Table:
     return Table(
         "sde-gradient",
         "Relative distance of the adjoint's gradient in the scale of the noise from backpropagation of the same solve: "
@@ -269,7 +272,7 @@ def gradient_table(quick: bool) -> Table:
     )
 
 
-def fill_gradient(table: Table, allocator: str, quick: bool) -> None:
+def fill_gradient(table: Table, allocator: str, cells: Cells) -> None:
     class Geometric(torch.nn.Module):
         noise_type, sde_type = "diagonal", "ito"
 
@@ -300,7 +303,7 @@ def fill_gradient(table: Table, allocator: str, quick: bool) -> None:
         return found
 
     solvers = {"fsdeint": mine, **({"torchsde": theirs} if has_peer(table) else {})}
-    for n in (16,) if quick else (64, 512):
+    for n in (16,) if cells.is_quick else (64, 512):
         for name, solve in solvers.items():
             exact, found = (
                 torch.autograd.grad(solve(n, adjoint).square().mean(), sde.scale)[0] for adjoint in (False, True)
@@ -308,7 +311,7 @@ def fill_gradient(table: Table, allocator: str, quick: bool) -> None:
             table.add(what=name, n=n, error=float((found / exact - 1).abs()))
 
 
-def memory_table(quick: bool) -> Table:
+def memory_table(cells: Cells) -> Table:
     return Table(
         "sde-memory",
         "Training: peak memory of a fresh process above what it held after eight steps, in MiB, and per step between "
@@ -322,16 +325,18 @@ def memory_table(quick: bool) -> Table:
     )
 
 
-def fill_memory(table: Table, allocator: str, quick: bool) -> None:
+def fill_memory(table: Table, allocator: str, cells: Cells) -> None:
     if not Path("/proc/self/clear_refs").exists():
         table.note("Peaks are read from Linux' /proc, which is not there.")
         return
     is_there = has_peer(table)
     for name in CALLS:
-        if "torchsde" in name and (not is_there or quick):
+        if "torchsde" in name and (not is_there or cells.is_quick):
             continue
-        few, many = (_peak(name, n) for n in ((20, 40) if quick else (1000, 4000)))
-        steps = 20 if quick else 3000
+        if cells is Cells.REPORT and name in UNREPORTED:
+            continue
+        few, many = (_peak(name, n) for n in ((20, 40) if cells.is_quick else (1000, 4000)))
+        steps = 20 if cells.is_quick else 3000
         table.add(what=name, few=few / 1024, many=many / 1024, slope=(many - few) / steps)
 
 
@@ -353,14 +358,14 @@ GROUPS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--group", action="append", choices=list(GROUPS), help="what to measure; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="small cells, few rounds")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="a folder for the tables")
     arguments = parser.parse_args()
     with torch_threads(1):
         for name in arguments.group or GROUPS:
-            table = GROUPS[name].table(arguments.quick)
+            table = GROUPS[name].table(arguments.cells)
             table.begin(name)
-            GROUPS[name].fill(table, "warm", arguments.quick)
+            GROUPS[name].fill(table, "warm", arguments.cells)
             if arguments.output:
                 table.write(arguments.output)
 

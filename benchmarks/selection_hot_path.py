@@ -171,7 +171,8 @@ def main() -> None:
             times[name] = statistics.median(each)
         times |= rare(site, plan, 10 * rounds)
         for name, seconds in times.items():
-            table.add(call=name, us=microseconds(seconds))
+            more = {"added": statistics.median(added)} if name == LEARNS else {}
+            table.add(call=name, us=microseconds(seconds), **more)
         for text in verdicts(times, added):
             table.note(text)
     if arguments.output:

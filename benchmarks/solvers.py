@@ -1,6 +1,6 @@
 """The solver of fractional differential equations against the plain loop, and against torchfde and pycaputo.
 
-    python benchmarks/solvers.py [--group NAME ...] [--quick] [--output DIR]
+    python benchmarks/solvers.py [--group NAME ...] [--cells NAME] [--output DIR]
 
 Groups: `loop` (each history against a plain loop that adds up a preallocated history by one product a step), `steps`
 (time per step of `Exponentials` against the length), `peers` (torchfde and pycaputo, where they are installed),
@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import math
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from extent import Cells, add_cells
 from results import Group, Table
 from timing import Call, interleaved, machine, torch_threads
 from torch import Tensor
@@ -28,6 +30,7 @@ from hpfracc_nn.solvers import Exponentials, fdeint
 
 ALPHA = 0.5
 EXACT = math.e * math.erfc(1)  # E_1/2(-1)
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 7}
 HISTORIES = ("auto", "full", "fft", "exponentials")
 
 
@@ -70,7 +73,7 @@ def plain_loop(width: int, n_steps: int) -> Tensor:
     return states
 
 
-def loop_table(quick: bool) -> Table:
+def loop_table(cells: Cells) -> Table:
     return Table(
         "solvers-loop",
         f"predictor_corrector by each history against the plain loop, one thread, float64, {machine()}. Milliseconds.",
@@ -86,25 +89,33 @@ def loop_table(quick: bool) -> Table:
     )
 
 
-def fill_loop(table: Table, allocator: str, quick: bool) -> None:
+def fill_loop(table: Table, allocator: str, cells: Cells) -> None:
     for width, n, rounds in ((1, 1000, 15), (2048, 1000, 7), (2048, 5000, 1)):
-        if quick and width * n > 10_000:
+        if cells.is_quick and width * n > 10_000:
             continue
-        calls: dict[str, Call] = {"loop": lambda width=width, n=n: plain_loop(width, n)}  # type: ignore[misc]
-        for name in HISTORIES:
-            calls[name] = lambda width=width, n=n, name=name: ours(width, n, name)  # type: ignore[misc]
-        times = interleaved(calls, 3 if quick else rounds)
+        found: dict[str, Tensor] = {}  # the last results: the longest loop takes a quarter of a minute
+        solves: dict[str, Callable[[], Tensor]] = {"loop": partial(plain_loop, width, n)}
+        for name in HISTORIES[:1] if cells is Cells.REPORT and rounds == 1 else HISTORIES:
+            solves[name] = partial(ours, width, n, name)
+        calls: dict[str, Call] = {**solves}
+        for name in ("loop", "auto"):
+            calls[name] = partial(keep, found, name, solves[name])
+        times = interleaved(calls, 3 if cells.is_quick else rounds)
         table.add(
             width=width,
             n=n,
             **{name: 1e3 * times[name] for name in calls},
             ratio=times["auto"] / times["loop"],
-            difference=float((ours(width, n) - plain_loop(width, n)).abs().max()),
+            difference=float((found["auto"] - found["loop"]).abs().max()),
             rounds=times.rounds,
         )
 
 
-def steps_table(quick: bool) -> Table:
+def keep(found: dict[str, Tensor], name: str, solve: Callable[[], Tensor]) -> None:
+    found[name] = solve()
+
+
+def steps_table(cells: Cells) -> Table:
     return Table(
         "solvers-steps",
         f"Exponentials(): microseconds per step against the number of steps, one state, one thread, {machine()}.",
@@ -112,15 +123,15 @@ def steps_table(quick: bool) -> Table:
     )
 
 
-def fill_steps(table: Table, allocator: str, quick: bool) -> None:
-    lengths = (1_000, 4_000) if quick else (10_000, 100_000)
+def fill_steps(table: Table, allocator: str, cells: Cells) -> None:
+    lengths = (1_000, 4_000) if cells.is_quick else (10_000, 100_000)
     calls: dict[str, Call] = {str(n): lambda n=n: ours(1, n, Exponentials()) for n in lengths}  # type: ignore[misc]
-    times = interleaved(calls, 3)
+    times = interleaved(calls, ROUNDS[cells])
     for n in lengths:
         table.add(n=n, step=1e6 * times[str(n)] / n, rounds=times.rounds)
 
 
-def peers_table(quick: bool) -> Table:
+def peers_table(cells: Cells) -> Table:
     return Table(
         "solvers-peers",
         f"Other libraries, one state, 1000 steps, one thread, {machine()}. pycaputo's first step is fixed, so that "
@@ -129,8 +140,8 @@ def peers_table(quick: bool) -> Table:
     )
 
 
-def fill_peers(table: Table, allocator: str, quick: bool) -> None:
-    n = 100 if quick else 1000
+def fill_peers(table: Table, allocator: str, cells: Cells) -> None:
+    n = 100 if cells.is_quick else 1000
     calls: dict[str, Callable[[], float]] = {"fdeint": lambda: float(ours(1, n)[-1])}
     if find_spec("torchfde") is not None:
         calls |= {f"torchfde {method}": _torchfde(method, n) for method in ("predictor",)}
@@ -140,7 +151,7 @@ def fill_peers(table: Table, allocator: str, quick: bool) -> None:
         calls["pycaputo PECE"] = _pycaputo(n)
     else:
         table.note("pycaputo is not installed.")
-    times = interleaved(calls, 3)
+    times = interleaved(calls, ROUNDS[cells])
     for name, call in calls.items():
         table.add(peer=name, ms=1e3 * times[name], error=abs(call() - EXACT), rounds=times.rounds)
 
@@ -179,7 +190,7 @@ def _pycaputo(n_steps: int) -> Callable[[], float]:
     return call
 
 
-def adjoint_table(quick: bool) -> Table:
+def adjoint_table(cells: Cells) -> Table:
     return Table(
         "solvers-adjoint",
         f"Forward and backward of a network 32-32-32 on a batch of 64, float64, one thread, {machine()}. Milliseconds.",
@@ -193,7 +204,7 @@ def adjoint_table(quick: bool) -> Table:
     )
 
 
-def fill_adjoint(table: Table, allocator: str, quick: bool) -> None:
+def fill_adjoint(table: Table, allocator: str, cells: Cells) -> None:
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Linear(32, 32), torch.nn.Tanh(), torch.nn.Linear(32, 32)).double()
     y0 = torch.randn(64, 32, dtype=torch.float64, requires_grad=True)
@@ -202,12 +213,12 @@ def fill_adjoint(table: Table, allocator: str, quick: bool) -> None:
         ys = fdeint(lambda t, y: net(y), y0, grid(n), ALPHA, adjoint=adjoint)
         ys[-1].square().sum().backward()
 
-    for n in (50,) if quick else (50, 100, 200):
+    for n in (50,) if cells.is_quick else (50, 100, 200):
         calls: dict[str, Call] = {
             "adjoint": lambda n=n: both(n, True),  # type: ignore[misc]
             "plain": lambda n=n: both(n, False),  # type: ignore[misc]
         }
-        times = interleaved(calls, 3)
+        times = interleaved(calls, ROUNDS[cells])
         table.add(
             n=n,
             adjoint=1e3 * times["adjoint"],
@@ -228,14 +239,14 @@ GROUPS = {
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--group", action="append", choices=list(GROUPS), help="what to measure; may be repeated")
-    parser.add_argument("--quick", action="store_true", help="small cells, few rounds")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="a folder for the tables")
     arguments = parser.parse_args()
     with torch_threads(1):
         for name in arguments.group or GROUPS:
-            table = GROUPS[name].table(arguments.quick)
+            table = GROUPS[name].table(arguments.cells)
             table.begin(name)
-            GROUPS[name].fill(table, "warm", arguments.quick)
+            GROUPS[name].fill(table, "warm", arguments.cells)
             if arguments.output:
                 table.write(arguments.output)
 

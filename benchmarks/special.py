@@ -1,6 +1,6 @@
 """The special functions against what else Python offers, and the fractional Fourier transform against the FFT.
 
-    python benchmarks/special.py [--quick] [--output DIR]
+    python benchmarks/special.py [--cells NAME] [--output DIR]
 
 One thread. The others are timed where they are installed: pymittagleffler (Garrappa's algorithm in Rust), numfracpy
 (quadrature in Python, a few points of which the time is multiplied) and torch-frft (Ozaktas' algorithm). Errors are
@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from extent import Cells, add_cells
 from numpy.polynomial import hermite
 from results import Table
 from scipy import fft, special
@@ -29,6 +30,7 @@ FEW = 50  # of numfracpy
 LENGTHS = (1000, 10_000, 16_384, 65_536)
 MOST = 6.0  # times the FFT of 10 000 samples
 ORDER = 0.3
+ROUNDS = {Cells.QUICK: 3, Cells.REPORT: 5, Cells.FULL: 9}  # of the functions, which others take long for
 
 
 def installed(name: str) -> Any:
@@ -155,15 +157,16 @@ def empty() -> tuple[Table, Table]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="fewer points and rounds")
+    add_cells(parser)
     parser.add_argument("--output", type=Path, help="also write the tables into this folder")
     arguments = parser.parse_args()
     first, second = empty()
+    is_quick = arguments.cells.is_quick
     with torch_threads(1):
         first.begin("all")
-        functions(first, POINTS // 20 if arguments.quick else POINTS, 3 if arguments.quick else 9)
+        functions(first, POINTS // 20 if is_quick else POINTS, ROUNDS[arguments.cells])
         second.begin("all")
-        transforms(second, LENGTHS[:2] if arguments.quick else LENGTHS, 3 if arguments.quick else 15)
+        transforms(second, LENGTHS[:2] if is_quick else LENGTHS, 3 if is_quick else 15)
     worst = max(record["ratio"] for record in second.records if record["n"] == 10_000 and ", order 0" in record["who"])
     second.note(f"An order that is a number, 10 000 samples: at most {worst:.1f} times the FFT; at most {MOST} wanted.")
     if arguments.output:

@@ -113,10 +113,11 @@ def torch_threads(count: int) -> Iterator[None]:
 
 def machine() -> str:
     """Return the processor and the version of torch."""
-    return f"{_processor()}, torch {torch.__version__}"
+    return f"{processor()}, torch {torch.__version__}"
 
 
-def _processor() -> str:
+def processor() -> str:
+    """Return the model of the processor."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:  # not Linux

@@ -10,14 +10,13 @@ the call that builds the tables, with the node set and everything else that is m
 from __future__ import annotations
 
 import argparse
-import json
-import platform
-import statistics
 import time
-from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 
 import torch
+from results import Table
+from timing import interleaved, machine, set_allocator, torch_threads
 from torch import Tensor
 
 from hpfracc_nn.fractional import tables
@@ -59,24 +58,6 @@ class Step:
         return torch.autograd.grad(found, self.alpha, self.gradients)[0]
 
 
-def interleaved(calls: dict[str, Callable[[], object]], rounds: int) -> dict[str, float]:
-    """Return the median seconds of each call over rounds in which all take turns."""
-    repeats = {}
-    for name, call in calls.items():
-        call()
-        start = time.perf_counter()
-        call()
-        repeats[name] = max(1, int(0.005 / (time.perf_counter() - start)))
-    times: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
-        for name, call in calls.items():
-            start = time.perf_counter()
-            for _ in range(repeats[name]):
-                call()
-            times[name].append((time.perf_counter() - start) / repeats[name])
-    return {name: statistics.median(found) for name, found in times.items()}
-
-
 def first_call(step: Step) -> float:
     """Return the seconds of a forward call that finds no tables, less those of one that does."""
     step.forward()
@@ -100,52 +81,54 @@ def measure(name: str, n: int, channels: int, form: str, rounds: int) -> dict[st
         },
         rounds,
     )
-    times = {f"{key.replace(' ', '_')}_ms": 1e3 * seconds for key, seconds in found.items()}
-    return {"definition": name, "n": n, "channels": channels, "form": form, **times, "first_ms": 1e3 * first}
+    gain = found["traced both"] / found["table both"]
+    times = {f"{key.replace(' ', '_')}_ms": 1e3 * seconds for key, seconds in found.medians.items()}
+    return {
+        "definition": name,
+        "n": n,
+        "channels": channels,
+        "form": form,
+        **times,
+        "gain": gain,
+        "first_ms": 1e3 * first,
+    }
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="one length, few rounds")
-    parser.add_argument("--output", type=Path, help="also write weights.json and weights.md into this folder")
+    parser.add_argument("--output", type=Path, help="also write the table into this folder")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
+    set_allocator("warm")
     rounds = 11 if arguments.quick else 31
-    lines = [
-        f"{_processor()}, one thread, torch {torch.__version__}, float32; medians of {rounds} interleaved rounds, ms.",
-        "",
-        "| definition | form | n | channels | traced forward | table forward | traced both | table both | gain | 1st |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
-    print("\n".join(lines))
-    records = []
-    for name in KINDS:
-        for form in FORMS:
-            for n in QUICK if arguments.quick else LENGTHS:
-                for channels in CHANNELS:
-                    fewer = max(3, rounds * 16384 // max(16384, n * channels))  # the traced way takes seconds there
-                    record = measure(name, n, channels, form, fewer)
-                    records.append(record)
-                    ratio = record["traced_both_ms"] / record["table_both_ms"]  # type: ignore[operator]
-                    keys = ("traced_forward_ms", "table_forward_ms", "traced_both_ms", "table_both_ms")
-                    cells = [f"{record[key]:.3g}" for key in keys]
-                    lines.append(
-                        f"| {name} | {form} | {n} | {channels} | {' | '.join(cells)} | {ratio:.1f} "
-                        f"| {record['first_ms']:.3g} |"
-                    )
-                    print(lines[-1], flush=True)
+    table = empty(rounds)
+    with torch_threads(1):
+        table.begin("all")
+        for name, form, n, channels in product(KINDS, FORMS, QUICK if arguments.quick else LENGTHS, CHANNELS):
+            fewer = max(3, rounds * 16384 // max(16384, n * channels))  # the traced way takes seconds there
+            table.add(**measure(name, n, channels, form, fewer))
     if arguments.output:
-        arguments.output.mkdir(parents=True, exist_ok=True)
-        (arguments.output / "weights.json").write_text(json.dumps(records, indent=1) + "\n")
-        (arguments.output / "weights.md").write_text("\n".join(lines) + "\n")
+        table.write(arguments.output)
 
 
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+def empty(rounds: int) -> Table:
+    """Return the table."""
+    return Table(
+        "weights",
+        f"{machine()}, one thread, float32; medians of up to {rounds} interleaved rounds, ms.",
+        {
+            "definition": ("definition", ""),
+            "form": ("form", ""),
+            "n": ("n", ""),
+            "channels": ("channels", ""),
+            "traced_forward_ms": ("traced forward", ".3g"),
+            "table_forward_ms": ("table forward", ".3g"),
+            "traced_both_ms": ("traced both", ".3g"),
+            "table_both_ms": ("table both", ".3g"),
+            "gain": ("gain", ".1f"),
+            "first_ms": ("1st", ".3g"),
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -19,10 +19,10 @@ import hpfracc_nn as fnn
 
 ALPHA, FIRST = 0.6, 0.27
 X, T = torch.linspace(0, 1, 16).double(), torch.linspace(0, 1, 31).double()
-EXACT = torch.sin(math.pi * X)[:, None] * T**2
-FORCING = torch.sin(math.pi * X)[:, None] * (
-    math.gamma(3) / math.gamma(3 - ALPHA) * T ** (2 - ALPHA) + math.pi**2 * T**2
-)
+SINE = torch.sin(math.pi * X)[:, None]
+EXACT = SINE * T**2
+FORCING = SINE * (math.gamma(3) / math.gamma(3 - ALPHA) * T ** (2 - ALPHA) + math.pi**2 * T**2)
+SEARCH = dict(max_iter=250, max_eval=500, history_size=50, tolerance_grad=1e-12, tolerance_change=1e-14)
 
 
 class Network(torch.nn.Module):
@@ -49,15 +49,8 @@ def fitted(noise, seed=0):
     net, dt = Network(), (T[1] - T[0]).item()
     derivative = fnn.FractionalLayer(FIRST, "caputo", scheme="l1_2", learn_alpha=True, dt=dt, dtype=torch.float64)
     observed = EXACT + noise * torch.randn(EXACT.shape, dtype=torch.float64)
-    optimizer = torch.optim.LBFGS(
-        [*net.parameters(), *derivative.parameters()],
-        max_iter=250,
-        max_eval=500,
-        tolerance_grad=1e-12,
-        tolerance_change=1e-14,
-        history_size=50,
-        line_search_fn="strong_wolfe",
-    )
+    parameters = [*net.parameters(), *derivative.parameters()]
+    optimizer = torch.optim.LBFGS(parameters, line_search_fn="strong_wolfe", **SEARCH)
     alphas = []
 
     def closure():
@@ -76,13 +69,12 @@ def fitted(noise, seed=0):
 def plot(file, found):
     from matplotlib import pyplot
 
-    figure, axes = pyplot.subplots(figsize=(5, 3.5))
+    figure, axes = pyplot.subplots(figsize=(5, 3.5), layout="constrained")
     axes.axhline(ALPHA, color="0.6", linestyle="--", label="true order")
     for noise, alphas in found.items():
         axes.plot(alphas, label=f"{noise:.0%} noise")
     axes.set(xlabel="evaluations of the loss", ylabel="alpha", ylim=(0.2, 0.8))
     axes.legend()
-    figure.tight_layout()
     figure.savefig(file, dpi=150)
     print(f"plot in {file}")
 

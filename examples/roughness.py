@@ -1,15 +1,13 @@
 """How rough is a signal? Log energies of fractional differences, and the Hurst index that they tell.
 
 Fractional Gaussian noises of several Hurst indices go through `RoughnessFeatures` at eight orders. What comes out is
-compared with the closed form, an integral over the spectrum, and the index is read back from the slope of the log
-energy between two orders, in which the noise's variance cancels. At last a linear map of the features tells five
-indices apart from 128 samples each, and stands beside Whittle's likelihood, which knows what kind of noise it is.
+compared with the closed form, an integral over the spectrum; the index is read back from the slope between two orders.
+At last a linear map tells five indices apart from 128 samples each, beside Whittle's likelihood, which knows the noise.
 
-Run:  python examples/roughness.py [--quick] [--output DIR]
+Run:  python examples/roughness.py [--quick] [--plot FILE]
 """
 
 import argparse
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -33,14 +31,13 @@ def density(w, hurst):
 
 def log_energy(alpha, hurst):
     """The logarithm of the variance after the difference of order alpha."""
-    u, weights = np.polynomial.legendre.leggauss(200)
-    u = (u + 1) / 2  # w = pi u**20: smooth where the density is not
-    w = np.pi * u**20
+    nodes, weights = np.polynomial.legendre.leggauss(200)
+    u = (nodes + 1) / 2
+    w = np.pi * u**20  # smooth where the density is not
     return np.log(np.sum(weights * density(w, hurst) * (2 * np.sin(w / 2)) ** (2 * alpha) * 20 * np.pi * u**19))
 
 
-def signals(hurst, count, n, rng):
-    """Signals [count, 1, n] of an arbitrary variance."""
+def signals(hurst, count, n, rng):  # [count, 1, n], of an arbitrary variance
     return 7.0 * torch.as_tensor(np.stack([fgn(n, hurst, rng) for _ in range(count)]))[:, None]
 
 
@@ -54,54 +51,48 @@ def hurst_of(features):
 
 def told_apart(count, rng):
     """Parts of five classes that a linear map of the features and that Whittle's estimate get right."""
-    n = 128
-    x = torch.cat([signals(hurst, 2 * count, n, rng) for hurst in INDICES])
+    x = torch.cat([signals(hurst, 2 * count, 128, rng) for hurst in INDICES])
     classes = torch.arange(len(INDICES)).repeat_interleave(2 * count)
     features = RoughnessFeatures(1, len(ORDERS), alpha=list(ORDERS), bounds=(0, 1))(x)
     features = torch.cat([features - features.mean(1, keepdim=True), torch.ones(len(x), 1)], 1)  # no variance
-    trains = torch.arange(len(x)) % 2 == 0
-    targets = torch.nn.functional.one_hot(classes).double()
+    trains, targets = torch.arange(len(x)) % 2 == 0, torch.nn.functional.one_hot(classes).double()
     linear = torch.linalg.lstsq(features[trains], targets[trains], driver="gelsd").solution
     linearly = (features[~trains] @ linear).argmax(1) == classes[~trains]
-    paths = x[~trains, 0].cumsum(1).numpy()
-    found = np.array([whittle(np.concatenate([[0.0], path])).hurst for path in paths])
+    found = np.array([whittle(np.append(0.0, np.cumsum(noise))).hurst for noise in x[~trains, 0]])
     nearest = np.abs(found[:, None] - np.array(INDICES)).argmin(1) == classes[~trains].numpy()
-    return linearly.double().mean().item(), nearest.mean()
+    return linearly.double().mean(), nearest.mean()
 
 
 def picture(measured, path):
-    figure = Figure(figsize=(6, 4), layout="constrained")
+    figure, fine = Figure(figsize=(6, 4), layout="constrained"), np.linspace(0, 1, 41)
     panel = figure.subplots()
-    fine = np.linspace(0, 1, 41)
     for number, hurst in enumerate(INDICES):
         panel.plot(fine, [log_energy(alpha, hurst) for alpha in fine], color=f"C{number}", label=f"H = {hurst}")
         panel.plot(ORDERS, measured[hurst] - 2 * np.log(7), "o", color=f"C{number}")
     panel.set(xlabel="order of the difference", ylabel="log energy", title="Fractional Gaussian noise of variance 1")
     panel.legend(title="lines: closed form")
-    path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
+    print(f"picture: {path}")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="fewer and shorter signals")
-    parser.add_argument("--output", type=Path, default=Path("demo-output"), help="folder for the picture")
+    parser.add_argument("--plot", metavar="FILE", default="roughness.png", help="where the picture goes")
     arguments = parser.parse_args()
     count, n = (10, 4096) if arguments.quick else (40, 16384)
     rng = np.random.default_rng(0)
     layer = RoughnessFeatures(1, len(ORDERS), alpha=list(ORDERS), bounds=(0, 1), skip=n // 4)
-    measured, tolerance = {}, 0.02 if arguments.quick else 0.01
+    measured = {}
     for hurst in INDICES:
         measured[hurst] = layer(signals(hurst, count, n, rng)).mean(0).numpy()
         found = hurst_of(measured[hurst])
         print(f"Hurst index {hurst}: {found:.4f} from the slope of the log energies of {count} x {n} samples")
-        assert abs(found - hurst) < tolerance
+        assert abs(found - hurst) < (0.02 if arguments.quick else 0.01)
     linear, likely = told_apart(20 if arguments.quick else 100, rng)
     print(f"five indices from 128 samples: {linear:.2f} right by a linear map, {likely:.2f} by Whittle's likelihood")
     assert linear > 0.4  # 0.2 by chance
-    path = arguments.output / "roughness.png"
-    picture(measured, path)
-    print(f"picture: {path}")
+    picture(measured, arguments.plot)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import analytics, fractional, layers, preprocessing, selection, solvers, training
+    from hpfracc_nn import analytics, data, fractional, layers, preprocessing, selection, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -120,6 +120,7 @@ __all__ = [
     "caputo",
     "choose",
     "configure",
+    "data",
     "derivative",
     "fdeint",
     "fdiff",
@@ -142,7 +143,7 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("analytics", "fractional", "layers", "preprocessing", "selection", "solvers", "training")
+_ROOMS = ("analytics", "data", "fractional", "layers", "preprocessing", "selection", "solvers", "training")
 _LAYERS = (
     "ARFIMA",
     "Alpha",

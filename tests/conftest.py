@@ -5,6 +5,9 @@ import math
 import os
 import pathlib
 import shutil
+import sys
+from collections.abc import Callable, Iterator
+from types import ModuleType
 
 import pytest
 
@@ -23,6 +26,19 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions take real time where the times of calls are made up: the one is not held against the other."""
     monkeypatch.setattr(learning, "FREE", math.inf)
+
+
+@pytest.fixture(scope="module")
+def load() -> Iterator[Callable[[str], ModuleType]]:
+    """Import a benchmark's module as the script itself does: from its own folder."""
+    folder = str(pathlib.Path(__file__).parents[1] / "benchmarks")
+    before = set(sys.modules)
+    sys.path.insert(0, folder)
+    yield importlib.import_module
+    sys.path.remove(folder)
+    for name in set(sys.modules) - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(folder):
+            del sys.modules[name]
 
 
 def pytest_ignore_collect(collection_path: pathlib.Path) -> bool | None:

@@ -43,9 +43,6 @@ class FakeProbe:
         self.asked.append((device, dtype))
         return RATES
 
-    def versions(self):
-        return {"torch": "0"}
-
 
 def nothing(*_):
     raise AssertionError("selection runs no kernel, and asks none that is disabled")

@@ -40,10 +40,10 @@ ARROWS = {
 # Third party -> the files that may import it, also inside a function. `*` crosses folders.
 HANDED_TO_JAX = "*/torch/*kernels/xla_*.py"  # what hands a torch tensor to XLA computes with JAX's own products
 JAX_FILES = ("jax/*", "*/jax/*", "*/jax.py", "flax/*", "*/flax/*", "*/flax.py")
-TOPS = ("data.py", "cli.py", "training/*")
+TOPS = ("data/*", "cli.py", "training/*")
 THIRD_PARTY = {
     "numpy": ("*",),
-    "scipy": ("fractional/*", "layers/*", "solvers/*", "training/*", "data.py", "cli.py"),
+    "scipy": ("fractional/*", "layers/*", "solvers/*", "training/*", "data/*", "cli.py"),
     "filelock": ("selection/*",),
     "platformdirs": ("selection/*",),
     "opentelemetry": ("selection/telemetry.py", "selection/otlp.py"),

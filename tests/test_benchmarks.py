@@ -1,6 +1,5 @@
 """The benchmarks run, and what they compare with computes the same thing."""
 
-import importlib
 import json
 import math
 import pathlib
@@ -18,18 +17,6 @@ BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
 ROUNDING = 1e-12  # float64, of values of the order of one, a few hundred terms
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution carries no benchmarks")
-
-
-@pytest.fixture(scope="module")
-def load():
-    """Import a benchmark's module as the script itself does: from its own folder."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 @pytest.fixture
@@ -151,7 +138,7 @@ def test_a_cell_has_both_definitions(load, shape, dim):
 @pytest.mark.slow
 def test_every_kind_of_floor_is_measured(load):
     floors = load("floors")
-    table = floors.empty(quick=True)
+    table = floors.empty(load("extent").Cells.QUICK)
     small = [
         floors.forward_floor(2, 64),
         floors.one_row_floor(64, 3.0),
@@ -165,7 +152,7 @@ def test_every_kind_of_floor_is_measured(load):
     for floor in small:
         floors.measure(table, floor, "warm", 1)
     assert len(table.records) == sum(len(floor.least) for floor in small)
-    assert {maker.func if hasattr(maker, "func") else maker for maker in floors.cells()} == {
+    assert {maker.func if hasattr(maker, "func") else maker for maker in floors.makers()} == {
         floors.forward_floor,
         floors.one_row_floor,
         floors.middle_floor,
@@ -218,19 +205,20 @@ def test_threads_are_compared(load):
 
 def test_every_group_has_a_table_of_its_own(load):
     product = load("product")
-    names = [group.table(True).name for groups in product.GROUPS.values() for group in groups]
+    quick = load("extent").Cells.QUICK
+    names = [group.table(quick).name for groups in product.GROUPS.values() for group in groups]
     assert len(set(names)) == len(names) >= len(product.GROUPS)
 
 
 def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(load, tmp_path, monkeypatch):
     product, results = load("product"), load("results")
 
-    def fill(table, allocator, quick):
+    def fill(table, allocator, cells):
         table.add(value=1.25, allocator=allocator, verdict="FAIL" if allocator == "warm" else "pass")
         table.note("A line.")
 
     columns = {"value": ("value", ".1f"), "allocator": ("allocator", ""), "missing": ("missing", "")}
-    group = results.Group(lambda quick: results.Table("small", "A caption.", columns), fill)
+    group = results.Group(lambda cells: results.Table("small", "A caption.", columns), fill)
     monkeypatch.setitem(product.GROUPS, "floors", (group,))
     monkeypatch.setattr(product, "calibrate", lambda count: None)
     monkeypatch.setattr(product, "set_allocator", lambda name: None)  # of the whole process
@@ -248,7 +236,7 @@ def test_a_group_is_written_as_markdown_and_json_and_a_missed_floor_is_an_error(
 def test_the_chart_is_drawn(load, tmp_path):
     pytest.importorskip("matplotlib")
     grid, plot, cells, calls = (load(name) for name in ("grid", "plot", "cells", "calls"))
-    table = grid.FORWARD.table(True)
+    table = grid.FORWARD.table(load("extent").Cells.QUICK)
     for record in cells.forward_cell(calls.signals(2, 32), 1, budget=0):
         table.add(**record, allocator="warm")
     plot.draw(table, tmp_path / "chart.png")
@@ -450,5 +438,5 @@ def test_the_loop_over_past_cells_computes_the_layer(load):
 def test_the_benchmark_of_layers_fills_its_tables(load, capsys):
     layers = load("layers")
     for group in layers.GROUPS.values():
-        assert group(True).records
+        assert group(load("extent").Cells.QUICK).records
     assert "wanted" in capsys.readouterr().out

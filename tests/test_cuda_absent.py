@@ -14,7 +14,15 @@ import hpfracc_nn.solvers.torch.kernels
 import hpfracc_nn.training.torch.optimizers.kernels
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch
-from hpfracc_nn.selection import BackendManager, Compilation, Settings, Workload, kernels, register_rehearsal
+from hpfracc_nn.selection import (
+    BackendManager,
+    Compilation,
+    Settings,
+    Workload,
+    kernels,
+    register_rehearsal,
+    unregister_rehearsal,
+)
 from hpfracc_nn.selection import rehearsal as rehearsals
 from tests.selection_kernels import WORK, fake, registering
 
@@ -143,8 +151,7 @@ def test_a_warm_up_runs_every_kernel_that_has_something_to_compile() -> None:
         return lambda workload: None if name in ready else Compilation(seconds, name)
 
     manager = BackendManager(Settings(mode="prior", calibration="shipped"))
-    with registering() as add, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rehearsals, "_rehearsals", {})
+    with registering() as add:
         register_rehearsal("test_op", "torch", lambda plan: ready.add(plan.kernel.name))
         made = [fake(name) for name in ("torch/dense", "numba/recurrence", "xla/fft", "cuda/dense")]
         for kernel, seconds in zip(made[1:], (2.0, math.inf, 4.0), strict=True):
@@ -154,6 +161,9 @@ def test_a_warm_up_runs_every_kernel_that_has_something_to_compile() -> None:
         assert set(took) == {"numba/recurrence", "cuda/dense"} == ready
         assert all(seconds >= 0 for seconds in took.values())
         assert manager.warm_up([WORK]) == {}
+        unregister_rehearsal("test_op", "torch")
+        with pytest.raises(LookupError, match="no rehearsal of test_op on torch"):
+            unregister_rehearsal("test_op", "torch")
 
 
 def test_an_operation_that_nobody_can_rehearse_is_named() -> None:

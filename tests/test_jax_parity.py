@@ -161,6 +161,8 @@ def test_forward_mode_meets_reverse_mode_to_second_order(case):
             return jax.jvp(value, (moved,), (along,))[1]
 
         reverse_of_forward = jax.jit(jax.grad(slope_at))(moved)
+        # Against the largest entry of all: some are 0, as that of a bias in what keeps constants.
+        largest = max(float(np.abs(each).max(initial=0)) for each in reverse_of_forward.values())
         for name in moved:
-            assert np.isfinite(np.asarray(forward_of_reverse[name])).all()
-            assert relative(forward_of_reverse[name], np.asarray(reverse_of_forward[name])) <= 1e-8, name
+            off = np.abs(np.asarray(forward_of_reverse[name]) - np.asarray(reverse_of_forward[name]))
+            assert off.max(initial=0) <= 1e-8 * largest, name

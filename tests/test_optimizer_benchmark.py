@@ -14,18 +14,6 @@ EXAMPLE = pathlib.Path(__file__).parents[1] / "examples" / "fractional_optimizer
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution carries no benchmarks")
 
 
-@pytest.fixture(scope="module")
-def load():
-    """Import a benchmark's module as the script itself does: from its own folder."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
-
-
 @pytest.mark.parametrize("name", ["quadratic", "Rosenbrock", "digits", "LSTM"])
 def test_every_task_is_the_same_for_all_and_can_be_solved(load, name):
     if name == "digits":

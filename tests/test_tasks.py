@@ -1,9 +1,7 @@
 """What the table of tasks says of its rows, and what the series reach."""
 
-import importlib
 import math
 import pathlib
-import sys
 
 import pytest
 
@@ -12,18 +10,6 @@ pytest.importorskip("torch")
 BENCHMARKS = pathlib.Path(__file__).parents[1] / "benchmarks"
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="a source distribution carries no benchmarks")
-
-
-@pytest.fixture(scope="module")
-def load():
-    """Import a benchmark's module as the script itself does: from its own folder."""
-    before = set(sys.modules)
-    sys.path.insert(0, str(BENCHMARKS))
-    yield importlib.import_module
-    sys.path.remove(str(BENCHMARKS))
-    for name in set(sys.modules) - before:
-        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(BENCHMARKS)):
-            del sys.modules[name]
 
 
 def row(mean, bar=None, *, higher_is_better=False, values=None, **more):

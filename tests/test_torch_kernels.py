@@ -298,10 +298,8 @@ def test_a_sample_never_depends_on_later_ones(
     forced: Forced, definition: Definition, shape: tuple[int, ...], dim: int
 ) -> None:
     x = forced.random(*shape)
-    ahead = stencil_of(definition, 200).looks_ahead
-    assert ahead == (3 if definition.subtracts and definition.taylor == 2 else 0)
     y = forced(x, definition, dim=dim)
-    for t in (3, 4, 31, 32, 63, 64, 65, 100, 127, 128, 198):
+    for t in (3, 4, 31, 32, 63, 64, 65, 100, 127, 128, 198):  # samples up to 3 may estimate x'(0)
         changed = x.clone()
         changed.narrow(dim, t + 1, 199 - t).mul_(-1e6)
         later = forced(changed, definition, dim=dim)

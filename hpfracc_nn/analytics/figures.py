@@ -40,6 +40,11 @@ def choice_map(history: History, *, op: str | None = None, size: tuple[float, fl
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> choice_map(History.of(manager)).savefig("choice_map.png")
     """
     figure, axes = _figure(size)
     uses = _alike([each for each in history.uses if op is None or each.workload.op == op])
@@ -77,6 +82,11 @@ def predicted_against_measured(history: History, *, size: tuple[float, float] = 
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> predicted_against_measured(History.of(manager)).savefig("predicted_against_measured.png")
     """
     figure, axes = _figure(size)
     measured, colours = measured_seconds(history), _colours(history)
@@ -128,6 +138,11 @@ def shares_over_time(
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
         ValueError: There is not one step for each look.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> shares_over_time(History.of(manager)).savefig("shares_over_time.png")
     """
     looks = history.looks
     if steps is not None and len(steps) != len(looks):
@@ -164,6 +179,11 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
 
     Raises:
         ModuleNotFoundError: matplotlib is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> timeline(History.of(manager)).savefig("timeline.png")
     """
     figure, axes = _figure(size)
     if not history.events:

@@ -19,8 +19,11 @@ def usage(history: History) -> Any:
     Raises:
         ModuleNotFoundError: pandas is not installed.
 
-    Example:
-        >>> usage(History.of(default_manager())).groupby("backend").calls.sum()
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> int(usage(History.of(manager)).calls.sum())
+        1
     """
     return _frame("usage", tables.usage(history), tables.USAGE)
 
@@ -37,6 +40,12 @@ def performance(history: History) -> Any:
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> times = performance(History.of(manager))  # of what has run so far: nothing
+        >>> times.empty, "median_ms" in times.columns
+        (True, True)
     """
     return _frame("performance", tables.performance(history), tables.PERFORMANCE)
 
@@ -52,6 +61,11 @@ def errors(history: History) -> Any:
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> errors(History.of(manager)).empty  # no kernel has failed
+        True
     """
     return _dated(_frame("errors", tables.errors(history), tables.ERRORS), ("first", "last"))
 
@@ -67,6 +81,12 @@ def events(history: History) -> Any:
 
     Raises:
         ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> ", ".join(events(History.of(manager)).kind)
+        'choice'
     """
     return _dated(_frame("events", tables.events(history), tables.EVENTS), ("time",))
 

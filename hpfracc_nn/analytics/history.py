@@ -28,6 +28,13 @@ class Use:
         seconds: What it is expected to take, forward and backward together.
         second_best: The least that is expected of another kernel, None where no other accepts.
         reason: As in `Plan.reason`.
+
+    Examples:
+        >>> manager = BackendManager(Settings(mode="prior"))
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> (use,) = History.of(manager).uses
+        >>> use.workload.n, use.calls, use.reason
+        (64, 1, 'prior')
     """
 
     workload: Workload
@@ -63,10 +70,11 @@ class History:
         looks: How often each kernel had been consulted at some times.
         estimates: What was thought of kernels where no choice tells it.
 
-    Example:
-        >>> history = History.of(default_manager())
+    Examples:
+        >>> history = History.of(BackendManager())
         >>> history.save("history.json")
-        >>> usage(History.load("history.json"))
+        >>> History.load("history.json") == history
+        True
     """
 
     uses: tuple[Use, ...] = ()

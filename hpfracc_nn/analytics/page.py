@@ -45,8 +45,9 @@ def report(history: History, path: Path | str) -> Path:
         OSError: The file cannot be written.
         ValueError: It ends in something else.
 
-    Example:
-        >>> report(History.of(default_manager()), "report.html")
+    Examples:
+        >>> report(History.of(BackendManager()), "report.html").name
+        'report.html'
     """
     path = Path(path)
     if path.suffix not in FORMATS:

@@ -82,13 +82,13 @@ def fdiff(
 
     Source: Hosking, Biometrika 68 (1981) 165; the window is that of Lopez de Prado (2018), section 5.5.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> a = np.array([1.0, 4.0, 9.0, 16.0])
         >>> fdiff(a, 1, mode="valid")
         array([3., 5., 7.])
         >>> fdiff(a, 0.5)
-        array([1.    , 3.5   , 6.875 , 10.9375])
+        array([ 1.    ,  3.5   ,  6.875 , 10.9375])
         >>> fdiff(a, 0.5, window=2, mode="valid")
         array([ 3.5,  7. , 11.5])
     """

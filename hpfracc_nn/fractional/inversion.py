@@ -39,7 +39,8 @@ def solve(
         manager: As in `derivative`.
 
     Returns:
-        Same shape, dtype and device as `y`. Differentiable in y, a learned alpha, x0 and dx0.
+        Same shape, dtype and device as `y`; units of y time**alpha, for an integral y / time**alpha. Differentiable in
+        y, a learned alpha, x0 and dx0.
 
     Raises:
         TypeError: As in `derivative`.
@@ -47,9 +48,9 @@ def solve(
             where no derivative is subtracted; or does not broadcast to the shape of y without `dim`.
         LookupError: As in `derivative`.
 
-    Example:
-        >>> import numpy as np
-        >>> from hpfracc_nn.fractional import derivative
+    Source: Kung, Numer. Math. 22 (1974) 341, for the reciprocal of the weights' power series.
+
+    Examples:
         >>> x = 1 + np.linspace(0, 1, 101) ** 2
         >>> y = derivative(x, Caputo(0.5), dt=0.01)
         >>> bool(np.allclose(solve(y, Caputo(0.5), x0=1.0, dt=0.01), x))

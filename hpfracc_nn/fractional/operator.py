@@ -69,10 +69,12 @@ def derivative(
             not increase or does not fit `x`, the definition's scheme needs equal steps, or `dt` is given besides.
         LookupError: No registered kernel accepts this dtype and device.
 
-    Example:
+    Source: that of the definition.
+
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
-        >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))
+        >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))  # Gamma(3) / Gamma(2.5)
         1.5045
     """
     if isinstance(definition, Multiplier):
@@ -112,6 +114,13 @@ def integral(
         TypeError: As in `derivative`; or `alpha` is a definition that is no integral.
         ValueError: As in `derivative`; or alpha is outside [0, 2].
         LookupError: As in `derivative`.
+
+    Source: Diethelm, The Analysis of Fractional Differential Equations (2010), definition 2.1.
+
+    Examples:
+        >>> t = np.linspace(0, 1, 101)
+        >>> float(integral(t, 0.5, dt=0.01)[-1].round(4))  # 1 / Gamma(2.5)
+        0.7523
     """
     if isinstance(alpha, Definition) and not isinstance(alpha, RiemannLiouvilleIntegral):
         raise TypeError(
@@ -133,7 +142,33 @@ def caputo(
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
-    """Return `derivative(x, Caputo(alpha, scheme, bounds))`; see there."""
+    """Return `derivative(x, Caputo(alpha, scheme, bounds))`; see there.
+
+    Args:
+        x: As in `derivative`.
+        alpha: As in `Caputo`.
+        scheme: As there.
+        bounds: As there.
+        dt: As in `derivative`.
+        t: As in `derivative`.
+        dim: As in `derivative`.
+        manager: As in `derivative`.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x / time**alpha.
+
+    Raises:
+        TypeError: As in `derivative`.
+        ValueError: As in `derivative`; or alpha, scheme or bounds are not those of `Caputo`.
+        LookupError: As in `derivative`.
+
+    Source: that of `Caputo`.
+
+    Examples:
+        >>> t = np.linspace(0, 1, 101)
+        >>> float(caputo(t**2, 0.5, dt=0.01)[-1].round(4))  # Gamma(3) / Gamma(2.5) = 1.5045
+        1.5045
+    """
     return apply("caputo", x, Caputo(alpha, scheme, bounds), dt, dim, manager, t)
 
 
@@ -148,7 +183,32 @@ def riemann_liouville(
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
-    """Return `derivative(x, RiemannLiouville(alpha, scheme, bounds))`; see there."""
+    """Return `derivative(x, RiemannLiouville(alpha, scheme, bounds))`; see there.
+
+    Args:
+        x: As in `derivative`.
+        alpha: As in `RiemannLiouville`.
+        scheme: As there.
+        bounds: As there.
+        dt: As in `derivative`.
+        t: As in `derivative`.
+        dim: As in `derivative`.
+        manager: As in `derivative`.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x / time**alpha.
+
+    Raises:
+        TypeError: As in `derivative`.
+        ValueError: As in `derivative`; or alpha, scheme or bounds are not those of `RiemannLiouville`.
+        LookupError: As in `derivative`.
+
+    Source: that of `RiemannLiouville`.
+
+    Examples:
+        >>> float(riemann_liouville(np.ones(101), 0.5, dt=0.01)[-1].round(4))  # 1 / Gamma(1/2); Caputo's is 0
+        0.5642
+    """
     return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager, t)
 
 
@@ -162,7 +222,31 @@ def grunwald_letnikov(
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Samples:
-    """Return `derivative(x, GrunwaldLetnikov(alpha, scheme, bounds))`; see there."""
+    """Return `derivative(x, GrunwaldLetnikov(alpha, scheme, bounds))`; see there.
+
+    Args:
+        x: As in `derivative`.
+        alpha: As in `GrunwaldLetnikov`.
+        scheme: As there.
+        bounds: As there.
+        dt: As in `derivative`.
+        dim: As in `derivative`.
+        manager: As in `derivative`.
+
+    Returns:
+        Same shape, dtype and device as `x`; units of x / time**alpha.
+
+    Raises:
+        TypeError: As in `derivative`.
+        ValueError: As in `derivative`; or alpha, scheme or bounds are not those of `GrunwaldLetnikov`.
+        LookupError: As in `derivative`.
+
+    Source: that of `GrunwaldLetnikov`.
+
+    Examples:
+        >>> grunwald_letnikov([0.0, 1.0, 4.0, 9.0], 1.0, dt=0.5)  # alpha = 1: differences over dt
+        array([ 0.,  2.,  6., 10.])
+    """
     return apply("grunwald_letnikov", x, GrunwaldLetnikov(alpha, scheme, bounds), dt, dim, manager)
 
 
@@ -218,15 +302,22 @@ def choose(
         ValueError: There are no kernels for that framework.
         LookupError: No kernel accepts the workload.
 
-    Example:
-        >>> choose("toeplitz", (32, 8, 1024), framework="numpy", definition=Caputo(0.7)).algorithm
-        'recurrence'
+    Examples:
+        >>> manager = BackendManager(Settings(mode="prior", calibration="shipped", disabled="numba"))
+        >>> choose("toeplitz", (32, 8, 8192), framework="numpy", definition=Caputo(0.7), manager=manager).algorithm
+        'fft'
     """
-    _room(errors.one_of("choose", "framework", framework, _ROOMS))
+    load("choose", framework)
     if op == OP and not {"channels", "exponentials"} & set(facts):
         asked = workload(shape, definition, framework=framework, **facts)
         return (manager or default_manager()).plan(asked)
     return selection.choose(op, shape, framework=framework, manager=manager, **facts)
+
+
+def load(owner: str, framework: str) -> None:
+    """Load the kernels for a framework's arrays, unless they are there; `owner` is named in messages."""
+    if errors.one_of(owner, "framework", framework, _ROOMS) not in _rooms:
+        _room(framework)
 
 
 def _room(framework: str) -> Any:

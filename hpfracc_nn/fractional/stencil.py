@@ -35,6 +35,13 @@ class Stencil:
         analytic_columns: The analytic columns at increasing rows: [k] -> [*c, terms, k]; None where there are none.
         terms: How many columns `analytic` has.
         side: "left", "right" or "both"; all other attributes are those of the left side.
+
+    Examples:
+        >>> from hpfracc_nn.fractional.namespace import NUMPY
+        >>> Caputo(1.0, "l1").stencil(3, 0.5, NUMPY).as_matrix()  # the difference over a step of 0.5
+        array([[ 0.,  0.,  0.],
+               [-2.,  2.,  0.],
+               [ 0., -2.,  2.]])
     """
 
     n: int
@@ -67,11 +74,6 @@ class Stencil:
     def starts(self) -> bool:
         """Whether there are enough samples for the starting column to act on."""
         return self.start_column is not None and self.n > self.start_index
-
-    @property
-    def looks_ahead(self) -> int:
-        """How many samples after the first the operator reads before it answers the first: 3 if it estimates x'(0)."""
-        return min(3, self.n - 1) if self.subtract and self.taylor == 2 else 0
 
     def as_matrix(self) -> np.ndarray:
         """Return the dense float64 matrix M with y = M x, shape [*c, n, n]; for NumPy stencils."""
@@ -107,6 +109,9 @@ class Stencil:
             y: float64; *c broadcasts to its other axes.
             first: x(0), [..., 1], where the operator subtracts it and y does not tell; None is 0.
             slope: S = dt x'(0), the same.
+
+        Returns:
+            Of the shape of `y`.
         """
         from hpfracc_nn.fractional import inverse  # it knows the definitions: at the top this would be a cycle
 

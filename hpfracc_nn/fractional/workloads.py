@@ -34,12 +34,14 @@ def workload(
 ) -> Workload:
     """Return what an operator on data of this shape asks for: for `BackendManager.explain`, `predict` and `plan`.
 
+    The framework's kernels are loaded first, so that there is an answer before the first call.
+
     Args:
         shape: Of the data, [..., n, ...].
         definition: The operator; None is Caputo(0.5). What most operators ask differs by little. One with a time scale
             is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows. A multiplier of
             periodic signals asks for the operation "multiplier".
-        framework: "numpy" or "torch".
+        framework: "numpy", "torch" or "jax".
         dim: The time axis; for a multiplier the axis or axes that it transforms.
         dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows.
         device: Where the data lie.
@@ -48,12 +50,19 @@ def workload(
         threads: None asks the framework, as an operator would here and now.
 
     Raises:
-        ValueError: There is no such axis or dtype, or alpha does not broadcast to the axes other than time; or the
-            definition is a multiplier of NumPy arrays, which have one routine for it.
+        ModuleNotFoundError: The framework is not installed.
+        ValueError: There is no such axis, dtype or framework, or alpha does not broadcast to the axes other than time;
+            or the definition is a multiplier of NumPy arrays, which have one routine for it.
 
-    Example:
-        >>> manager.explain(workload((256, 1024), Caputo(0.7), framework="torch", needs_gradient=True))
+    Examples:
+        >>> asked = workload((256, 1024), Caputo(0.7), framework="numpy")
+        >>> asked.rows, asked.n, asked.dtype
+        (256, 1024, 'float32')
+        >>> print(BackendManager().explain(asked))
     """
+    from hpfracc_nn.fractional import operator  # it asks for workloads: at the top this would be a cycle
+
+    operator.load("workload", framework)
     definition = Caputo(0.5) if definition is None else definition
     if dtype not in _PRECISIONS:
         raise ValueError(f"workload(dtype={dtype!r}): needs one of {', '.join(_PRECISIONS)}; convert the data first.")

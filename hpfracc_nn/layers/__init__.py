@@ -3,7 +3,28 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from hpfracc_nn.layers.torch import (
+        ARFIMA,
+        Alpha,
+        FDEBlock,
+        FractionalAttention,
+        FractionalConv1d,
+        FractionalConv2d,
+        FractionalDifference,
+        FractionalGraphConv,
+        FractionalGRU,
+        FractionalLayer,
+        FractionalLinear,
+        FractionalLSTM,
+        FSDEBlock,
+        ProbabilisticAlpha,
+        RoughnessFeatures,
+        SpectralFractional,
+        param_groups,
+    )
 
 __all__ = [
     "ARFIMA",

@@ -35,7 +35,7 @@ class FractionalDifferencer(ColumnDifferences):
     Source: Hosking, Biometrika 68 (1981) 165; Lopez de Prado, Advances in Financial Machine Learning (2018), section
     5.5, for the fixed window.
 
-    Example:
+    Examples:
         >>> X = np.cumsum(np.random.default_rng(0).standard_normal((500, 2)), axis=0)
         >>> FractionalDifferencer(0.4, window=50, mode="valid").fit_transform(X).shape
         (451, 2)

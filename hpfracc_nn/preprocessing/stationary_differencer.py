@@ -60,7 +60,7 @@ class StationaryDifferencer(ColumnDifferences):
     Source: Said & Dickey, Biometrika 71 (1984) 599, by statsmodels; Lopez de Prado, Advances in Financial Machine
     Learning (2018), section 5.6.
 
-    Example:
+    Examples:
         >>> X = np.cumsum(np.random.default_rng(0).standard_normal((1000, 1)), axis=0)
         >>> bool(StationaryDifferencer(window=50, mode="valid").fit(X).alpha_[0] < 1)
         True

@@ -26,7 +26,7 @@ from hpfracc_nn.selection.registry import (
     register,
     unregister,
 )
-from hpfracc_nn.selection.rehearsal import register_rehearsal
+from hpfracc_nn.selection.rehearsal import register_rehearsal, unregister_rehearsal
 from hpfracc_nn.selection.reporting import ReportRow
 from hpfracc_nn.selection.sampling import Stopwatch
 from hpfracc_nn.selection.settings import Settings
@@ -89,4 +89,5 @@ __all__ = [
     "unregister_marker",
     "unregister_operation",
     "unregister_probe",
+    "unregister_rehearsal",
 ]

@@ -77,9 +77,15 @@ class Answers(ABC):
             ValueError: There are no devices or no rows, one is named twice or has no bandwidth, `busy` or `bandwidths`
                 name another one or hold what is no time or speed, or not all rows have room.
 
-        Example:
-            >>> for share in manager.place(workload, ["cuda:0", "cuda:1"], busy={"cuda:0": 2e-3}):
-            ...     send(share.device, share.rows)
+        Examples:
+            >>> manager = BackendManager(Settings(calibration="shipped"))
+            >>> pairwise = register(Kernel("total", "mine", "mine", "pairwise", run=np.sum))
+            >>> work = Workload("total", "mine", device="gpu:0", rows=1000, n=4096)
+            >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"])}
+            {'gpu:0': 500, 'gpu:1': 500}
+            >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"], busy={"gpu:0": 2.0})}
+            {'gpu:1': 1000}
+            >>> unregister(pairwise)
         """
         busy = busy or {}
         refuse(workload, devices, busy, bandwidths)

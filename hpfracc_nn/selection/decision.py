@@ -75,6 +75,11 @@ class Prediction:
         low: It may be as little.
         high: It may be as much.
         samples: Of the direction that was timed least.
+
+    Examples:
+        >>> known, unknown = Prediction.within(1.1e-3, 1.0), Prediction.within(1.1e-3, 4.0)
+        >>> known.expected_gain(now=1e-3), unknown.expected_gain(now=1e-3) > 0  # the unknown one may be worth a trial
+        (0.0, True)
     """
 
     seconds: float

@@ -34,7 +34,25 @@ _markers: dict[str, Marker] = {}
 
 
 def register_marker(framework: str, marker: Marker) -> None:
-    """Let `marker(device)` mark the present point of a device's work for `framework`, or return None if it cannot."""
+    """Let `marker(device)` mark the present point of a device's work for `framework`, or return None if it cannot.
+
+    Args:
+        framework: Whose calls are timed so.
+        marker: Of a device's name; what it returns has `passed()` and `seconds_since(earlier)`, which must not wait.
+
+    Examples:
+        >>> import time
+        >>> class Now:  # of a device that is never behind
+        ...     def __init__(self, device):
+        ...         self.time = time.perf_counter()
+        ...     def passed(self):
+        ...         return True
+        ...     def seconds_since(self, earlier):
+        ...         return self.time - earlier.time
+        ...
+        >>> register_marker("mine", Now)
+        >>> unregister_marker("mine")
+    """
     _markers[framework] = marker
 
 
@@ -43,6 +61,10 @@ def unregister_marker(framework: str) -> None:
 
     Raises:
         LookupError: None is registered.
+
+    Examples:
+        >>> register_marker("mine", lambda device: None)  # no device of it can be marked
+        >>> unregister_marker("mine")
     """
     if framework not in _markers:
         raise LookupError(f"no marker for framework {framework!r}: registered are {', '.join(_markers) or 'none'}.")

@@ -75,12 +75,20 @@ _SWITCH = {
 def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
     """Return the settings that the environment asks for.
 
+    Args:
+        environ: The variables by name; None is the environment of this process.
+
     Raises:
         ValueError: A variable holds a value, or disables a name, that is not known; or two of the older names
             force different backends.
 
     Warns:
         UserWarning: A variable begins with HPFRACC_NN_ and is not known.
+
+    Examples:
+        >>> settings = from_environment({"HPFRACC_NN_SELECTION": "prior", "HPFRACC_NN_DISABLE": "numba, xla/fft"})
+        >>> settings.mode, sorted(settings.disabled)
+        ('prior', ['numba', 'xla/fft'])
     """
     environ = os.environ if environ is None else environ
     _warn_of_unknown(environ)

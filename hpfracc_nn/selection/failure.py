@@ -38,11 +38,42 @@ _CONTROL_FLOW = {"_StopRecomputationError"}
 
 
 class WrongResult(ArithmeticError):
-    """A kernel returned what cannot be the result. The text says what is wrong with it."""
+    """A kernel returned what cannot be the result. The text says what is wrong with it.
+
+    It reaches the caller where the result of every kernel is wrong.
+
+    Examples:
+        >>> def fault(y, x):
+        ...     return None if np.ndim(y) == 0 else "it is no number"
+        ...
+        >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size), fault=fault)
+        >>> running = register(Kernel("total", "numpy", "numpy", "running", run=np.cumsum))  # all of them, not the last
+        >>> try:
+        ...     BackendManager().run("total", np.ones(3))
+        ... except WrongResult as error:
+        ...     print(error)
+        it is no number
+        >>> unregister(running)
+        >>> unregister_operation("total")
+    """
 
 
 class Doubt(str):
-    """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is."""
+    """What seems wrong with a result, but may be the data's doing: where a second kernel agrees, it is.
+
+    Examples:
+        >>> def fault(y, x):
+        ...     return None if np.isfinite(y) else Doubt("the total is not finite")
+        ...
+        >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size), fault=fault)
+        >>> runs = {"pairwise": np.sum, "running": lambda x: np.cumsum(x)[-1]}
+        >>> sums = [register(Kernel("total", "numpy", "numpy", how, run)) for how, run in runs.items()]
+        >>> float(BackendManager().run("total", np.array([1.0, math.nan])))  # both say so: no kernel is to blame
+        nan
+        >>> for kernel in sums:
+        ...     unregister(kernel)
+        >>> unregister_operation("total")
+    """
 
     __slots__ = ()
 

@@ -30,6 +30,14 @@ class Work:
             where a second kernel gives rise to one as well: then it is the data.
         direction: Of the pass.
         is_timed: Whether the call is what the plan's times mean.
+
+    Examples:
+        >>> def fault(y, x):
+        ...     return None if np.ndim(y) == 0 else "it is no number"
+        ...
+        >>> total = Work(lambda plan, x: plan.kernel.run(x), fault)
+        >>> total.direction, total.fault(np.ones(3), np.ones(3))
+        ('forward', 'it is no number')
     """
 
     run: Callable[..., Any]
@@ -53,6 +61,19 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     Raises:
         Exception: The first kernel's, where all that accept the workload failed, with a note for each of them; that of
             `work.fault` where it raises at each one's result.
+
+    Examples:
+        >>> def broken(x):
+        ...     raise RuntimeError("boom")
+        ...
+        >>> made = [register(Kernel("total", "numpy", "numpy", run.__name__, run)) for run in (broken, np.sum)]
+        >>> site = BackendManager(Settings(mode="off")).site("total", "numpy")  # "off": the first that accepts is taken
+        >>> plan = site.pick(5, lambda: Workload("total", "numpy", n=5))
+        >>> total = carried_out(Work(lambda plan, x: plan.kernel.run(x)), site, plan, np.arange(5.0))
+        >>> plan.kernel.name, float(total)
+        ('numpy/broken', 10.0)
+        >>> for kernel in made:
+        ...     unregister(kernel)
     """
     rescue: _Rescue | None = None
     while True:

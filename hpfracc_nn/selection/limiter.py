@@ -17,7 +17,7 @@ class Limiter:
     Attributes:
         dropped: How many were not let through.
 
-    Example:
+    Examples:
         >>> limiter = Limiter(most=100, apart=1.0)
         >>> limiter.lets_through("one"), limiter.lets_through("one"), limiter.dropped
         (True, False, 1)

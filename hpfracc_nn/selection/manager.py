@@ -41,6 +41,16 @@ class BackendManager(Planning, Records, Sharing, Answers):
         settings: None reads the environment.
         machine: Whose rates to estimate with; None is the one that this process shares.
         clock: Seconds that never go back, by which kernels that failed are left alone for a while.
+
+    Raises:
+        ValueError: A variable of the environment holds what is not known; see `from_environment`.
+
+    Examples:
+        >>> manager = BackendManager(Settings(mode="prior"))
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> manager.counters()["forward"]
+        1
+        >>> print(manager.explain(workload((4, 64), Caputo(0.5), framework="numpy", dtype="float64")))
     """
 
     def __init__(
@@ -265,7 +275,15 @@ if hasattr(os, "register_at_fork"):
 
 
 def default_manager() -> BackendManager:
-    """Return the process-wide manager, made from the environment when first asked for."""
+    """Return the process-wide manager, made from the environment when first asked for.
+
+    Raises:
+        ValueError: A variable of the environment holds what is not known; see `from_environment`.
+
+    Examples:
+        >>> default_manager() is default_manager()
+        True
+    """
     global _process_wide
     with _making:
         if _process_wide is None:
@@ -274,5 +292,10 @@ def default_manager() -> BackendManager:
 
 
 def is_process_wide(manager: BackendManager) -> bool:
-    """Return whether `manager` is the one that `default_manager` returns; a compiler can follow it."""
+    """Return whether `manager` is the one that `default_manager` returns; a compiler can follow it.
+
+    Examples:
+        >>> is_process_wide(default_manager()), is_process_wide(BackendManager())
+        (True, False)
+    """
     return manager is _process_wide

@@ -101,7 +101,7 @@ def chunks(rows: int, bytes_per_row: float, limit: float | None, *, fixed: float
     Raises:
         ValueError: A number is negative.
 
-    Example:
+    Examples:
         >>> chunks(100, 1 << 20, 40 << 20)  # 34, 34 and 32 rows
         34
     """

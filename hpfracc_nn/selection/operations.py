@@ -11,7 +11,19 @@ from hpfracc_nn.selection.workload import Workload
 
 @dataclass(frozen=True)
 class Operation:
-    """An operation of the user's own; see `register_operation`."""
+    """An operation of the user's own; see `register_operation`.
+
+    Args:
+        name: Of the operation.
+        describe: As there.
+        fault: As there.
+
+    Examples:
+        >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size))
+        >>> total.described((np.ones(3),), {}).n
+        3
+        >>> unregister_operation("total")
+    """
 
     name: str
     describe: Callable[..., Workload]
@@ -58,11 +70,15 @@ def register_operation(
     Raises:
         ValueError: There is an operation of that name.
 
-    Example:
-        >>> register_operation("smooth", lambda x: Workload("smooth", "numpy", dtype=x.dtype.name, n=x.size))
-        >>> register(Kernel("smooth", "numpy", "numpy", "convolve", run=lambda x: np.convolve(x, window, "same")))
-        >>> register(Kernel("smooth", "numpy", "scipy", "fft", run=lambda x: fftconvolve(x, window, "same")))
-        >>> y = manager.run("smooth", x)
+    Examples:
+        >>> total = register_operation("total", lambda x: Workload("total", "numpy", dtype=x.dtype.name, n=x.size))
+        >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
+        >>> running = register(Kernel("total", "numpy", "numpy", "running", run=lambda x: np.cumsum(x)[-1]))
+        >>> float(BackendManager().run("total", np.arange(5.0)))
+        10.0
+        >>> for kernel in (pairwise, running):
+        ...     unregister(kernel)
+        >>> unregister_operation("total")
     """
     if op in _operations:
         raise ValueError(f"register_operation({op!r}): there is one; unregister it first or choose another name.")
@@ -75,6 +91,14 @@ def unregister_operation(op: str) -> None:
 
     Raises:
         LookupError: There is none of that name.
+
+    Examples:
+        >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size))
+        >>> unregister_operation("total")
+        >>> BackendManager().run("total", np.ones(3))
+        Traceback (most recent call last):
+            ...
+        LookupError: no operation 'total': registered are ...
     """
     operation(op)
     del _operations[op]

@@ -46,9 +46,10 @@ def enable_otlp(endpoint: str | None = None, *, interval: float | None = None) -
         ModuleNotFoundError: The SDK or the exporter is not installed.
         ValueError: `endpoint` is no address of HTTP, or `interval` is not positive.
 
-    Example:
-        >>> enable_otlp("http://localhost:4318")
-        {'traces', 'metrics'}
+    Examples:
+        >>> kinds = enable_otlp("http://localhost:4318", interval=10.0)
+        >>> enable_otlp()  # an earlier call, or a variable, has said where they go
+        set()
     """
     if endpoint is not None and not _is_address(endpoint):
         raise ValueError(f"enable_otlp(endpoint={endpoint!r}): needs an address such as 'http://localhost:4318'.")

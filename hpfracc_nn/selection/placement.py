@@ -19,6 +19,12 @@ class Share:
         device: The framework's name for it.
         rows: So many signals, beginning where those of the device before end.
         seconds: When it is predicted to be done: what it has to do before, the transfer, and the computation.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")
+        >>> (share,) = BackendManager().place(work, ["cpu"])  # one device gets all
+        >>> share.device, share.rows
+        ('cpu', 256)
     """
 
     device: str

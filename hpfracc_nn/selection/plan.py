@@ -45,6 +45,13 @@ class Plan:
         announced: Whether the journal of its manager knows of it.
         counted: Consultations, forward and backward, and switches that the manager has added up for good.
         kept: Room for whoever picks the plan: what it would make anew at every call.
+
+    Examples:
+        >>> plan = BackendManager(Settings(mode="prior")).plan(workload((256, 1024), framework="numpy"))
+        >>> plan.reason  # the estimate alone; it says that the others take longer
+        'prior'
+        >>> all(plan.seconds <= seconds for name, seconds in plan.alternatives)
+        True
     """
 
     kernel: Kernel

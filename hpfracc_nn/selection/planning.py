@@ -74,9 +74,8 @@ class Planning(Recovery):
         Raises:
             LookupError: No kernel accepts one of them, or nobody has said how the operation is rehearsed.
 
-        Example:
-            >>> default_manager().warm_up([workload((256, 4096), framework="torch", needs_gradient=True)])
-            {'numba/recurrence': 0.21}
+        Examples:
+            >>> seconds = BackendManager().warm_up([workload((8, 256), framework="torch", needs_gradient=True)])
         """
         took: dict[str, float] = {}
         for workload in workloads:

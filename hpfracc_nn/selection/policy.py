@@ -48,7 +48,7 @@ class Policy:
     Raises:
         ValueError: An argument is out of its range.
 
-    Example:
+    Examples:
         >>> policy = Policy()
         >>> key = Key(("toeplitz", "cpu"), (4.0, 10.0))
         >>> policy.decide(key, [Candidate("torch/fft", 2e-4, 2.0), Candidate("torch/dense", 3e-4, 2.0)]).name

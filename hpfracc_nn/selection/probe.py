@@ -1,6 +1,5 @@
 """What a framework must be able to tell: selection itself imports none."""
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -8,10 +7,21 @@ if TYPE_CHECKING:
 
 
 class Probe(Protocol):
-    """Answers for one framework; registered by its room, like the kernels."""
+    """Answers for one framework; registered by its room, like the kernels.
+
+    Attributes:
+        framework: Whose arrays it answers for.
+        waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
+        >>> asked = probe("numpy")
+        >>> asked.framework, asked.threads() >= 1, "numpy" in asked.versions()
+        ('numpy', True, True)
+    """
 
     framework: str
-    waits_to_be_asked: bool  # whether `calibrate` compiles, and runs only where a user asks for it
+    waits_to_be_asked: bool
 
     def threads(self) -> int:
         """Return how many threads one of its calls may use."""
@@ -28,15 +38,26 @@ class Probe(Protocol):
     def calibrate(self, device: str, dtype: str) -> "Rates":
         """Measure the rates of `device` in a few milliseconds, with the threads set now."""
 
-    def versions(self) -> Mapping[str, str]:
-        """Return name and version of each package and driver that a time depends on."""
-
 
 _probes: dict[str, Probe] = {}
 
 
 def register_probe(probe: Probe) -> Probe:
-    """Let `probe` answer for its framework from now on, and return it."""
+    """Let `probe` answer for its framework from now on, and return it.
+
+    An operation of the user's own needs none; where its framework has one, calls ask it for threads and free memory.
+
+    Examples:
+        >>> class Mine(Probe):  # and so on: all that a Probe answers
+        ...     framework, waits_to_be_asked = "mine", False
+        ...     def threads(self):
+        ...         return 4
+        ...
+        >>> mine = register_probe(Mine())
+        >>> probe("mine").threads()
+        4
+        >>> unregister_probe("mine")
+    """
     _probes[probe.framework] = probe
     return probe
 
@@ -46,6 +67,12 @@ def unregister_probe(framework: str) -> None:
 
     Raises:
         LookupError: None is registered.
+
+    Examples:
+        >>> unregister_probe("mine")
+        Traceback (most recent call last):
+            ...
+        LookupError: no probe for framework 'mine': registered are ...
     """
     probe(framework)
     del _probes[framework]
@@ -56,6 +83,11 @@ def probe(framework: str) -> Probe:
 
     Raises:
         LookupError: None is registered.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
+        >>> probe("numpy").free_memory("cpu") > 0
+        True
     """
     if framework not in _probes:
         known = ", ".join(sorted(_probes)) or "none"

@@ -13,12 +13,36 @@ from hpfracc_nn.selection.workload import Workload
 
 
 def configure(**settings: Any) -> None:
-    """Change the settings of the process-wide manager; see `BackendManager.configure`."""
+    """Change the settings of the process-wide manager; see `BackendManager.configure`.
+
+    Args:
+        settings: By name, as there; None restores the default of one.
+
+    Raises:
+        TypeError: As there; nothing is changed then.
+        ValueError: As there; nothing is changed then.
+
+    Examples:
+        >>> configure(force_algorithm="fft")
+        >>> default_manager().settings.forced
+        "force_algorithm='fft'"
+        >>> configure(force_algorithm=None)
+    """
     default_manager().configure(**settings)
 
 
 def report(sites: Iterable[Site] | None = None) -> list[ReportRow]:
-    """Return one row per site and plan; of every site of the process-wide manager by default."""
+    """Return one row per site and plan; of every site of the process-wide manager by default.
+
+    Args:
+        sites: Those to report, in their order; None is all.
+
+    Examples:
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5))
+        >>> rows = report()
+        >>> "toeplitz" in {row.op for row in rows}, round(sum(row.share for row in rows), 6)
+        (True, 1.0)
+    """
     return default_manager().report(sites)
 
 
@@ -57,9 +81,11 @@ def choose(
         LookupError: No kernel accepts it.
         ValueError: `dim` is not an axis of `shape`.
 
-    Example:
-        >>> choose("toeplitz", (32, 8, 1024), framework="torch").algorithm
-        'chunked_scan'
+    Examples:
+        >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
+        >>> choose("total", (32, 8, 1024), framework="numpy").algorithm  # `hpfracc_nn.choose` is for its own operations
+        'pairwise'
+        >>> unregister(pairwise)
     """
     if not -len(shape) <= dim < len(shape):
         raise ValueError(f"choose(dim={dim}): needs an axis of shape {tuple(shape)}.")

@@ -40,7 +40,9 @@ class Hold:
 class Quarantine:
     """The kernels that failed, and for what: a bucketed workload, sizes from one on, or everything.
 
-    Example:
+    Examples:
+        >>> kernel = Kernel("total", "numpy", "numpy", "pairwise", run=np.sum)
+        >>> workload = Workload("total", "numpy", n=4096)
         >>> quarantine = Quarantine()
         >>> quarantine.add(kernel, workload, "kernel", "RuntimeError: boom", size=0, now=100.0)
         60.0

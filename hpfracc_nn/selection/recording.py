@@ -112,11 +112,15 @@ class Records(ABC):
         Yields:
             What times the parts of the block that compile or move data.
 
-        Example:
+        Examples:
+            >>> manager = BackendManager()
             >>> with manager.profile("epoch") as block:
             ...     with block.transferring():
-            ...         batch = batch.to("cuda")
-            ...     train(batch)
+            ...         batch = np.ones((4, 64)).copy()  # or `batch.to("cuda")`
+            ...     y = derivative(batch, Caputo(0.5), manager=manager)
+            >>> (measured,) = manager.history("epoch")
+            >>> measured.kernel, measured.succeeded
+            ('block', True)
         """
         block = Block()
         succeeded = False

@@ -24,6 +24,12 @@ class Compilation:
         seconds: About how long that takes; infinite where it should not happen unasked, only where the kernel is forced
             or nothing else is left.
         code: What it makes; workloads with equal code share it.
+
+    Examples:
+        >>> compiles = lambda work: Compilation(0.2, work.n)
+        >>> jitted = Kernel("total", "numpy", "numpy", "jitted", run=np.sum, compiles=compiles)
+        >>> jitted.ask("compiles", Workload("total", "numpy", n=4096)).code  # each length is compiled for itself
+        4096
     """
 
     seconds: float
@@ -80,6 +86,15 @@ class Kernel:
 
     Attributes:
         name: "backend/algorithm".
+
+    Examples:
+        >>> pairwise = Kernel("total", "numpy", "numpy", "pairwise", run=np.sum)
+        >>> pairwise.name, pairwise.is_differentiable
+        ('numpy/pairwise', False)
+        >>> refuses = lambda work: "too long" if work.n > 64 else None
+        >>> loop = Kernel("total", "numpy", "python", "loop", run=sum, refuses=refuses)
+        >>> loop.ask("refuses", Workload("total", "numpy", n=4096))
+        'too long'
     """
 
     op: str
@@ -137,6 +152,12 @@ def register(kernel: Kernel) -> Kernel:
 
     Raises:
         ValueError: That op and framework have a kernel of this name.
+
+    Examples:
+        >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
+        >>> kernels("total", "numpy") == (pairwise,)
+        True
+        >>> unregister(pairwise)
     """
     with _lock:
         frameworks = _kernels.setdefault(kernel.op, {})
@@ -156,6 +177,12 @@ def unregister(kernel: Kernel) -> None:
 
     Raises:
         LookupError: It is not registered.
+
+    Examples:
+        >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
+        >>> unregister(pairwise)
+        >>> "pairwise" in algorithms()
+        False
     """
     with _lock:
         present = _kernels.get(kernel.op, {}).get(kernel.framework, ())
@@ -176,8 +203,17 @@ def unregister(kernel: Kernel) -> None:
 def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
     """Return the kernels of `op` for the arrays of `framework`, in order of registration.
 
+    Args:
+        op: The operation.
+        framework: Whose arrays.
+
     Raises:
         LookupError: No kernel is registered for that op, or for that framework of it.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads those of NumPy
+        >>> {"dense", "fft"} <= {kernel.algorithm for kernel in kernels("toeplitz", "numpy")}
+        True
     """
     frameworks = _kernels.get(op)
     if frameworks is None:
@@ -194,7 +230,7 @@ def is_elsewhere(op: str, **names: str) -> bool:
         op: The operation.
         names: `backend` or `algorithm`.
 
-    Example:
+    Examples:
         >>> is_elsewhere("my_sum", backend="no such backend")
         False
     """
@@ -203,12 +239,24 @@ def is_elsewhere(op: str, **names: str) -> bool:
 
 
 def backends() -> tuple[str, ...]:
-    """Return the names of backends that may be forced or disabled."""
+    """Return the names of backends that may be forced or disabled: the package's own, then others registered.
+
+    Examples:
+        >>> {"torch", "numba", "xla", "cuda", "numpy"} <= set(backends())
+        True
+    """
     return _known(BACKENDS, (kernel.backend for kernel in _all()))
 
 
 def algorithms() -> tuple[str, ...]:
-    """Return the names of algorithms that may be forced or disabled."""
+    """Return the names of algorithms that may be forced or disabled: the package's own, then others registered.
+
+    Examples:
+        >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
+        >>> "fft" in algorithms(), "pairwise" in algorithms()
+        (True, True)
+        >>> unregister(pairwise)
+    """
     return _known(ALGORITHMS, (kernel.algorithm for kernel in _all()))
 
 
@@ -222,6 +270,13 @@ def ask_again_after_fork() -> None:
     """Make every watcher ask its kernels again, in a child process where they refuse what they took in its parent.
 
     Takes no lock: a thread that the child does not have may hold it, and no other thread runs yet.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> before = manager.epoch
+        >>> ask_again_after_fork()  # os.register_at_fork(after_in_child=ask_again_after_fork) has it called
+        >>> manager.epoch > before  # no plan of before is used again
+        True
     """
     for watcher in list(_watchers):
         watcher.kernels_changed()

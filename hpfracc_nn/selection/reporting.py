@@ -55,6 +55,13 @@ class ReportRow:
     the second best kernel, None where there is no other; a forced plan may be below 1. `confidence`
     is the probability that no other kernel is faster. `trials` are forward calls that only tried
     the kernel, `switches` how often it took over from another one, `failures` what it raised.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> (row,) = manager.report()
+        >>> row.op, row.workload, row.dtype, row.forwards
+        ('toeplitz', '4 x 64 x 1', 'float64', 1)
     """
 
     label: str

@@ -30,6 +30,12 @@ class Stopwatch:
 
     Args:
         threads: That the call may use; of a call that uses several the processor time says nothing.
+
+    Examples:
+        >>> watch = Stopwatch(threads=1)
+        >>> seconds, tells = watch.stop()  # with `tells` False the processor was elsewhere
+        >>> 0 <= seconds < 60
+        True
     """
 
     __slots__ = ("_processor", "_started")

@@ -76,6 +76,11 @@ class Settings:
     Raises:
         ValueError: A name is not known, a number out of range, or energy cannot be read here.
         TypeError: A value is of another type.
+
+    Examples:
+        >>> settings = Settings(force_algorithm="fft", disabled="numba", memory_limit="4GiB")
+        >>> settings.forced, settings.disables("numba", "recurrence")
+        ("force_algorithm='fft'", True)
     """
 
     force_backend: str | None = None
@@ -164,7 +169,7 @@ def amount(name: str, value: object) -> int | float:
         ValueError: It is none of these, or not positive.
         TypeError: It is neither a number nor text.
 
-    Example:
+    Examples:
         >>> amount("memory_limit", "4GiB"), amount("memory_limit", "0.5")
         (4294967296, 0.5)
     """

@@ -29,6 +29,12 @@ class Site:
 
     Its plans are its own: their counters say what happened here. A copy is a fresh site with
     the same manager; an unpickled one belongs to the process-wide manager.
+
+    Examples:
+        >>> site = BackendManager(Settings(mode="prior")).site("toeplitz", "numpy", "my layer")
+        >>> plans = [site.pick((4, 64), lambda: workload((4, 64), framework="numpy")) for _ in range(2)]
+        >>> plans[0] is plans[1], plans[0].forwards  # described once, found again, counted twice
+        (True, 2)
     """
 
     __slots__ = (

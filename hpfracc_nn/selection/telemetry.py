@@ -53,9 +53,11 @@ class Telemetry:
         ModuleNotFoundError: The API is not installed.
         ImportError: It is older than 1.30.
 
-    Example:
-        >>> telemetry = Telemetry(tracer_provider=provider)
-        >>> telemetry.watch(default_manager())
+    Examples:
+        >>> telemetry, manager = Telemetry(), BackendManager()
+        >>> telemetry.watch(manager)
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)  # a span, where the process has a provider
+        >>> telemetry.leave(manager)
     """
 
     def __init__(self, tracer_provider: Any = None, meter_provider: Any = None):

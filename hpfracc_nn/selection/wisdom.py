@@ -48,6 +48,13 @@ class Timing:
 
     Raises:
         ValueError: A value is of another type or out of range.
+
+    Examples:
+        >>> early = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
+        >>> later = Timing("total", "numpy/pairwise", forward=4e-6, backward=None, samples=30, time=1.9e9)
+        >>> both = early.merged(later)
+        >>> both.samples, round(1e6 * both.forward, 6)  # microseconds: a mean weighted by samples
+        (40, 3.5)
     """
 
     key: str
@@ -112,6 +119,14 @@ class Wisdom:
     Args:
         timings: By key and arm; at most `MOST_TIMINGS`, the oldest and those of other machines go first.
         rates: What calibrations measured, by place.
+
+    Examples:
+        >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
+        >>> learnt = Wisdom.of([timing]).merged(Wisdom.of([timing]))
+        >>> learnt.timings["total", "numpy/pairwise"].samples
+        20
+        >>> {each.trust for each in learnt.as_prior().timings.values()}  # for another machine
+        {'prior'}
     """
 
     timings: Mapping[tuple[str, str], Timing] = field(default_factory=dict)

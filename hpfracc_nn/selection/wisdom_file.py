@@ -52,12 +52,12 @@ class WisdomFile:
         directory: Where the files of all machines lie; None is `default_directory()`. It is made when first written.
         machine: What `fingerprint.facts` returns; None asks it.
 
-    Example:
-        >>> file = WisdomFile()
+    Examples:
+        >>> file = WisdomFile("wisdom")
         >>> this_machine().restore(file.read().rates)  # no calibration where another process has done one
-        >>> learnt = Wisdom.of([timing], this_machine().calibrated())  # since the last merge
-        >>> if file.merge(learnt):
-        ...     learnt = Wisdom()
+        >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
+        >>> file.merge(Wisdom.of([timing])), len(file.read().timings)
+        (True, 1)
     """
 
     def __init__(self, directory: Path | str | None = None, machine: Mapping[str, Any] | None = None):

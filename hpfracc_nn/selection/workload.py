@@ -46,6 +46,11 @@ class Workload:
         ValueError: A count is negative, or the dtype is unknown.
         TypeError: A name is no text, a count no whole number or a claim neither True nor False. Those of NumPy are
             taken and kept as Python's own.
+
+    Examples:
+        >>> work = Workload("toeplitz", "torch", rows=256, n=1024, needs_gradient=True)
+        >>> work.samples, work.bytes, str(work)
+        (262144, 1048576, 'toeplitz on torch/cpu/float32')
     """
 
     op: str
@@ -81,11 +86,6 @@ class Workload:
         claims = type(self.needs_gradient) is type(self.learns_weights) is type(self.in_place) is bool
         texts = type(self.op) is type(self.framework) is type(self.device) is type(self.dtype) is str
         return counts and others and claims and texts
-
-    @property
-    def parallelism(self) -> int:
-        """Signals that depend on no other, and may be computed side by side."""
-        return self.rows * self.width
 
     @property
     def shares_weights(self) -> bool:
@@ -154,6 +154,14 @@ class Cost:
         bytes: Bytes that pass through memory.
         launches: Dispatches of library calls.
         workspace: Bytes held beyond input and output while it runs.
+
+    Raises:
+        ValueError: A unit is not known, or a number is negative or not finite.
+
+    Examples:
+        >>> cost = Cost({"elementwise": 2e6}, bytes=8e6, launches=1)
+        >>> cost.intensity  # operations per byte: memory is what takes the time
+        0.25
     """
 
     flops: Mapping[str, float]
@@ -189,6 +197,12 @@ class Measurement:
         compile_seconds: The part of it that compiled or loaded code.
         transfer_seconds: The part that moved data between devices.
         peak_bytes: The most that it held beyond its input, None where nobody measured it.
+
+    Examples:
+        >>> work = Workload("total", "numpy", n=4096)
+        >>> first = Measurement(work, "numpy/pairwise", 4e-6, "forward", compile_seconds=3e-6)
+        >>> first.cache_hit, first.efficiency  # it compiled for three quarters of the time
+        (False, 0.25)
     """
 
     workload: Workload

@@ -43,7 +43,13 @@ class Kept:
 
 @dataclass(frozen=True)
 class Automatic:
-    """All of the past, exact to the dtype's tolerance, by whatever algorithm the BackendManager picks."""
+    """All of the past, exact to the dtype's tolerance, by whatever algorithm the BackendManager picks.
+
+    Examples:
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Automatic())
+        >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        tensor([0.4276], dtype=torch.float64)
+    """
 
     name: ClassVar[str] = "auto"
     op: ClassVar[str] = "history"
@@ -62,7 +68,13 @@ class Automatic:
 
 @dataclass(frozen=True)
 class Full:
-    """All of the past, added up directly: O(n**2) in matrix products."""
+    """All of the past, added up directly: O(n**2) in matrix products.
+
+    Examples:
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Full())
+        >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        tensor([0.4276], dtype=torch.float64)
+    """
 
     name: ClassVar[str] = "full"
     op: ClassVar[str] = "history.full"
@@ -81,7 +93,14 @@ class Full:
 class FFTBlocks:
     """All of the past by square blocks of doubling size, the large ones by FFT: exact, O(n log(n)**2).
 
+    Steps must be equal, as for `Exponentials` and `Window`: another mesh is a ValueError of the solve.
+
     Source: Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
+
+    Examples:
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=FFTBlocks())
+        >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        tensor([0.4276], dtype=torch.float64)
     """
 
     name: ClassVar[str] = "fft"
@@ -105,9 +124,14 @@ class Exponentials:
         tolerance: Relative error of every weight; None is 1e-11 in float64 and 1e-7 in float32.
 
     Raises:
-        ValueError: The tolerance is not in (0, 0.1].
+        ValueError: The tolerance is not in (0, 0.1]; or, at the solve, no sum of exponentials comes so close.
 
     Source: Beylkin & Monzon, Appl. Comput. Harmon. Anal. 28 (2010) 131.
+
+    Examples:
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Exponentials(1e-6))
+        >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        tensor([0.4276], dtype=torch.float64)
     """
 
     tolerance: float | None = None
@@ -155,8 +179,14 @@ class Window:
 
     Raises:
         ValueError: `n` is not positive.
+        TypeError: `n` is no whole number.
 
     Source: Podlubny, Fractional Differential Equations (1999), section 7.3.
+
+    Examples:
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Window(50))
+        >>> y[-1]  # a quarter of the past; with all of it 0.4276
+        tensor([0.6381], dtype=torch.float64)
     """
 
     n: int
@@ -186,12 +216,16 @@ class Window:
 
         Args:
             alpha: In (0, 2).
-            dt: The step.
-            duration: Of the solve.
+            dt: The step, in the caller's time unit.
+            duration: Of the solve, in the same unit.
             largest: A bound of |f| along the solution.
             lipschitz: A Lipschitz constant of f in y.
 
         Source: Diethelm, The Analysis of Fractional Differential Equations (2010), lemma 6.19.
+
+        Examples:
+            >>> Window(50).error_bound(0.5, dt=0.005, duration=1.0, largest=1.0, lipschitz=1.0)  # 0.21 in truth
+            2.826
         """
         kept = min(self.n * dt, duration)
         dropped = largest * (duration**alpha - kept**alpha) / math.gamma(1 + alpha)

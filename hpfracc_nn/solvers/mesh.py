@@ -14,10 +14,15 @@ _SAME = 1e-9  # the same where outputs are interpolated
 
 @dataclass(frozen=True)
 class Uniform:
-    """Equal steps. Every output time must be a point of the mesh."""
+    """Equal steps. Every output time must be a point of the mesh.
+
+    Examples:
+        >>> Uniform().times(0.0, 1.0, 4, alpha=0.5)
+        array([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
 
     def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
-        """Return the mesh, [n_steps + 1]."""
+        """Return the mesh from `first` to `last`, in the caller's time unit, [n_steps + 1]; alpha plays no part."""
         return np.linspace(first, last, n_steps + 1)
 
 
@@ -37,6 +42,14 @@ class Graded:
         ValueError: The exponent is below 1 or not finite.
 
     Source: Stynes, O'Riordan & Gracia, SIAM J. Numer. Anal. 55 (2017) 1057.
+
+    Examples:
+        >>> Graded().times(0.0, 1.0, 4, alpha=0.5)  # (j / 4)**4
+        array([0.        , 0.00390625, 0.0625    , 0.31640625, 1.        ])
+        >>> options = {"scheme": "trapezoid", "mesh": Graded(), "n_steps": 100}
+        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), [0, 1], 0.5, **options)
+        >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        tensor([0.4276], dtype=torch.float64)
     """
 
     exponent: float | None = None
@@ -52,7 +65,7 @@ class Graded:
         return self.exponent if self.exponent is not None else min(max(1.0, 2 / alpha), self.most)
 
     def times(self, first: float, last: float, n_steps: int, alpha: float) -> np.ndarray:
-        """Return the mesh, [n_steps + 1]."""
+        """Return the mesh from `first` to `last`, in the caller's time unit, for an order, [n_steps + 1]."""
         return first + (last - first) * (np.arange(n_steps + 1) / n_steps) ** self.of(alpha)
 
 

@@ -24,11 +24,19 @@ class Newton:
     Args:
         tolerance: Of the last change, relative to the largest number of the state; None is 1e-13 in float64 and 1e-6 in
             float32.
-        iterations: At most, before the step is given up.
+        iterations: At most; a step that needs more raises a RuntimeError, and is NaN where JAX traces it.
         dense: Numbers of a state up to which its Jacobian is dense.
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: `iterations` or `dense` is no whole number.
+
+    Source: Hairer & Wanner, Solving Ordinary Differential Equations II (1996), section IV.8; Saad & Schultz, SIAM J.
+    Sci. Stat. Comput. 7 (1986) 856, for GMRES.
+
+    Examples:
+        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(Newton()))[-1]  # (1 - 1/2) / (1 + 1/2)
+        tensor([0.3333])
     """
 
     tolerance: float | None = None
@@ -46,10 +54,15 @@ class FixedPoint:
 
     Args:
         tolerance: As in `Newton`.
-        iterations: At most, before the step is given up.
+        iterations: At most; a step that needs more raises a RuntimeError, and is NaN where JAX traces it.
 
     Raises:
         ValueError: A number is out of range.
+        TypeError: `iterations` is no whole number.
+
+    Examples:
+        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(FixedPoint()))[-1]
+        tensor([0.3333])
     """
 
     tolerance: float | None = None

@@ -33,8 +33,13 @@ class HurstEstimate:
         standard_error: Its own.
         interval: Its confidence interval.
         level: Of the interval.
-        scale: Standard deviation of an increment over one unit of time, without the noise.
-        noise: Standard deviation of the noise upon each sample; 0 where none was fitted.
+        scale: Standard deviation of an increment over one unit of time, without the noise; in the series' units.
+        noise: Standard deviation of the noise upon each sample, in the same; 0 where none was fitted.
+
+    Examples:
+        >>> found = whittle(np.cumsum(np.random.default_rng(0).standard_normal(4000)), dt=0.25)  # Brownian motion
+        >>> found.interval[0] < 0.5 < found.interval[1], round(found.scale, 1)  # 0.25**-0.5
+        (True, 2.0)
     """
 
     hurst: float
@@ -55,6 +60,10 @@ class StructureFunction:
         moments: Means of |x_(k + lag) - x_k|**power, [powers, lags].
         slopes: Of their logarithms, [powers].
         hurst: Of the line through the origin that is nearest to the slopes.
+
+    Examples:
+        >>> structure_function(np.arange(100.0), powers=[1, 2]).slopes  # a straight line has the Hurst index 1
+        array([1., 2.])
     """
 
     lags: np.ndarray
@@ -73,7 +82,7 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
 
     Args:
         x: Samples of the path (not its increments) at equal times, [n].
-        dt: Their spacing; only `scale` depends on it.
+        dt: Their spacing, in the caller's time unit; only `scale` depends on it.
         has_noise: Whether each sample has independent noise of a variance that is estimated too, as a logarithm of a
             volatility that was itself estimated from prices. Without it such noise makes the path look rougher.
         level: Of the interval.
@@ -88,7 +97,7 @@ def whittle(x: np.ndarray, *, dt: float = 1.0, has_noise: bool = False, level: f
     Source: Whittle (1953); Sykulski et al., Biometrika 106 (2019) 251, equation (9); Fukasawa, Takabatake & Westphal,
     Math. Finance 32 (2022) 1086, for the noise.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn import data
         >>> path = np.cumsum(data.fgn(4000, 0.3, np.random.default_rng(0)))
         >>> round(whittle(path).hurst, 2)
@@ -138,6 +147,12 @@ def structure_function(
         TypeError: A lag is no whole number.
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1.
+
+    Examples:
+        >>> from hpfracc_nn import data
+        >>> path = np.cumsum(data.fgn(4000, 0.3, np.random.default_rng(0)))
+        >>> round(structure_function(path, lags=[1, 2, 4, 8, 16]).hurst, 1)
+        0.3
     """
     path = _path("structure_function", x)
     n = path.size

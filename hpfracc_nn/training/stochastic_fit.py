@@ -24,6 +24,13 @@ class StochasticFit(Estimates):
         evaluations: Of the objective and its gradient.
         level: Of the confidence intervals.
         converged: Whether the optimisation did, in its last round; where not, neither estimates nor errors hold.
+
+    Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
+
+    Examples:
+        >>> fit = StochasticFit(("rate",), np.array([1.0]), np.array([[0.01]]), 3.84, 1, 100, 512, 20, 0.95, True)
+        >>> round(fit.p_value, 2), [round(end, 2) for end in fit.intervals["rate"]]
+        (0.05, [0.8, 1.2])
     """
 
     statistic: float

@@ -30,18 +30,22 @@ class AtanganaBaleanu(Definition):
     B(alpha) of the literature is 1: multiply by yours.
 
     The only scheme, `l1`, interpolates x linearly on each cell and integrates the Mittag-Leffler function: order 2 on
-    smooth data, once the steps are short against unit c**(-1/alpha).
+    smooth data, once the steps are short against unit c**(-1/alpha). The result has the units of x.
 
     Attributes:
         sense: "caputo" or "riemann_liouville".
         unit: The length, in the caller's time unit, that the definition takes as 1; positive.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`; or `sense` is none of the two, or `unit` not positive.
+
     Source: Atangana & Baleanu, Thermal Science 20 (2016) 763, definitions 3.1 and 3.2.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
-        >>> float(AtanganaBaleanu(0.5)(t, dt=0.01)[-1].round(6))
+        >>> float(AtanganaBaleanu(0.5)(t, dt=0.01)[-1].round(6))  # 2 E_(1/2, 2)(-1)
         1.111925
     """
 

@@ -19,7 +19,11 @@ class Caputo(Definition):
     `bdf2` has order 2 everywhere, `l1` order 2 - alpha and positive weights, `grunwald` order 1. On data like
     t**alpha, which are not smooth at 0, every scheme is of first order.
 
-    Example:
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> float(Caputo(0.5)(t**2, dt=0.01)[-1].round(4))

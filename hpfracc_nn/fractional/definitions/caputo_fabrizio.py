@@ -28,14 +28,18 @@ class CaputoFabrizio(Definition):
     The only scheme, `l1`, interpolates x linearly on each cell and integrates the exponential exactly: order 2 on
     smooth data for alpha < 1, once the steps are shorter than the memory 1 / r. Up to eight different fixed orders
     are as many states. A learned alpha, whose rate changes, takes those of any memory, where they reach the tolerance,
-    else the matrix or the FFT.
+    else the matrix or the FFT. The result has the units of x.
 
     Attributes:
         unit: The length, in the caller's time unit, that the definition takes as 1; positive.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`; or `unit` is not positive.
+
     Source: Caputo & Fabrizio, Progr. Fract. Differ. Appl. 1 (2015) 73, equation 2.2.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> float(CaputoFabrizio(0.5)(t, dt=0.01)[-1].round(4))  # 2 (1 - exp(-1))

@@ -29,9 +29,12 @@ WIDEST = 1.25  # m minus the lowest order, up to which float32 keeps its digits
 class Definition:
     """A fractional operator as a value: its order, its scheme, and nothing about how it runs.
 
+    Called with samples it is applied to them, as `derivative` does; what comes back has the units of x / time**alpha
+    where the class says nothing else.
+
     Attributes:
-        alpha: The order. A float or one value per channel (then it broadcasts over the data's axes other than time);
-            or a framework's tensor; its values are read only where no gradient is wanted.
+        alpha: The order. A float or one value per channel, [*c] (then it broadcasts over the data's axes other than
+            time); or a framework's tensor; its values are read only where no gradient is wanted.
         scheme: The discretisation, one of `schemes`.
         bounds: Where a tensor alpha may lie; (0, 1) if None. It decides how often the data are differenced, and may
             contain no whole number in its interior where a Taylor polynomial is subtracted. An alpha on the lower
@@ -39,6 +42,18 @@ class Definition:
             checked where it learns; its weights are then wrong, or NaN.
         side: From where memory reaches to a sample: "left", from the first sample on; "right", from the last one
             back, as in reversed time; "both", the mean of the two.
+
+    Raises:
+        TypeError: `alpha` is no real number, no numbers and no tensor, or `bounds` is no pair of numbers.
+        ValueError: An order is out of the class's range, or outside the bounds; orders lie on both sides of 1 where a
+            Taylor polynomial is subtracted; `scheme` or `side` is not known, or the bounds are no such interval.
+
+    Examples:
+        >>> half = Caputo(0.5)  # a value, equal to every other of the same order and scheme
+        >>> half == Caputo(0.5, "l1_2"), half.accuracy(0.5)
+        (True, 2.5)
+        >>> Caputo([0.3, 0.7])(np.zeros((8, 2, 100)), dt=0.01).shape  # an order for each of two channels
+        (8, 2, 100)
     """
 
     alpha: Alpha

@@ -39,9 +39,14 @@ class DistributedOrder(Definition):
         ValueError: There are no orders, not as many weights as orders, an order is out of the kind's range, or the kind
             is another one.
 
-    Example:
+    Examples:
+        >>> t = np.linspace(0, 1, 101)
         >>> two = DistributedOrder(nodes=(0.3, 0.8), weights=(1.0, 2.0))  # D^0.3 + 2 D^0.8
+        >>> float(two(t, dt=0.01)[-1].round(4))  # 1 / Gamma(1.7) + 2 / Gamma(1.2)
+        3.2788
         >>> even = DistributedOrder.over(lambda alpha: np.ones_like(alpha), 0.0, 1.0)
+        >>> float(even(t**2, dt=0.01)[-1].round(3))  # the integral of 2 / Gamma(3 - alpha) over alpha
+        1.504
 
     Source: Caputo, Fract. Calc. Appl. Anal. 4 (2001) 421; Diethelm & Ford, J. Comput. Appl. Math. 225 (2009) 96, for
     the quadrature.

@@ -37,14 +37,18 @@ class FractionalLaplacian(Multiplier):
     Attributes:
         space: "periodic" or "line".
 
+    Raises:
+        TypeError: As in `Multiplier`.
+        ValueError: As in `Multiplier`; or `space` is none of the two, or on the line alpha is outside [0, 2].
+
     Source: Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7, theorem 1.1: it equals the singular integral, whose
         constant the images have.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> x = np.linspace(-32, 32, 512, endpoint=False)
         >>> y = FractionalLaplacian(0.8, space="line")(np.exp(-(x**2)), dt=x[1] - x[0])
-        >>> float(y[256].round(5))
+        >>> float(y[256].round(5))  # 2**0.8 Gamma(0.9) / Gamma(0.5), on the whole line
         1.04973
     """
 

@@ -16,7 +16,15 @@ class GrunwaldLetnikov(Definition):
     and a negative alpha sums. Order 1 against the Riemann-Liouville derivative where x(0) = 0. Scheme `bdf2` replaces
     1 - z with (3/2)(1 - z/3)(1 - z), order 2 away from 0 where x(0) = 0.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Oldham & Spanier (1974), section 3.4; Hosking, Biometrika 68 (1981) 165.
+
+    Examples:
+        >>> GrunwaldLetnikov(0.5)([1.0, 0.0, 0.0, 0.0]).round(4)  # the coefficients of (1 - z)**0.5
+        array([ 1.    , -0.5   , -0.125 , -0.0625])
     """
 
     scheme: str = "grunwald"

@@ -29,7 +29,7 @@ def logarithmic_times(first: float, last: float, n: int) -> tuple[np.ndarray, fl
         ValueError: `first` is not positive, `last` is not above it, or there are fewer than two times.
         TypeError: An argument is no number.
 
-    Example:
+    Examples:
         >>> t, dt = logarithmic_times(1.0, 16.0, 5)
         >>> t.round(6).tolist(), round(dt / math.log(2), 6)
         ([1.0, 2.0, 4.0, 8.0, 16.0], 1.0)
@@ -51,10 +51,14 @@ class Hadamard(RiemannLiouville):
     (`logarithmic_times` makes them), and `dt` is the step of log t. All that is said of `RiemannLiouville` and its
     schemes holds in u. It has no unit, and does not change if time is counted in another one.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Kilbas, Srivastava & Trujillo, Theory and Applications of Fractional Differential Equations (2006),
         section 2.7.
 
-    Example:
+    Examples:
         >>> t, dt = logarithmic_times(1.0, 4.0, 201)
         >>> y = Hadamard(0.5)(np.log(t) ** 2, dt=dt)
         >>> float((y[-1] / math.log(4) ** 1.5).round(4))  # Gamma(3) / Gamma(2.5)
@@ -66,7 +70,17 @@ class Hadamard(RiemannLiouville):
 class CaputoHadamard(Caputo):
     """Caputo's derivative in log t: I^(c - alpha) (t d/dt)^c x; a constant has derivative zero. See `Hadamard`.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Jarad, Abdeljawad & Baleanu, Adv. Differ. Equ. 2012:142.
+
+    Examples:
+        >>> t, dt = logarithmic_times(1.0, 4.0, 201)
+        >>> y = CaputoHadamard(0.5)(1 + np.log(t), dt=dt)
+        >>> float((y[-1] / math.log(4) ** 0.5).round(4))  # 1 / Gamma(1.5): the constant is not seen
+        1.1284
     """
 
 
@@ -74,5 +88,15 @@ class CaputoHadamard(Caputo):
 class HadamardIntegral(RiemannLiouvilleIntegral):
     """Hadamard's integral 1 / Gamma(alpha) int_t0^t log(t / s)**(alpha - 1) x(s) ds / s. See `Hadamard`.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Hadamard, J. Math. Pures Appl. 8 (1892) 101; Kilbas, Srivastava & Trujillo (2006), equation 2.7.1.
+
+    Examples:
+        >>> t, dt = logarithmic_times(1.0, 4.0, 201)
+        >>> y = HadamardIntegral(0.5)(np.ones(201), dt=dt)
+        >>> float((y[-1] / math.log(4) ** 0.5).round(4))  # 1 / Gamma(1.5)
+        1.1284
     """

@@ -26,9 +26,13 @@ class Marchaud(Definition):
     Attributes:
         history: What is before the first sample, "constant" or "zero".
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`; or `history` is none of the two.
+
     Source: Samko, Kilbas & Marichev, Fractional Integrals and Derivatives (1993), section 5.4.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(-20, 0, 2001)  # exp(t) is an eigenfunction, and 2e-9 at the first sample
         >>> float(Marchaud(0.7)(np.exp(t), dt=0.01)[-1].round(4))
@@ -58,7 +62,14 @@ class Marchaud(Definition):
             deviation: The largest difference, before the first sample, between x and what `history` says of it.
 
         Returns:
-            deviation t**-alpha / Gamma(1 - alpha), of the shape of `t`; alpha must be one number.
+            deviation t**-alpha / Gamma(1 - alpha), of the shape of `t`; units of x / time**alpha.
+
+        Raises:
+            ValueError: alpha is not one number.
+
+        Examples:
+            >>> float(Marchaud(0.5).history_bound(100.0, deviation=1.0).round(4))  # 0.1 / Gamma(1/2)
+            0.0564
         """
         if not isinstance(self.alpha, float):
             raise ValueError(f"{self}.history_bound: needs one alpha; pass one definition per channel.")

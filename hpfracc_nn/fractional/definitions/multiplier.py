@@ -41,6 +41,19 @@ class Multiplier(ABC):
     Attributes:
         alpha: The order, any finite real. A float, one per channel (then it broadcasts over the data's axes other than
             those transformed), or a framework's tensor, which may learn.
+
+    Raises:
+        TypeError: `alpha` is no real number, no numbers and no tensor.
+        ValueError: An order is not finite, or out of the class's range.
+
+    Examples:
+        >>> class BesselPotential(Multiplier):  # an operator of your own is its symbol, here (1 + omega**2)**(-alpha/2)
+        ...     def symbol(self, alpha, omega, xp):
+        ...         return xp.exp(-alpha / 2 * xp.log1p(omega[0] ** 2)), None
+        ...
+        >>> t = 2 * np.pi * np.arange(8) / 8
+        >>> bool(np.allclose(BesselPotential(2.0)(np.cos(t), dt=t[1]), np.cos(t) / 2))
+        True
     """
 
     alpha: Alpha

@@ -16,9 +16,13 @@ class PeriodicRiesz(Multiplier):
     alpha = 2 is the second derivative, alpha = 0 minus the identity; below 0 it is minus the Riesz potential. For a
     signal that is zero outside of its interval use `Riesz`.
 
+    Raises:
+        TypeError: As in `Multiplier`.
+        ValueError: As in `Multiplier`.
+
     Source: Samko, Kilbas & Marichev (1993), section 12.1 and equation 25.61.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = 2 * np.pi * np.arange(8) / 8
         >>> bool(np.allclose(PeriodicRiesz(0.5)(np.sin(2 * t), dt=t[1]), -(2**0.5) * np.sin(2 * t)))

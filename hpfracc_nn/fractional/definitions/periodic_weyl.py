@@ -25,10 +25,14 @@ class PeriodicWeyl(Multiplier):
         side: "left" for (i omega)**alpha; "right" for reversed time, (-i omega)**alpha; "both" for their mean,
             cos(pi alpha / 2) |omega|**alpha.
 
+    Raises:
+        TypeError: As in `Multiplier`.
+        ValueError: As in `Multiplier`; or `side` is not known.
+
     Source: Weyl, Vierteljahresschr. Naturforsch. Ges. Zürich 62 (1917) 296; Samko, Kilbas & Marichev, Fractional
         Integrals and Derivatives (1993), section 19.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = 2 * np.pi * np.arange(8) / 8
         >>> bool(np.allclose(PeriodicWeyl(0.5)(np.sin(t), dt=t[1]), np.sin(t + np.pi / 4)))

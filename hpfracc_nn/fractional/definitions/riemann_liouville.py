@@ -22,7 +22,16 @@ class RiemannLiouville(Definition):
 
     The default scheme `bdf2` has order 2 for every alpha, which the analytic terms do not disturb.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Diethelm (2010), definition 2.2 and lemma 3.4.
+
+    Examples:
+        >>> y = RiemannLiouville(0.5)(np.ones(101), dt=0.01)
+        >>> float(y[-1].round(4))  # 1 / Gamma(1/2) at t = 1
+        0.5642
     """
 
     scheme: str = "bdf2"
@@ -39,9 +48,19 @@ class RiemannLiouville(Definition):
 class RiemannLiouvilleIntegral(Definition):
     """The Riemann-Liouville integral I^alpha x = t**(alpha-1) / Gamma(alpha) * x, for 0 <= alpha <= 2.
 
-    alpha = 0 is the identity, alpha = 1 the trapezoid rule. Order 2 on smooth data.
+    alpha = 0 is the identity, alpha = 1 the trapezoid rule. Order 2 on smooth data. The result has the units of
+    x time**alpha.
+
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
 
     Source: Diethelm (2010), definition 2.1.
+
+    Examples:
+        >>> t = np.linspace(0, 1, 101)
+        >>> float(RiemannLiouvilleIntegral(0.5)(t, dt=0.01)[-1].round(4))  # 1 / Gamma(2.5)
+        0.7523
     """
 
     scheme: str = "trapezoid"

@@ -27,9 +27,13 @@ class Riesz(Definition):
     Attributes:
         side: "both"; "left" and "right" are the two halves of the sum, which alone approximate nothing.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`.
+
     Source: Celik & Duman, J. Comput. Phys. 231 (2012) 1743; Getoor, Trans. AMS 101 (1961) 75, for the closed form.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(-1, 1, 2001)
         >>> float(Riesz(1.2)((1 - t**2) ** 0.6, dt=1e-3)[1000].round(2))  # -Gamma(2.2)

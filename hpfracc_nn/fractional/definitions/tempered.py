@@ -28,10 +28,14 @@ class TemperedCaputo(Definition):
     Attributes:
         rate: How fast memory fades, in units of 1 / time; not negative.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`; or `rate` is negative.
+
     Source: Sabzikar, Meerschaert & Chen, J. Comput. Phys. 293 (2015) 14, for the tempering; Li, Deng & Zhao, Discrete
         Contin. Dyn. Syst. B 24 (2019) 1989, definition 2.3.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> t = np.linspace(0, 1, 101)
         >>> y = TemperedCaputo(0.5, rate=2.0)(np.exp(-2 * t) * t**2, dt=0.01)
@@ -110,8 +114,18 @@ class TemperedRiemannLiouville(TemperedCaputo):
     Attributes:
         rate: How fast memory fades, in units of 1 / time; not negative.
 
+    Raises:
+        TypeError: As in `Definition`.
+        ValueError: As in `Definition`; or `rate` is negative.
+
     Source: Baeumer & Meerschaert, J. Comput. Appl. Math. 233 (2010) 2438, equation 6; Sabzikar, Meerschaert & Chen
         (2015), section 2.
+
+    Examples:
+        >>> t = np.linspace(0, 1, 101)
+        >>> y = TemperedRiemannLiouville(0.5, rate=2.0)(np.exp(-2 * t), dt=0.01)
+        >>> float(y[-1].round(4))  # exp(-2) / Gamma(1/2)
+        0.0764
     """
 
     scheme: str = "bdf2"

@@ -52,8 +52,8 @@ def calibrate(
         ValueError: `dim` is no axis of the shape, alpha does not broadcast to its others, there are no samples, the
             side is not "left", or 64 bit types are asked for and not enabled.
 
-    Example:
-        >>> for measured in calibrate((256, 1024)):
+    Examples:
+        >>> for measured in calibrate((8, 256), manager=BackendManager()):
         ...     print(measured.kernel, measured.direction, measured.seconds)
     """
     definition = Caputo(0.5) if definition is None else definition

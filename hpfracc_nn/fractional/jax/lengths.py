@@ -22,10 +22,13 @@ def pad_to_bucket(x: Any, dim: int = -1) -> tuple[Any, int]:
         x: A NumPy array or a JAX array. NumPy's are padded by NumPy: nothing is compiled.
         dim: The time axis.
 
+    Returns:
+        The padded array [..., padded n, ...] and n.
+
     Raises:
         ValueError: `dim` is no axis of `x`.
 
-    Example:
+    Examples:
         >>> x, n = pad_to_bucket(np.ones((8, 250)))
         >>> x.shape, n
         ((8, 256), 250)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import jax
-import jaxlib
 import numpy as np
 from jax import numpy as jnp
 
@@ -40,9 +39,6 @@ class JaxProbe:
     def deterministic(self) -> bool:
         """Whether the process was told so through XLA's flags."""
         return "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
-
-    def versions(self) -> Mapping[str, str]:
-        return {"jax": jax.__version__, "jaxlib": jaxlib.__version__}
 
     def calibrate(self, device: str, dtype: str) -> Rates:
         """Time a matrix product, a transform, two element-wise passes and a small call; half a second to compile.

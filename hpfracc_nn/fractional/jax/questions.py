@@ -25,7 +25,18 @@ def workload(
 
     A traced call cannot know whether its gradient will be taken, and plans for it.
 
-    Example:
+    Args:
+        shape: Of the data, [..., n, ...].
+        definition: As there.
+        dim: As there.
+        dtype: As there.
+        needs_gradient: As there; here it is wanted unless it is said not to be.
+        learns_weights: As there.
+
+    Raises:
+        ValueError: As there.
+
+    Examples:
         >>> print(BackendManager().explain(workload((256, 1024), Caputo(0.7))))
     """
     return workloads.workload(
@@ -50,7 +61,17 @@ def choose(
 ) -> Plan:
     """Return the plan for a JAX array of this shape, without the data; see `hpfracc_nn.choose`.
 
-    Example:
+    Args:
+        op: The operation.
+        shape: Of the data, [..., n, ...].
+        definition: The operator that "toeplitz" is for; None is Caputo(0.5).
+        manager: Who is asked; None is the process-wide BackendManager.
+        facts: What else `hpfracc_nn.choose` takes.
+
+    Raises:
+        LookupError: No kernel accepts the workload.
+
+    Examples:
         >>> choose("toeplitz", (32, 8, 1024), definition=Caputo(0.7)).algorithm
         'chunked_scan'
     """

@@ -51,7 +51,7 @@ def variable_order(
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
     Returns:
-        Same shape, dtype and device as `x`.
+        Same shape, dtype and device as `x`; units of x / time**alpha(t), of an integral x time**alpha(t).
 
     Raises:
         TypeError: As in `derivative`; or alpha is an array of a framework that is not that of `x`.
@@ -60,7 +60,7 @@ def variable_order(
 
     Source: Lorenzo & Hartley, Nonlinear Dynamics 29 (2002) 57; Coimbra, Ann. Phys. 12 (2003) 692.
 
-    Example:
+    Examples:
         >>> t = np.linspace(0, 2, 101)
         >>> y = variable_order(t**2, 0.5 + 0.3 * np.sin(t), dt=0.02)
         >>> float(y[50].round(3))  # 2 / Gamma(3 - alpha(1))

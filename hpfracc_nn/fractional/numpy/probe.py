@@ -1,9 +1,9 @@
-"""What selection asks about NumPy: rates of this machine, memory, versions."""
+"""What selection asks about NumPy: rates of this machine, memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import scipy
@@ -59,10 +59,6 @@ class NumpyProbe:
         copying = _seconds(lambda: np.copyto(target, stream))
         launch = _seconds(lambda: [scipy.fft.rfft(rows[0, :8]) for _ in range(20)]) / 20
         return Rates(flops, bandwidth=2 * stream.nbytes / copying, launch=launch)
-
-    def versions(self) -> Mapping[str, str]:
-        """Return the versions that times depend on."""
-        return {"numpy": np.__version__, "scipy": scipy.__version__}
 
 
 def _seconds(call: Callable[[], object], repeats: int = _REPEATS) -> float:

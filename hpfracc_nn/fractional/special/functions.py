@@ -35,9 +35,9 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
         derivative: Orders of the partial derivatives in z, alpha and beta.
 
     Returns:
-        Real for real `z`, else complex; floating, of the dtype that the framework promotes the arguments to. A torch
-        tensor or JAX array if any argument is one; then an alpha or beta that is one too and outside its range gives
-        NaN: a check would wait for the device.
+        The shape that they broadcast to. Real for real `z`, else complex; floating, of the dtype that the framework
+        promotes the arguments to. A torch tensor or JAX array if any argument is one; then an alpha or beta that is one
+        too and outside its range gives NaN: a check would wait for the device.
 
     Raises:
         TypeError: An argument is not a number or an array of a supported framework, or alpha or beta is complex.
@@ -45,7 +45,7 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
 
     Source: Garrappa, SIAM J. Numer. Anal. 53 (2015) 1350; see `hpfracc_nn.fractional.special.partials`.
 
-    Example:
+    Examples:
         >>> round(float(mittag_leffler(-1.0, 0.5)), 12)  # e erfc(1)
         0.427583576156
     """
@@ -87,7 +87,7 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
 
     Source: Ozaktas, Arikan, Kutay & Bozdagi, IEEE Trans. Signal Process. 44 (1996) 2141, for the chirps.
 
-    Example:
+    Examples:
         >>> import numpy as np
         >>> x = np.array([1.0, 2.0, 0.5, -1.0])
         >>> bool(np.allclose(fractional_fourier(x, 1), np.fft.fft(x, norm="ortho")))

@@ -32,7 +32,7 @@ class Alpha(Stated):
     Raises:
         ValueError: `init` is not strictly inside the bounds, or they are no finite interval.
 
-    Example:
+    Examples:
         >>> order = Alpha(0.4, (0, 1))
         >>> torch.nn.Sequential(FractionalLayer(order), torch.nn.Tanh(), FractionalLayer(order))
     """

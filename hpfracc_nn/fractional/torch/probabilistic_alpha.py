@@ -45,7 +45,7 @@ class ProbabilisticAlpha(Alpha):
 
     Source: Kingma & Welling, arXiv 1312.6114; Figurnov, Mohamed & Mnih, arXiv 1805.08498, for the beta law.
 
-    Example:
+    Examples:
         >>> order = ProbabilisticAlpha(0.6, std=0.05)
         >>> layer = FractionalLayer(order, "caputo")
         >>> loss = layer(torch.randn(4, 100)).square().mean() + 1e-3 * order.kl()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -145,12 +145,6 @@ class TorchProbe:
 
     def deterministic(self) -> bool:
         return torch.are_deterministic_algorithms_enabled()
-
-    def versions(self) -> Mapping[str, str]:
-        found = {"torch": torch.__version__, "blas": torch.__config__.parallel_info().split("\n")[0]}
-        if torch.version.cuda:
-            found["cuda"] = torch.version.cuda
-        return found
 
     def calibrate(self, device: str, dtype: str) -> Rates:
         """Time a matrix product, a transform, two element-wise passes and a small call; about 20 ms on a CPU."""

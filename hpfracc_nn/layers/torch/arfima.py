@@ -65,12 +65,15 @@ class ARFIMA(nn.Module):
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165; the fit Kilinc &
     Massmann, J. Econometrics 255 (2026) 106232.
 
-    Example:
-        >>> series = hpfracc_nn.data.arfima(1000, 0.3, np.random.default_rng(0))
+    Examples:
+        >>> from hpfracc_nn import data
+        >>> series = data.arfima(1000, 0.3, np.random.default_rng(0))
         >>> model = ARFIMA(ar=1).fit(series)
-        >>> print(model.estimates.summary())
-        >>> model.forecast(10).shape
-        torch.Size([10])
+        >>> low, high = model.estimates.intervals_at(0.95)["alpha"]
+        >>> low < 0.3 < high, model.forecast(10).shape
+        (True, torch.Size([10]))
+        >>> ARFIMA(ar=0, alpha=0.5)(torch.eye(1, 4)).detach()  # Grünwald's weights
+        tensor([[ 1.0000, -0.5000, -0.1250, -0.0625]])
     """
 
     ar: nn.Parameter | None

@@ -86,7 +86,7 @@ class FractionalAttention(Projections):
         dimension and the bandwidth as parameters; its text was not at hand, so that no equation is cited by number.
         The lift is that of Bachrach et al., RecSys (2014) 257.
 
-    Example:
+    Examples:
         >>> layer = FractionalAttention(32, 4, batch_first=True, alpha=1.2, learn_alpha=True)
         >>> x = torch.randn(8, 50, 32)
         >>> layer(x, x, x, need_weights=False, is_causal=True)[0].shape
@@ -136,8 +136,11 @@ class FractionalAttention(Projections):
         Raises:
             TypeError: `module` is no `torch.nn.MultiheadAttention`.
 
-        Example:
-            >>> FractionalAttention.from_torch(torch.nn.MultiheadAttention(32, 4), alpha=1.2)
+        Examples:
+            >>> ordinary, x = torch.nn.MultiheadAttention(32, 4), torch.randn(50, 8, 32)
+            >>> layer = FractionalAttention.from_torch(ordinary, alpha=2.0)
+            >>> torch.allclose(layer(x, x, x)[0], ordinary(x, x, x)[0], atol=1e-6)
+            True
         """
         own = place_of(cls, module, nn.MultiheadAttention)
         own |= {name: getattr(module, name) for name in ("dropout", "add_zero_attn", "kdim", "vdim", "batch_first")}

@@ -69,7 +69,7 @@ class FDEBlock(CaputoEquation):
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, equation (13); Coelho, Costa & Ferras,
         arXiv:2403.02737 (2024).
 
-    Example:
+    Examples:
         >>> class Field(torch.nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
@@ -170,7 +170,7 @@ class FSDEBlock(nn.Module):
 
     Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
+    Examples:
         >>> class Field(torch.nn.Module):
         ...     def __init__(self):
         ...         super().__init__()

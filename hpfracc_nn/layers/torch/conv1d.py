@@ -62,7 +62,7 @@ class FractionalConv1d(nn.Conv1d):
 
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
-    Example:
+    Examples:
         >>> layer = FractionalConv1d(3, 5, 7, padding="causal", alpha=0.4, learn_alpha=True)
         >>> layer(torch.randn(8, 3, 100)).shape
         torch.Size([8, 5, 100])
@@ -125,8 +125,11 @@ class FractionalConv1d(nn.Conv1d):
             TypeError: `module` is no `torch.nn.Conv1d`, or is one of these layers.
             ValueError: As in `FractionalLinear.from_torch`.
 
-        Example:
-            >>> FractionalConv1d.from_torch(torch.nn.Conv1d(3, 5, 7), alpha=0.4, padding="causal")
+        Examples:
+            >>> ordinary, x = torch.nn.Conv1d(3, 5, 7), torch.randn(8, 3, 100)
+            >>> torch.allclose(FractionalConv1d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            True
+            >>> layer = FractionalConv1d.from_torch(ordinary, alpha=0.4, padding="causal")
         """
         own = {**place_of(cls, module, nn.Conv1d), **arguments_of(module), **options}
         return with_weights_of(module, cls(**own), options.get("alpha"))
@@ -163,9 +166,11 @@ class FractionalConv1d(nn.Conv1d):
             ValueError: The layer is not causal or strides, or as there.
             TypeError: An argument has the wrong type.
 
-        Example:
+        Examples:
             >>> layer = FractionalConv1d(3, 5, 7, padding="causal", alpha=0.4)
             >>> y, state = layer.step(torch.randn(8, 3), layer.initial_state((8, 3)))
+            >>> y.shape
+            torch.Size([8, 5])
         """
         owner = "FractionalConv1d.initial_state"
         if not self.is_causal:

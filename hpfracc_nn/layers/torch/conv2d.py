@@ -48,7 +48,7 @@ class FractionalConv2d(nn.Conv2d):
         scheme: The discretisation; None is the definition's default.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value.
-        dt: Spacing of the samples, one for all axes or one for each.
+        dt: Spacing of the samples, in the caller's unit, one for all axes or one for each.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameters.
         dtype: Of the parameters; alpha and its weights are computed in float64 whatever it is.
@@ -63,7 +63,7 @@ class FractionalConv2d(nn.Conv2d):
 
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
-    Example:
+    Examples:
         >>> layer = FractionalConv2d(3, 5, 3, padding="same", dims=(-2, -1), alpha=(0.4, 0.8), learn_alpha=True)
         >>> layer(torch.randn(8, 3, 28, 28)).shape
         torch.Size([8, 5, 28, 28])
@@ -126,8 +126,11 @@ class FractionalConv2d(nn.Conv2d):
             TypeError: `module` is no `torch.nn.Conv2d`, or is one of these layers.
             ValueError: As in `FractionalLinear.from_torch`.
 
-        Example:
-            >>> FractionalConv2d.from_torch(torch.nn.Conv2d(3, 5, 3), dims=(-2, -1), alpha=0.4)
+        Examples:
+            >>> ordinary, x = torch.nn.Conv2d(3, 5, 3), torch.randn(8, 3, 28, 28)
+            >>> torch.allclose(FractionalConv2d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            True
+            >>> layer = FractionalConv2d.from_torch(ordinary, dims=(-2, -1), alpha=0.4)
         """
         own = {**place_of(cls, module, nn.Conv2d), **arguments_of(module), **options}
         return with_weights_of(module, cls(**own), options.get("alpha"))

@@ -50,11 +50,17 @@ class FractionalDifference(Stated):
         [batch, channels, n] -> [batch, channels * orders, n]; with time in the middle, [batch, n, channels] ->
         [batch, n, channels * orders].
 
+    Raises:
+        ValueError: An argument is out of range.
+        TypeError: An argument has the wrong type.
+
     Source: Hosking, Biometrika 68 (1981) 165.
 
-    Example:
+    Examples:
         >>> FractionalDifference(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6, 100])
+        >>> FractionalDifference(1, init=0.5, learn_alpha=False)(torch.eye(1, 4)[None])  # Grünwald's weights
+        tensor([[[ 1.0000, -0.5000, -0.1250, -0.0625]]])
     """
 
     def __init__(

@@ -77,7 +77,7 @@ class FractionalGraphConv(CaputoEquation):
     Source: Kang et al., FROND, ICLR 2024 (arXiv:2404.17099); the attention is that of Chamberlain et al., GRAND, ICML
         2021 (arXiv:2106.10934).
 
-    Example:
+    Examples:
         >>> ring = torch.stack([torch.arange(10), (torch.arange(10) + 1) % 10])
         >>> edge_index = torch.cat([ring, ring.flip(0)], 1)
         >>> FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)(torch.randn(10, 5), edge_index).shape

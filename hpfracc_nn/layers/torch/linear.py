@@ -61,7 +61,7 @@ class FractionalLinear(nn.Linear):
 
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
-    Example:
+    Examples:
         >>> layer = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
         >>> layer(torch.randn(8, 100, 3)).shape
         torch.Size([8, 100, 5])
@@ -115,8 +115,10 @@ class FractionalLinear(nn.Linear):
             ValueError: An option changes the shape of a weight, or asks for one that `module` has not; or a hook makes
                 its weights, as pruning does.
 
-        Example:
-            >>> FractionalLinear.from_torch(torch.nn.Linear(3, 5), alpha=0.4)
+        Examples:
+            >>> ordinary, x = torch.nn.Linear(3, 5), torch.randn(8, 100, 3)
+            >>> torch.allclose(FractionalLinear.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            True
         """
         place = place_of(cls, module, nn.Linear)
         arguments = {name: getattr(module, name) for name in ("in_features", "out_features")}

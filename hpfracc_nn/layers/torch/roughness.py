@@ -51,7 +51,7 @@ class RoughnessFeatures(nn.Module):
             matters for signals that do not begin at 0.
         floor: Is added to the mean square: a silent channel has the feature log(floor). At least the least normal
             number of float32, some 1.2e-38.
-        dt: Spacing of the samples.
+        dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameters, if there are any.
@@ -68,9 +68,12 @@ class RoughnessFeatures(nn.Module):
     Source: Hosking, Biometrika 68 (1981) 165, for the differences; Beran, Statistics for Long-Memory Processes (1994),
         section 2.3, for f_H.
 
-    Example:
+    Examples:
         >>> RoughnessFeatures(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6])
+        >>> layer = RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)
+        >>> layer(torch.tensor([1.0, -1.0] * 500).view(1, 1, 1000))  # nearly alpha log(4), at the highest frequency
+        tensor([[-0.6914,  0.0000,  0.6927]])
     """
 
     def __init__(

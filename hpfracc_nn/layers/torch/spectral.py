@@ -45,7 +45,7 @@ class SpectralFractional(nn.Module):
         channels: C gives every channel its own alpha: the channels are the last axis that is not in `dim`.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is (0, 2).
-        dt: Spacing of the samples, or one for each axis of `dim`.
+        dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
         dim: The axis or axes of space; the last by default.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameter, if there is one.
@@ -61,10 +61,13 @@ class SpectralFractional(nn.Module):
 
     Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
 
-    Example:
+    Examples:
         >>> layer = SpectralFractional(1.5, dt=(0.1, 0.1), dim=(-2, -1), learn_alpha=True)
         >>> layer(torch.randn(8, 3, 32, 32)).shape
         torch.Size([8, 3, 32, 32])
+        >>> x = torch.sin(2 * torch.pi * torch.arange(8) / 8)
+        >>> round(SpectralFractional(2.0, dt=1 / 8)(x)[2].item(), 2)  # (2 pi)**2
+        39.48
     """
 
     def __init__(

@@ -52,7 +52,7 @@ def fsdeint(
             "general"; see `StochasticEquation`. `SDE` makes one of two functions; a module may be one.
         y0: The state at ts[0], float32 or float64: an array, or a pytree of arrays. Noise that is not diagonal takes
             its last axis for the state and those before for a batch.
-        ts: Increasing times, not traced: of NumPy, or made outside of what is compiled.
+        ts: Increasing times, in the caller's unit, not traced: of NumPy, or made outside of what is compiled.
         args: A pytree that drift and diffusion get as a third argument, where it is not None.
         alpha: In (1/2, 1]: a float, or an array, which may be learned: one number, or one for each entry along some of
             y0's axes. A traced one is clamped, and raises under `jax.experimental.checkify`; it is solved with weights,
@@ -82,10 +82,11 @@ def fsdeint(
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
         Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
-        >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.5 * jnp.ones_like(y), "additive")
-        >>> ts = np.linspace(0, 1, 101)
-        >>> paths = fsdeint(ornstein_uhlenbeck, jnp.zeros(1000), ts, alpha=0.7, key=jax.random.key(0))
+    Examples:
+        >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.1 * jnp.ones_like(y), "additive")
+        >>> x = fsdeint(ornstein_uhlenbeck, jnp.ones(1000), np.linspace(0, 1, 101), alpha=0.7, key=jax.random.key(0))
+        >>> round(float(x[-1].mean()), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)
+        (0.4, 0.4)
     """
     call = StochasticCall(sde, y0, ts, args, alpha, dt, manager)
     return call.solved(noise, scheme, weights, interpretation, history, adjoint, checkpoint, key)

@@ -31,10 +31,13 @@ class MultiTerm(Terms):
 
     Source: Diethelm & Ford, BIT 42 (2002) 490; Edwards, Ford & Simpson, J. Comput. Appl. Math. 148 (2002) 401.
 
-    Example:
-        >>> equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, lambda t, y: 8.0)  # Bagley and Torvik's
+    Examples:
+        >>> forcing = lambda t, y: 2 + 2 * (t / jnp.pi) ** 0.5 + t**2 / 2  # by which y is t**2
+        >>> equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, forcing)  # Bagley and Torvik's
         >>> rest = jnp.zeros(1)
-        >>> y = fdeint(equation, equation.state(rest, rest), jnp.linspace(0, 5, 501), equation.alpha)[..., 0]
+        >>> y = fdeint(equation, equation.state(rest, rest), np.linspace(0, 1, 201), equation.alpha)[..., 0]
+        >>> y[-1].round(3)
+        Array([1.], dtype=float32)
     """
 
     def __init__(self, terms: Mapping[float, float | Array], forcing: Forcing | None = None):

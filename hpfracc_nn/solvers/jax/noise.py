@@ -114,7 +114,7 @@ def increments(
         noise: The noise.
         n_steps: How many steps.
         shape: Of one step: batch axes and channels; all entries are independent.
-        dt: The step, positive.
+        dt: The step, positive, in the caller's time unit.
         key: Where the randomness comes from, of `jax.random.key`.
         dtype: Floating; None is JAX's default. Half precision is drawn in float32.
 
@@ -122,10 +122,11 @@ def increments(
         ValueError: A number is out of range, `shape` is not that of the noise's parameters, or the dtype not floating.
         TypeError: The key is none.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
-        >>> increments(FractionalBrownian(0.3), 100, (32, 3), dt=0.01, key=jax.random.key(0)).shape
-        (100, 32, 3)
+        >>> dw = increments(FractionalBrownian(0.3), 100, (32, 3), dt=0.01, key=jax.random.key(0))
+        >>> dw.shape, round(float(dw.var()), 2)  # dt**(2 hurst) = 0.063
+        ((100, 32, 3), 0.06)
     """
     steps = errors.count("increments", "n_steps", n_steps)
     sizes = tuple(errors.count("increments", "shape", size, 0) for size in shape)
@@ -144,10 +145,11 @@ def paths(noise: Noise, n_steps: int, shape: Sequence[int] = (), *, dt: float, k
 
     They are the sums of what `increments` returns for the same key. Arguments and errors as of `increments`.
 
-    Example:
+    Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
-        >>> paths(FractionalBrownian(0.3), 100, (32,), dt=0.01, key=jax.random.key(0)).shape
-        (101, 32)
+        >>> x = paths(FractionalBrownian(0.3), 100, (32,), dt=0.01, key=jax.random.key(0))
+        >>> x.shape, x[0].any()
+        ((101, 32), Array(False, dtype=bool))
     """
     steps = increments(noise, n_steps, shape, dt=dt, key=key, dtype=dtype)
     return jnp.concatenate([jnp.zeros_like(steps[:1]), jnp.cumsum(steps, 0)])

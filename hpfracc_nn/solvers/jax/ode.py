@@ -47,8 +47,8 @@ def fdeint(
         f: Called as f(t, y), or f(t, y, args) where args are given, with t an array of no axes and y like y0: dy, a
             pytree like y0. Any callable will do: a function, an Equinox module, a Flax module.
         y0: The state at ts[0], float32 or float64: an array of any shape, or a pytree of arrays.
-        ts: Increasing times; on a uniform mesh, points of it. Traced ones are taken for such, and states at times that
-            are not are NaN.
+        ts: Increasing times, in the caller's unit; on a uniform mesh, points of it. Traced ones are taken for such, and
+            states at times that are not are NaN.
         alpha: In (0, 2): a float, or an array, which may be traced: one number, or one for each entry along some of
             y0's axes (a shape that broadcasts to y0's). A traced one is clamped, to (0, 1] without `dy0`.
         args: A pytree that f is given, or None.
@@ -78,9 +78,11 @@ def fdeint(
 
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3; Garrappa, Mathematics 6 (2018) 16.
 
-    Example:
+    Examples:
         >>> ts = jnp.linspace(0, 1, 101)
         >>> y = jax.jit(lambda y0: fdeint(lambda t, y: -y, y0, ts, 0.5))(jnp.ones(1))
+        >>> y[-1].round(4)  # E_(1/2)(-1) = e erfc(1) = 0.4276
+        Array([0.4276], dtype=float32)
     """
     method = Method.of("fdeint", scheme, history, mesh)
     if checkpoint and adjoint:

@@ -17,7 +17,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.jax.precision import in_float64, mapped
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.shelf import Charge, Shelf
@@ -94,7 +94,8 @@ class Sum:
             found = _fixed(self, tuple(orders.values.tolist()), step, nodes)
         else:
             assert orders.traced is not None, "one of the two is there"
-            parts = in_float64(lambda alpha: self._parts(alpha, step, nodes, JAX), orders.traced, jnp.dtype(self.dtype))
+            made = mapped(lambda alpha: self._parts(alpha, step, nodes, JAX), axes=1)
+            parts = in_float64(made, orders.traced, jnp.dtype(self.dtype))
             found = self._joined(parts, jnp)
         return found if isinstance(dt, float) else _scaled(found, orders, dt)
 

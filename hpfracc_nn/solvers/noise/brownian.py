@@ -15,7 +15,17 @@ from hpfracc_nn.solvers.noise.source import Source
 
 @dataclass(frozen=True)
 class Brownian(Noise):
-    """Standard Brownian motion: independent normal increments of variance dt."""
+    """Standard Brownian motion: independent normal increments of variance dt.
+
+    Its unit is the root of the caller's time unit.
+
+    Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 2.4.
+
+    Examples:
+        >>> Brownian().covariance(2, dt=0.01)
+        array([[0.01, 0.  ],
+               [0.  , 0.01]])
+    """
 
     name: ClassVar[str] = "brownian"
     is_brownian: ClassVar[bool] = True

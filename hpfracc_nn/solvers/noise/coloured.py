@@ -27,13 +27,18 @@ class Coloured(Noise):
     and solutions those of Stratonovich's equation.
 
     Args:
-        correlation_time: Positive; a number, or a framework's tensor of no axes, which may be learned.
+        correlation_time: Positive, in the caller's time unit; a number, or a framework's tensor of no axes, which may
+            be learned.
 
     Raises:
         TypeError: It is neither a number nor a tensor.
         ValueError: It is not positive, or not a single number.
 
     Source: Gillespie, Phys. Rev. E 54 (1996) 2084; Wong & Zakai, Ann. Math. Stat. 36 (1965) 1560.
+
+    Examples:
+        >>> Coloured(0.1).covariance(1, dt=0.5)  # dt - tau (1 - exp(-dt / tau)); of Brownian motion 0.5
+        array([[0.40067379]])
     """
 
     correlation_time: Parameter

@@ -21,7 +21,7 @@ class CompoundPoisson(Noise):
     count has no derivative in the rate, so that a tensor is refused there.
 
     Args:
-        rate: Positive, a number.
+        rate: Positive, a number, per the caller's time unit.
         jumps: Their law: `NormalJumps`, `ExponentialJumps`, `FixedJumps`, or a class of yours with `total`.
 
     Raises:
@@ -29,6 +29,10 @@ class CompoundPoisson(Noise):
         ValueError: It is not positive.
 
     Source: Cont & Tankov, Financial Modelling with Jump Processes (2004), section 3.2.
+
+    Examples:
+        >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)  # rate dt 0.5**2
+        array([[0.375]])
     """
 
     rate: float

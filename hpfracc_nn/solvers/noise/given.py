@@ -16,12 +16,17 @@ class Given(Noise):
 
     Args:
         values: An array of the framework that solves, [n_steps, *shape]; [n_steps, 2, *shape] where a scheme has two
-            streams, which are the increments, and independent numbers of the same law beside them.
+            streams, which are the increments, and independent numbers of the same law beside them. A solve that asks
+            for another shape raises a ValueError.
         holder: Paths are Hoelder continuous with each exponent below this.
         brownian: Whether the increments are those of Brownian motion, which schemes of higher order stand on.
 
-    Example:
-        >>> Given(np.zeros((100, 3)))
+    Examples:
+        >>> dw = torch.full((100, 1), 0.01)  # a path that goes straight from 0 to 1
+        >>> fsdeint(SDE(lambda t, y: 0 * y, lambda t, y: y), torch.ones(1), np.linspace(0, 1, 101), noise=Given(dw))[-1]
+        tensor([2.7048])
+        >>> round(1.01**100, 4)
+        2.7048
     """
 
     values: Any

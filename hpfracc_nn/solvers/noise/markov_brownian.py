@@ -63,7 +63,7 @@ class MarkovNoise(HurstNoise):
 
         Args:
             n_steps: How many steps.
-            dt: Their length.
+            dt: Their length, in the caller's time unit.
             hurst: A Hurst index; needed where that of the noise is a tensor.
 
         Raises:
@@ -131,6 +131,11 @@ class MarkovFractionalBrownian(MarkovNoise):
             bounds are wider than (0.05, 0.95).
 
     Source: Daems et al., Variational Inference for SDEs Driven by Fractional Noise, ICLR 2024, with other rates.
+
+    Examples:
+        >>> error = MarkovFractionalBrownian(0.3).error(1000, dt=0.001)
+        >>> round(error.path, 3), round(error.step, 4), round(error.end, 4)
+        (0.009, 0.0016, 0.0006)
     """
 
     name: ClassVar[str] = "markov_fractional"
@@ -141,7 +146,14 @@ class MarkovFractionalBrownian(MarkovNoise):
 class MarkovRiemannLiouvilleBrownian(MarkovNoise):
     """Riemann and Liouville's fractional Brownian motion by states that begin with zero.
 
-    As `MarkovFractionalBrownian`, whose arguments and errors it has, but for `RiemannLiouvilleBrownian`.
+    As `MarkovFractionalBrownian`, whose arguments, errors and source it has, but for `RiemannLiouvilleBrownian`.
+
+    Examples:
+        >>> noise = MarkovRiemannLiouvilleBrownian(0.3)
+        >>> round(noise.error(1000, dt=0.001).path, 3)
+        0.002
+        >>> round(noise.covariance(100, dt=0.04).sum().item(), 2)  # of the path at 4: 4**(2 hurst)
+        2.3
     """
 
     name: ClassVar[str] = "markov_riemann_liouville"

@@ -25,7 +25,7 @@ Parameter = Any  # a number, or a framework's tensor where it is learned
 
 @dataclass(frozen=True, eq=False)
 class Noise(ABC):
-    """A noise.
+    """A noise: what drives a stochastic equation, a process that begins at 0.
 
     Attributes:
         name: By which it is chosen.
@@ -33,6 +33,15 @@ class Noise(ABC):
             schemes of order 1.5 and the hybrid weights stand on it.
         is_continuous: Whether paths are; where they jump there is no Stratonovich integral.
         is_whole: Whether all steps are drawn at once, because no state of fixed size carries the past.
+
+    Examples:
+        >>> class UniformSteps(Noise):
+        ...     name = "uniform_steps"
+        ...     def increments(self, n_steps, shape, dt, source, state):
+        ...         return (12 * dt) ** 0.5 * (source.uniform((n_steps, *shape)) - 0.5), ()
+        >>> from hpfracc_nn.solvers import increments
+        >>> increments(UniformSteps(), 100_000, dt=0.01, generator=torch.Generator().manual_seed(0)).var()
+        tensor(0.0100)
     """
 
     name: ClassVar[str]
@@ -109,7 +118,7 @@ class Noise(ABC):
         Args:
             n_steps: At least 1.
             shape: Of one step; all its entries are independent paths.
-            dt: The step, positive.
+            dt: The step, positive, in the caller's time unit.
             source: Where random numbers come from; the result has its dtype and device.
             state: After the steps before; as `start` or this method returned it.
         """

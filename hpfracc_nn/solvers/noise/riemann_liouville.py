@@ -45,6 +45,13 @@ class RiemannLiouvilleBrownian(HurstNoise):
 
     Source: Levy (1953), after Marinucci & Robinson, J. Statist. Plann. Inference 80 (1999) 111; Bennedsen, Lunde &
     Pakkanen, Finance Stoch. 21 (2017) 931.
+
+    Examples:
+        >>> RiemannLiouvilleBrownian(0.5).covariance(2, dt=0.25)  # Brownian motion
+        array([[0.25, 0.  ],
+               [0.  , 0.25]])
+        >>> round(RiemannLiouvilleBrownian(0.75).covariance(100, dt=0.04).sum())  # of the path at 4: 4**(2 hurst)
+        8
     """
 
     name: ClassVar[str] = "riemann_liouville"

@@ -20,16 +20,18 @@ def increments(
         noise: The noise.
         n_steps: How many steps.
         shape: Of one step; all entries are independent.
-        dt: The step, positive.
+        dt: The step, positive, in the caller's time unit.
         rng: Where the randomness comes from.
 
     Raises:
         ValueError: A number is out of range, or `shape` is not that of the noise's parameters.
+        TypeError: `n_steps` or a size is no whole number, or `dt` no real one.
 
-    Example:
-        >>> from hpfracc_nn.solvers.noise import FractionalBrownian
-        >>> increments(FractionalBrownian(0.3), 100, (32,), dt=0.01, rng=np.random.default_rng(0)).shape
-        (100, 32)
+    Examples:
+        >>> from hpfracc_nn.solvers import noise
+        >>> dw = noise.increments(Brownian(), 100, (4000,), dt=0.01, rng=np.random.default_rng(0))
+        >>> dw.shape, round(dw.sum(0).var().item(), 1)
+        ((100, 4000), 1.0)
     """
     steps = errors.count("increments", "n_steps", n_steps)
     sizes = tuple(errors.count("increments", "shape", size, 0) for size in shape)

@@ -39,6 +39,13 @@ class AlphaStable(Noise):
         ValueError: It is out of range, or several numbers where one of them is the stability 1 and there is skewness.
 
     Source: Chambers, Mallows & Stuck, J. Amer. Stat. Assoc. 71 (1976) 340; Weron, Stat. Probab. Lett. 28 (1996) 165.
+
+    Examples:
+        >>> abs(AlphaStable(1.0).characteristic(np.array([-1.0, 2.0]), dt=0.5))  # Cauchy's: exp(-dt |k|)
+        array([0.60653066, 0.36787944])
+        >>> x = increments(AlphaStable(1.0), 100_000, dt=0.5, generator=torch.Generator().manual_seed(0))
+        >>> round((x.abs() < 0.5).double().mean().item(), 2)  # within dt of 0
+        0.5
     """
 
     stability: Parameter

@@ -41,6 +41,15 @@ class Scheme(Protocol):
         sets: How many memories a step needs.
         is_implicit: Whether a step solves an equation for y_n.
         needs_uniform: Why it needs a uniform mesh, or None.
+
+    Examples:
+        >>> from hpfracc_nn.fractional.namespace import NUMPY
+        >>> scheme = Trapezoid()
+        >>> scheme.order(0.5), scheme.is_implicit
+        (1.5, True)
+        >>> weights = scheme.weights(np.array([1.0]), 3, 0.1, NUMPY)
+        >>> weights.columns[0, 0], weights.starts[0, 0, :, 0]  # the trapezoid rule, half a step to f_0 and to f_n
+        (array([0.05, 0.1 , 0.1 , 0.1 ]), array([ 0.  , -0.05, -0.05, -0.05]))
     """
 
     def __hash__(self) -> int: ...

@@ -18,6 +18,11 @@ class StochasticScheme(Protocol):
         streams: Independent normal numbers that each channel of the noise needs per step: 1, or 2 where an integral
             of the path over the step is needed beside its increment.
         needs_diagonal: Whether it stands on each entry of a diagonal diffusion depending on its own entry of y alone.
+
+    Examples:
+        >>> scheme = RungeKutta()
+        >>> scheme.name, scheme.streams, scheme.needs_diagonal
+        ('srk', 2, True)
     """
 
     def __hash__(self) -> int: ...
@@ -34,7 +39,16 @@ class StochasticScheme(Protocol):
 class Euler:
     """y + f h + g dZ: Euler and Maruyama's method. One evaluation of each a step.
 
+    Strong order 1/2 in Ito's sense, 1 for additive noise; below alpha = 1 it is alpha - 1/2.
+
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 10.2.
+
+    Examples:
+        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
+        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Euler())
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0) - 0.125)).abs().mean()  # the distance from the exact paths
+        tensor(0.0140)
     """
 
     name: ClassVar[str] = "euler"
@@ -46,7 +60,16 @@ class Euler:
 class Milstein:
     """Euler's step + g g' (dW**2 - h) / 2, in Stratonovich's sense + g g' dW**2 / 2; the derivative by autograd.
 
+    Strong order 1 for diagonal noise.
+
     Source: Kloeden & Platen (1992), section 10.3.
+
+    Examples:
+        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
+        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Milstein())
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0) - 0.125)).abs().mean()  # the distance from the exact paths
+        tensor(0.0004)
     """
 
     name: ClassVar[str] = "milstein"
@@ -58,7 +81,17 @@ class Milstein:
 class Heun:
     """Predict by Euler's step, average f and g of both ends: Stratonovich's integral. Two evaluations of each a step.
 
+    Strong order 1 for diagonal, scalar or additive noise, 1/2 for general noise.
+
     Source: Rumelin, SIAM J. Numer. Anal. 19 (1982) 604.
+
+    Examples:
+        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
+        >>> options = {"noise": Given(dw), "scheme": Heun(), "interpretation": "stratonovich"}
+        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), **options)
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0))).abs().mean()  # the distance from the exact paths
+        tensor(0.0007)
     """
 
     name: ClassVar[str] = "heun"
@@ -72,6 +105,13 @@ class RungeKutta:
     twice, g four times).
 
     Source: Rossler, SIAM J. Numer. Anal. 48 (2010) 922, tables 6.1 and 6.3.
+
+    Examples:
+        >>> dw = increments(Brownian(), 100, (2, 500), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
+        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=RungeKutta())
+        >>> (y[-1] - torch.exp(0.5 * dw[:, 0].sum(0) - 0.125)).abs().mean() < 1e-4  # the distance from exact paths
+        tensor(True)
     """
 
     name: ClassVar[str] = "srk"
@@ -81,9 +121,17 @@ class RungeKutta:
 
 @dataclass(frozen=True)
 class ReversibleHeun:
-    """Heun's method with one evaluation of each a step, kept from the step before.
+    """Heun's method with one evaluation of each a step, kept from the step before; strong orders as of `Heun`.
 
     Source: Kidger, Foster, Li & Lyons, Efficient and accurate gradients for neural SDEs, NeurIPS (2021), algorithm 1.
+
+    Examples:
+        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
+        >>> options = {"noise": Given(dw), "scheme": ReversibleHeun(), "interpretation": "stratonovich"}
+        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), **options)
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0))).abs().mean()  # the distance from the exact paths
+        tensor(0.0007)
     """
 
     name: ClassVar[str] = "reversible_heun"

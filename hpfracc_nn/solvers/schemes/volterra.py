@@ -32,6 +32,11 @@ class VolterraWeights(Protocol):
         name: By which it is chosen.
         sets: 1 where drift and noise share their weights, else 2: the drift's, then the noise's.
         has_residual: Whether sigma is not 0, so that a step needs a second normal number beside its increment.
+
+    Examples:
+        >>> from hpfracc_nn.fractional.namespace import NUMPY
+        >>> Left().weights(np.array([1.0]), 3, 0.1, NUMPY).columns  # 1 at alpha = 1: Euler and Maruyama's method
+        array([[[0., 1., 1., 1.]]])
     """
 
     def __hash__(self) -> int: ...
@@ -55,7 +60,15 @@ class Hybrid:
     The newest cell holds the singularity and most of the variance. Its integral against W is split into its projection
     on the increment, w_1 dW, and the residual sigma zeta, so that it is exact where g stays on the cell.
 
-    Source: the hybrid scheme with kappa = 1 of Bennedsen, Lunde & Pakkanen, in orthogonal form.
+    Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931: the hybrid scheme with kappa = 1, in orthogonal
+    form.
+
+    Examples:
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
+        >>> noise = Given(torch.eye(100).view(50, 2, 100))  # one increment for each path
+        >>> x = fsdeint(sde, torch.zeros(100), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Hybrid())
+        >>> 0.02 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        tensor(2.2532)
     """
 
     name: ClassVar[str] = "hybrid"
@@ -69,7 +82,15 @@ class Hybrid:
 
 @dataclass(frozen=True)
 class Average:
-    """The kernel's mean over each cell, without the residual: too little variance, by the newest cell's."""
+    """The kernel's mean over each cell, without the residual: too little variance, by the newest cell's.
+
+    Examples:
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
+        >>> noise = Given(torch.eye(50))  # one increment for each path
+        >>> x = fsdeint(sde, torch.zeros(50), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Average())
+        >>> 0.02 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        tensor(1.7950)
+    """
 
     name: ClassVar[str] = "average"
     sets: ClassVar[int] = 1
@@ -85,6 +106,13 @@ class Isometry:
     """Means for the drift, root mean squares for the noise, which make the variance of a driftless process exact.
 
     Paths are a little farther from the true ones than those of `Hybrid`, and there are two sums over the past.
+
+    Examples:
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
+        >>> noise = Given(torch.eye(50))  # one increment for each path
+        >>> x = fsdeint(sde, torch.zeros(50), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Isometry())
+        >>> 0.02 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        tensor(2.2546)
     """
 
     name: ClassVar[str] = "isometry"
@@ -104,7 +132,16 @@ class Isometry:
 
 @dataclass(frozen=True)
 class Left:
-    """The kernel at the left of each cell: for comparison only, a third of the variance is missing at a = 0.6."""
+    """The kernel at the left of each cell: for comparison only, a third of the variance is missing at a = 0.6 and 100
+    steps.
+
+    Examples:
+        >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
+        >>> noise = Given(torch.eye(100))  # one increment for each path
+        >>> x = fsdeint(sde, torch.zeros(100), np.linspace(0, 1, 101), alpha=0.6, noise=noise, weights=Left())
+        >>> 0.01 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        tensor(1.4602)
+    """
 
     name: ClassVar[str] = "left"
     sets: ClassVar[int] = 1

@@ -56,7 +56,7 @@ def fsdeint(
             "general"; see `StochasticEquation`. `SDE` makes one of two functions.
         y0: The state at ts[0], float32 or float64: a tensor, or a tuple of tensors. Noise that is not diagonal takes
             its last axis for the state and those before for a batch.
-        ts: Increasing times.
+        ts: Increasing times, in the caller's unit.
         alpha: In (1/2, 1]: a float, or a tensor, which may be learned: one number, or one for each entry along some of
             y0's axes. An alpha of 1 that requires a gradient is solved with weights, as are others.
         noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`.
@@ -86,9 +86,11 @@ def fsdeint(
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
         Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
-        >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.5 * torch.ones_like(y), "additive")
-        >>> paths = fsdeint(ornstein_uhlenbeck, torch.zeros(1000), torch.linspace(0, 1, 101), alpha=0.7)
+    Examples:
+        >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.1 * torch.ones_like(y), "additive")
+        >>> x = fsdeint(ornstein_uhlenbeck, torch.ones(1000), torch.linspace(0, 1, 101), alpha=0.7)
+        >>> round(x[-1].mean().item(), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)
+        (0.4, 0.4)
     """
     method = StochasticMethod.of("fsdeint", noise, scheme, weights, interpretation, history)
     site = (manager or default_manager()).shared_site(method.history.op, "torch", "fsdeint")

@@ -45,19 +45,22 @@ class NeuralFDE(CaputoEquation):
         dtype: Of alpha's parameter; alpha itself is float64.
 
     Shape:
-        y0 [*shape] -> [times, *shape].
+        y0 [*shape] -> [times, *shape]; times in the caller's unit.
 
     Raises:
         ValueError: An argument is out of range, or a learned alpha begins outside its bounds.
+        TypeError: An argument has the wrong type.
 
-    Example:
-        >>> class Pendulum(torch.nn.Module):
+    Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, for the solver.
+
+    Examples:
+        >>> class Field(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
-        ...         self.net = torch.nn.Linear(2, 2)
+        ...         self.net = nn.Linear(2, 2)
         ...     def forward(self, t, y):
-        ...         return self.net(y)
-        >>> model = NeuralFDE(Pendulum(), alpha=0.8, learn_alpha=True)
+        ...         return torch.tanh(self.net(y))
+        >>> model = NeuralFDE(Field(), alpha=0.8, learn_alpha=True)
         >>> model(torch.zeros(16, 2), torch.linspace(0, 1, 51)).shape
         torch.Size([51, 16, 2])
     """

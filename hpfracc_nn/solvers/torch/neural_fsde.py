@@ -55,17 +55,20 @@ class NeuralFSDE(nn.Module):
         dtype: Of these parameters; alpha and the Hurst index themselves are float64.
 
     Shape:
-        y0 [*shape] -> [times, *shape].
+        y0 [*shape] -> [times, *shape]; times in the caller's unit.
 
     Raises:
         ValueError: An argument is out of range, or things do not go together.
         TypeError: An argument has the wrong type.
 
-    Example:
-        >>> class Field(torch.nn.Module):
+    Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &
+        Pakkanen, Finance Stoch. 21 (2017) 931, for the solver.
+
+    Examples:
+        >>> class Field(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
-        ...         self.net = torch.nn.Linear(2, 2)
+        ...         self.net = nn.Linear(2, 2)
         ...     def forward(self, t, y):
         ...         return torch.tanh(self.net(y))
         >>> model = NeuralFSDE(Field(), Field(), alpha=0.8, learn_alpha=True)

@@ -129,7 +129,7 @@ class NoisePath:
         noise: The noise.
         n_steps: How many steps.
         shape: Of one step: batch axes and channels; all entries are independent.
-        dt: The step.
+        dt: The step, positive, in the caller's time unit.
         generator: Where the randomness comes from; None is the default generator of the device.
         dtype: Floating; None is torch's default. Half precision is drawn in float32.
         device: None is the generator's, or the CPU.
@@ -137,6 +137,14 @@ class NoisePath:
     Raises:
         ValueError: The generator is another device's, the dtype is not floating, or a number is out of range.
         TypeError: The generator is none.
+
+    Examples:
+        >>> path = NoisePath(Brownian(), 100_000, (), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> first, last = path.block(0), path.block(path.n_blocks - 1)
+        >>> torch.equal(path.block(0), first)
+        True
+        >>> path.whole().var()
+        tensor(0.0100)
     """
 
     def __init__(
@@ -250,11 +258,10 @@ def increments(
 
     Differentiable in the noise's parameters that are tensors. Arguments and errors as of `NoisePath`.
 
-    Example:
-        >>> from hpfracc_nn.solvers import Brownian
-        >>> generator = torch.Generator().manual_seed(0)
-        >>> increments(Brownian(), 100, (32, 3), dt=0.01, generator=generator).shape
-        torch.Size([100, 32, 3])
+    Examples:
+        >>> dw = increments(Brownian(), 100, (32, 3), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw.shape, dw.var()
+        (torch.Size([100, 32, 3]), tensor(0.0100))
     """
     path = NoisePath(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
     return path.whole()
@@ -274,10 +281,10 @@ def paths(
 
     They are the sums of what `increments` returns for the same generator. Arguments and errors as of `NoisePath`.
 
-    Example:
-        >>> from hpfracc_nn.solvers import FractionalBrownian
-        >>> paths(FractionalBrownian(0.3), 100, (32,), dt=0.01).shape
-        torch.Size([101, 32])
+    Examples:
+        >>> x = paths(FractionalBrownian(0.3), 100, (4000,), dt=0.04, generator=torch.Generator().manual_seed(0))
+        >>> x.shape, round(x[-1].var().item(), 1)  # 4**(2 hurst) = 2.3
+        (torch.Size([101, 4000]), 2.3)
     """
     steps = increments(noise, n_steps, shape, dt=dt, generator=generator, dtype=dtype, device=device)
     flat = steps.reshape(n_steps, -1)

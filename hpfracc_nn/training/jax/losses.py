@@ -17,7 +17,7 @@ from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mas
 
 
 def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) -> Array:
-    """Return the mean square of the differences from what was observed.
+    """Return the mean square of the differences from what was observed, in the square of its units.
 
     Args:
         ys: Paths, [time, batch, state].
@@ -27,8 +27,12 @@ def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) ->
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
 
-    Example:
-        >>> jax.grad(trajectory_loss)(ys, observed, mask=jnp.isfinite(observed))
+    Examples:
+        >>> ys, observed = jnp.zeros((3, 1, 1)), jnp.array([1.0, 2.0, jnp.nan]).reshape(3, 1, 1)
+        >>> trajectory_loss(ys, observed, mask=jnp.isfinite(observed))  # (1 + 4) / 2
+        Array(2.5, dtype=float32)
+        >>> jax.grad(trajectory_loss)(ys, observed, mask=jnp.isfinite(observed)).ravel()
+        Array([-1., -2.,  0.], dtype=float32)
     """
     owner = "trajectory_loss"
     check_observed(owner, ys, observed)
@@ -53,6 +57,11 @@ def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
 
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
+
+    Examples:
+        >>> observed = jnp.array([-1.0, 1.0]).reshape(1, 2, 1)
+        >>> moment_loss(2 * observed, observed).round(4)  # one deviation too wide
+        Array(1., dtype=float32)
     """
     check_batches("moment_loss", ys, observed)
     check_orders("moment_loss", orders)
@@ -81,6 +90,13 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
+
+    Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
+
+    Examples:
+        >>> x = jnp.arange(10.0).reshape(10, 1, 1)
+        >>> variogram_loss(2 * x, x).round(4)  # log(4)**2
+        Array(1.9218, dtype=float32)
     """
     check_batches("variogram_loss", ys, observed, least=1)
     check_lags("variogram_loss", lags, ys)
@@ -103,6 +119,11 @@ def energy_score(ys: Array, observed: Array) -> Array:
         ValueError: Shapes do not fit, or there are fewer than two paths of the model.
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
+
+    Examples:
+        >>> ys = jnp.array([0.0, 1.0, 3.0]).reshape(1, 3, 1)
+        >>> energy_score(ys, jnp.full((1, 1, 1), 3.0)).round(4)  # 5 / 3 - 2 / 2
+        Array(0.6667, dtype=float32)
     """
     check_batches("energy_score", ys, observed, least_observed=1)
     size = float(ys.shape[0] * ys.shape[2]) ** 0.5

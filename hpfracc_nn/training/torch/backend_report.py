@@ -68,8 +68,8 @@ class BackendReport(Callback):
         ValueError: An argument is none of these.
         ModuleNotFoundError: `table` is "rich" and rich is not installed.
 
-    Example:
-        >>> trainer = Trainer(callbacks=[BackendReport()])
+    Examples:
+        >>> trainer = lightning.Trainer(callbacks=[BackendReport(table="plain")])
     """
 
     def __init__(

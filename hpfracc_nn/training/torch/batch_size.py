@@ -65,8 +65,10 @@ def suggest_batch_size(
         TypeError: An argument has the wrong type.
         RuntimeError: A profiler runs already (CPU).
 
-    Example:
-        >>> suggest_batch_size(nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB")
+    Examples:
+        >>> rows = suggest_batch_size(nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB")
+        >>> 1000 < rows < 64 * 1024**2 / (2 * 1024 * 4)  # a row and its result, in single precision
+        True
     """
     if not isinstance(module, nn.Module):
         raise TypeError(f"{_OWNER}(module of type {type(module).__name__}): needs a torch.nn.Module.")

@@ -74,11 +74,17 @@ def fit_fde(
 
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
-    Example:
+    Examples:
+        >>> from hpfracc_nn import data
         >>> t = np.linspace(0.1, 4, 40)
-        >>> y = hpfracc_nn.data.relaxation(t, 0.6, noise=0.02, rng=np.random.default_rng(0))
+        >>> y = data.relaxation(t, 0.6, noise=0.02, rng=np.random.default_rng(0))
         >>> fit = fit_fde(lambda t, y, p: -p["rate"] * y, t, y[:, None], torch.ones(1).double(), {"rate": 0.5})
         >>> print(fit.summary())
+                   estimate    std. error  95 % interval
+        alpha      0.600173       0.00966  [0.580623, 0.619723]
+        rate        1.00621        0.0143  [0.97724, 1.03519]
+        residual deviation 0.0161 over 40 observations, 9 iterations
+        alpha moved by ... when the steps were doubled to 200
     """
     _check(f, y0, params, alpha, bounds, level, tolerance)
     names = names_of(tuple(params))

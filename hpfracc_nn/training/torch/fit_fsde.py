@@ -80,13 +80,16 @@ def fit_fsde(
 
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
-    Example:
+    Examples:
+        >>> ts = np.linspace(0, 2, 41)
+        >>> observed = 0.5 * paths(FractionalBrownian(0.3), 40, (200,), dt=0.05)
         >>> fit = fit_fsde(
         ...     lambda p: SDE(lambda t, y: -p["rate"] * y, lambda t, y: p["sigma"].expand_as(y), "additive"),
         ...     ts, observed, torch.zeros(()).double(), {"rate": 1.0, "sigma": 1.0, "hurst": 0.5},
         ...     bounds={"hurst": (0.02, 0.98)}, noise=lambda p: FractionalBrownian(p["hurst"], bounds=(0.02, 0.98)),
         ... )
-        >>> print(fit.summary())
+        >>> all(low < true < high for (low, high), true in zip(fit.intervals.values(), (0.0, 0.5, 0.3)))
+        True
     """
     times, data = _checked(ts, observed, y0, params, bounds or {}, level)
     errors.count("fit_fsde", "paths", paths, 2)

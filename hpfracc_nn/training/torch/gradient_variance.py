@@ -21,13 +21,15 @@ class GradientVariance:
 
     Source: McCandlish, Kaplan, Amodei et al., arXiv 1812.06162, for the noise scale.
 
-    Example:
+    Examples:
+        >>> model = nn.Linear(1, 1, bias=False)
         >>> monitor = GradientVariance(model)
-        >>> for _ in range(10):
+        >>> for draw in (1.0, 3.0):
         ...     model.zero_grad()
-        ...     loss(model(y0, ts)).backward()
+        ...     model(torch.full((1,), draw)).backward()
         ...     monitor.update()
-        >>> monitor.noise_scale
+        >>> monitor.variance(), monitor.signal(), round(monitor.noise_scale, 4)  # of 1 and 3; 2**2 - 2 / 2; 2 / 3
+        (2.0, 3.0, 0.6667)
     """
 
     def __init__(self, model: nn.Module | Iterable[nn.Parameter]):

@@ -16,7 +16,7 @@ from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mas
 
 
 def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None) -> Tensor:
-    """Return the mean square of the differences from what was observed.
+    """Return the mean square of the differences from what was observed, in the square of its units.
 
     Args:
         ys: Paths, [time, batch, state].
@@ -25,6 +25,11 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
 
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
+
+    Examples:
+        >>> observed = torch.tensor([1.0, 2.0, torch.nan]).view(3, 1, 1)
+        >>> trajectory_loss(torch.zeros(3, 1, 1), observed, mask=observed.isfinite())  # (1 + 4) / 2
+        tensor(2.5000)
     """
     owner = "trajectory_loss"
     check_observed(owner, ys, observed)
@@ -49,6 +54,11 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
 
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
+
+    Examples:
+        >>> observed = torch.tensor([-1.0, 1.0]).view(1, 2, 1)
+        >>> moment_loss(2 * observed, observed)  # one deviation too wide
+        tensor(1.)
     """
     check_batches("moment_loss", ys, observed)
     check_orders("moment_loss", orders)
@@ -77,6 +87,13 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
+
+    Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
+
+    Examples:
+        >>> x = torch.arange(10.0).view(10, 1, 1)
+        >>> variogram_loss(2 * x, x)  # log(4)**2
+        tensor(1.9218)
     """
     check_batches("variogram_loss", ys, observed, least=1)
     check_lags("variogram_loss", lags, ys)
@@ -99,6 +116,10 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
         ValueError: Shapes do not fit, or there are fewer than two paths of the model.
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
+
+    Examples:
+        >>> energy_score(torch.tensor([0.0, 1.0, 3.0]).view(1, 3, 1), torch.full((1, 1, 1), 3.0))  # 5 / 3 - 2 / 2
+        tensor(0.6667)
     """
     check_batches("energy_score", ys, observed, least_observed=1)
     size = (ys.shape[0] * ys.shape[2]) ** 0.5

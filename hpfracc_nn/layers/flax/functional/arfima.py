@@ -79,8 +79,8 @@ class ARFIMA(_Made):
 
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
 
-    Example:
-        >>> core = ARFIMA(ar=1)
+    Examples:
+        >>> core = fjx.functional.ARFIMA(ar=1)
         >>> core(core.init(), jnp.ones((8, 256, 3))).shape
         (8, 256, 3)
     """
@@ -217,6 +217,12 @@ def arfima_errors(
     Raises:
         ValueError: alpha is out of its bounds, or there is no such axis.
         TypeError: The series is not real and floating.
+
+    Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
+
+    Examples:
+        >>> arfima_errors(jnp.array([1.0, 0.0, 0.0, 0.0]), 0.5)  # Grünwald's weights
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
     return _filtered(series, GrunwaldLetnikov(alpha, bounds=bounds), ar, mean, dim, manager)
 
@@ -258,7 +264,10 @@ def arfima_nll(
 
     Source: Kilinc & Massmann, J. Econometrics 255 (2026) 106232; Harville, JASA 72 (1977) 320.
 
-    Example:
+    Examples:
+        >>> arfima_nll(jnp.zeros(4), 0.3, mean=0.0, deviation=1.0).round(4)  # 4 / 2 log(2 pi)
+        Array(3.6758, dtype=float32)
+        >>> series = jax.random.normal(jax.random.key(0), (500,))
         >>> slope = jax.grad(lambda alpha: arfima_nll(series, alpha, [0.2]))(0.3)
     """
     definition = GrunwaldLetnikov(alpha, bounds=bounds)
@@ -293,6 +302,12 @@ def arfima_forecast(
     Raises:
         ValueError: alpha is out of its bounds, or `steps` is not positive.
         TypeError: The series is not real and floating.
+
+    Source: Hosking, Biometrika 68 (1981) 165.
+
+    Examples:
+        >>> arfima_forecast(jnp.array([1.0, 3.0, 2.0]), 2, 1.0)  # of a random walk: where it is
+        Array([2., 2.], dtype=float32)
     """
     return _continued(series, GrunwaldLetnikov(alpha, bounds=bounds), ar, mean, steps, manager)
 

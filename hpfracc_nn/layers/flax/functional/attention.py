@@ -86,8 +86,8 @@ class FractionalAttention(Ordered):
     Source: Qu, Ly & Gong, Fractional neural attention for efficient multiscale sequence processing, arXiv 2511.10208
         (2025): see the layer for PyTorch. The lift is that of Bachrach et al., RecSys (2014) 257.
 
-    Example:
-        >>> core = FractionalAttention(32, 4, alpha=1.2, learn_alpha=True)
+    Examples:
+        >>> core = fjx.functional.FractionalAttention(32, 4, alpha=1.2, learn_alpha=True)
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 50, 32)), is_causal=True).shape
         (8, 50, 32)
     """

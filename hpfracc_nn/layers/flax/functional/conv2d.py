@@ -47,7 +47,7 @@ class FractionalConv2d(Convolution):
         scheme: The discretisation; None is the definition's default.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value.
-        dt: Spacing of the samples, one for all axes or one for each.
+        dt: Spacing of the samples, in the caller's unit, one for all axes or one for each.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
     Shape:
@@ -59,8 +59,8 @@ class FractionalConv2d(Convolution):
 
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
-    Example:
-        >>> core = FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8), learn_alpha=True)
+    Examples:
+        >>> core = fjx.functional.FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8), learn_alpha=True)
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 28, 28, 3))).shape
         (8, 28, 28, 5)
     """

@@ -70,7 +70,8 @@ class Core(Protocol):
         order: The learned order, whose parameters are params["order"]; None where there is none.
     """
 
-    order: Alpha | None
+    @property
+    def order(self) -> Alpha | None: ...
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return first parameters.

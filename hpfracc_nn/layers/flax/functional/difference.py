@@ -77,8 +77,8 @@ class FractionalDifference(Ordered):
 
     Source: Hosking, Biometrika 68 (1981) 165.
 
-    Example:
-        >>> core = FractionalDifference(2, orders=3)
+    Examples:
+        >>> core = fjx.functional.FractionalDifference(2, orders=3)
         >>> core(core.init(), jnp.ones((4, 100, 2))).shape
         (4, 100, 6)
     """

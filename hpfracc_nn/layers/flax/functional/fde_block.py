@@ -52,8 +52,8 @@ class FDEBlock(CaputoEquation):
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, equation (13); Coelho, Costa & Ferras,
         arXiv:2403.02737 (2024).
 
-    Example:
-        >>> core = FDEBlock(lambda t, z, w: jnp.tanh(z @ w), 0.7, n_steps=8)
+    Examples:
+        >>> core = fjx.functional.FDEBlock(lambda t, z, w: jnp.tanh(z @ w), 0.7, n_steps=8)
         >>> core(core.init(), jnp.ones((4, 16)), jnp.eye(16)).shape
         (4, 16)
     """

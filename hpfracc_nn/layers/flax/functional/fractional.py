@@ -41,14 +41,17 @@ class FractionalLayer(Ordered):
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
     Shape:
-        Input and output: [..., n, ...], time on `dim`; floating. Half precision is computed in float32.
+        Input and output: [..., n, ...], time on `dim`; floating. Half precision is computed in float32. The output has
+        the input's units / time**alpha, an integral's times it.
 
     Raises:
         ValueError: alpha, bounds or dt is out of range.
         TypeError: An argument has the wrong type.
 
-    Example:
-        >>> core = FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
+    Source: that of the definition; of the default, Oldham & Spanier, The Fractional Calculus (1974), section 8.2.
+
+    Examples:
+        >>> core = fjx.functional.FractionalLayer(0.6, "caputo", dt=0.01, learn_alpha=True)
         >>> core(core.init(), jnp.ones((8, 256, 3))).shape
         (8, 256, 3)
     """
@@ -118,10 +121,12 @@ class FractionalLayer(Ordered):
                 on both sides of a whole number; or an argument is out of range.
             TypeError: An argument has the wrong type.
 
-        Example:
-            >>> core = FractionalLayer(0.6, dt=0.01)
+        Examples:
+            >>> core = fjx.functional.FractionalLayer(0.6, dt=0.01)
             >>> state = core.initial_state({}, (8, 3))
             >>> y, state = core.step({}, jnp.ones((8, 3)), state)
+            >>> y.shape
+            (8, 3)
         """
         owner = "FractionalLayer.initial_state"
         shape = streaming.slice_shape(owner, shape)

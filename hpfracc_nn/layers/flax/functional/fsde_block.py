@@ -68,8 +68,9 @@ class FSDEBlock(Solving):
 
     Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931.
 
-    Example:
-        >>> core = FSDEBlock(lambda t, z, w: jnp.tanh(z @ w), lambda t, z, w: 0.1 * jnp.ones_like(z), alpha=0.8)
+    Examples:
+        >>> drift, diffusion = lambda t, z, w: jnp.tanh(z @ w), lambda t, z, w: 0.1 * jnp.ones_like(z)
+        >>> core = fjx.functional.FSDEBlock(drift, diffusion, alpha=0.8)
         >>> core(core.init(), jnp.ones((4, 16)), (jnp.eye(16), ()), noise_key=jax.random.key(0)).shape
         (4, 16)
     """

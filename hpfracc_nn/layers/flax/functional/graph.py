@@ -84,9 +84,9 @@ class FractionalGraphConv(CaputoEquation):
     Source: Kang et al., FROND, ICLR 2024 (arXiv:2404.17099); the attention is that of Chamberlain et al., GRAND, ICML
         2021 (arXiv:2106.10934).
 
-    Example:
+    Examples:
         >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
-        >>> core = FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)
+        >>> core = fjx.functional.FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)
         >>> params = core.init(jax.random.key(0))
         >>> core(params, jnp.ones((10, 5)), jnp.concatenate([ring, ring[::-1]], 1)).shape
         (10, 8)

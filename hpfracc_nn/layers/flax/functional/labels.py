@@ -28,7 +28,10 @@ def param_labels(params: Any) -> Any:
     Raises:
         ValueError: There is no learned order.
 
-    Example:
+    Examples:
+        >>> model = FractionalLinear(3, 5, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> param_labels(nnx.to_pure_dict(nnx.state(model)))
+        {'bias': 'weights', 'kernel': 'weights', 'order': {'raw': 'orders'}}
         >>> tx = optax.partition({"weights": optax.adamw(5e-3), "orders": optax.adam(3e-2)}, param_labels)
         >>> optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     """

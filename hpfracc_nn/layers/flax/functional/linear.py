@@ -66,8 +66,8 @@ class FractionalLinear(Ordered):
 
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
-    Example:
-        >>> core = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
+    Examples:
+        >>> core = fjx.functional.FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 100, 3))).shape
         (8, 100, 5)
     """

@@ -33,8 +33,8 @@ class Alpha:
     Raises:
         ValueError: `start` is not strictly inside the bounds, or they are no finite interval.
 
-    Example:
-        >>> order = Alpha(0.4, (0, 1))
+    Examples:
+        >>> order = fjx.functional.Alpha(0.4, (0, 1))
         >>> float(order(order.init()).round(4))
         0.4
     """

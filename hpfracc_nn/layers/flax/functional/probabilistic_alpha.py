@@ -45,9 +45,9 @@ class ProbabilisticAlpha(Alpha):
 
     Source: Kingma & Welling, arXiv 1312.6114; Figurnov, Mohamed & Mnih, arXiv 1805.08498, for the beta law.
 
-    Example:
-        >>> order = ProbabilisticAlpha(0.6, std=0.05)
-        >>> core = FractionalLayer(order, "caputo")
+    Examples:
+        >>> order = fjx.functional.ProbabilisticAlpha(0.6, std=0.05)
+        >>> core = fjx.functional.FractionalLayer(order, "caputo")
         >>> params = core.init()
         >>> y = core(params, jnp.ones((4, 100, 1)), key=jax.random.key(0))
         >>> loss = (y**2).mean() + 1e-3 * order.kl(params["order"])

@@ -73,7 +73,7 @@ class RoughnessFeatures(_Made):
         skip: Samples at the beginning that are left out of the mean.
         floor: Is added to the mean square: a silent channel has the feature log(floor). At least the least normal
             number of float32, some 1.2e-38.
-        dt: Spacing of the samples.
+        dt: Spacing of the samples, in the caller's time unit.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
@@ -88,8 +88,8 @@ class RoughnessFeatures(_Made):
     Source: Hosking, Biometrika 68 (1981) 165, for the differences; Beran, Statistics for Long-Memory Processes (1994),
         section 2.3, for f_H.
 
-    Example:
-        >>> core = RoughnessFeatures(2, orders=3)
+    Examples:
+        >>> core = fjx.functional.RoughnessFeatures(2, orders=3)
         >>> core(core.init(), jnp.ones((4, 100, 2))).shape
         (4, 6)
     """

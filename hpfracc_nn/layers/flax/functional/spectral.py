@@ -44,7 +44,7 @@ class SpectralFractional(Ordered):
         channels: C gives every channel its own alpha: the channels are the last axis that is not in `dim`.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is (0, 2).
-        dt: Spacing of the samples, or one for each axis of `dim`.
+        dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
         dim: The axis or axes of space; the last but one, before the features, by default.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
@@ -57,8 +57,8 @@ class SpectralFractional(Ordered):
 
     Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
 
-    Example:
-        >>> core = SpectralFractional(1.5, dt=0.1, dim=(-3, -2), learn_alpha=True)
+    Examples:
+        >>> core = fjx.functional.SpectralFractional(1.5, dt=0.1, dim=(-3, -2), learn_alpha=True)
         >>> core(core.init(), jnp.ones((8, 32, 32, 3))).shape
         (8, 32, 32, 3)
     """

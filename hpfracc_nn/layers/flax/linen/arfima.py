@@ -12,7 +12,16 @@ from hpfracc_nn.layers.flax.linen.base import Layer
 
 
 class ARFIMA(Layer, core=functional.ARFIMA):
-    """What a long memory and a few lags cannot foresee of a series: see `functional.ARFIMA`."""
+    """What a long memory and a few lags cannot foresee of a series: see `functional.ARFIMA`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.ARFIMA(ar=0, alpha=0.5)
+        >>> x = jnp.eye(4, 1)
+        >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)  # Grünwald's weights
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the one-step errors of x, [..., n, ...]; same shape and dtype."""

@@ -12,7 +12,16 @@ from hpfracc_nn.layers.flax.linen.dropout import Dropping
 
 
 class FractionalAttention(Dropping, core=functional.FractionalAttention):
-    """Multi-head attention with power-law weights: see `functional.FractionalAttention`."""
+    """Multi-head attention with power-law weights: see `functional.FractionalAttention`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.FractionalAttention(32, 4, alpha=1.2, learn_alpha=True)
+        >>> x = jnp.ones((8, 50, 32))
+        >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
+        (8, 50, 32)
+    """
 
     def __call__(
         self,

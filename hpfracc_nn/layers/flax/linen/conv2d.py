@@ -8,7 +8,16 @@ from hpfracc_nn.layers.flax.linen.base import Layer
 
 
 class FractionalConv2d(Layer, core=functional.FractionalConv2d):
-    """A convolution of images' fractional derivatives: see `functional.FractionalConv2d`."""
+    """A convolution of images' fractional derivatives: see `functional.FractionalConv2d`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8))
+        >>> x = jnp.ones((8, 28, 28, 3))
+        >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
+        (8, 28, 28, 5)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the convolution of the derivatives of x, [..., height, width, in_features]."""

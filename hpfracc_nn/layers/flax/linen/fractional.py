@@ -11,7 +11,16 @@ from hpfracc_nn.layers.flax.linen.base import Layer
 
 
 class FractionalLayer(Layer, core=functional.FractionalLayer):
-    """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`."""
+    """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.FractionalLayer(0.5, "caputo", dt=0.01)
+        >>> x = jnp.linspace(0, 1, 101)[:, None] ** 2
+        >>> layer.apply(layer.init(jax.random.key(0), x), x)[-1].round(2)  # 2 / Gamma(2.5)
+        Array([1.5], dtype=float32)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the operator applied to x, [..., n, ...]; same shape and dtype."""

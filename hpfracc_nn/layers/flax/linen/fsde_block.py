@@ -15,16 +15,18 @@ from hpfracc_nn.layers.flax.linen.field import taken_apart
 class FSDEBlock(Layer, core=functional.FSDEBlock):
     """x to z(t1) of a stochastic equation, with memory below alpha = 1: see `functional.FSDEBlock`.
 
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
     drift and diffusion are linen modules called as drift(t, z), whose parameters are the block's under these names, or
     functions without any. Each call draws other paths, from `rngs={"noise": key}` of `apply`, or from the key that the
     call is given.
 
-    Example:
+    Examples:
         >>> class Field(linen.Module):
         ...     @linen.compact
         ...     def __call__(self, t, z):
         ...         return jnp.tanh(linen.Dense(16)(z))
-        >>> block = FSDEBlock(Field(), Field(), alpha=0.8)
+        >>> block = fjx.linen.FSDEBlock(Field(), Field(), alpha=0.8)
         >>> keys = {"params": jax.random.key(0), "noise": jax.random.key(1)}
         >>> variables = block.init(keys, jnp.ones((4, 16)))
         >>> block.apply(variables, jnp.ones((4, 16)), rngs={"noise": jax.random.key(2)}).shape

@@ -17,12 +17,14 @@ from hpfracc_nn.layers.flax.linen.field import taken_apart
 class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
     """A diffusion over a graph that remembers: see `functional.FractionalGraphConv`.
 
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
     A module that is given as `func` is called as func(x, edge_index), func(x, edge_index, edge_weight) where weights
     are given, or func(x, adjacency), and its parameters are the layer's under `func`.
 
-    Example:
+    Examples:
         >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
-        >>> edges, layer = jnp.concatenate([ring, ring[::-1]], 1), FractionalGraphConv(5, 8, alpha=0.6)
+        >>> edges, layer = jnp.concatenate([ring, ring[::-1]], 1), fjx.linen.FractionalGraphConv(5, 8, alpha=0.6)
         >>> variables = layer.init(jax.random.key(0), jnp.ones((10, 5)), edges)
         >>> layer.apply(variables, jnp.ones((10, 5)), edges).shape
         (10, 8)

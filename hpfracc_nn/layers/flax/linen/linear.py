@@ -11,7 +11,16 @@ from hpfracc_nn.layers.flax.linen.base import Layer
 
 
 class FractionalLinear(Layer, core=functional.FractionalLinear):
-    """A linear layer on the fractional derivative of each feature: see `functional.FractionalLinear`."""
+    """A linear layer on the fractional derivative of each feature: see `functional.FractionalLinear`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.FractionalLinear(3, 5, alpha=0.4, learn_alpha=True)
+        >>> x = jnp.ones((8, 100, 3))
+        >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
+        (8, 100, 5)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the layer's value at x, [..., n, in_features]."""

@@ -10,13 +10,20 @@ from hpfracc_nn.layers.flax.linen.shell import Shell
 class Alpha(Shell, core=functional.Alpha):
     """Orders that stay between two bounds, a module: see `functional.Alpha`.
 
+    Arguments and errors are the core's; `param_dtype` comes besides, by name.
+
     A layer of the same parent that is given one as `alpha` has it as its order, so that several layers may share it.
 
-    Example:
+    Examples:
         >>> class Net(linen.Module):
         ...     def setup(self):
-        ...         self.order = Alpha(0.4, (0, 1))
-        ...         self.first, self.second = FractionalLayer(self.order), FractionalLayer(self.order)
+        ...         self.order = fjx.linen.Alpha(0.4, (0, 1))
+        ...         self.first = fjx.linen.FractionalLayer(self.order)
+        ...         self.second = fjx.linen.FractionalLayer(self.order)
+        ...     def __call__(self, x):
+        ...         return self.second(self.first(x))
+        >>> jax.tree.map(jnp.shape, Net().init(jax.random.key(0), jnp.ones((10, 1))))
+        {'params': {'order': {'raw': ()}}}
     """
 
     def __call__(self) -> Array:
@@ -32,7 +39,16 @@ class Alpha(Shell, core=functional.Alpha):
 class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
     """Orders with a learned law between two bounds, a module: see `functional.ProbabilisticAlpha`.
 
+    Arguments and errors are the core's; `param_dtype` comes besides, by name.
+
     They are drawn where `apply` is given `rngs={"alpha": key}`, else they are their means.
+
+    Examples:
+        >>> order = fjx.linen.ProbabilisticAlpha(0.6, std=0.05)
+        >>> variables = order.init(jax.random.key(0))
+        >>> order.apply(variables).round(4)
+        Array(0.6, dtype=float32)
+        >>> draw = order.apply(variables, rngs={"alpha": jax.random.key(1)})
     """
 
     def kl(self) -> Array:

@@ -53,8 +53,26 @@ class _Recurrent(Dropping):
 
 
 class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
-    """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`."""
+    """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True)
+        >>> x = jnp.ones((8, 100, 3))
+        >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
+        (8, 100, 16)
+    """
 
 
 class FractionalGRU(_Recurrent, core=functional.FractionalGRU):
-    """Flax's GRU whose cells remember by a power law: see `functional.FractionalGRU`."""
+    """Flax's GRU whose cells remember by a power law: see `functional.FractionalGRU`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.FractionalGRU(3, 16, alpha=0.6, learn_alpha=True)
+        >>> x = jnp.ones((8, 100, 3))
+        >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
+        (8, 100, 16)
+    """

@@ -12,7 +12,16 @@ from hpfracc_nn.layers.flax.linen.base import Layer
 
 
 class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
-    """The logarithms of the mean squares of fractional differences: see `functional.RoughnessFeatures`."""
+    """The logarithms of the mean squares of fractional differences: see `functional.RoughnessFeatures`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
+
+    Examples:
+        >>> layer = fjx.linen.RoughnessFeatures(2, orders=3)
+        >>> x = jnp.ones((4, 100, 2))
+        >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
+        (4, 6)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the features of every channel of x, [..., n, channels]: [..., channels * orders]."""

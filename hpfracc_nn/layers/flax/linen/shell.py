@@ -11,7 +11,7 @@ import jax
 from flax import linen
 from jax import numpy as jnp
 
-from hpfracc_nn.layers.flax.functional.core import Params, hashable, hyperparameters
+from hpfracc_nn.layers.flax.functional.core import Core, Params, hashable, hyperparameters
 
 # Any to a type checker, which else derives each constructor from the class's own text, and there are no fields in it.
 _Module: Any = linen.Module
@@ -71,7 +71,7 @@ class Shell(_Module):
 
 
 @lru_cache(maxsize=1024)
-def _shapes(core: Any, param_dtype: Any) -> Params:
+def _shapes(core: Core, param_dtype: Any) -> Params:
     """The parameters' shapes and dtypes."""
     return jax.eval_shape(lambda key: core.init(key, param_dtype), jax.random.key(0))
 

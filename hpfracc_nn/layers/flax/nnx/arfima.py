@@ -13,7 +13,14 @@ from hpfracc_nn.layers.flax.nnx.base import Layer
 
 
 class ARFIMA(Layer, core=functional.ARFIMA):
-    """What a long memory and a few lags cannot foresee of a series: see `functional.ARFIMA`."""
+    """What a long memory and a few lags cannot foresee of a series: see `functional.ARFIMA`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> ARFIMA(ar=0, alpha=0.5)(jnp.eye(4, 1))[:, 0]  # Grünwald's weights
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
+    """
 
     ar: Any = None  # the coefficients of the lags, a parameter; None where there are none
 

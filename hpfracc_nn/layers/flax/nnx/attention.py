@@ -12,7 +12,15 @@ from hpfracc_nn.layers.flax.nnx.dropout import Dropping, Randomness
 
 
 class FractionalAttention(Dropping, core=functional.FractionalAttention):
-    """Multi-head attention with power-law weights: see `functional.FractionalAttention`."""
+    """Multi-head attention with power-law weights: see `functional.FractionalAttention`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalAttention(32, 4, alpha=1.2, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 50, 32)), is_causal=True).shape
+        (8, 50, 32)
+    """
 
     def __call__(
         self,

@@ -11,7 +11,14 @@ from hpfracc_nn.layers.flax.nnx.base import Layer
 
 
 class FractionalDifference(Layer, core=functional.FractionalDifference):
-    """(1 - z)**alpha with zero history, `orders` of them for every channel: see `functional.FractionalDifference`."""
+    """(1 - z)**alpha with zero history, `orders` of them for every channel: see `functional.FractionalDifference`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> FractionalDifference(1, start=0.5)(jnp.eye(4, 1))[:, 0].round(4)  # Grünwald's weights
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return every channel's fractional differences of x, [..., n, channels]."""

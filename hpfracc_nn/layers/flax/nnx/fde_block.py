@@ -17,11 +17,13 @@ from hpfracc_nn.layers.flax.nnx.field import described, taken_apart
 class FDEBlock(Layer, core=functional.FDEBlock):
     """x to z(t1), where D^alpha z = f(t, z) and z(0) = x: see `functional.FDEBlock`.
 
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
     f is an `nnx.Module` called as f(t, z), whose parameters are the block's under `f`, or a function without any. It
     may draw random numbers (dropout): new ones at each call of the block, the same in all its steps. It may not write
     to itself otherwise.
 
-    Example:
+    Examples:
         >>> class Field(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.net = nnx.Linear(16, 16, rngs=rngs)

@@ -11,7 +11,15 @@ from hpfracc_nn.layers.flax.nnx.base import Layer
 
 
 class FractionalLayer(Layer, core=functional.FractionalLayer):
-    """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`."""
+    """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> t = jnp.linspace(0, 1, 101)[:, None]
+        >>> FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].round(2)  # 2 / Gamma(2.5) = 1.5045
+        Array([1.5], dtype=float32)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the operator applied to x, [..., n, ...]; same shape and dtype."""

@@ -20,11 +20,13 @@ Coefficient = Callable[[Array, Array], Array]
 class FSDEBlock(Layer, core=functional.FSDEBlock):
     """x to z(t1) of a stochastic equation, with memory below alpha = 1: see `functional.FSDEBlock`.
 
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
     drift and diffusion are nnx modules called as drift(t, z), whose parameters are the block's under these names, or
     functions without any. Each call draws other paths, from the stream `noise` of the block's `rngs`, or from the key
     that it is given.
 
-    Example:
+    Examples:
         >>> class Field(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.net = nnx.Linear(16, 16, rngs=rngs)

@@ -14,10 +14,12 @@ from hpfracc_nn.layers.flax.nnx.field import described, taken_apart
 class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
     """A diffusion over a graph that remembers: see `functional.FractionalGraphConv`.
 
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
     A module that is given as `func` is called as func(x, edge_index), func(x, edge_index, edge_weight) where weights
     are given, or func(x, adjacency), and its parameters are the layer's under `func`.
 
-    Example:
+    Examples:
         >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
         >>> layer = FractionalGraphConv(5, 8, alpha=0.6, rngs=nnx.Rngs(0))
         >>> layer(jnp.ones((10, 5)), jnp.concatenate([ring, ring[::-1]], 1)).shape

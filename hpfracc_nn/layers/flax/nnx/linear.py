@@ -11,7 +11,15 @@ from hpfracc_nn.layers.flax.nnx.base import Layer
 
 
 class FractionalLinear(Layer, core=functional.FractionalLinear):
-    """A linear layer on the fractional derivative of each feature: see `functional.FractionalLinear`."""
+    """A linear layer on the fractional derivative of each feature: see `functional.FractionalLinear`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 100, 3))).shape, layer.alpha
+        ((8, 100, 5), Array(0.4, dtype=float32))
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the layer's value at x, [..., n, in_features]."""

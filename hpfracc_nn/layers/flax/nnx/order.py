@@ -16,11 +16,15 @@ from hpfracc_nn.layers.flax.nnx.shell import Shell
 class Alpha(Shell, core=functional.Alpha):
     """Orders that stay between two bounds, a module: see `functional.Alpha`.
 
+    Arguments and errors are the core's; `param_dtype` and `rngs` come besides, by name.
+
     A layer that is given one as `alpha` has it as its `order`, so that several layers may share it.
 
-    Example:
+    Examples:
         >>> order = Alpha(0.4, (0, 1))
         >>> layers = nnx.List([FractionalLayer(order), FractionalLayer(order)])
+        >>> layers[0].order is layers[1].order, order().round(4)
+        (True, Array(0.4, dtype=float32))
     """
 
     def __call__(self) -> Array:
@@ -40,11 +44,15 @@ class Alpha(Shell, core=functional.Alpha):
 class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
     """Orders with a learned law between two bounds, a module: see `functional.ProbabilisticAlpha`.
 
+    Arguments and errors are the core's; `param_dtype` and `rngs` come besides, by name.
+
     Every call draws, with the stream `alpha` of `rngs`, until `eval()` sets `deterministic`; `train()` takes it back.
 
-    Example:
+    Examples:
         >>> layer = FractionalLayer(ProbabilisticAlpha(0.6, std=0.05, rngs=nnx.Rngs(0)))
         >>> loss = (layer(jnp.ones((4, 100, 1))) ** 2).mean() + 1e-3 * layer.order.kl()
+        >>> layer.order.std.round(3)
+        Array(0.05, dtype=float32)
     """
 
     def __init__(

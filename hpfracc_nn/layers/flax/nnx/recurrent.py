@@ -55,8 +55,24 @@ class _Recurrent(Dropping):
 
 
 class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
-    """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`."""
+    """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 100, 3))).shape
+        (8, 100, 16)
+    """
 
 
 class FractionalGRU(_Recurrent, core=functional.FractionalGRU):
-    """Flax's GRU whose cells remember by a power law: see `functional.FractionalGRU`."""
+    """Flax's GRU whose cells remember by a power law: see `functional.FractionalGRU`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalGRU(3, 16, alpha=0.6, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 100, 3))).shape
+        (8, 100, 16)
+    """

@@ -12,7 +12,15 @@ from hpfracc_nn.layers.flax.nnx.base import Layer
 
 
 class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
-    """The logarithms of the mean squares of fractional differences: see `functional.RoughnessFeatures`."""
+    """The logarithms of the mean squares of fractional differences: see `functional.RoughnessFeatures`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> x = jnp.array([1.0, -1.0] * 500)[:, None]  # at the highest frequency, where orders weigh by 2**(2 alpha)
+        >>> RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)(x).round(2)
+        Array([-0.69,  0.  ,  0.69], dtype=float32)
+    """
 
     def __call__(self, x: Array) -> Array:
         """Return the features of every channel of x, [..., n, channels]: [..., channels * orders]."""

@@ -67,7 +67,7 @@ class FractionalLSTM(Recurrent):
 
     Source: Zhao et al., Do RNN and LSTM have long memory?, ICML 2020, arXiv 2006.03860.
 
-    Example:
+    Examples:
         >>> layer = FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True)
         >>> out, (h, c) = layer(torch.randn(100, 8, 3))
         >>> out.shape
@@ -157,10 +157,12 @@ class FractionalLSTM(Recurrent):
         Raises:
             ValueError: The layer is bidirectional, or an argument is out of range.
 
-        Example:
+        Examples:
             >>> layer = FractionalLSTM(3, 16)
             >>> state = layer.initial_state((8, 3))
             >>> y, state = layer.step(torch.randn(8, 3), state)
+            >>> y.shape
+            torch.Size([8, 16])
         """
         return self._initial_state("FractionalLSTM.initial_state", shape, hx, horizon, device)
 
@@ -221,7 +223,7 @@ class FractionalGRU(Recurrent):
 
     Source: Zhao et al., Do RNN and LSTM have long memory?, ICML 2020, arXiv 2006.03860.
 
-    Example:
+    Examples:
         >>> out, h = FractionalGRU(3, 16, alpha=0.6)(torch.randn(100, 8, 3))
         >>> h.shape
         torch.Size([1, 8, 16])

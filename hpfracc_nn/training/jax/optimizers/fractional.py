@@ -63,11 +63,12 @@ def scale_by_fractional(
 
     Source: the weights in `hpfracc_nn/training/power_law.py`, Caputo's derivatives in `caputo.py` beside it.
 
-    Example:
+    Examples:
+        >>> average = scale_by_fractional(0.5)
+        >>> _, state = average.update(jnp.ones(1), average.init(jnp.zeros(1)))
+        >>> average.update(jnp.zeros(1), state)[0].round(4)  # (0 + 1 / 2) / (1 + 1 / 2)
+        Array([0.3333], dtype=float32)
         >>> optimizer = optax.chain(scale_by_fractional(0.9), optax.lion(1e-4))
-        >>> state = optimizer.init(params)
-        >>> updates, state = optimizer.update(grads, state, params)
-        >>> params = optax.apply_updates(params, updates)
     """
     orders.check(alpha)
     check_kind(kind, KINDS)

@@ -40,15 +40,18 @@ def fractional_sgd(
         momentum: None is none.
         nesterov: Whether momentum is Nesterov's.
         accumulator_dtype: Of the velocity.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         weight_decay: This times the parameters is added to the average; it is not averaged.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_sgd(0.1, momentum=0.9, alpha=0.9)
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.1], dtype=float32)
     """
     base = optax.sgd(learning_rate, momentum, nesterov, accumulator_dtype)
     return optax.chain(scale_by_fractional(alpha, memory, kind, key=key), _decayed(weight_decay), base)
@@ -79,16 +82,19 @@ def fractional_adam(
         eps_root: Added under the root.
         mu_dtype: Of the first moment.
         nesterov: Whether momentum is Nesterov's.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         weight_decay: This times the parameters is added to the average, as in `torch.optim.Adam`. For that of AdamW
             take `fractional_adamw`.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_adam(1e-3, alpha=0.9)
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.001], dtype=float32)
     """
     base = optax.adam(learning_rate, b1, b2, eps, eps_root, mu_dtype, nesterov=nesterov)
     return optax.chain(scale_by_fractional(alpha, memory, kind, key=key), _decayed(weight_decay), base)
@@ -122,14 +128,17 @@ def fractional_adamw(
         weight_decay: What of the parameters is taken away at each step, in units of the learning rate.
         mask: Which of them decay. A function is one for `optax.inject_hyperparams(..., static_args="mask")`.
         nesterov: Whether momentum is Nesterov's.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_adamw(1e-3, alpha=0.9, memory="exponentials")
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.001], dtype=float32)
     """
     base = optax.adamw(learning_rate, b1, b2, eps, eps_root, mu_dtype, weight_decay, mask, nesterov=nesterov)
     return optax.chain(scale_by_fractional(alpha, memory, kind, key=key), base)
@@ -166,15 +175,18 @@ def fractional_rmsprop(
         momentum: None is none.
         nesterov: Whether momentum is Nesterov's.
         bias_correction: Whether the means are divided by the sums of their weights.
-        alpha: As of `scale_by_fractional`, whose errors are raised too.
+        alpha: As of `scale_by_fractional`, whose errors and source it has.
         memory: As of `scale_by_fractional`.
         kind: As of `scale_by_fractional`.
         weight_decay: This times the parameters is added to the average; it is not averaged.
         key: As of `scale_by_fractional`.
 
-    Example:
+    Examples:
         >>> optimizer = fractional_rmsprop(1e-2, alpha=0.9)
-        >>> state = optimizer.init(params)
+        >>> state = optimizer.init(jnp.zeros(1))
+        >>> updates, state = optimizer.update(jnp.ones(1), state, jnp.zeros(1))
+        >>> updates.round(4)  # a first step averages one gradient
+        Array([-0.0316], dtype=float32)
     """
     base = optax.rmsprop(
         learning_rate, decay, eps, initial_scale, eps_in_sqrt, centered, momentum, nesterov, bias_correction

@@ -43,10 +43,15 @@ class FractionalSGD(Fractional, torch.optim.SGD):
 
     Source: the weights in `hpfracc_nn/training/power_law.py`.
 
-    Example:
-        >>> optimizer = FractionalSGD(net.parameters(), lr=0.1, momentum=0.9, alpha=0.9)
-        >>> loss.backward()
-        >>> optimizer.step()
+    Examples:
+        >>> w = nn.Parameter(torch.zeros(1))
+        >>> optimizer = FractionalSGD([w], lr=0.1, alpha=0.5)
+        >>> for slope in (1.0, 0.0):
+        ...     optimizer.zero_grad()
+        ...     (slope * w).sum().backward()
+        ...     optimizer.step()
+        >>> w.detach()  # -0.1 - 0.1 (0 + 1 / 2) / (1 + 1 / 2)
+        tensor([-0.1333])
     """
 
     _takes_sparse = True
@@ -62,12 +67,16 @@ class FractionalAdam(Fractional, torch.optim.Adam):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.Adam`: lr, betas, eps, weight_decay, amsgrad, foreach, maximize, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
+            source too.
 
-    Example:
-        >>> optimizer = FractionalAdam(net.parameters(), lr=1e-3, alpha=0.9, memory=10)
-        >>> loss.backward()
+    Examples:
+        >>> w = nn.Parameter(torch.zeros(1))
+        >>> optimizer = FractionalAdam([w], lr=1e-3, alpha=0.9, memory=10)
+        >>> w.sum().backward()
         >>> optimizer.step()
+        >>> w.detach()  # the rate: a first step averages one gradient
+        tensor([-0.0010])
     """
 
 
@@ -81,12 +90,16 @@ class FractionalAdamW(Fractional, torch.optim.AdamW):
         params: Tensors, named tensors or groups; a group may have its own alpha, kind and memory.
         options: As of `torch.optim.AdamW`: lr, betas, eps, weight_decay, amsgrad, maximize, foreach, capturable,
             differentiable, fused.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
+            source too.
 
-    Example:
-        >>> optimizer = FractionalAdamW(net.parameters(), lr=1e-3, alpha=0.9, memory="exponentials")
-        >>> loss.backward()
+    Examples:
+        >>> w = nn.Parameter(torch.zeros(1))
+        >>> optimizer = FractionalAdamW([w], lr=1e-3, alpha=0.9, memory="exponentials")
+        >>> w.sum().backward()
         >>> optimizer.step()
+        >>> w.detach()  # the rate: a first step averages one gradient
+        tensor([-0.0010])
     """
 
 
@@ -104,12 +117,16 @@ class FractionalRMSprop(Fractional, torch.optim.RMSprop):
         smoothing: What torch calls `alpha`.
         options: As of `torch.optim.RMSprop`: eps, weight_decay, momentum, centered, capturable, foreach, maximize,
             differentiable.
-        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, the errors too.
+        named: The same by name; alpha, kind, memory, generator and manager are as of `FractionalSGD`, errors and
+            source too.
 
-    Example:
-        >>> optimizer = FractionalRMSprop(net.parameters(), lr=1e-2, smoothing=0.9, alpha=0.9)
-        >>> loss.backward()
+    Examples:
+        >>> w = nn.Parameter(torch.zeros(1))
+        >>> optimizer = FractionalRMSprop([w], lr=1e-2, smoothing=0.9, alpha=0.9)
+        >>> w.sum().backward()
         >>> optimizer.step()
+        >>> w.detach()  # 0.01 / sqrt(0.1)
+        tensor([-0.0316])
     """
 
     def __init__(self, params: Any, lr: Any = 1e-2, smoothing: float = 0.99, *options: Any, **named: Any):

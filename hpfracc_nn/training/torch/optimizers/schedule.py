@@ -29,11 +29,14 @@ class AlphaSchedule:
         TypeError: The optimizer has no fractional alpha.
         ValueError: There is another number of functions than of groups, or an alpha is out of range; then none is set.
 
-    Example:
+    Examples:
+        >>> optimizer = FractionalSGD([nn.Parameter(torch.zeros(1))], lr=0.1)
         >>> schedule = AlphaSchedule(optimizer, lambda epoch: min(1.0, 0.5 + 0.05 * epoch))
         >>> for epoch in range(20):
-        ...     train(optimizer)
+        ...     optimizer.step()
         ...     schedule.step()
+        >>> schedule.get_last_alpha()
+        [1.0]
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer, alpha: Alpha | Sequence[Alpha | None]):

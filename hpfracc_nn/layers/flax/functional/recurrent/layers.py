@@ -61,8 +61,8 @@ class FractionalLSTM(Recurrent):
 
     Source: Zhao et al., Do RNN and LSTM have long memory?, ICML 2020, arXiv 2006.03860.
 
-    Example:
-        >>> core = FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True)
+    Examples:
+        >>> core = fjx.functional.FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True)
         >>> params = core.init(jax.random.key(0))
         >>> core(params, jnp.ones((8, 100, 3))).shape
         (8, 100, 16)
@@ -130,8 +130,8 @@ class FractionalGRU(Recurrent):
 
     Source: Zhao et al., Do RNN and LSTM have long memory?, ICML 2020, arXiv 2006.03860.
 
-    Example:
-        >>> core = FractionalGRU(3, 16, alpha=0.6)
+    Examples:
+        >>> core = fjx.functional.FractionalGRU(3, 16, alpha=0.6)
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 100, 3))).shape
         (8, 100, 16)
     """

@@ -1,10 +1,9 @@
-"""Series for the examples: loaded from packages that ship them, or generated; nothing is downloaded."""
+"""Series in time: shipped, read from a file, or drawn from a process with long memory."""
 
 import csv
 import importlib
 import math
 import os
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import numpy as np
 from scipy import signal
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.special.functions import mittag_leffler
 from hpfracc_nn.solvers.noise import FractionalBrownian, increments
 
 
@@ -28,6 +26,10 @@ def log_parkinson(high: Any, low: Any) -> np.ndarray:
 
     Source: Parkinson, The Extreme Value Method for Estimating the Variance of the Rate of Return,
     Journal of Business 53 (1980).
+
+    Examples:
+        >>> log_parkinson([np.exp(0.02)], [1.0]).round(4)  # log(0.02**2 / (4 log 2))
+        array([-8.8438])
     """
     high, low = np.asarray(high, np.float64), np.asarray(low, np.float64)
     wrong = np.flatnonzero(~((high > low) & (low > 0)))
@@ -51,6 +53,11 @@ def sp500_volatility(days: int = 2000) -> tuple[np.ndarray, np.ndarray]:
     Raises:
         ModuleNotFoundError: `arch` is not installed.
         ValueError: `days` is not positive, or more than there are.
+
+    Examples:
+        >>> dates, values = sp500_volatility(days=250)
+        >>> str(dates[-1]), values.shape
+        ('2018-12-31', (250,))
     """
     prices = _shipped_prices()
     if not 0 < days <= len(prices):
@@ -63,12 +70,23 @@ def sp500_volatility(days: int = 2000) -> tuple[np.ndarray, np.ndarray]:
 def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
     """Return one column of a comma separated file with a header, in the order of its lines.
 
+    Args:
+        path: Of the file.
+        column: Its name in the header.
+
     Returns:
         float64, shape [lines].
 
     Raises:
         FileNotFoundError: There is no such file.
         ValueError: It has no such column, or a line holds no finite number there.
+
+    Examples:
+        >>> with open("prices.csv", "w") as file:
+        ...     for line in ("day, close", "1, 2.5", "2, 2.75"):
+        ...         print(line, file=file)
+        >>> read_column("prices.csv", "close")
+        array([2.5 , 2.75])
     """
     if not Path(path).is_file():
         raise FileNotFoundError(f"no file {str(path)!r}; pass the path of a comma separated file with a header.")
@@ -99,6 +117,11 @@ def arfima(n: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
 
     Source: Davies & Harte, Tests for Hurst Effect, Biometrika 74 (1987); nonnegative by Craigmile,
     Journal of Time Series Analysis 24 (2003).
+
+    Examples:
+        >>> x = arfima(100_000, 0.3, np.random.default_rng(0))
+        >>> bool(abs(np.mean(x[1:] * x[:-1]) / arfima_covariance(2, 0.3)[1] - 1) < 0.1)  # its law at lag 1
+        True
     """
     if n < 1:
         raise ValueError(f"arfima(n={n}): needs n >= 1; pass the number of samples.")
@@ -117,7 +140,19 @@ def arfima(n: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
 def arfima_covariance(n: int, alpha: float) -> np.ndarray:
     """Return the autocovariance of ARFIMA(0, alpha, 0) at lags 0 to n - 1, for innovations of variance 1.
 
+    Args:
+        n: Number of lags.
+        alpha: As in `arfima`.
+
+    Returns:
+        float64, shape [n].
+
     Source: Hosking, Fractional Differencing, Biometrika 68 (1981), theorem 1.
+
+    Examples:
+        >>> covariance = arfima_covariance(2, 0.3)
+        >>> float((covariance[1] / covariance[0]).round(4))  # alpha / (1 - alpha)
+        0.4286
     """
     variance = math.exp(math.lgamma(1 - 2 * alpha) - 2 * math.lgamma(1 - alpha))
     lag = np.arange(1, n)
@@ -140,7 +175,7 @@ def fgn(n: int, hurst: float, rng: np.random.Generator) -> np.ndarray:
 
     Source: Mandelbrot & Van Ness, SIAM Review 10 (1968) 422; Davies & Harte, Biometrika 74 (1987) 95.
 
-    Example:
+    Examples:
         >>> fgn(1000, 0.3, np.random.default_rng(0)).shape
         (1000,)
     """
@@ -178,7 +213,7 @@ def rfsv(
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 3.
 
-    Example:
+    Examples:
         >>> rfsv(1000, np.random.default_rng(0)).shape
         (1000,)
     """
@@ -191,174 +226,6 @@ def rfsv(
     driven = vol_of_vol * math.exp(-reversion / 2) * fgn(errors.count("rfsv", "n", n), hurst, rng)[:-1]
     deviation = signal.lfilter([1.0], [1.0, -math.exp(-reversion)], np.concatenate([[0.0], driven]))
     return mean + deviation + noise * rng.standard_normal(n)
-
-
-def relaxation(
-    t: Any, alpha: float, *, rate: float = 1.0, noise: float = 0.0, rng: np.random.Generator | None = None
-) -> np.ndarray:
-    """Return the solution of D^alpha y = -rate y, y(0) = 1, at times `t`, with noise: E_alpha(-rate t**alpha).
-
-    So relaxes the stress of a fractional Maxwell element that is held at a strain, and so decays each mode of a
-    subdiffusion.
-
-    Args:
-        t: Times, none negative; any shape.
-        alpha: Of Caputo's derivative, in (0, 1].
-        rate: Positive, in units of 1 / time**alpha.
-        noise: Standard deviation of the Gaussian noise that is added.
-        rng: Where it comes from; needed where there is any.
-
-    Raises:
-        ValueError: An argument is out of range, or `rng` is missing.
-
-    Source: Mainardi, Fractional Calculus and Waves in Linear Viscoelasticity (2010), equation (E.55).
-    """
-    _check_positive("relaxation", rate=rate)
-    return _noisy("relaxation", _decay("relaxation", t, alpha, rate), noise, rng)
-
-
-def zener(
-    t: Any,
-    alpha: float,
-    *,
-    glass: float = 1.0,
-    equilibrium: float = 0.2,
-    tau: float = 1.0,
-    noise: float = 0.0,
-    rng: np.random.Generator | None = None,
-) -> np.ndarray:
-    """Return the stress of a fractional Zener solid after a unit step of strain, at times `t`, with noise.
-
-    G(t) = equilibrium + (glass - equilibrium) E_alpha(-(t / tau)**alpha), the solution of
-    D^alpha G = (equilibrium - G) / tau**alpha, G(0) = glass: a standard linear solid whose dashpot is a spring-pot.
-
-    Args:
-        t: Times, none negative; any shape.
-        alpha: Order of the spring-pot, in (0, 1].
-        glass: The modulus at once, above `equilibrium`.
-        equilibrium: The modulus in the end, not negative; 0 is Maxwell's fluid.
-        tau: The relaxation time, positive.
-        noise: As in `relaxation`.
-        rng: As in `relaxation`.
-
-    Raises:
-        ValueError: An argument is out of range, or `rng` is missing.
-
-    Source: Mainardi (2010), section 3.3.
-    """
-    _check_positive("zener", tau=tau)
-    if not 0 <= equilibrium < glass < math.inf:
-        raise ValueError(
-            f"zener(glass={glass}, equilibrium={equilibrium}): needs 0 <= equilibrium < glass, both finite; the stress "
-            "falls from the one to the other."
-        )
-    exact = equilibrium + (glass - equilibrium) * _decay("zener", t, alpha, tau**-alpha)
-    return _noisy("zener", exact, noise, rng)
-
-
-def creep(
-    t: Any,
-    alpha: float,
-    *,
-    modulus: float = 1.0,
-    tau: float = 1.0,
-    noise: float = 0.0,
-    rng: np.random.Generator | None = None,
-) -> np.ndarray:
-    """Return the strain of a fractional Kelvin-Voigt solid after a unit step of stress, at times `t`, with noise.
-
-    J(t) = (1 - E_alpha(-(t / tau)**alpha)) / modulus, the solution of D^alpha J = (1 / modulus - J) / tau**alpha,
-    J(0) = 0.
-
-    Args:
-        t: Times, none negative; any shape.
-        alpha: Order of the spring-pot, in (0, 1].
-        modulus: Of the spring, positive.
-        tau: The retardation time, positive.
-        noise: As in `relaxation`.
-        rng: As in `relaxation`.
-
-    Raises:
-        ValueError: An argument is out of range, or `rng` is missing.
-
-    Source: Mainardi (2010), section 3.3.
-    """
-    _check_positive("creep", modulus=modulus, tau=tau)
-    scaled = -(tau**-alpha) * _checked_times("creep", t, alpha) ** alpha
-    # z E_(alpha, 1 + alpha)(z) = E_alpha(z) - 1, without the difference: early strains keep their digits.
-    exact = -scaled * mittag_leffler(scaled, alpha, 1 + alpha) / modulus
-    return _noisy("creep", exact, noise, rng)
-
-
-def subdiffusion(
-    t: Any,
-    x: Any,
-    alpha: float,
-    *,
-    diffusivity: float = 1.0,
-    modes: Sequence[float] = (1.0,),
-    noise: float = 0.0,
-    rng: np.random.Generator | None = None,
-) -> np.ndarray:
-    """Return the solution of D^alpha u = diffusivity u_xx on [0, 1], u = 0 at both ends, with noise.
-
-    u(t, x) = sum over k of modes[k - 1] sin(k pi x) E_alpha(-diffusivity (k pi)**2 t**alpha).
-
-    Args:
-        t: Times, none negative, [times].
-        x: Places in [0, 1], [places].
-        alpha: Of Caputo's derivative in time, in (0, 1].
-        diffusivity: Positive, in units of 1 / time**alpha.
-        modes: What u(0, x) has of sin(pi x), sin(2 pi x), ...
-        noise: As in `relaxation`.
-        rng: As in `relaxation`.
-
-    Returns:
-        [times, places].
-
-    Raises:
-        ValueError: An argument is out of range, or `rng` is missing.
-
-    Source: Metzler & Klafter, Physics Reports 339 (2000) 1, section 3.5.
-    """
-    _check_positive("subdiffusion", diffusivity=diffusivity)
-    places = np.asarray(x, dtype=np.float64)
-    if not ((places >= 0) & (places <= 1)).all():
-        raise ValueError("subdiffusion(x=...): needs places in [0, 1]; measure them in lengths of the interval.")
-    k = np.arange(1, len(modes) + 1)
-    rates = diffusivity * (math.pi * k) ** 2
-    decays = np.stack([_decay("subdiffusion", t, alpha, rate) for rate in rates.tolist()], -1)  # [times, modes]
-    return _noisy("subdiffusion", decays * np.asarray(modes) @ np.sin(math.pi * np.outer(k, places)), noise, rng)
-
-
-def _decay(owner: str, t: Any, alpha: float, rate: float) -> np.ndarray:
-    """E_alpha(-rate t**alpha)."""
-    return mittag_leffler(-rate * _checked_times(owner, t, alpha) ** alpha, alpha)  # type: ignore[no-any-return]
-
-
-def _checked_times(owner: str, t: Any, alpha: float) -> np.ndarray:
-    times = np.asarray(t, dtype=np.float64)
-    if not 0 < alpha <= 1:
-        raise ValueError(f"{owner}(alpha={alpha}): needs 0 < alpha <= 1; above 1 the solution oscillates.")
-    if not ((times >= 0) & (times < math.inf)).all():
-        raise ValueError(f"{owner}(t=...): needs finite times, none negative; measure them from the start.")
-    return times
-
-
-def _check_positive(owner: str, **values: float) -> None:
-    for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ValueError(f"{owner}({name}={value}): needs a finite {name} > 0; pass for example 1.0.")
-
-
-def _noisy(owner: str, exact: np.ndarray, noise: float, rng: np.random.Generator | None) -> np.ndarray:
-    if not 0 <= noise < math.inf:
-        raise ValueError(f"{owner}(noise={noise}): needs a finite noise >= 0; pass a standard deviation such as 0.02.")
-    if noise == 0:
-        return exact
-    if rng is None:
-        raise ValueError(f"{owner}(noise={noise}): needs a generator; pass rng=numpy.random.default_rng(0).")
-    return exact + noise * rng.standard_normal(exact.shape)
 
 
 def _shipped_prices() -> Any:
