@@ -7,11 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-<<<<<<< HEAD
-.PHONY: help demo test test-all only-jax only-torch mutants lint format types bench docs build examples gpu clean
-=======
-.PHONY: help demo test test-all doctest only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
->>>>>>> main
+.PHONY: help demo test test-all doctest only-jax only-torch mutants lint format types peers bench bench-full docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
