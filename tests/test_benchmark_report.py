@@ -62,7 +62,7 @@ def strings_of(script):
             elif isinstance(node, ast.keyword) and node.arg:
                 found.add(re.escape(node.arg))
             elif isinstance(node, ast.JoinedStr):
-                parts = [re.escape(each.value) if isinstance(each, ast.Constant) else ".+" for each in node.values]
+                parts = [re.escape(str(each.value)) if isinstance(each, ast.Constant) else ".+" for each in node.values]
                 found.add("".join(parts))
     return found - {".+"}
 
@@ -97,7 +97,9 @@ def test_a_promise_is_judged_by_its_worst_record(load):
 
 def test_what_is_not_found_is_not_measured(load):
     for promise in promises(load):
-        for tables in ({}, {promise.table: []}, {promise.table: [{"what": "something else"}]}):
+        found: list[dict[str, list[dict[str, str]]]]
+        found = [{}, {promise.table: []}, {promise.table: [{"what": "something else"}]}]
+        for tables in found:
             verdict = promise.judge(tables)
             assert (verdict.word, verdict.measured) == ("not measured", "")
 
@@ -144,7 +146,7 @@ def test_figures_of_several_records(load):
 
 def test_bounds_of_scripts_are_those_that_are_promised(load):
     """Scripts say "pass" by constants of their own."""
-    found = {}
+    found: dict[str, set[float]] = {}
     for promise in promises(load):
         found.setdefault(promise.table, set()).add(round(promise.bound, 12))
     floors, definitions, estimate = map(constants_of, ("floors", "definitions", "estimate"))
