@@ -7,7 +7,7 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all coverage doctest only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
+.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
@@ -15,6 +15,7 @@ help:
 	@echo "make coverage   the fast tests, and which lines and branches they reach"
 	@echo "make gpu        the tests and the benchmark for a CUDA device"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
+	@echo "make mutants    what the tests of schemes and policy would not notice; hours"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
 	@echo "make bench      the report of all benchmarks, under 25 minutes; ARGS='--quick' shows that it works"
 	@echo "make peers      the other packages that it compares with; what is absent is left out"
@@ -52,6 +53,16 @@ only-jax: $(VENV)-jax/.made
 
 only-torch: $(VENV)-torch/.made
 	OMP_NUM_THREADS=1 $(VENV)-torch/bin/python -m pytest -n 2 -m "not slow" $(ARGS)
+
+# Each mutant is written into the sources for as long as its tests run: in a checkout where nobody works meanwhile.
+mutants: $(VENV)/.mutants
+	@mkdir -p build
+	@set -e; for part in policy schemes; do \
+		$(BIN)/cosmic-ray init --force tests/mutants/$$part.toml build/mutants-$$part.sqlite; \
+		$(BIN)/cr-filter-operators build/mutants-$$part.sqlite tests/mutants/$$part.toml; \
+		$(BIN)/cosmic-ray exec tests/mutants/$$part.toml build/mutants-$$part.sqlite; \
+		$(BIN)/cr-report --surviving-only --show-diff build/mutants-$$part.sqlite; \
+	done
 
 # On a machine with a CUDA device: every test for one, then the benchmark, written to benchmarks/results.
 gpu: $(VENV)/.dev
@@ -124,6 +135,10 @@ $(VENV)/.demo: $(VENV)/.torch pyproject.toml
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing hpfracc-nn[demo,dev]"
 	@$(INSTALL) --editable '.[demo,dev]'
+	@touch $@
+
+$(VENV)/.mutants: $(VENV)/.dev
+	@$(INSTALL) cosmic-ray
 	@touch $@
 
 $(VENV)/.examples: $(VENV)/.demo

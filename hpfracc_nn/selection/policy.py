@@ -234,7 +234,7 @@ class Policy:
         if before in ready and found[best].seconds >= (1 - self.switch_margin) * found[before].seconds:
             return False
         record.incumbent = best
-        return best != before
+        return True
 
     def _trial(self, record: Record, found: Mapping[str, Prediction], ready: Sequence[str]) -> str | None:
         """Return the arm to try: the one that may be the fastest of those that the budget allows."""

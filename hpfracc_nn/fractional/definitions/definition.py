@@ -210,6 +210,7 @@ class Definition:
         """
         m = self.differences if differences is None else differences
         taylor, terms, own = self.taylor, self.terms if n else 0, self.in_steps(dt)
+        start_index = self._scheme.start_index
 
         def scale() -> Array:
             return xp.exp(self.dt_power * alpha * math.log(dt))[..., None]
@@ -222,7 +223,7 @@ class Definition:
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
             start_column=(lambda rows: own._start(alpha, m, rows, xp) * scale()) if n and self._starts else None,
-            start_index=self._scheme.start_index(taylor),
+            start_index=1 if start_index is None else start_index(taylor),
             analytic_columns=(lambda rows: own._analytic(alpha, rows, xp) * scale()[..., None]) if terms else None,
             terms=terms,
         )

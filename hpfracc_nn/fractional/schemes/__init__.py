@@ -1,6 +1,7 @@
-"""The schemes: each is one file with `left`, `start`, `start_index` and the declared `rate`.
+"""The schemes: each is one file with `left`, `start` and the declared `rate`.
 
-Those that interpolate have `pieces` and `power` besides, for samples at any times.
+Those with a starting column have `start_index` besides, those that interpolate `pieces` and `power`, for samples at any
+times.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ class Scheme:
         left: (alpha, taylor, differences, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
         start: (alpha, taylor, differences, rows, xp) -> the starting column [*c, k] at the given rows; None where there
             is none.
-        start_index: (taylor) -> the entry of d that the starting column acts on.
+        start_index: (taylor) -> the entry of d that the starting column acts on; None where there is none.
         rate: (alpha) -> the order of convergence on smooth data.
         pieces: (samples [..., n], steps [..., n - 1], xp) -> what stands on each cell of any times, [..., n - 1]: its
             mean and, where it is no constant, half its increase over the cell; None where the scheme needs equal steps.
@@ -30,15 +31,15 @@ class Scheme:
     name: str
     left: Callable
     start: Callable | None
-    start_index: Callable[[int], int]
+    start_index: Callable[[int], int] | None
     rate: Callable[[float], float]
     pieces: Callable | None = None
     power: Callable | None = None
 
 
 def _scheme(name: str, module) -> Scheme:  # type: ignore[no-untyped-def]
-    at_any_times = getattr(module, "pieces", None), getattr(module, "power", None)
-    return Scheme(name, module.left, module.start, module.start_index, module.rate, *at_any_times)
+    start_index, *at_any_times = (getattr(module, each, None) for each in ("start_index", "pieces", "power"))
+    return Scheme(name, module.left, module.start, start_index, module.rate, *at_any_times)
 
 
 SCHEMES = {

@@ -32,11 +32,6 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     return xp.concat(parts)
 
 
-def start_index(taylor: int) -> int:
-    """Unused: there is no column."""
-    return 1
-
-
 def rate(alpha: float) -> float:
     """Order of convergence on smooth data that vanish, with enough derivatives, at both ends."""
     return 2.0

@@ -25,11 +25,6 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     return binomial(xp.asarray(alpha) - order, lags, xp)
 
 
-def start_index(taylor: int) -> int:
-    """Unused: there is no column."""
-    return 1
-
-
 def rate(alpha: float) -> float:
     """Order of convergence on smooth data that vanish at the start."""
     return 1.0

@@ -32,11 +32,6 @@ def power(alpha: Array, taylor: int) -> Array:
     return alpha
 
 
-def start_index(taylor: int) -> int:
-    """Unused: there is no column."""
-    return 1
-
-
 def rate(alpha: float) -> float:
     """Order of convergence on smooth data."""
     return 2.0

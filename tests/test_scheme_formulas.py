@@ -1,0 +1,129 @@
+"""What schemes say of themselves: what they put on each cell of any times, the order of the integral, their rates."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, GrunwaldLetnikov, RiemannLiouvilleIntegral, Riesz, exact
+from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes import bdf2, l1, l1_2, trapezoid
+from hpfracc_nn.fractional.schemes.powers import differences, multiply, power_weights
+
+TIMES = np.array([0.0, 0.5, 0.75, 1.75, 1.875, 4.0])  # exact in binary, and so are the sums below
+STEPS = np.diff(TIMES)
+LEFT, RIGHT = TIMES[:-1], TIMES[1:]
+
+
+def pieces(name, samples):
+    found = SCHEMES[name].pieces
+    assert found is not None
+    return found(samples[None], STEPS[None], NUMPY)
+
+
+def power(name, alpha, taylor):
+    found = SCHEMES[name].power
+    assert found is not None
+    return found(alpha, taylor)
+
+
+def test_l1_has_the_mean_slope_of_each_cell():
+    (slope,) = pieces("l1", TIMES**2)
+    np.testing.assert_array_equal(slope, [LEFT + RIGHT])
+
+
+def test_l1_2_has_the_slope_of_the_parabola_through_the_cell_and_the_sample_before():
+    slope, bend = pieces("l1_2", TIMES**3)
+    np.testing.assert_allclose(slope, [LEFT**2 + LEFT * RIGHT + RIGHT**2], rtol=1e-15)
+    # The divided difference of t**3 at three times is their sum; the parabola's slope grows by twice that and the step.
+    np.testing.assert_allclose(bend, [[0, *(LEFT[:-1] + LEFT[1:] + RIGHT[1:]) * STEPS[1:]]], rtol=1e-14)
+
+
+def test_the_trapezoid_rule_has_the_line_on_each_cell():
+    mean, half = pieces("trapezoid", TIMES**2)
+    np.testing.assert_array_equal([mean[0], half[0]], [(LEFT**2 + RIGHT**2) / 2, (RIGHT**2 - LEFT**2) / 2])
+
+
+def test_a_derivative_is_an_integral_of_slopes_and_an_integral_one_of_samples():
+    assert l1.power is l1_2.power
+    assert [power(name, 0.25, 1) for name in ("l1", "l1_2", "trapezoid")] == [0.75, 0.75, 0.25]
+    assert power("l1", 1.25, 2) == 0.75
+
+
+def test_schemes_that_interpolate_take_any_times_and_those_with_a_column_say_where_it_acts():
+    assert {name for name, each in SCHEMES.items() if each.pieces} == {"l1", "l1_2", "trapezoid"}
+    assert all((each.pieces is None) == (each.power is None) for each in SCHEMES.values())
+    assert {name for name, each in SCHEMES.items() if each.start} == {"l1_2", "bdf2"}
+    assert all((each.start is None) == (each.start_index is None) for each in SCHEMES.values())
+    assert [l1_2.start_index(taylor) for taylor in (1, 2)] == [1, 1]
+    assert [bdf2.start_index(taylor) for taylor in (1, 2)] == [1, 2]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 1.4])
+@pytest.mark.parametrize("scheme", ["l1_2", "bdf2"])
+def test_a_starting_column_is_zero_before_the_difference_that_it_acts_on(scheme, alpha):
+    stencil = DEFINITIONS["caputo"](alpha, scheme).stencil(6, 1.0, NUMPY)
+    assert stencil.start is not None
+    assert not np.any(stencil.start[: stencil.start_index])
+    assert np.all(stencil.start[stencil.start_index :] != 0)
+
+
+# The declared rates, from both sides: neither missed nor understated.
+
+
+def measured_rate(definition, x, wanted, steps):
+    """Return by what power of the step the error at t = 1 falls."""
+    errors = []
+    for n_steps in steps:
+        t = np.linspace(0, 1, n_steps + 1)
+        errors.append(abs(definition(x(t), dt=1 / n_steps)[-1] - wanted))
+    return [math.log2(coarse / fine) for coarse, fine in itertools.pairwise(errors)][-1]
+
+
+KINDS = {"trapezoid": RiemannLiouvilleIntegral, "grunwald": GrunwaldLetnikov}
+DECLARED = [
+    *((scheme, alpha) for scheme in ("l1", "l1_2", "bdf2", "grunwald") for alpha in (0.75, 1.0, 1.5)),
+    *(("trapezoid", alpha) for alpha in (0.75, 1.5)),
+]
+
+
+@pytest.mark.parametrize(("scheme", "alpha"), DECLARED)
+def test_the_declared_rate_is_the_one_that_is_reached(scheme, alpha):
+    definition = KINDS.get(scheme, DEFINITIONS["caputo"])(alpha, scheme)
+    wanted = exact.power(np.array([1.0]), 4.5, definition)[0]  # t**4.5 is smooth enough for every rate here
+    found = measured_rate(definition, lambda t: t**4.5, wanted, (512, 1024))
+    assert found == pytest.approx(SCHEMES[scheme].rate(alpha), abs=0.06)
+
+
+def test_the_declared_rate_of_centred_differences_is_reached():
+    errors = []
+    for n_steps in (400, 800):
+        t = np.linspace(-6, 6, n_steps + 1)
+        y = Riesz(1.2)(np.exp(-(t**2)), dt=12 / n_steps)
+        errors.append(np.abs(y + exact.gaussian(t, 1.2)).max())
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(SCHEMES["centred"].rate(1.2), abs=0.06)
+
+
+def test_every_declared_rate_is_tested():
+    assert {scheme for scheme, _ in DECLARED} | {"centred"} == set(SCHEMES)
+
+
+# Polynomials in the delay
+
+
+def test_polynomials_multiply_exactly():
+    assert multiply() == (1,)
+    assert multiply((1, -1), (1, 2, 3)) == (1, 1, 1, -3)
+    assert [differences(order) for order in range(4)] == [(1,), (1, -1), (1, -2, 1), (1, -3, 3, -1)]
+    assert trapezoid.power(0.3, 1) == 0.3
+
+
+@pytest.mark.parametrize("lags", [[0], [15], [16], [17], [1023], [1024], [0, 15, 16, 1024], []])
+def test_weights_of_lags_in_any_range_are_those_of_all_lags(lags):
+    every, alphas = np.arange(1100), np.array([0.25, 1.5])
+    polynomials = differences(2), differences(3)
+    whole = power_weights(alphas, every, NUMPY, *polynomials)
+    found = power_weights(alphas, np.array([0, *lags]), NUMPY, *polynomials)[:, 1:]
+    assert found.shape == (2, len(lags))
+    np.testing.assert_allclose(found, whole[:, np.array(lags, int)], rtol=1e-13)
