@@ -15,7 +15,7 @@ def compilations() -> Iterator[Callable[[], int]]:
     """Give a function that returns how many programs were compiled within."""
     seen: list[str] = []
 
-    def note(event: str, duration: float, **_: object) -> None:
+    def note(event: str, duration_secs: float, **_: str | int) -> None:
         seen.append(event)
 
     jax.monitoring.register_event_duration_secs_listener(note)

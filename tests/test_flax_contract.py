@@ -290,10 +290,3 @@ def test_a_checkpoint_that_lacks_a_parameter_is_refused_as_flax_does() -> None:
     for module in (layer, linen.Dense(2)):
         with pytest.raises(flax.errors.ScopeParamNotFoundError, match='"bias"'):
             module.apply({"params": {"kernel": kernel}}, x)
-
-
-@pytest.mark.parametrize("length", [-1, 6])
-def test_a_length_that_no_series_has_is_refused(length: int) -> None:
-    core, params = recurrent("FractionalGRU")
-    with pytest.raises(ValueError, match=rf"FractionalGRU\(seq_lengths=\[2, {length}\]\): needs 0 <= length <= 5"):
-        core(params, series(2, 5, 4), seq_lengths=jnp.array([2, length]))
