@@ -23,7 +23,7 @@ from tests.noise_spectrum import energy
 SERIES = 3 + arfima(120, 0.3, np.random.default_rng(0))
 NO_STATE: Any = None  # to a type checker
 TWO_ORDERS: Any = [0.3, 0.4]
-ORDERS = np.array([0.3, 0.4])
+ORDERS: Any = np.array([0.3, 0.4])
 
 
 def by_recurrence(x, alpha, ar=(), mean=0.0):
