@@ -155,6 +155,20 @@ def test_loading_all_names_starts_no_device():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import jax, hpfracc_nn.jax as fjx\nfound = jax.jit(lambda definition: definition)(fjx.Caputo(0.5))",
+        "import jax, hpfracc_nn\nfound = jax.tree.map(lambda leaf: leaf / 2, hpfracc_nn.Caputo(jax.numpy.ones(())))",
+    ],
+    ids=["a fixed order", "an array"],
+)
+def test_a_definition_is_a_pytree_before_any_operator_is_called(script):
+    found = subprocess.run([sys.executable, "-c", f"{script}\nprint(found.alpha)"], capture_output=True, text=True)
+    assert found.stdout == "0.5\n", found.stderr
+
+
+@pytest.mark.slow
 def test_operators_obey_strict_promotion():
     x, alpha = jnp.asarray(walk(2, 12), jnp.float32), jnp.asarray(0.4)
     with jax.numpy_dtype_promotion("strict"):
