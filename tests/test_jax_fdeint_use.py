@@ -416,6 +416,28 @@ def test_a_call_that_computes_what_another_did_compiles_nothing():
         np.testing.assert_allclose(one, other, rtol=1e-5)
 
 
+@pytest.mark.slow
+def test_another_float_in_args_compiles_nothing_unless_f_asks_for_its_value():
+    made = programs._compiled.cache_info
+
+    def solved(f, rate):
+        return fdeint(f, Y0, [0.0, 0.5, 1.0], 0.7, args={"rate": rate}, scheme="rectangle")[-1]
+
+    def decay(t, y, args):
+        return -args["rate"] * y
+
+    def capped(t, y, args):
+        return -args["rate"] * y if args["rate"] < 1.5 else -1.5 * y
+
+    solved(decay, 1.0)
+    before = made().misses
+    found = solved(decay, 1.2)
+    assert made().misses == before
+    np.testing.assert_allclose(found, solved(decay, jnp.asarray(1.2)), rtol=1e-6)
+    np.testing.assert_allclose(solved(capped, 1.2), found, rtol=1e-6)
+    np.testing.assert_allclose(solved(capped, 2.0), solved(decay, 1.5), rtol=1e-6)
+
+
 def test_a_function_that_has_changed_since_is_seen_to_have():
     factors = [-1.0]
 

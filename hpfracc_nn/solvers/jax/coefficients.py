@@ -182,11 +182,11 @@ def from_orders(layout: Layout, rows: Array) -> Array:
 
 
 def _traced(function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]) -> RightSide:
-    def flat(t: Array, z: Array) -> Array:
+    def flat(t: Array, z: Array, args: Any) -> Array:
         y = parted(layout, z)
         return checked(function(t, y) if args is None else function(t, y, args))
 
-    return right_side_of(flat, layout.dtype, state_shape(layout))
+    return right_side_of(flat, args, layout.dtype, state_shape(layout))
 
 
 def _checked_drift(found: Any, layout: Layout) -> Array:
