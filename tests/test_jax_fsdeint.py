@@ -421,3 +421,28 @@ def test_traced_times_and_shapes_are_refused_when_the_solve_is_traced():
     sde = SDE(ADDITIVE.drift, lambda t, y: 1 + 0 * y, "additive")
     with pytest.raises(ValueError, match=r"as it is written it does"):
         jax.jit(lambda y0: fsdeint(sde, y0, [0.0, 1.0], key=KEY))(jnp.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "diffusion",
+    [
+        lambda t, y: jnp.where(y > 0.9, 1.0, 2.0),
+        lambda t, y: 2 + jnp.sign(y),
+        lambda t, y: jax.lax.stop_gradient(y),
+        jax.jit(lambda t, y: jnp.round(y)),
+    ],
+    ids=["threshold", "sign", "detached", "rounded"],
+)
+def test_an_additive_diffusion_that_reads_the_state_is_refused_without_a_slope_too(diffusion):
+    with pytest.raises(ValueError, match=r"does not depend on y"):
+        fsdeint(SDE(ADDITIVE.drift, diffusion, "additive"), jnp.zeros(4), [0.0, 1.0], key=KEY)
+
+
+@pytest.mark.slow
+def test_an_additive_diffusion_may_ask_the_state_for_its_shape_and_print_it():
+    def diffusion(t, y):
+        jax.debug.print("{}", y)
+        return jax.jit(lambda t, y: jnp.full(y.shape, t))(t, y)
+
+    sde = SDE(ADDITIVE.drift, diffusion, "additive")
+    assert jnp.isfinite(jax.jit(lambda y0: fsdeint(sde, y0, [0.0, 1.0], key=KEY))(jnp.zeros(4))).all()
