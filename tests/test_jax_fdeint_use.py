@@ -198,8 +198,9 @@ def test_flax_modules_train_in_a_jitted_step():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "bdf2"])
 @pytest.mark.parametrize("axis", ["Auto", "Explicit"])
-def test_a_sharded_batch_is_the_unsharded_one(axis):
+def test_a_sharded_batch_is_the_unsharded_one(axis, scheme):
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
     mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType[axis],))
@@ -209,12 +210,18 @@ def test_a_sharded_batch_is_the_unsharded_one(axis):
     def f(t, y, w):
         return jnp.tanh(y @ w) - y
 
-    def gradients(y0, w):
-        return jax.value_and_grad(lambda w, y0: (fdeint(f, y0, TS, 0.7, args=w) ** 2).mean(), (0, 1))(w, y0)
+    @jax.jit
+    def gradients(w, y0, alpha):
+        def mean(*given):
+            w, y0, alpha = given
+            return (fdeint(f, y0, TS, alpha, args=w, scheme=scheme) ** 2).mean()
+
+        return jax.value_and_grad(mean, (0, 1, 2))(w, y0, alpha)
 
     with jax.set_mesh(mesh):
-        found = jax.jit(gradients)(jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch"))), weights)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(gradients)(batch, weights)), strict=True):
+        found = gradients(weights, jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch"))), 0.7)
+    wanted = gradients(weights, batch, 0.7)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
 
 

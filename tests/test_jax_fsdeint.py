@@ -253,11 +253,17 @@ def test_a_map_over_keys_and_states_is_the_loop(alpha):
 def test_a_batch_over_several_devices_is_that_of_one(alpha, axis):
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
-    gradient = jax.value_and_grad(functools.partial(summed, alpha=alpha), (0, 1))
-    alone = jax.jit(gradient)(parameters(), start())
+    options = {"alpha": alpha} if alpha == 1 else {}
+
+    def total(args, y0, order):
+        return summed(args, y0, **(options or {"alpha": order}))
+
+    gradient = jax.value_and_grad(total, (0, 1, 2))
+    alone = jax.jit(gradient)(parameters(), start(), alpha)
     mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType[axis],))
     with jax.set_mesh(mesh):
-        shared = jax.jit(gradient)(parameters(), jax.device_put(start(), jax.NamedSharding(mesh, jax.P("batch"))))
+        batch = jax.device_put(start(), jax.NamedSharding(mesh, jax.P("batch")))
+        shared = jax.jit(gradient)(parameters(), batch, alpha)
     assert_close(shared, alone, 1e-5)  # sums over the batch in another order, in single precision
 
 
