@@ -226,6 +226,14 @@ def test_a_sharded_batch_is_the_unsharded_one(axis, scheme):
 
 
 @pytest.mark.slow
+def test_an_equation_too_large_for_a_matrix_is_refused_over_explicit_axes():
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    y0 = jax.device_put(jnp.ones((8, 3)), jax.NamedSharding(mesh, jax.P("batch")))
+    with pytest.raises(ValueError, match=r"24 numbers over the explicit axes of a mesh.*axis_types=AxisType.Auto"):
+        fdeint(lambda t, y: -y, y0, TS, 0.7, scheme=Trapezoid(Newton(dense=4)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("scheme", ["predictor_corrector", "bdf2"])
 def test_nothing_is_promoted_unasked(scheme):
     with jax.numpy_dtype_promotion("strict"):
