@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn.fractional.framework import framework_of
+
 
 def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
     """Return alpha as a float or nested tuple of floats, or None when it is a framework's tensor."""
@@ -33,6 +35,8 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
             )
         return _nested(values.astype(np.float64).tolist())
     if hasattr(alpha, "shape") and hasattr(alpha, "dtype"):
+        if framework_of(type(alpha)) == "jax":
+            import hpfracc_nn.fractional.jax.pytrees  # noqa: F401  # before the first transform meets a definition
         return None
     raise TypeError(
         f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
