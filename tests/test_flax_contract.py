@@ -13,7 +13,7 @@ jax = pytest.importorskip("jax")
 flax = pytest.importorskip("flax")
 optax = pytest.importorskip("optax")
 
-from flax import linen, nnx  # noqa: E402
+from flax import linen, nnx, serialization  # noqa: E402
 
 import hpfracc_nn.jax as fjx  # noqa: E402
 from hpfracc_nn import fractional, layers  # noqa: E402
@@ -244,3 +244,49 @@ def test_training_goes_on_from_a_checkpoint_as_if_it_had_not_stopped(tmp_path: P
         assert graph == nnx.graphdef(begun(0))
         read = nnx.merge(graph, files.restore(tmp_path / "state", state))
     assert [float(train(*running, x)) for _ in range(2)] == [float(train(*read, x)) for _ in range(2)]
+
+
+STREAMS: dict[str, tuple[tuple[Any, ...], dict[str, Any], dict[str, Any], int]] = {  # arguments, of the state, inputs
+    "ARFIMA": ((1,), {}, {}, 3),
+    "FractionalAttention": ((4, 2), {}, {"horizon": 8}, 4),
+    "FractionalConv1d": ((3, 4, 3), {"padding": "CAUSAL", "alpha": 0.5}, {}, 3),
+    "FractionalDifference": ((3,), {"orders": 2}, {}, 3),
+    "FractionalGRU": ((3, 4), {}, {}, 3),
+    "FractionalLSTM": ((3, 4), {}, {}, 3),
+    "FractionalLayer": ((0.6,), {}, {}, 3),
+    "RoughnessFeatures": ((3,), {}, {}, 3),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STREAMS)
+def test_a_stream_goes_through_a_file_and_on(name: str) -> None:
+    arguments, options, begun, features = STREAMS[name]
+    core = getattr(functional, name)(*arguments, **options)
+    params = core.init(KEY)
+    start = core.initial_state(params, (2, features), **begun)
+    _, state = core.step(params, series(2, features), start)
+    again = serialization.from_bytes(start, serialization.to_bytes(state))
+    assert jax.tree.structure(again) == jax.tree.structure(state)
+    jax.tree.map(np.testing.assert_array_equal, again, state)
+    found, expected = (core.step(params, series(2, features), each)[0] for each in (again, state))
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_a_stream_of_another_shape_is_not_read() -> None:
+    core, params = recurrent("FractionalGRU")
+    written = serialization.to_bytes(core.initial_state(params, (2, 4)))
+    with pytest.raises(ValueError, match=r"RecurrentState\(state with h of shapes .*\): needs .*; read it into what"):
+        serialization.from_bytes(core.initial_state(params, (5, 4)), written)
+    with pytest.raises(ValueError, match="RecurrentState: needs h, value, near, far, horizon, and what is read has a;"):
+        serialization.from_bytes(core.initial_state(params, (2, 4)), serialization.to_bytes({"a": 1}))
+
+
+@pytest.mark.slow
+def test_a_checkpoint_that_lacks_a_parameter_is_refused_as_flax_does() -> None:
+    layer, x = fjx.linen.FractionalLinear(4, 2), series(2, 5, 4)
+    kernel = functional.FractionalLinear(4, 2).init(KEY)["kernel"]
+    for module in (layer, linen.Dense(2)):
+        with pytest.raises(flax.errors.ScopeParamNotFoundError, match='"bias"'):
+            module.apply({"params": {"kernel": kernel}}, x)

@@ -195,6 +195,9 @@ def test_the_longest_step_is_that_of_the_rectangle_rule():
     assert core.longest_step(params) == pytest.approx(1.0)
     core, params = graph_layer(scheme="predictor_corrector")
     assert core.longest_step(params) is None
+    core, params = graph_layer(learn_alpha=True)
+    with pytest.raises(TypeError, match=r"FractionalGraphConv.longest_step: needs orders that are known; ask for it"):
+        jax.jit(core.longest_step)(params)
 
 
 def refused(**changed):

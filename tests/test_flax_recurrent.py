@@ -245,6 +245,9 @@ def test_wrong_inputs_are_refused() -> None:
         core(params, jnp.zeros((2, 0, 3)))
     with pytest.raises(ValueError, match=r"seq_lengths of shape \(3,\)"):
         core(params, jnp.zeros((2, 5, 3)), seq_lengths=jnp.ones(3, int))
+    for lengths in ([2, -1], [2, 6]):
+        with pytest.raises(ValueError, match=r"FractionalLSTM\(seq_lengths=\[2, (-1|6)\]\): needs 0 <= length <= 5"):
+            core(params, jnp.zeros((2, 5, 3)), seq_lengths=jnp.array(lengths))
     with pytest.raises(ValueError, match=r"initial_carry of shape \(2, 5\)"):
         core(params, jnp.zeros((2, 5, 3)), initial_carry=(jnp.zeros((2, 5)), jnp.zeros((2, 4))))
     with pytest.raises(TypeError, match="needs a state; pass what initial_state returned"):

@@ -17,11 +17,13 @@ from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax import linen as of_linen
 from hpfracc_nn.layers.flax import nnx as of_nnx
 from hpfracc_nn.layers.flax.functional import arfima_errors, arfima_forecast, arfima_nll
+from tests.jax_compilations import compilations
 from tests.noise_spectrum import energy
 
 SERIES = 3 + arfima(120, 0.3, np.random.default_rng(0))
 NO_STATE: Any = None  # to a type checker
 TWO_ORDERS: Any = [0.3, 0.4]
+ORDERS: Any = np.array([0.3, 0.4])
 
 
 def by_recurrence(x, alpha, ar=(), mean=0.0):
@@ -85,6 +87,27 @@ def test_a_forecast_is_what_makes_the_next_errors_vanish(alpha, bounds):
         ahead = jax.jit(lambda alpha: arfima_forecast(series, 5, alpha, ar, mean, bounds=bounds))(jnp.asarray(alpha))
         errors = by_recurrence(np.concatenate([series, ahead]), alpha, ar, mean)
     np.testing.assert_allclose(errors[-5:], 0, atol=1e-9)
+
+
+@pytest.mark.slow
+def test_a_level_for_each_series_is_that_of_each():
+    series = jnp.asarray(np.random.default_rng(5).standard_normal((4, 4)) + np.arange(4.0)[:, None], jnp.float32)
+    levels = series.mean(-1, keepdims=True)
+    for function in (arfima_errors, arfima_nll, lambda x, *rest: arfima_forecast(x, 3, *rest)):
+        found = function(series, 0.3, [0.2], levels)
+        each = [function(x, 0.3, [0.2], level[0]) for x, level in zip(series, levels, strict=True)]
+        np.testing.assert_allclose(found, np.stack(each), rtol=1e-5, atol=1e-5)  # float32
+    across = arfima_errors(series.T, 0.3, [0.2], levels[:, 0], dim=0)
+    np.testing.assert_allclose(across.T, arfima_errors(series, 0.3, [0.2], levels), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_a_forecast_outside_of_jit_compiles_once():
+    for _ in range(2):
+        arfima_forecast(jnp.asarray(SERIES), 3, 0.3, [0.1])
+    with compilations() as count:
+        arfima_forecast(jnp.asarray(SERIES), 3, 0.3, [0.1])
+    assert count() == 0
 
 
 @pytest.mark.slow
@@ -171,6 +194,14 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
         (lambda: arfima_errors(jnp.arange(5), 0.3), TypeError, "dtype int32"),
         (lambda: functional.ARFIMA().step({}, jnp.ones(2), NO_STATE), TypeError, "pass what initial_state"),
         (lambda: arfima_nll(jnp.ones(1), 0.3), ValueError, "two samples or more"),
+        (lambda: arfima_nll(jnp.ones((3, 3)), 0.3, mean=jnp.ones(3)), ValueError, r"ARFIMA\(mean of shape \(3,\)"),
+        (lambda: arfima_errors(jnp.ones(3), 0.3, mean=jnp.ones((2, 1))), ValueError, r"ARFIMA\(mean of shape \(2, 1"),
+        (lambda: arfima_nll(jnp.ones(4), 0.3, jnp.ones((2, 3))), ValueError, r"ARFIMA\(ar of shape \(2, 3\)"),
+        (lambda: arfima_forecast(jnp.ones(4), 2, 0.3, jnp.ones((2, 3))), ValueError, r"ARFIMA\(ar of shape \(2, 3\)"),
+        (lambda: arfima_nll(jnp.ones(4), 0.3, deviation=-1.0), ValueError, r"arfima_nll\(deviation=-1.0\): needs dev"),
+        (lambda: arfima_nll(jnp.ones((2, 4)), ORDERS, mean=0.0), ValueError, r"arfima_nll\(alpha of shape \(2,\)"),
+        (lambda: arfima_errors(jnp.ones((2, 4)), ORDERS), ValueError, r"arfima_errors\(alpha of shape \(2,\)"),
+        (lambda: arfima_forecast(jnp.ones((2, 4)), 2, ORDERS), ValueError, r"arfima_forecast\(alpha of shape \(2,\)"),
         (lambda: functional.SpectralFractional(0.5, "weyl"), ValueError, "periodic_weyl"),
         (lambda: functional.SpectralFractional(0.5, "periodic_riesz", dim=(-2, -1)), ValueError, "one to 1 axes"),
         (lambda: functional.SpectralFractional(0.5, dim=(-2, -1), dt=(1, 1, 1)), ValueError, "one spacing"),

@@ -118,6 +118,8 @@ def test_a_wrong_argument_is_refused_with_the_rule_and_the_way_out(changes, erro
         (lambda t, y: y**2, "additive", r"does not depend on y, for noise_type 'additive', and at t=0 it does"),
         (lambda t, y: t * y, "additive", "does not depend on y, for noise_type 'additive', and at t=1 it does"),
         (lambda t, y: (1 - t) * y**2, "additive", "at t=0 it does"),
+        (lambda t, y: y.detach(), "additive", "at t=0 it does"),
+        (lambda t, y: torch.where(y > 0, 1.0, 2.0).to(y), "additive", "at t=0 it does"),
         (lambda t, y: y * y.roll(1, -1), "diagonal", "same entry of y alone.*at t=0 they depend"),
         (lambda t, y: t * y.roll(1, -1), "diagonal", "same entry of y alone.*at t=1 they depend"),
     ],

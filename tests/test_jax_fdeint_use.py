@@ -198,8 +198,9 @@ def test_flax_modules_train_in_a_jitted_step():
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "bdf2"])
 @pytest.mark.parametrize("axis", ["Auto", "Explicit"])
-def test_a_sharded_batch_is_the_unsharded_one(axis):
+def test_a_sharded_batch_is_the_unsharded_one(axis, scheme):
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
     mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType[axis],))
@@ -209,13 +210,27 @@ def test_a_sharded_batch_is_the_unsharded_one(axis):
     def f(t, y, w):
         return jnp.tanh(y @ w) - y
 
-    def gradients(y0, w):
-        return jax.value_and_grad(lambda w, y0: (fdeint(f, y0, TS, 0.7, args=w) ** 2).mean(), (0, 1))(w, y0)
+    @jax.jit
+    def gradients(w, y0, alpha):
+        def mean(*given):
+            w, y0, alpha = given
+            return (fdeint(f, y0, TS, alpha, args=w, scheme=scheme) ** 2).mean()
+
+        return jax.value_and_grad(mean, (0, 1, 2))(w, y0, alpha)
 
     with jax.set_mesh(mesh):
-        found = jax.jit(gradients)(jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch"))), weights)
-    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(jax.jit(gradients)(batch, weights)), strict=True):
+        found = gradients(weights, jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch"))), 0.7)
+    wanted = gradients(weights, batch, 0.7)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(wanted), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.slow
+def test_an_equation_too_large_for_a_matrix_is_refused_over_explicit_axes():
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    y0 = jax.device_put(jnp.ones((8, 3)), jax.NamedSharding(mesh, jax.P("batch")))
+    with pytest.raises(ValueError, match=r"24 numbers over the explicit axes of a mesh.*axis_types=AxisType.Auto"):
+        fdeint(lambda t, y: -y, y0, TS, 0.7, scheme=Trapezoid(Newton(dense=4)))
 
 
 @pytest.mark.slow
@@ -414,6 +429,28 @@ def test_a_call_that_computes_what_another_did_compiles_nothing():
     assert made().misses == before
     for one, other in zip(found, jax.jit(lambda: solved(2.0, TS + 1))(), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_another_float_in_args_compiles_nothing_unless_f_asks_for_its_value():
+    made = programs._compiled.cache_info
+
+    def solved(f, rate):
+        return fdeint(f, Y0, [0.0, 0.5, 1.0], 0.7, args={"rate": rate}, scheme="rectangle")[-1]
+
+    def decay(t, y, args):
+        return -args["rate"] * y
+
+    def capped(t, y, args):
+        return -args["rate"] * y if args["rate"] < 1.5 else -1.5 * y
+
+    solved(decay, 1.0)
+    before = made().misses
+    found = solved(decay, 1.2)
+    assert made().misses == before
+    np.testing.assert_allclose(found, solved(decay, jnp.asarray(1.2)), rtol=1e-6)
+    np.testing.assert_allclose(solved(capped, 1.2), found, rtol=1e-6)
+    np.testing.assert_allclose(solved(capped, 2.0), solved(decay, 1.5), rtol=1e-6)
 
 
 def test_a_function_that_has_changed_since_is_seen_to_have():

@@ -253,11 +253,17 @@ def test_a_map_over_keys_and_states_is_the_loop(alpha):
 def test_a_batch_over_several_devices_is_that_of_one(alpha, axis):
     if jax.device_count() < 4:
         pytest.skip("needs four devices")
-    gradient = jax.value_and_grad(functools.partial(summed, alpha=alpha), (0, 1))
-    alone = jax.jit(gradient)(parameters(), start())
+    options = {"alpha": alpha} if alpha == 1 else {}
+
+    def total(args, y0, order):
+        return summed(args, y0, **(options or {"alpha": order}))
+
+    gradient = jax.value_and_grad(total, (0, 1, 2))
+    alone = jax.jit(gradient)(parameters(), start(), alpha)
     mesh = jax.make_mesh((4,), ("batch",), axis_types=(jax.sharding.AxisType[axis],))
     with jax.set_mesh(mesh):
-        shared = jax.jit(gradient)(parameters(), jax.device_put(start(), jax.NamedSharding(mesh, jax.P("batch"))))
+        batch = jax.device_put(start(), jax.NamedSharding(mesh, jax.P("batch")))
+        shared = jax.jit(gradient)(parameters(), batch, alpha)
     assert_close(shared, alone, 1e-5)  # sums over the batch in another order, in single precision
 
 
@@ -421,3 +427,28 @@ def test_traced_times_and_shapes_are_refused_when_the_solve_is_traced():
     sde = SDE(ADDITIVE.drift, lambda t, y: 1 + 0 * y, "additive")
     with pytest.raises(ValueError, match=r"as it is written it does"):
         jax.jit(lambda y0: fsdeint(sde, y0, [0.0, 1.0], key=KEY))(jnp.zeros(4))
+
+
+@pytest.mark.parametrize(
+    "diffusion",
+    [
+        lambda t, y: jnp.where(y > 0.9, 1.0, 2.0),
+        lambda t, y: 2 + jnp.sign(y),
+        lambda t, y: jax.lax.stop_gradient(y),
+        jax.jit(lambda t, y: jnp.round(y)),
+    ],
+    ids=["threshold", "sign", "detached", "rounded"],
+)
+def test_an_additive_diffusion_that_reads_the_state_is_refused_without_a_slope_too(diffusion):
+    with pytest.raises(ValueError, match=r"does not depend on y"):
+        fsdeint(SDE(ADDITIVE.drift, diffusion, "additive"), jnp.zeros(4), [0.0, 1.0], key=KEY)
+
+
+@pytest.mark.slow
+def test_an_additive_diffusion_may_ask_the_state_for_its_shape_and_print_it():
+    def diffusion(t, y):
+        jax.debug.print("{}", y)
+        return jax.jit(lambda t, y: jnp.full(y.shape, t))(t, y)
+
+    sde = SDE(ADDITIVE.drift, diffusion, "additive")
+    assert jnp.isfinite(jax.jit(lambda y0: fsdeint(sde, y0, [0.0, 1.0], key=KEY))(jnp.zeros(4))).all()

@@ -8,8 +8,10 @@ import pytest
 jax = pytest.importorskip("jax")
 
 from jax import numpy as jnp  # noqa: E402
+from jax.sharding import NamedSharding, PartitionSpec  # noqa: E402
 
 from hpfracc_nn.training.jax.losses import energy_score, moment_loss, trajectory_loss, variogram_loss  # noqa: E402
+from tests.jax_compilations import compilations  # noqa: E402
 
 
 def normal(*shape, seed=0):
@@ -79,11 +81,61 @@ def test_paths_that_start_at_one_point_have_gradients():
             assert jnp.isfinite(slope).all()
 
 
+OF_HALVES = {
+    "trajectory": trajectory_loss,
+    "masked": lambda ys, observed: trajectory_loss(ys, observed, mask=ys == ys),
+    "moment": lambda *both: moment_loss(*both, orders=4),
+    "variogram": variogram_loss,
+    "energy": energy_score,
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OF_HALVES)
+def test_half_precision_is_computed_in_single(name):
+    """More than 65504 entries: neither their number nor their sum is one of float16."""
+    loss = OF_HALVES[name]
+    halves = [20 * normal(12, 80, 80, seed=seed).astype(jnp.float16) for seed in (0, 1)]
+    found, expected = loss(*halves), loss(*(each.astype(jnp.float32) for each in halves))
+    assert found.dtype == jnp.float16
+    assert float(found) == pytest.approx(float(expected), rel=2**-11)  # rounded once
+    assert jnp.isfinite(jax.grad(loss)(*halves)).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", [trajectory_loss, moment_loss, variogram_loss, energy_score])
+def test_a_batch_that_an_explicit_mesh_splits_has_the_loss_of_the_whole(loss):
+    mesh = jax.make_mesh((2,), ("paths",), axis_types=(jax.sharding.AxisType.Explicit,))
+    ys, observed = normal(9, 4, 2), normal(9, 6, 2, seed=1)[:, :4]
+    split = [jax.device_put(x, NamedSharding(mesh, PartitionSpec(None, "paths"))) for x in (ys, observed)]
+    both = jax.jit(jax.value_and_grad(loss))
+    for found, expected in zip(both(*split), both(ys, observed), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)  # sums in another order
+
+
+@pytest.mark.slow
+def test_the_energy_score_outside_of_jit_compiles_once():
+    ys = normal(5, 4, 2)
+    for _ in range(2):
+        energy_score(ys, ys)
+    with compilations() as count:
+        energy_score(ys, ys)
+    assert count() == 0
+
+
+@pytest.mark.parametrize("loss", [trajectory_loss, moment_loss, variogram_loss, energy_score])
+def test_complex_paths_are_refused(loss):
+    paths = jax.ShapeDtypeStruct((9, 4, 2), jnp.complex64)
+    with pytest.raises(TypeError, match=re.escape("(ys of dtype complex64): needs real paths")):
+        jax.eval_shape(loss, paths, paths)
+
+
 REFUSALS = [
     (lambda y: trajectory_loss(y, y[:3, :3, 0]), "needs observations that broadcast to the paths"),
     (
         lambda y: trajectory_loss(y, y, mask=y),
-        "trajectory_loss(mask of float32 and shape (9, 4, 2)): needs booleans",
+        "trajectory_loss(mask of float32 and shape (9, 4, 2)): needs booleans that broadcast to the paths' shape "
+        "(9, 4, 2); pass for example observed == observed, False at NaN.",
     ),
     (lambda y: moment_loss(y, y, orders=5), "moment_loss(orders=5): needs 1 <= orders <= 4; pass for example 2."),
     (lambda y: moment_loss(y, y[:, :1]), "moment_loss(observed with 1 paths): needs 2 or more"),

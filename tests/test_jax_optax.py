@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import digamma
 
 jax = pytest.importorskip("jax")
 optax = pytest.importorskip("optax")
@@ -23,6 +24,7 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
     scale_by_fractional,
 )
 from hpfracc_nn.training.jax.optimizers.fractional import KINDS  # noqa: E402
+from tests.jax_compilations import compilations  # noqa: E402
 
 AVERAGES = [("integral", 10), ("integral", 20), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
 QUICK = 1  # what XLA compiles, it compiles slowly
@@ -178,10 +180,11 @@ def test_the_closed_form_of_caputo_is_its_formula():
 @pytest.mark.slow
 @pytest.mark.parametrize("alpha", [0.2, 0.9, 1.0])
 def test_caputos_derivative_from_0_is_that_of_a_power(alpha):
-    """Of (x - 3)**2 / 2: x**(2 - alpha) / Gamma(3 - alpha) - 3 x**(1 - alpha) / Gamma(2 - alpha); traced or not."""
+    """Of (x - 3)**2 / 2: x**(2 - alpha) / Gamma(3 - alpha) - 3 x**(1 - alpha) / Gamma(2 - alpha); and its slope."""
     with jax.enable_x64(True):
         x = jnp.asarray([0.5, 2.0, 7.0])
-        expected = x ** (2 - alpha) / math.gamma(3 - alpha) - 3 * x ** (1 - alpha) / math.gamma(2 - alpha)
+        square, line = x ** (2 - alpha) / math.gamma(3 - alpha), 3 * x ** (1 - alpha) / math.gamma(2 - alpha)
+        expected = square - line
 
         def direction(alpha):
             optimizer = scale_by_fractional(alpha, kind="caputo_terminal")
@@ -189,6 +192,8 @@ def test_caputos_derivative_from_0_is_that_of_a_power(alpha):
 
         for found in (direction(lambda count: alpha), jax.jit(direction)(jnp.asarray(alpha))):
             np.testing.assert_allclose(found, expected, rtol=1e-13)
+        slope = square * (digamma(3 - alpha) - jnp.log(x)) - line * (digamma(2 - alpha) - jnp.log(x))
+        np.testing.assert_allclose(jax.jacrev(direction)(alpha), slope, rtol=1e-8)  # at 1 of a root of 1e-14
 
 
 @pytest.mark.slow
@@ -205,6 +210,59 @@ def test_alpha_has_exact_derivatives():
                 slope = jax.jacfwd(arrived)(alpha, memory)
                 apart = (arrived(alpha + 1e-7, memory) - arrived(alpha - 1e-7, memory)) / 2e-7
                 np.testing.assert_allclose(slope, apart, rtol=0, atol=1e-6)
+
+
+AT_ONE = [*AVERAGES, ("caputo", 10), ("caputo_terminal", 10)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "memory"), AT_ONE)
+def test_an_order_of_1_has_the_slope_that_orders_below_it_lead_to(kind, memory):
+    """Against differences from one side, of step 1e-4 and second order: an error of about 1e-8."""
+
+    def value(x):
+        return (x**2 + x**3).sum()
+
+    with jax.enable_x64(True):
+        grad = jnp.asarray([1.0, -2.0, 0.5])
+        extra = {"value_fn": value} if kind == "caputo_terminal" else {}
+        before = scale_by_fractional(jnp.asarray(0.5), memory, kind)
+        state = before.init(grad)
+        for size in (1.0, -1.5, 2.0):
+            _, state = before.update(size * grad, state, size * grad, **extra)
+
+        @jax.jit
+        def update(alpha):
+            return scale_by_fractional(alpha, memory, kind).update(3 * grad, state, 5 * grad, **extra)[0]
+
+        below = (3 * update(1.0) - 4 * update(1 - 1e-4) + update(1 - 2e-4)) / 2e-4
+        at_one = jax.grad(value)(5 * grad) if extra else 3 * grad
+        np.testing.assert_allclose(update(1.0), at_one, rtol=1e-12)
+        for slope in (jax.jacrev(update)(1.0), jax.jacfwd(update)(1.0)):
+            np.testing.assert_allclose(slope, below, rtol=0, atol=1e-6 * float(jnp.abs(below).max()))
+
+
+def test_of_a_window_at_order_1_the_slope_is_that_of_its_weights():
+    """Its weights begin with 1, 1 - alpha, (1 - alpha) (2 - alpha) / 2, whose slopes at 1 are 0, -1, -1/2."""
+    state = scale_by_fractional(jnp.asarray(0.5), 3).init(jnp.zeros(1))
+    state = state._replace(stored=jnp.int32(2), gradients=jnp.asarray([[5.0], [7.0], [0.0]]))
+
+    def update(alpha):
+        return scale_by_fractional(alpha, 3).update(jnp.asarray([11.0]), state)[0][0]
+
+    assert float(jax.jit(jax.grad(update))(1.0)) == pytest.approx(1.5 * 11 - 7 - 5 / 2, rel=1e-6)
+
+
+@pytest.mark.slow
+def test_a_step_outside_of_jit_compiles_once():
+    params = {"a": jnp.ones((3, 2)), "b": jnp.ones(4)}
+    optimizer = scale_by_fractional(0.7, 20)
+    state = optimizer.init(params)
+    for _ in range(2):
+        optimizer.update(params, state)
+    with compilations() as count:
+        optimizer.update(params, state)
+    assert count() == 0
 
 
 # Precision.

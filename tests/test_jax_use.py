@@ -17,6 +17,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 fjx = pytest.importorskip("hpfracc_nn.jax")
 probe = pytest.importorskip("hpfracc_nn.fractional.jax.probe")
+in_float64 = pytest.importorskip("hpfracc_nn.fractional.jax.precision").in_float64
 
 SINGLE = 1e-6
 
@@ -101,6 +102,44 @@ def test_a_bound_that_single_precision_rounds_is_met_by_its_rounded_value():
             fjx.caputo(x, jnp.nextafter(bound, jnp.asarray(1, dtype)), bounds=(0.0, 0.3))
 
 
+SECOND: dict[str, Callable[[Any], Any]] = {
+    "hessian": jax.hessian,
+    "reverse over reverse": lambda f: jax.grad(jax.grad(f)),
+    "forward over reverse": lambda f: lambda a: jax.jvp(jax.grad(f), (a,), (1.0,))[1],
+}
+LOOPS: dict[str, Callable[[Any], Any]] = {
+    "scan": lambda f: lambda a: jax.lax.scan(lambda c, _: (c / 2, f(c)), a, length=2)[1].sum(),
+    "map": lambda f: lambda a: jax.lax.map(f, a * jnp.asarray([1.0, 0.5])).sum(),
+}
+
+
+@pytest.mark.parametrize("second", SECOND.values(), ids=SECOND)
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_loop_over_what_is_made_in_float64_has_second_derivatives(loop, second):
+    """Differentiating a loop leaves out the rules of `custom_jvp` and `custom_vmap`, and keeps those of a primitive."""
+    cubes = loop(lambda order: in_float64(lambda each: each**3, order, jnp.float32))
+    assert float(second(cubes)(0.5)) == pytest.approx(6 * 0.5 * (1 + 1 / 8), rel=SINGLE)
+
+
+LOOPED: dict[str, Callable[[Any], Any]] = {
+    "an operator": lambda a: (fjx.caputo(jnp.sin(jnp.arange(4.0)), a) ** 2).sum(),
+    "a special function": lambda a: fjx.mittag_leffler(-a, a),
+    "a solve": lambda a: fjx.fdeint(lambda t, y: -y, jnp.ones(2), np.linspace(0, 1, 4), a)[-1].sum(),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("function", LOOPED.values(), ids=LOOPED)
+@pytest.mark.parametrize("loop", LOOPS.values(), ids=LOOPS)
+def test_a_loop_has_the_second_derivative_of_its_steps(loop, function):
+    hessian = jax.jit(jax.hessian(function))
+    wanted = sum(float(hessian(0.6 * part)) * part**2 for part in (1.0, 0.5))
+    with jax.enable_x64(True):
+        found = jax.jit(jax.hessian(loop(function)))(jnp.asarray(0.6))
+    assert float(jax.jit(jax.hessian(loop(function)))(0.6)) == pytest.approx(wanted, rel=1e-4)
+    assert float(found) == pytest.approx(wanted, rel=1e-4)  # rounding of single precision, which second slopes enlarge
+
+
 @pytest.mark.slow
 def test_loading_all_names_starts_no_device():
     """`jax.distributed.initialize` and jax_platforms must come before the first array."""
@@ -113,6 +152,20 @@ def test_loading_all_names_starts_no_device():
     )
     found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert found.stdout == "True\n"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "script",
+    [
+        "import jax, hpfracc_nn.jax as fjx\nfound = jax.jit(lambda definition: definition)(fjx.Caputo(0.5))",
+        "import jax, hpfracc_nn\nfound = jax.tree.map(lambda leaf: leaf / 2, hpfracc_nn.Caputo(jax.numpy.ones(())))",
+    ],
+    ids=["a fixed order", "an array"],
+)
+def test_a_definition_is_a_pytree_before_any_operator_is_called(script):
+    found = subprocess.run([sys.executable, "-c", f"{script}\nprint(found.alpha)"], capture_output=True, text=True)
+    assert found.stdout == "0.5\n", found.stderr
 
 
 @pytest.mark.slow

@@ -117,6 +117,35 @@ def test_the_energy_score_is_least_for_the_right_law():
     assert float(energy_score(1.5 * motion(0.3, 1), observed)) > scores[1]
 
 
+OF_HALVES = {
+    "trajectory": trajectory_loss,
+    "masked": lambda ys, observed: trajectory_loss(ys, observed, mask=ys == ys),
+    "moment": lambda *both: moment_loss(*both, orders=4),
+    "variogram": variogram_loss,
+    "energy": energy_score,
+}
+
+
+@pytest.mark.parametrize("name", OF_HALVES)
+def test_half_precision_is_computed_in_single(name):
+    """More than 65504 entries: neither their number nor their sum is one of float16."""
+    loss = OF_HALVES[name]
+    ys, observed = (20 * normal(12, 80, 80, seed=seed).half() for seed in (0, 1))
+    ys.requires_grad_()
+    found = loss(ys, observed)
+    assert found.dtype == torch.float16
+    expected = loss(ys.detach().float(), observed.float())
+    assert found.item() == pytest.approx(float(expected), rel=2**-11)  # rounded once
+    assert torch.autograd.grad(found, ys)[0].isfinite().all()
+
+
+@pytest.mark.parametrize("loss", [trajectory_loss, *OF_BATCHES])
+def test_complex_paths_are_refused(loss):
+    paths = torch.zeros(9, 4, 2, dtype=torch.complex64)
+    with pytest.raises(TypeError, match=re.escape("(ys of dtype torch.complex64): needs real paths")):
+        loss(paths, paths)
+
+
 @pytest.mark.parametrize("loss", OF_BATCHES)
 def test_gradients_are_right(loss):
     options = {"lags": (1, 3)} if loss is variogram_loss else {"orders": 4} if loss is moment_loss else {}

@@ -4,11 +4,13 @@
 
 Operators and definitions are those of `hpfracc_nn`, which take JAX arrays too. Layers are Flax modules: those of
 `fjx.nnx` stand here too, those of linen in `fjx.linen`, the pure cores of both in `fjx.functional`. Names are loaded
-when they are first asked for, PyTorch never.
+when they are first asked for, PyTorch never. Definitions are pytrees from this import on.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
+
+import hpfracc_nn.fractional.jax.pytrees  # noqa: F401
 
 if TYPE_CHECKING:
     from hpfracc_nn.fractional import (

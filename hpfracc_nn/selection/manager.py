@@ -298,7 +298,15 @@ def default_manager() -> BackendManager:
 
 
 def given_manager(owner: str, manager: Any) -> BackendManager:
-    """Return the manager that `owner` was given, the process-wide one for None, or raise where it is none."""
+    """Return the manager that `owner` was given, the process-wide one for None.
+
+    Raises:
+        TypeError: It is no manager.
+
+    Examples:
+        >>> given_manager("MyLayer", None) is default_manager()
+        True
+    """
     if manager is None:
         return default_manager()
     if not isinstance(manager, BackendManager):

@@ -47,7 +47,7 @@ def jacobi_matrix(alpha: Array, xp: Namespace) -> Array:
     diagonal = xp.concat([a / (2 - a), -(a**2) / (even * (even + 2))])  # of Jacobi's polynomials on (-1, 1)
     later = 4 * k[1:] ** 2 * (k[1:] - a) ** 2 / (even[..., 1:] ** 2 * (even[..., 1:] ** 2 - 1))
     first = 4 * (1 - a) / ((2 - a) ** 2 * (3 - a))  # without the factor 1 - a that would make it 0 / 0
-    beside = xp.concat([first, later, 0 * a]) ** 0.5
+    beside = xp.concat([xp.concat([first, later]) ** 0.5, 0 * a])  # no root of the 0, which has no slope
     above, below = (xp.constant(np.eye(NODES, k=side), a) for side in (1, -1))
     matrix = (
         diagonal[..., None] * xp.constant(np.eye(NODES), a) + beside[..., None] * above + beside[..., None, :] * below

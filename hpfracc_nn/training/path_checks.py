@@ -43,7 +43,15 @@ def check_mask(owner: str, ys: Any, mask: Any, is_boolean: bool) -> None:
     if not is_boolean or not _broadcasts(mask, ys):
         raise ValueError(
             f"{owner}(mask of {mask.dtype} and shape {tuple(mask.shape)}): needs booleans that broadcast to the paths' "
-            f"shape {tuple(ys.shape)}; pass for example observed.isfinite()."
+            f"shape {tuple(ys.shape)}; pass for example observed == observed, False at NaN."
+        )
+
+
+def check_real(owner: str, name: str, dtype: Any, is_real: bool) -> None:
+    """Raise unless paths are real: the square of a complex number is no distance."""
+    if not is_real:
+        raise TypeError(
+            f"{owner}({name} of dtype {dtype}): needs real paths; pass real and imaginary parts as two entries."
         )
 
 

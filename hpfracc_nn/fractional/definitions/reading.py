@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.framework import framework_of
 
 
 def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
@@ -29,6 +30,8 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
             )
         return _nested(values.astype(np.float64).tolist())
     if hasattr(alpha, "shape") and hasattr(alpha, "dtype") and not isinstance(alpha, np.generic):
+        if framework_of(type(alpha)) == "jax":
+            import hpfracc_nn.fractional.jax.pytrees  # noqa: F401  # before the first transform meets a definition
         return None
     raise TypeError(
         f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding
+from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from hpfracc_nn.fractional.jax.namespace import Array
 
@@ -17,12 +19,45 @@ def placed_like(x: Array, function: Callable[..., Array], *given: Any) -> Array:
     Inside, explicit axes are automatic: XLA says how what is between lies. Where no array is sharded over the explicit
     axes that `jax.make_mesh` makes, this is function(*given).
     """
-    spread = [_sharding(each) for each in jax.tree.leaves((x, given)) if isinstance(each, jax.Array)]
-    mesh = next((sharding.mesh for sharding in spread if sharding is not None), None)
+    mesh = _mesh(jax.tree.leaves((x, given)))
     if mesh is None:
         return function(*given)
     lies = NamedSharding(mesh, jax.typeof(x).sharding.spec)
     return jax.sharding.auto_axes(function, out_sharding=lies)(*given)  # type: ignore[no-any-return]
+
+
+def product(subscripts: str, *operands: Any) -> Array:
+    """Return `jnp.einsum` in full precision, each axis of the result lying as the operands' axis of that name does.
+
+    What it is contracted over may lie over explicit axes, as it does where a product with a state is transposed to
+    give the derivative by its weights.
+    """
+    arrays = [jnp.asarray(each) for each in operands]
+    computed = partial(jnp.einsum, subscripts, precision=jax.lax.Precision.HIGHEST)
+    mesh = _mesh(arrays)
+    if mesh is None:
+        return computed(*arrays)  # type: ignore[no-any-return]
+    given, result = subscripts.split("->")
+    named: dict[str, Any] = {}
+    others: tuple[Any, ...] = ()
+    for names, each in zip(given.split(","), arrays, strict=True):
+        parts = tuple(jax.typeof(each).sharding.spec)
+        own = names.removesuffix("...")
+        named |= {name: part for name, part in zip(own, parts, strict=False) if part is not None}
+        others = parts[len(own) :] or others
+    lies = PartitionSpec(*(named.get(name) for name in result.removesuffix("...")), *others)
+    return jax.sharding.auto_axes(computed, out_sharding=NamedSharding(mesh, lies))(*arrays)  # type: ignore[no-any-return]
+
+
+def is_placed(x: Array) -> bool:
+    """Return whether an array is sharded over explicit axes."""
+    return _sharding(x) is not None
+
+
+def _mesh(arrays: list[Any]) -> Any:
+    """Return the mesh over whose explicit axes an array lies, or None."""
+    spread = [_sharding(each) for each in arrays if isinstance(each, jax.Array)]
+    return next((sharding.mesh for sharding in spread if sharding is not None), None)
 
 
 def _sharding(array: Array) -> NamedSharding | None:

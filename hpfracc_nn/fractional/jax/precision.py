@@ -8,12 +8,13 @@ would narrow some of them and fail.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax import numpy as jnp
-from jax.custom_batching import custom_vmap
-from jax.custom_derivatives import SymbolicZero
+from jax.extend.core import Primitive
+from jax.interpreters import ad, batching, mlir
 
 from hpfracc_nn.fractional.jax.namespace import Array
 
@@ -51,7 +52,7 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
         arguments: Floating or complex, each of the shape [*c] with which the results' begins, or without axes.
         dtype: Of the result.
     """
-    return _member(family, (0,) * len(arguments), dtype)(*arguments)
+    return _evaluated(_Member(family, (0,) * len(arguments), jnp.dtype(dtype)), *arguments)
 
 
 def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
@@ -66,38 +67,75 @@ def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
     return made
 
 
-def _member(family: Family, counts: Counts, dtype: Any) -> Callable[..., Made]:
-    """Return the derivative of those orders, which knows the next ones."""
+@dataclass(frozen=True, eq=False)
+class _Member:
+    """The derivative of those orders of a family, in float64 and rounded; its own key in JAX's caches of traces."""
 
-    @custom_vmap
-    def evaluated(*arguments: Array) -> Made:
+    family: Family
+    counts: Counts
+    dtype: Any
+
+    def __call__(self, *arguments: Array) -> Made:
         with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # formulas mix real and complex numbers
-            found = family(counts)(*map(_widened, arguments))
-            return jax.tree.map(lambda each: each.astype(dtype), found)
+            found = self.family(self.counts)(*map(_widened, arguments))
+            return jax.tree.map(lambda each: each.astype(self.dtype), found)
 
-    @evaluated.def_vmap
-    def _(size: int, batched: Sequence[bool], *arguments: Array) -> tuple[Made, Made]:
-        """A batch is one more axis of the arguments, computed anew: batched from outside, products would narrow."""
-        found = evaluated(*_with_axis(size, batched, arguments))
-        return found, jax.tree.map(lambda _: True, found)
+    def next(self, place: int) -> _Member:
+        """Return this member differentiated once more in the argument at that place."""
+        counts = tuple(count + (index == place) for index, count in enumerate(self.counts))
+        return _Member(self.family, counts, self.dtype)
 
-    @jax.custom_jvp
-    def computed(*arguments: Array) -> Made:
-        return evaluated(*arguments)
 
-    def rule(primals: tuple[Array, ...], tangents: tuple[Any, ...]) -> tuple[Made, Made]:
-        found = computed(*primals)
-        total = jax.tree.map(jnp.zeros_like, found)
-        for index, moved in enumerate(tangents):
-            if isinstance(moved, SymbolicZero):
-                continue
-            again = tuple(count + (place == index) for place, count in enumerate(counts))
-            slopes = _member(family, again, dtype)(*primals)
-            total = jax.tree.map(lambda sum, slope, moved=moved: sum + _along(slope, moved), total, slopes)
-        return found, total
+def _evaluated(member: _Member, *arguments: Any) -> Made:
+    """Return member(*arguments), as one operation of which transforms see the arguments and the result only."""
+    given = tuple(map(jnp.asarray, arguments))
+    structure = jax.tree.structure(jax.eval_shape(member, *given))
+    return jax.tree.unflatten(structure, _MEMBER.bind(*given, member=member))
 
-    computed.defjvp(rule, symbolic_zeros=True)
-    return computed
+
+# A primitive, because its rules stay with it: partial evaluation, as of a loop that is differentiated twice, leaves of
+# `custom_jvp` and `custom_vmap` what they hold, whose float64 operations then meet the rules of JAX.
+_MEMBER = Primitive("in_float64")
+_MEMBER.multiple_results = True
+
+
+def _leaves(*arguments: Array, member: _Member) -> list[Array]:
+    return jax.tree.leaves(member(*arguments))
+
+
+def _types(*types: Any, member: _Member) -> list[Any]:
+    """Return the results' types, which say also how they lie over the axes of a mesh."""
+    return list(jax.make_jaxpr(member)(*types).out_avals)
+
+
+def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member) -> tuple[list[Array], list[Any]]:
+    """Return the results and their change: the next derivatives times the arguments' changes."""
+    found = _MEMBER.bind(*primals, member=member)
+    total = [ad.Zero(jax.typeof(each).to_tangent_aval()) for each in found]
+    for place, moved in enumerate(tangents):
+        if isinstance(moved, ad.Zero):
+            continue
+        slopes = _MEMBER.bind(*primals, member=member.next(place))
+        total = [ad.add_tangents(sum, _along(slope, moved)) for sum, slope in zip(total, slopes, strict=True)]
+    return found, total
+
+
+def _batched(
+    arguments: Sequence[Array], axes: Sequence[int | None], *, member: _Member
+) -> tuple[list[Array], list[int]]:
+    """A batch is one more axis of the arguments, computed anew: batched from outside, products would narrow."""
+    batched = [axis is not None for axis in axes]
+    first = [each if axis is None else jnp.moveaxis(each, axis, 0) for each, axis in zip(arguments, axes, strict=True)]
+    size = next(each.shape[0] for each, is_batched in zip(first, batched, strict=True) if is_batched)
+    found = _MEMBER.bind(*_with_axis(size, batched, first), member=member)
+    return found, [0] * len(found)
+
+
+_MEMBER.def_impl(_leaves)
+_MEMBER.def_abstract_eval(_types)
+mlir.register_lowering(_MEMBER, mlir.lower_fun(_leaves, multiple_results=True))
+ad.primitive_jvps[_MEMBER] = _moved
+batching.primitive_batchers[_MEMBER] = _batched
 
 
 def _with_axis(size: int, batched: Sequence[bool], arguments: Sequence[Array]) -> list[Array]:

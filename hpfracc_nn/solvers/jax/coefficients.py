@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 from jax.experimental import checkify
-from jax.extend.core import Var
+from jax.interpreters import partial_eval
 
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.jax.arguments import State, is_traced
@@ -105,18 +105,12 @@ class Coefficients:
         times = (self.times.dtype, self.times.tobytes())
         return self.noise_type, self.dt, times, self.is_elementwise, facts_of(self.f.jaxpr), facts_of(self.g.jaxpr)
 
-    def moves_with_state(self, y: Array) -> bool:
-        """Whether the derivative of g in y is computed from anything, whatever comes out."""
-
-        def slope(moved: Array) -> Array:
-            return jax.jvp(lambda z: self.diffusion(0, z), (y,), (moved,))[1]  # type: ignore[no-any-return]
-
-        jaxpr = jax.make_jaxpr(slope)(y).jaxpr
-        reached = set(jaxpr.invars)
-        for equation in jaxpr.eqns:
-            if any(isinstance(each, Var) and each in reached for each in equation.invars):
-                reached.update(equation.outvars)
-        return any(isinstance(each, Var) and each in reached for each in jaxpr.outvars)
+    def reads_state(self, y: Array) -> bool:
+        """Whether g is computed from y, whatever comes out: a threshold or a rounding has no derivative to tell."""
+        jaxpr = jax.make_jaxpr(lambda z: self.diffusion(0, z))(y).jaxpr
+        computing = jaxpr.replace(eqns=[each for each in jaxpr.eqns if each.outvars])  # what only prints y returns none
+        _, reads = partial_eval.dce_jaxpr(computing, [True] * len(jaxpr.outvars))
+        return bool(reads[0])
 
 
 def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray) -> Coefficients:
@@ -182,11 +176,11 @@ def from_orders(layout: Layout, rows: Array) -> Array:
 
 
 def _traced(function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]) -> RightSide:
-    def flat(t: Array, z: Array) -> Array:
+    def flat(t: Array, z: Array, args: Any) -> Array:
         y = parted(layout, z)
         return checked(function(t, y) if args is None else function(t, y, args))
 
-    return right_side_of(flat, layout.dtype, state_shape(layout))
+    return right_side_of(flat, args, layout.dtype, state_shape(layout))
 
 
 def _checked_drift(found: Any, layout: Layout) -> Array:
@@ -241,7 +235,7 @@ def check_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool)
         ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
     """
     c = coefficients
-    if c.noise_type == "additive" and c.moves_with_state(z0):
+    if c.noise_type == "additive" and c.reads_state(z0):
         raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
         return

@@ -66,8 +66,8 @@ def fdeint(
         manager: Who chooses the history; None is the process-wide BackendManager.
 
     Returns:
-        The states at `ts`, time first: [times, *y0.shape], or a pytree of such. Traced states that are not solved for,
-        or beyond which a solution diverges, are NaN; `jax.experimental.checkify` raises.
+        The states at `ts`, time first: [times, *y0.shape], or a pytree of such. Traced solutions that diverge are not
+        finite from there on, NaN where the equation of a step was not solved; `jax.experimental.checkify` raises.
 
     Raises:
         ValueError: An argument is out of range, or f returns another shape.

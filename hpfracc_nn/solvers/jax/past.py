@@ -25,6 +25,7 @@ from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import product
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.solvers.jax.toeplitz import padded, square, toeplitz
 
@@ -32,7 +33,6 @@ from hpfracc_nn.solvers.jax.toeplitz import padded, square, toeplitz
 Advance = Callable[[Any, Array, Any, Any], tuple[Any, Array, Any]]
 _SHORTEST, _LONGEST = 16, 48  # steps of a block
 DIRECT = 256  # steps whose past is added up directly
-_EXACT = lax.Precision.HIGHEST
 
 
 class Past(Protocol):
@@ -79,13 +79,13 @@ class Recent:
 
         def taken(given: Any, xs: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, recent, states = given
-            past = jnp.einsum("saij,ja...->isa...", from_recent, recent, precision=_EXACT)
+            past = product("saij,ja...->isa...", from_recent, recent)
             if fade is not None:
-                past = past + jnp.einsum("saiq,qa...->isa...", fade.out, states, precision=_EXACT)
+                past = past + product("saiq,qa...->isa...", fade.out, states)
             carry, (values, outs) = _block(advance, carry, past, near, xs, is_remade)
             joined = jnp.concatenate([recent, values])
             if fade is not None:
-                leaving = jnp.einsum("qj,ja...->qa...", fade.into, joined[:block], precision=_EXACT)
+                leaving = product("qj,ja...->qa...", fade.into, joined[:block])
                 states = fade.decay.reshape(-1, *(1,) * like.ndim) * states + leaving
             return (carry, joined[block:], states), (values, outs)
 
@@ -186,7 +186,7 @@ class Rows:
         def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, values = given
             first, rows, xs = x
-            past = jnp.einsum("isaj,ja...->isa...", rows, values, precision=_EXACT)
+            past = product("isaj,ja...->isa...", rows, values)
             near = lax.dynamic_slice_in_dim(rows, first, block, axis=-1)
             carry, (found, outs) = _block(advance, carry, past, near, xs, is_remade)
             return (carry, lax.dynamic_update_slice_in_dim(values, found, first, 0)), (found, outs)
@@ -215,7 +215,7 @@ def _block(
         def taken(given: Any, x: Any) -> tuple[Any, tuple[Array, Any]]:
             carry, values = given
             i, past, row, (counts, x) = x
-            memory = past + jnp.einsum("saj,ja...->sa...", row, values, precision=_EXACT)
+            memory = past + product("saj,ja...->sa...", row, values)
             carry, value, out = advance(carry, memory, x, counts)
             return (carry, lax.dynamic_update_index_in_dim(values, value, i, 0)), (value, out)
 

@@ -17,6 +17,7 @@ from jax.custom_derivatives import SymbolicZero
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.jax.arguments import State
 from hpfracc_nn.solvers.jax.layout import Layout
+from hpfracc_nn.solvers.jax.programs import is_staged
 
 Field = Callable[[Array, Array], Array]  # f(t, z)
 Slope = Callable[[Array, Array], tuple[Array, Array]]  # (z, dz) -> f and its derivative, at some time
@@ -101,18 +102,31 @@ def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout) -> Ri
     if not callable(f):
         raise TypeError(f"{owner}(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
 
-    def flat(t: Array, z: Array) -> Array:
+    def flat(t: Array, z: Array, args: Any) -> Array:
         y = layout.parted(z)
         found = f(t, y) if args is None else f(t, y, args)
         return layout.joined(_checked(owner, found, layout))
 
-    return right_side_of(flat, layout.dtype, layout.shape)
+    return right_side_of(flat, args, layout.dtype, layout.shape)
 
 
-def right_side_of(function: Field, dtype: Any, shape: tuple[int, ...]) -> RightSide:
-    """Return a function of t and of states of a shape, traced."""
-    closed = jax.make_jaxpr(function)(jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype))
-    return RightSide(closed.jaxpr, tuple(closed.consts))
+def right_side_of(function: Callable[..., Array], args: Any, dtype: Any, shape: tuple[int, ...]) -> RightSide:
+    """Return a function of t, of states of a shape and of args, traced for these.
+
+    Outside of `jax.jit` floats in args are read as arrays are, so that a solve with others is not compiled again.
+    """
+
+    def reading(args: Any) -> RightSide:
+        given = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
+        closed = jax.make_jaxpr(lambda t, z: function(t, z, args))(*given)
+        return RightSide(closed.jaxpr, tuple(closed.consts))
+
+    if is_staged() or not any(type(each) is float for each in jax.tree.leaves(args)):
+        return reading(args)
+    try:
+        return reading(jax.tree.map(lambda each: jnp.asarray(each) if type(each) is float else each, args))
+    except jax.errors.JAXTypeError:  # the function asks in Python what a float is: then it is part of what it computes
+        return reading(args)
 
 
 def _checked(owner: str, found: Any, layout: Layout) -> State:

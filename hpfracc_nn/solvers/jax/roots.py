@@ -10,11 +10,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from jax import lax
 from jax import numpy as jnp
 from jax.scipy.sparse.linalg import gmres
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import is_placed, placed_like
+from hpfracc_nn.solvers.jax.past import zeros
 from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
 
 Map = Callable[[Array], Array]
@@ -112,15 +115,19 @@ def _correction(roots: Newton, f: Map, y: Array, w: Array, residual: Array, tole
 
 
 def _dense(f: Map, y: Array, w: Array, b: Array) -> Array:
-    weight = jnp.broadcast_to(w, y.shape).reshape(-1, 1)
-    jacobian = jax.jacfwd(lambda z: f(z.reshape(y.shape)).reshape(-1))(y.reshape(-1))
-    return _solved(jnp.eye(y.size, dtype=y.dtype) - weight * jacobian, b)
+    return _by_matrix(lambda v: v - w * jax.jvp(f, (y,), (v,))[1], b)
 
 
-def _solved(matrix: Array, b: Array) -> Array:
+def _by_matrix(apply: Map, b: Array) -> Array:
+    """Return x with apply(x) = b, by the matrix of `apply`: what it makes of each entry, laid over devices as b is."""
     if b.size == 1:
-        return b / matrix.reshape(b.shape)
-    return jnp.linalg.solve(matrix, b.reshape(-1)).reshape(b.shape)
+        return b / apply(jnp.ones_like(b))
+    units = zeros(b, b.size) + np.eye(b.size, dtype=b.dtype).reshape(b.size, *b.shape)
+
+    def solved(rows: Array, b: Array) -> Array:
+        return jnp.linalg.solve(rows.reshape(b.size, b.size).T, b.reshape(-1)).reshape(b.shape)
+
+    return placed_like(b, solved, jax.vmap(apply)(units), b)
 
 
 def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
@@ -128,6 +135,12 @@ def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """
+    if is_placed(b):
+        raise ValueError(
+            f"fdeint(y0 of {b.size} numbers over the explicit axes of a mesh): needs a state whose Jacobian is dense "
+            "where a step solves an equation; pass roots=Newton(dense=...) with as many numbers, or make the mesh with "
+            "axis_types=AxisType.Auto."
+        )
     is_small = b.size <= LARGEST_DENSE
     cycles = -(-b.size // _RESTART) if is_small else _CYCLES
     found, _ = gmres(apply, b, tol=tolerance, atol=0.0, restart=min(_RESTART, b.size), maxiter=cycles)
@@ -135,12 +148,7 @@ def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
     is_solved = jnp.linalg.norm((b - apply(found)).reshape(-1)) <= _SOLVED * tolerance * length
     if not is_small:
         return jnp.where(is_solved, found, jnp.nan)
-    columns = jnp.eye(b.size, dtype=b.dtype).reshape(b.size, *b.shape)
-
-    def dense(b: Array) -> Array:
-        return _solved(jax.vmap(apply)(columns).reshape(b.size, b.size).T, b)
-
-    return lax.cond(is_solved, lambda b: found, dense, b)  # type: ignore[no-any-return]
+    return lax.cond(is_solved, lambda b: found, lambda b: _by_matrix(apply, b), b)  # type: ignore[no-any-return]
 
 
 def _size(x: Array) -> Array:

@@ -19,6 +19,7 @@ from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import product
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.right_side import RightSide
@@ -189,7 +190,7 @@ class Solve:
         head = moved.head.shape[1]
         values = jnp.concatenate([found.values, jnp.zeros_like(found.values[:1])])  # none is needed at the last step
         count = min(head, values.shape[0])
-        drive = jnp.einsum("nhsa,ha...->nsa...", moved.head[:, :count], values[:count], precision="highest")
+        drive = product("nhsa,ha...->nsa...", moved.head[:, :count], values[:count])
         if values.shape[0] > head:
             later = _added(moved.later, values[head:], head)
             drive = jnp.concatenate([drive[:head], drive[head:] + later])
@@ -232,7 +233,7 @@ def _added(weights: Array, values: Array, head: int) -> Array:
     """Return the memories that values after the head have of the weights `Weights.later`, [n, sets, a, *rest]."""
     if weights.ndim == 3:
         return causal(weights, values)
-    return jnp.einsum("nsaj,ja...->nsa...", weights[head:, ..., head:], values, precision="highest")
+    return product("nsaj,ja...->nsa...", weights[head:, ..., head:], values)
 
 
 def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import product
 
 _DIRECT = 512  # steps up to which a product is made by a matrix
-_EXACT = lax.Precision.HIGHEST
 
 
 def toeplitz(columns: Array, lags: np.ndarray) -> Array:
@@ -47,7 +46,7 @@ def causal(columns: Array, values: Array) -> Array:
     if n <= _DIRECT:
         steps = np.arange(n)
         matrix = toeplitz(columns, steps[:, None] - steps)
-        return jnp.einsum("saij,ja...->isa...", matrix, values, precision=_EXACT)
+        return product("saij,ja...->isa...", matrix, values)
     past = jnp.concatenate([0 * columns[..., :1], columns[..., 1:n], 0 * columns[..., :n]], axis=-1)
     return _transformed(past, 0)(values)
 
@@ -57,9 +56,9 @@ def _transformed(columns: Array, first: int) -> Callable[[Array], Array]:
     length = columns.shape[-1]
     spectrum = jnp.fft.rfft(columns, length).transpose(2, 1, 0)  # [frequencies, sets, a]
 
-    def product(values: Array) -> Array:
+    def applied(values: Array) -> Array:
         transformed = jnp.fft.rfft(values, length, axis=0)[:, None]
         weighted = spectrum.reshape(*spectrum.shape, *(1,) * (values.ndim - 2)) * transformed
         return jnp.fft.irfft(weighted, length, axis=0)[first : first + values.shape[0]]
 
-    return product
+    return applied

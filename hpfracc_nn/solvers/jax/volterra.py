@@ -20,6 +20,7 @@ from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import product
 from hpfracc_nn.solvers.jax.coefficients import Coefficients, by_order, from_orders
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.past import Past
@@ -204,4 +205,4 @@ def _last(columns: Array, values: Array) -> Array:
     """Return the memory after all steps, [sets, a, *rest]."""
     n = values.shape[0]
     backwards = columns[..., n - np.arange(n)]
-    return jnp.einsum("asj,ja...->sa...", backwards, values, precision="highest")
+    return product("asj,ja...->sa...", backwards, values)

@@ -116,8 +116,10 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dt
 def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool) -> None:
     """Raise unless the diffusion depends on the state as its noise type says.
 
-    Looked at are the start, a state nearby, since a slope may vanish at the start alone, and that state at the end.
-    Random numbers that the diffusion draws by itself stay those that it would draw without a look.
+    Looked at are the start, a state nearby, since a slope may vanish at the start alone, and that state at the end. An
+    additive diffusion that has no slope is told by its values at the first two; a threshold elsewhere is not seen.
+    Random numbers that the diffusion draws by itself are the same at each look, and stay those that it would draw
+    without one.
 
     Raises:
         ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
@@ -131,13 +133,18 @@ def check_structure(coefficients: Coefficients, z0: Tensor, needs_diagonal: bool
     nearby = z0 + NEARBY * parts * (1 + z0.abs())
     check = _check_additive if noise_type == "additive" else _check_diagonal
     field = coefficients.diffusion
-    with torch.random.fork_rng([z0.device] if z0.is_cuda else []):
-        for t, point in ((field.times[0], z0), (field.times[0], nearby), (field.times[-1], nearby)):
+    values = []
+    for t, point in ((field.times[0], z0), (field.times[0], nearby), (field.times[-1], nearby)):
+        with torch.random.fork_rng([z0.device] if z0.is_cuda else []):
             with torch.enable_grad():
                 z = point.requires_grad_()
                 g = field.at(t, z)
             if g.requires_grad:
                 check(g, z, t, coefficients.eps)
+        values.append(g.detach())
+    is_told = noise_type == "additive" and not is_traced(values[0], ())  # a map over what it reads has no one value
+    if is_told and _differ(values[0], values[1], coefficients.eps):
+        raise ValueError(additive_message(f"at t={float(field.times[0]):g}"))
 
 
 def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
@@ -145,6 +152,12 @@ def _check_additive(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:
     (found,) = torch.autograd.grad(g, z, direction, allow_unused=True)
     if found is not None and bool(((found != 0) & found.isfinite()).any()):
         raise ValueError(additive_message(f"at t={float(t):g}"))
+
+
+def _differ(one: Tensor, other: Tensor, eps: float) -> bool:
+    """Return whether finite values are further apart than rounding takes them."""
+    apart = (one - other).abs() > _ROUNDING * eps * torch.maximum(one.abs(), other.abs())
+    return bool((apart & one.isfinite() & other.isfinite()).any())
 
 
 def _check_diagonal(g: Tensor, z: Tensor, t: Tensor, eps: float) -> None:

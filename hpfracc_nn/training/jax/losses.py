@@ -2,18 +2,28 @@
 
 `trajectory_loss` compares path with path. The others compare distributions, and ask for a batch: what a stochastic
 model draws and what was observed are different paths even where the model is right. Moments at each time do not see how
-rough a path is, the variogram sees little else, and the energy score sees everything, with more noise.
+rough a path is, the variogram sees little else, and the energy score sees everything, with more noise. Half precision
+is computed in float32, and the loss has the paths' dtype.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
 
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mask, check_observed, check_orders
+from hpfracc_nn.training.path_checks import (
+    check_batches,
+    check_lags,
+    check_mask,
+    check_observed,
+    check_orders,
+    check_real,
+)
 
 
 def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) -> Array:
@@ -26,6 +36,7 @@ def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) ->
 
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
+        TypeError: The paths are complex.
 
     Examples:
         >>> ys, observed = jnp.zeros((3, 1, 1)), jnp.array([1.0, 2.0, jnp.nan]).reshape(3, 1, 1)
@@ -36,12 +47,13 @@ def trajectory_loss(ys: Array, observed: Array, *, mask: Array | None = None) ->
     """
     owner = "trajectory_loss"
     check_observed(owner, ys, observed)
+    ys, observed, dtype = _wide(owner, ys, observed)
     if mask is None:
-        return jnp.square(ys - observed).mean()
+        return jnp.square(ys - observed).mean().astype(dtype)
     check_mask(owner, ys, mask, mask.dtype == bool)
     seen = jnp.broadcast_to(mask, ys.shape)
     difference = jnp.where(seen, ys - jnp.where(seen, observed, 0.0), 0.0)
-    return jnp.square(difference).sum() / seen.sum(dtype=difference.dtype)
+    return (jnp.square(difference).sum() / seen.sum(dtype=difference.dtype)).astype(dtype)
 
 
 def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
@@ -57,6 +69,7 @@ def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
 
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
+        TypeError: The paths are complex.
 
     Examples:
         >>> observed = jnp.array([-1.0, 1.0]).reshape(1, 2, 1)
@@ -65,16 +78,18 @@ def moment_loss(ys: Array, observed: Array, *, orders: int = 2) -> Array:
     """
     check_batches("moment_loss", ys, observed)
     check_orders("moment_loss", orders)
+    ys, observed, dtype = _wide("moment_loss", ys, observed)
     found, wanted = ys.mean(1), observed.mean(1)
     centred, others = ys - found[:, None], observed - wanted[:, None]
-    varies = (observed != observed[:, :1]).any(1)  # by rounding of the mean a variance is seldom 0
+    # By rounding of the mean a variance is seldom 0. Not observed[:, :1], which a split batch does not have.
+    varies = observed.max(1) != observed.min(1)
     unit = jnp.where(varies, _deviation(others), 1.0)
     total = jnp.square((found - wanted) / unit).mean()
     if orders > 1:
         total = total + _squares(_deviation(centred), _deviation(others), unit, varies)
     for order in range(3, orders + 1):
         total = total + _squares((centred**order).mean(1), (others**order).mean(1), unit**order, varies)
-    return total
+    return total.astype(dtype)
 
 
 def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4, 8)) -> Array:
@@ -90,6 +105,7 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
+        TypeError: The paths are complex.
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
 
@@ -100,8 +116,9 @@ def variogram_loss(ys: Array, observed: Array, *, lags: Sequence[int] = (1, 2, 4
     """
     check_batches("variogram_loss", ys, observed, least=1)
     check_lags("variogram_loss", lags, ys)
+    ys, observed, dtype = _wide("variogram_loss", ys, observed)
     ratios = [jnp.log(_variogram(ys, lag)) - jnp.log(_variogram(observed, lag)) for lag in lags]
-    return jnp.square(jnp.stack(ratios)).mean()
+    return jnp.square(jnp.stack(ratios)).mean().astype(dtype)
 
 
 def energy_score(ys: Array, observed: Array) -> Array:
@@ -117,6 +134,7 @@ def energy_score(ys: Array, observed: Array) -> Array:
 
     Raises:
         ValueError: Shapes do not fit, or there are fewer than two paths of the model.
+        TypeError: The paths are complex.
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
 
@@ -126,23 +144,44 @@ def energy_score(ys: Array, observed: Array) -> Array:
         Array(0.6667, dtype=float32)
     """
     check_batches("energy_score", ys, observed, least_observed=1)
+    ys, observed, dtype = _wide("energy_score", ys, observed)
     size = float(ys.shape[0] * ys.shape[2]) ** 0.5
-    paths, others = (jnp.swapaxes(each, 0, 1).reshape(each.shape[1], -1) / size for each in (ys, observed))
-    among = _distances(paths, paths) / (len(paths) * (len(paths) - 1))  # the pairs, without those of a path with itself
-    return _distances(paths, others) / (len(paths) * len(others)) - among / 2
+    paths, others = (jnp.swapaxes(_whole(x), 0, 1).reshape(x.shape[1], -1) / size for x in (ys, observed))
+    among = _distance(paths, paths) * (len(paths) / (len(paths) - 1))  # without the pairs of a path with itself
+    return (_distance(paths, others) - among / 2).astype(dtype)
 
 
-def _distances(some: Array, others: Array) -> Array:
-    """Return the sum of the distances of all rows, one row of `some` after another, whose differences are not kept.
+def _wide(owner: str, ys: Array, observed: Array) -> tuple[Array, Array, Any]:
+    """Return what is computed with, and the dtype of the loss, or raise for complex paths."""
+    for name, paths in (("ys", ys), ("observed", observed)):
+        check_real(owner, name, paths.dtype, not jnp.iscomplexobj(paths))
+    dtype = jnp.result_type(ys, observed, 0.0)
+    if jnp.finfo(dtype).bits < 32:
+        return ys.astype(jnp.float32), observed.astype(jnp.float32), dtype
+    return ys, observed, dtype
 
-    Not by matrix products, which lose the digits of small distances.
+
+def _whole(paths: Array) -> Array:
+    """Return paths that an explicit mesh has split whole on each device: `map` goes along no axis that is split."""
+    mesh = jax.typeof(paths).sharding.mesh
+    if mesh.empty or mesh.are_all_axes_auto or mesh.are_all_axes_manual:
+        return paths
+    return jax.sharding.reshard(paths, NamedSharding(mesh, PartitionSpec()))
+
+
+@jax.jit
+def _distance(some: Array, others: Array) -> Array:
+    """Return the mean of the distances of all rows, one row of `some` after another, whose differences are not kept.
+
+    Not by matrix products, which lose the digits of small distances. Compiled once for each shape: `map` would compile
+    the closure anew at each call outside of jit.
     """
 
     @jax.checkpoint
     def of_row(row: Array) -> Array:
-        return _root(jnp.square(row - others).sum(-1)).sum()
+        return _root(jnp.square(row - others).sum(-1)).mean()
 
-    return jax.lax.map(of_row, some).sum()
+    return jax.lax.map(of_row, some).mean()
 
 
 def _deviation(centred: Array) -> Array:

@@ -2,7 +2,8 @@
 
 `trajectory_loss` compares path with path. The others compare distributions, and ask for a batch: what a stochastic
 model draws and what was observed are different paths even where the model is right. Moments at each time do not see how
-rough a path is, the variogram sees little else, and the energy score sees everything, with more noise.
+rough a path is, the variogram sees little else, and the energy score sees everything, with more noise. Half precision
+is computed in float32, and the loss has the paths' dtype.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hpfracc_nn.training.path_checks import check_batches, check_lags, check_mask, check_observed, check_orders
+from hpfracc_nn.training.path_checks import (
+    check_batches,
+    check_lags,
+    check_mask,
+    check_observed,
+    check_orders,
+    check_real,
+)
 
 
 def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None) -> Tensor:
@@ -25,6 +33,7 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
 
     Raises:
         ValueError: Shapes do not fit, or the mask is not boolean.
+        TypeError: The paths are complex.
 
     Examples:
         >>> observed = torch.tensor([1.0, 2.0, torch.nan]).view(3, 1, 1)
@@ -33,12 +42,13 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
     """
     owner = "trajectory_loss"
     check_observed(owner, ys, observed)
+    ys, observed, dtype = _wide(owner, ys, observed)
     if mask is None:
-        return (ys - observed).square().mean()
+        return (ys - observed).square().mean().to(dtype)
     check_mask(owner, ys, mask, mask.dtype == torch.bool)
     seen = mask.expand_as(ys)
     difference = torch.where(seen, ys - torch.where(seen, observed, 0.0), 0.0)
-    return difference.square().sum() / seen.sum()
+    return (difference.square().sum() / seen.sum()).to(dtype)
 
 
 def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
@@ -54,6 +64,7 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
 
     Raises:
         ValueError: Shapes do not fit, a batch is smaller than two, or `orders` is out of range.
+        TypeError: The paths are complex.
 
     Examples:
         >>> observed = torch.tensor([-1.0, 1.0]).view(1, 2, 1)
@@ -62,6 +73,7 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
     """
     check_batches("moment_loss", ys, observed)
     check_orders("moment_loss", orders)
+    ys, observed, dtype = _wide("moment_loss", ys, observed)
     found, wanted = ys.mean(1), observed.mean(1)
     centred, others = ys - found[:, None], observed - wanted[:, None]
     varies = (observed != observed[:, :1]).any(1)  # by rounding of the mean a variance is seldom 0
@@ -71,7 +83,7 @@ def moment_loss(ys: Tensor, observed: Tensor, *, orders: int = 2) -> Tensor:
         total = total + _squares(_deviation(centred), _deviation(others), unit, varies)
     for order in range(3, orders + 1):
         total = total + _squares(centred.pow(order).mean(1), others.pow(order).mean(1), unit.pow(order), varies)
-    return total
+    return total.to(dtype)
 
 
 def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2, 4, 8)) -> Tensor:
@@ -87,6 +99,7 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
 
     Raises:
         ValueError: Shapes do not fit, or a lag is out of range.
+        TypeError: The paths are complex.
 
     Source: Gatheral, Jaisson & Rosenbaum, Quant. Finance 18 (2018) 933, section 2.1, for the growth.
 
@@ -97,8 +110,9 @@ def variogram_loss(ys: Tensor, observed: Tensor, *, lags: Sequence[int] = (1, 2,
     """
     check_batches("variogram_loss", ys, observed, least=1)
     check_lags("variogram_loss", lags, ys)
+    ys, observed, dtype = _wide("variogram_loss", ys, observed)
     ratios = [_variogram(ys, lag).log() - _variogram(observed, lag).log() for lag in lags]
-    return torch.stack(ratios).square().mean()
+    return torch.stack(ratios).square().mean().to(dtype)
 
 
 def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
@@ -114,6 +128,7 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
 
     Raises:
         ValueError: Shapes do not fit, or there are fewer than two paths of the model.
+        TypeError: The paths are complex.
 
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
 
@@ -122,11 +137,22 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
         tensor(0.6667)
     """
     check_batches("energy_score", ys, observed, least_observed=1)
+    ys, observed, dtype = _wide("energy_score", ys, observed)
     size = (ys.shape[0] * ys.shape[2]) ** 0.5
     paths, others = (each.transpose(0, 1).flatten(1) / size for each in (ys, observed))
     # Not by matrix products, which lose the digits of small distances.
     apart = torch.cdist(paths, others, compute_mode="donot_use_mm_for_euclid_dist").mean()
-    return apart - torch.pdist(paths).mean() / 2
+    return (apart - torch.pdist(paths).mean() / 2).to(dtype)
+
+
+def _wide(owner: str, ys: Tensor, observed: Tensor) -> tuple[Tensor, Tensor, torch.dtype]:
+    """Return what is computed with, and the dtype of the loss, or raise for complex paths."""
+    for name, paths in (("ys", ys), ("observed", observed)):
+        check_real(owner, name, paths.dtype, not paths.is_complex())
+    dtype = torch.result_type(ys, observed)
+    if dtype.itemsize < 4 and dtype.is_floating_point:
+        return ys.float(), observed.float(), dtype
+    return ys, observed, dtype
 
 
 def _deviation(centred: Tensor) -> Tensor:

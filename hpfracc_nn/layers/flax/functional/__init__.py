@@ -1,6 +1,7 @@
 """The cores of the layers for Flax: values and pure functions. See `core` for the conventions."""
 
-from hpfracc_nn.layers.flax.functional.arfima import ARFIMA, arfima_errors, arfima_forecast, arfima_nll
+from hpfracc_nn.layers.flax.functional.arfima import ARFIMA
+from hpfracc_nn.layers.flax.functional.arfima_formula import arfima_errors, arfima_forecast, arfima_nll
 from hpfracc_nn.layers.flax.functional.attention import FractionalAttention
 from hpfracc_nn.layers.flax.functional.conv1d import FractionalConv1d
 from hpfracc_nn.layers.flax.functional.conv2d import FractionalConv2d

@@ -1,22 +1,20 @@
-"""ARFIMA(p, alpha, 0), a long memory and a few lags: its one-step errors, its likelihood and its forecasts."""
+"""ARFIMA(p, alpha, 0), a long memory and a few lags, as a layer."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
-import jax
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.arfima_start import start_in
+from hpfracc_nn.layers.flax.functional.arfima_formula import continued, filtered, likelihood
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
@@ -179,202 +177,16 @@ class ARFIMA(_Made):
             level: Whether the mean is integrated out, in place of that of the parameters.
             deviation: Of the errors; None is the best.
         """
-        return _likelihood(lambda x: self._errors(params, x, -1), params["mean"], series, level, deviation)
+        return likelihood(lambda x: self._errors(params, x, -1), params["mean"], series, level, deviation)
 
     def forecast(self, params: Params, series: Array, steps: int) -> Array:
         """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps]."""
         definition = self._operator(params, None)
-        return _continued(series, definition, params.get("ar", ()), params["mean"], steps, self.manager)
+        return continued(series, definition, params.get("ar", ()), params["mean"], steps, self.manager)
 
     def _errors(self, params: Params, x: Array, dim: int, key: Array | None = None) -> Array:
         definition = self._operator(params, key)
-        return _filtered(x, definition, params.get("ar", ()), params["mean"], dim, self.manager)
+        return filtered(x, definition, params.get("ar", ()), params["mean"], dim, self.manager)
 
     def _operator(self, params: Params, key: Array | None) -> GrunwaldLetnikov:
         return self.definition if self.order is None else replace(self.definition, alpha=self._present(params, key))
-
-
-def arfima_errors(
-    series: Array,
-    alpha: float | Array,
-    ar: Sequence[float] | Array = (),
-    mean: float | Array = 0.0,
-    *,
-    bounds: tuple[float, float] | None = None,
-    dim: int = -1,
-    manager: BackendManager | None = None,
-) -> Array:
-    """Return the one-step errors of ARFIMA(p, alpha, 0), see `ARFIMA`; same shape and dtype as the series.
-
-    Args:
-        series: [..., n, ...], floating.
-        alpha: The order, a number or an array of no axes, which may be traced.
-        ar: The lags' coefficients, [p].
-        mean: The level.
-        bounds: Where a traced alpha lies, to which it is clamped; None is (0, 1).
-        dim: The time axis.
-        manager: Who chooses the kernels; None is the process-wide BackendManager.
-
-    Raises:
-        ValueError: alpha is out of its bounds, or there is no such axis.
-        TypeError: The series is not real and floating.
-
-    Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
-
-    Examples:
-        >>> arfima_errors(jnp.array([1.0, 0.0, 0.0, 0.0]), 0.5)  # Grünwald's weights
-        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
-    """
-    return _filtered(series, GrunwaldLetnikov(alpha, bounds=bounds), ar, mean, dim, manager)
-
-
-def arfima_nll(
-    series: Array,
-    alpha: float | Array,
-    ar: Sequence[float] | Array = (),
-    mean: float | Array | None = None,
-    *,
-    deviation: float | Array | None = None,
-    bounds: tuple[float, float] | None = None,
-    manager: BackendManager | None = None,
-) -> Array:
-    """Return the negative logarithm of the likelihood of ARFIMA(p, alpha, 0) with normal errors: [...].
-
-    It is that of the errors e with zeros before the first sample: of S, the sum of their n squares,
-
-        n / 2 log(2 pi deviation**2) + S / (2 deviation**2),
-
-    and with the best deviation, S = n deviation**2, where none is given. Where no mean is given it is integrated out
-    under a flat prior (Harville's restricted likelihood): S is that of the best mean, n - 1 stands for n, and
-    log(c'c) / 2 is added, with c the errors of a series of ones. Then its least alpha and ar are those that
-    PyTorch's `ARFIMA.fit` finds, without the bias that an estimated mean brings. It is differentiable in all arguments,
-    to any order.
-
-    Args:
-        series: [..., n], floating, time last.
-        alpha: As in `arfima_errors`.
-        ar: As there.
-        mean: The level; None integrates it out.
-        deviation: Of the errors; None is the best.
-        bounds: As there.
-        manager: As there.
-
-    Raises:
-        ValueError: alpha is out of its bounds, or the series has too few samples.
-        TypeError: The series is not real and floating.
-
-    Source: Kilinc & Massmann, J. Econometrics 255 (2026) 106232; Harville, JASA 72 (1977) 320.
-
-    Examples:
-        >>> arfima_nll(jnp.zeros(4), 0.3, mean=0.0, deviation=1.0).round(4)  # 4 / 2 log(2 pi)
-        Array(3.6758, dtype=float32)
-        >>> series = jax.random.normal(jax.random.key(0), (500,))
-        >>> slope = jax.grad(lambda alpha: arfima_nll(series, alpha, [0.2]))(0.3)
-    """
-    definition = GrunwaldLetnikov(alpha, bounds=bounds)
-
-    def filtered(x: Array) -> Array:
-        return _filtered(x, definition, ar, 0.0 if mean is None else mean, -1, manager)
-
-    return _likelihood(filtered, 0.0 if mean is None else mean, series, mean is None, deviation)
-
-
-def arfima_forecast(
-    series: Array,
-    steps: int,
-    alpha: float | Array,
-    ar: Sequence[float] | Array = (),
-    mean: float | Array = 0.0,
-    *,
-    bounds: tuple[float, float] | None = None,
-    manager: BackendManager | None = None,
-) -> Array:
-    """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps].
-
-    Args:
-        series: The past.
-        steps: How many.
-        alpha: As in `arfima_errors`.
-        ar: As there.
-        mean: As there.
-        bounds: As there.
-        manager: As there.
-
-    Raises:
-        ValueError: alpha is out of its bounds, or `steps` is not positive.
-        TypeError: The series is not real and floating.
-
-    Source: Hosking, Biometrika 68 (1981) 165.
-
-    Examples:
-        >>> arfima_forecast(jnp.array([1.0, 3.0, 2.0]), 2, 1.0)  # of a random walk: where it is
-        Array([2., 2.], dtype=float32)
-    """
-    return _continued(series, GrunwaldLetnikov(alpha, bounds=bounds), ar, mean, steps, manager)
-
-
-def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, dim: int, manager: BackendManager | None) -> Array:
-    """Return (1 - z)**alpha (x - mean), in the dtype that x is computed in."""
-    wide = x.astype(computed_in(_OWNER, x))
-    return operator.apply(_OWNER, wide - jnp.asarray(mean).astype(wide.dtype), definition, 1.0, dim, manager)
-
-
-def _filtered(
-    x: Array, definition: GrunwaldLetnikov, ar: Any, mean: Any, dim: int, manager: BackendManager | None
-) -> Array:
-    computed_in(_OWNER, x)
-    axis = errors.axis(_OWNER, dim, x.ndim)
-    u = jnp.moveaxis(_differenced(x, definition, mean, axis, manager), axis, -1)
-    found, n = u, u.shape[-1]
-    for lag, weight in enumerate(jnp.asarray(ar, u.dtype), 1):
-        found = found - weight * jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (lag, 0)])[..., :n]
-    return jnp.moveaxis(found, -1, axis).astype(x.dtype)
-
-
-def _likelihood(filtered: Any, mean: Any, series: Array, level: bool, deviation: Any) -> Array:
-    """Return the likelihood of what `filtered` makes of series, which is linear in their distance to `mean`."""
-    e = filtered(series)
-    n, adjusted = series.shape[-1], jnp.zeros((), e.dtype)
-    if n < 2:
-        raise ValueError(f"arfima_nll(series of shape {series.shape}): needs two samples or more on the last axis.")
-    if level:
-        of_ones = filtered(jnp.ones(n, series.dtype) + jnp.asarray(mean).astype(series.dtype))
-        size = of_ones @ of_ones
-        e = e - (e @ of_ones / size)[..., None] * of_ones
-        n, adjusted = n - 1, jnp.log(size) / 2
-    total = (e * e).sum(-1)
-    variance = total / n if deviation is None else jnp.square(jnp.asarray(deviation, e.dtype))
-    return n / 2 * jnp.log(2 * math.pi * variance) + total / (2 * variance) + adjusted
-
-
-def _continued(
-    series: Array, definition: GrunwaldLetnikov, ar: Any, mean: Any, steps: int, manager: BackendManager | None
-) -> Array:
-    """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
-    steps = errors.count(f"{_OWNER}.forecast", "steps", steps)
-    u = _differenced(series, definition, mean, -1, manager)
-    weights, level = jnp.asarray(ar, u.dtype), jnp.asarray(mean).astype(u.dtype)
-    p = weights.shape[0]
-    last = jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (p, 0)])[..., u.shape[-1] :]
-
-    def onwards(last: Array, _: None) -> tuple[Array, Array]:
-        following = last[..., ::-1] @ weights
-        return jnp.concatenate([last, following[..., None]], -1)[..., 1:], following
-
-    if p:
-        ahead = jnp.moveaxis(jax.lax.scan(onwards, last, None, length=steps)[1], 0, -1)
-    else:
-        ahead = jnp.zeros((*u.shape[:-1], steps), u.dtype)
-    found = _summed(jnp.concatenate([u, ahead], -1), definition, manager)
-    return (found[..., u.shape[-1] :] + level).astype(series.dtype)
-
-
-def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | None) -> Array:
-    """Undo a difference: whole sums down to an order of at most 1, and the rest."""
-    alpha: Any = definition.alpha
-    low, high = definition.interval
-    whole = max(0, math.ceil(high) - 1)
-    for _ in range(whole):
-        u = jnp.cumsum(u, -1)
-    within = None if definition.is_fixed else (whole - high, whole - low)
-    return operator.apply(_OWNER, u, replace(definition, alpha=whole - alpha, bounds=within), 1.0, -1, manager)

@@ -26,12 +26,15 @@ from hpfracc_nn.layers.flax.functional.core import (
     hashable,
     kernel_init,
     keys,
+    serializable,
     settle,
 )
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
+
+serializable(AttentionState, "key", "value", "count")
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional.jax.namespace import widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState, slice_shape
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
-from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields
+from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, serializable
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer, settle_derivative
 from hpfracc_nn.layers.flax.functional.order import Alpha, Operator
 from hpfracc_nn.layers.order import counted_orders
@@ -32,6 +32,9 @@ class ConvolutionState:
 
     derivative: StreamState
     past: Array
+
+
+serializable(ConvolutionState, "derivative", "past")
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import jax
 import numpy as np
+from flax import serialization
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
@@ -150,6 +151,39 @@ def keys(owner: str, key: Array | None, count: int) -> list[Array]:
             f"{owner}: needs randomness for its first weights; pass rngs=nnx.Rngs(0), or key=jax.random.key(0) to init."
         )
     return list(jax.random.split(key, count))
+
+
+def serializable(kind: type, *names: str) -> None:
+    """Let `flax.serialization` write and read these fields of a state, a dataclass.
+
+    Other fields are not written: a state is read into one that the same layer made for the same shape.
+    """
+
+    def written(state: Any) -> dict[str, Any]:
+        return {name: serialization.to_state_dict(getattr(state, name)) for name in names}
+
+    def read(state: Any, found: dict[str, Any]) -> Any:
+        if found.keys() != set(names):
+            raise ValueError(
+                f"{kind.__name__}: needs {', '.join(names)}, and what is read has {', '.join(found)}; read what was "
+                "written of such a state."
+            )
+        parts = {name: serialization.from_state_dict(getattr(state, name), found[name], name=name) for name in names}
+        _check_alike(kind.__name__, state, parts)
+        return dataclasses.replace(state, **parts)
+
+    serialization.register_serialization_state(kind, written, read)
+
+
+def _check_alike(owner: str, state: Any, parts: dict[str, Any]) -> None:
+    """Raise unless what was read has the shapes of the state that it is read into."""
+    for name, part in parts.items():
+        wanted, found = ([np.shape(each) for each in jax.tree.leaves(tree)] for tree in (getattr(state, name), part))
+        if wanted != found:
+            raise ValueError(
+                f"{owner}(state with {name} of shapes {found}): needs {wanted}; read it into what initial_state of the "
+                "same layer returns for the same shape and horizon."
+            )
 
 
 def weights(params: Params) -> Params:

@@ -155,17 +155,24 @@ class FractionalGraphConv(CaputoEquation):
         found = {"kernel": self.kernel_init(key, (inputs, outputs), param_dtype)}
         return {**found, "bias": self.bias_init(key, (outputs,), param_dtype)} if use_bias else found
 
-    def longest_step(self, params: Params) -> Array | float | None:
+    def longest_step(self, params: Params) -> float | None:
         """Return the longest step with which attention and diffusion are stable on every graph, at the present orders.
 
         It is that of the rectangle rule, and None with other schemes, whose limits are not known here. The spectrum of
         A - D lies in the disk of radius 1 around -1, which scaled by this step**alpha lies in the scheme's region of
         stability and touches its edge at -2. There are eigenvalues where a graph is bipartite.
+
+        Raises:
+            TypeError: The orders are traced.
         """
-        scheme = Method.of(type(self).__name__, self.scheme, self.history, "uniform").scheme
+        owner = type(self).__name__
+        scheme = Method.of(owner, self.scheme, self.history, "uniform").scheme
         if not isinstance(scheme, Rectangle):
             return None
-        alpha = float(np.min(np.asarray(self.alpha_of(params))))
+        orders = self.alpha_of(params)
+        if isinstance(orders, jax.core.Tracer):
+            raise TypeError(f"{owner}.longest_step: needs orders that are known; ask for it outside of jax.jit.")
+        alpha = float(np.min(np.asarray(orders)))
         return (scheme.stability(alpha) / 2) ** (1 / alpha)
 
     def __call__(

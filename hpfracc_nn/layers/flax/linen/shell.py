@@ -64,7 +64,8 @@ class Shell(_Module):
         """The parameters: those that are given, and others of the module's own."""
         core = self.core
         shapes = {name: of for name, of in _shapes(core, jnp.dtype(self.param_dtype)).items() if name not in given}
-        if all(self.has_variable("params", name) for name in shapes):
+        is_complete = all(self.has_variable("params", name) for name in shapes)
+        if is_complete or not self.is_mutable_collection("params"):  # then Flax says which one is missing
             first = jax.tree.map(lambda each: jnp.zeros(each.shape, each.dtype), shapes)  # only the shapes are read
         else:
             first = core.init(self.make_rng("params"), self.param_dtype)

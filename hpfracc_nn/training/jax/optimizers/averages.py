@@ -4,8 +4,8 @@ A window keeps the gradients in a ring, one more axis before the parameters' own
 averages. A gradient is written into the ring before the ring is read: so XLA writes it in place where the state is
 donated or carried through a scan, and would copy the whole ring otherwise.
 
-Sums are formed in single precision or better and rounded once. A gradient that weighs nothing is not read: what is not
-finite there must not come into the average.
+Sums are formed in single precision or better and rounded once. What weighs nothing brings nothing that is not
+finite into the average.
 """
 
 from __future__ import annotations
@@ -138,17 +138,19 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
     """Return the weighted sum of a gradient and the rows kept of those before it."""
     wide = exact(grad)
     first, weights = weigh(real(wide))
-
-    def add(total: Array, kept: tuple[Array, Array]) -> tuple[Array, None]:
-        row, weight = kept
-        return total + weight * jnp.where(weight == 0, 0.0, row.astype(wide)), None
-
     total = first * grad.astype(wide)
     if len(rows) > _IN_LINE:
-        return jax.lax.scan(add, total, (jnp.asarray(rows), weights))[0].astype(grad.dtype)
+        return jax.lax.scan(_add, total, (jnp.asarray(rows), weights))[0].astype(grad.dtype)
     for kept in zip(rows, weights, strict=True):
-        total, _ = add(total, kept)
+        total, _ = _add(total, kept)
     return total.astype(grad.dtype)
+
+
+def _add(total: Array, kept: tuple[Array, Array]) -> tuple[Array, None]:
+    """Add a row: no closure, which a scan outside of jit would compile at every call."""
+    row, weight = kept[0].astype(total.dtype), kept[1]
+    # A finite row of weight 0 stays: at alpha = 1 the weight is 0 and its slope in alpha is not.
+    return total + weight * jnp.where((weight == 0) & ~jnp.isfinite(row), 0.0, row), None
 
 
 def _window_weights(

@@ -16,6 +16,8 @@ from hpfracc_nn.training import caputo
 from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered
 from hpfracc_nn.training.jax.optimizers.trees import Tree, arrays, check_belongs, check_given, exact, real
 
+_BESIDE_1 = 1e-14  # moves nodes and weights by as much
+
 
 class FractionalPreviousState(NamedTuple):
     """What the closed form keeps: steps taken, points remembered, and the parameters before the last step."""
@@ -117,6 +119,8 @@ def _add(weight: Array, mean: Array, gradient: Array) -> Array:
 def _quadrature(alpha: Any, xp: Namespace) -> tuple[Any, Any]:
     if xp is not JAX:
         return caputo.quadrature(alpha)
+    # The matrix has a root of 1 - alpha, without a slope at 1, in what nodes and weights only see the square of.
+    alpha = alpha - jnp.where(alpha > 1 - _BESIDE_1, _BESIDE_1, 0.0)
     nodes, vectors = jnp.linalg.eigh(caputo.jacobi_matrix(alpha, JAX))
     return nodes, vectors[..., 0, :] ** 2
 

@@ -59,7 +59,8 @@ def at(alpha: Alpha, count: Array) -> float | Array:
         return float(value)
     order = jnp.asarray(value, widest())
     checkify.debug_check((order > 0) & (order <= 1), "Invalid alpha value: {alpha}: " + IN_RANGE, alpha=order)
-    return jnp.clip(order, 0.0, 1.0)
+    # Not jnp.clip, which halves the gradient on a bound.
+    return jnp.where(order > 1, 1.0, jnp.where(order < 0, 0.0, order))
 
 
 def numbers(make: Callable[..., Any], alpha: float | Array, dtype: Any) -> Any:

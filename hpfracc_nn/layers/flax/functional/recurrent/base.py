@@ -177,7 +177,8 @@ class Recurrent(Ordered):
             x: [..., n, ..., in_features], time on `dim`.
             initial_carry: A `RecurrentState`, from which the series goes on exactly; or the start of an ordinary cell.
             seq_lengths: Steps of each series, [*batch]; None: all. What x holds behind them, which may be NaN, is not
-                read: outputs there go on with zeros.
+                read: outputs there go on with zeros. Traced ones out of range are clamped to 0 and n, or under
+                `jax.experimental.checkify` an error.
             return_carry: Whether the state after the last step of each series is returned too.
             key: For a random order; None is its mean.
             dropout_key: For dropout between layers; None is no dropout.

@@ -6,7 +6,9 @@ import math
 from typing import Any, NamedTuple
 
 import jax
+import numpy as np
 from jax import numpy as jnp
+from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
@@ -60,12 +62,13 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
     if n == 0:
         raise ValueError(f"{owner}(x of shape {x.shape}): needs at least one step; pass a longer series.")
     if lengths is not None:
-        lengths = jnp.asarray(lengths)
+        given, lengths = lengths, jnp.asarray(lengths)
         if lengths.shape != batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
             raise ValueError(
                 f"{owner}(seq_lengths of shape {lengths.shape}, {lengths.dtype}): needs whole numbers, one for each "
                 f"series, of shape {batch}; pass how many steps each has."
             )
+        _check_lengths(owner, given, n)
         lengths = jnp.clip(lengths.reshape(-1), 0, n)
     first = first.reshape(n, math.prod(batch), features)
     if lengths is not None:
@@ -84,3 +87,14 @@ def check_features(owner: str, x: Any, features: int) -> None:
             f"{owner}(in_features={features}): needs {features} inputs on the last axis; x has shape {x.shape}, "
             f"pass in_features={x.shape[-1] if x.ndim else 1}."
         )
+
+
+def _check_lengths(owner: str, lengths: Any, n: int) -> None:
+    """Raise unless 0 <= length <= n; what is traced is looked at under `checkify` only."""
+    rule = f"needs 0 <= length <= {n}, the steps of x"
+    if isinstance(lengths, jax.core.Tracer):
+        checkify.debug_check(((lengths >= 0) & (lengths <= n)).all(), f"{owner}(seq_lengths): {rule}.")
+        return
+    known = np.asarray(lengths)
+    if ((known < 0) | (known > n)).any():
+        raise ValueError(f"{owner}(seq_lengths={known.tolist()}): {rule}; pass how many steps each series has.")

@@ -11,6 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.layers.flax.functional.core import serializable
 from hpfracc_nn.layers.flax.functional.recurrent.memory import Lags, Past
 from hpfracc_nn.layers.flax.functional.recurrent.run import Before
 
@@ -50,6 +51,7 @@ class RecurrentState:
 
 
 jax.tree_util.register_dataclass(RecurrentState, data_fields=["h", "value", "near", "far"], meta_fields=["horizon"])
+serializable(RecurrentState, "h", "value", "near", "far", "horizon")
 
 
 class Start(NamedTuple):
