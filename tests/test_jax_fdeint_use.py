@@ -226,6 +226,17 @@ def test_a_sharded_batch_is_the_unsharded_one(axis, scheme):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("adjoint", [True, False])
+def test_the_gradient_in_alpha_needs_no_current_mesh(adjoint):
+    """Then contractions over explicit axes are refused by JAX unless they are told how the result lies."""
+    mesh = jax.make_mesh((jax.device_count(),), ("batch",))
+    batch = jnp.linspace(1, 2, 8)
+    spread = jax.device_put(batch, jax.NamedSharding(mesh, jax.P("batch")))
+    slope = jax.jit(jax.grad(lambda alpha, y0: jnp.sum(fdeint(lambda t, y: -y, y0, TS, alpha, adjoint=adjoint) ** 2)))
+    assert float(slope(0.7, spread)) == pytest.approx(float(slope(0.7, batch)), rel=1e-5)
+
+
+@pytest.mark.slow
 def test_an_equation_too_large_for_a_matrix_is_refused_over_explicit_axes():
     mesh = jax.make_mesh((jax.device_count(),), ("batch",))
     y0 = jax.device_put(jnp.ones((8, 3)), jax.NamedSharding(mesh, jax.P("batch")))
