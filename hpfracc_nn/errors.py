@@ -187,13 +187,13 @@ def lengths(owner: str, argument: str, shape: Any) -> tuple[int, ...]:
         given = list(shape)
     except (TypeError, RuntimeError):  # a tensor without axes or numbers
         given = [None]
-    sizes = tuple(size for size in map(as_index, given) if size is not None and 0 <= size <= sys.maxsize)
-    if len(sizes) < len(given):
+    sizes = [as_index(each) for each in given]
+    if None in sizes or any(size > sys.maxsize for size in sizes if size is not None):
         raise TypeError(
             f"{owner}({argument}={shape!r}): needs the lengths of axes; "
             "pass a tuple of whole numbers such as (8, 1024)."
         )
-    return sizes
+    return tuple(count(owner, argument, size, 0) for size in sizes)
 
 
 def claim(owner: str, argument: str, value: Any) -> bool:

@@ -341,7 +341,7 @@ REFUSALS = [
     (lambda: NormalJumps(math.inf), "NormalJumps(mean=inf): needs a finite mean; pass for example 0.0."),
     (lambda: NoisePath(Brownian(), 10, (3,), dt=0.0), "NoisePath(dt=0.0): needs a finite dt > 0"),
     (lambda: NoisePath(Brownian(), 0, (3,), dt=0.1), "NoisePath(n_steps=0): needs n_steps >= 1"),
-    (lambda: NoisePath(Brownian(), 1, (-3,), dt=0.1), "NoisePath(shape=(-3,)): needs the lengths of axes"),
+    (lambda: NoisePath(Brownian(), 1, (-3,), dt=0.1), "NoisePath(shape=-3): needs shape >= 0"),
     (lambda: NoisePath(Brownian(), 1, (), dt=0.1, dtype=torch.int64), "NoisePath(dtype=torch.int64): needs a floating"),
     (lambda: NoisePath(FractionalBrownian((0.3, 0.4)), 1, (3,), dt=0.1), "needs (2,) as its last axes"),
     (
