@@ -16,7 +16,7 @@ class Probe(Protocol):
     Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
         >>> asked = probe("numpy")
-        >>> asked.framework, asked.threads() >= 1, "numpy" in asked.versions()
+        >>> asked.framework, asked.threads() >= 1, asked.deterministic()
         ('numpy', True, True)
     """
 
