@@ -16,8 +16,8 @@ class Probe(Protocol):
     Examples:
         >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
         >>> asked = probe("numpy")
-        >>> asked.framework, asked.threads() >= 1, asked.deterministic()
-        ('numpy', True, True)
+        >>> asked.framework, asked.threads() >= 1
+        ('numpy', True)
     """
 
     framework: str
