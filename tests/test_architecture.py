@@ -292,7 +292,11 @@ import importlib, json, sys
 modules, packages = json.loads(sys.argv[1])
 blame = {}
 for module in modules:
-    importlib.import_module(module)
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:  # of an extra that is not installed
+        if error.name.startswith("hpfracc_nn"):
+            raise
     for package in packages:
         if package in sys.modules:
             blame.setdefault(package, module)

@@ -50,6 +50,7 @@ NOT_MADE_BY_CALLERS = {
     # Errors, and what only the authors of a kernel write: the tests of kernels run on each.
     *("Doubt", "WrongResult", "Kernel"),
 }
+ASKS_FOR = {"Telemetry": "opentelemetry"}  # of public classes, what no room needs
 OWN_KINDS = (ValueError, TypeError, LookupError, ArithmeticError)
 # What a caller's own function says of arguments that it does not take.
 OF_THE_CALLERS_FUNCTION = re.compile(r"takes .*arguments?|missing \d+ required|unexpected keyword")
@@ -62,7 +63,9 @@ def public_classes() -> Iterator[tuple[str, type]]:
             continue
         module = importlib.import_module(room)
         for name in module.__all__:
-            if name not in NOT_MADE_BY_CALLERS and inspect.isclass(found := getattr(module, name)):
+            if name in NOT_MADE_BY_CALLERS or not is_there(ASKS_FOR.get(name, "numpy")):
+                continue
+            if inspect.isclass(found := getattr(module, name)):
                 yield f"{room}.{name}", found
 
 
