@@ -17,8 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import hpfracc_nn.layers
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.selection import BackendManager, Settings
-from hpfracc_nn.training.torch.backend_report import fractional_sites
+from hpfracc_nn.selection import BackendManager, Settings, Site
 from tests.layer_cases import LayerCase, all_cases, arrays, mapped, tensors
 
 CASES = all_cases()
@@ -276,7 +275,8 @@ def test_checkpointing_changes_no_gradient(case: LayerCase) -> None:
 def test_the_manager_is_asked_and_the_kernels_count(case: LayerCase, manager: BackendManager) -> None:
     layer, inputs = case.make(manager=manager), leaves(case.draw())
     scalar(called(layer, inputs)).backward()
-    plans = [plan for site in fractional_sites(layer).values() for plan in site.plans()]
+    sites = [site for module in layer.modules() if isinstance(site := getattr(module, "site", None), Site)]
+    plans = [plan for site in sites for plan in site.plans()]
     before = [(plan.forwards, plan.backwards, sum(plan.kernel.calls.values())) for plan in plans]
     assert sum(forwards for forwards, _, _ in before) > 0
     assert sum(backwards for _, backwards, _ in before) > 0
