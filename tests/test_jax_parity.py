@@ -28,8 +28,9 @@ def as_parts(result: Any) -> list[Any]:
 
 
 @functools.lru_cache(maxsize=64)
-def on_torch(case: ParityCase, dtype: str) -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
-    """Return values, and the gradients of their sum with fixed weights."""
+def on_torch(case: ParityCase, dtype: str, like: str = "") -> tuple[list[np.ndarray], dict[str, np.ndarray]]:
+    """Return values, and the gradients of their sum with the fixed weights for `like`, by default for `dtype`."""
+    like = like or dtype
     drawn = case.drawn()
     given: dict[str, Any] = {}
     for name, values in drawn.items():
@@ -40,7 +41,7 @@ def on_torch(case: ParityCase, dtype: str) -> tuple[list[np.ndarray], dict[str, 
         given[name].requires_grad_()
     found = as_parts(case.torch(given))
     if moved:
-        total = sum((each * torch.as_tensor(weights_like(each)).to(each)).sum() for each in found)
+        total = sum((each * torch.as_tensor(weights_like(each, like)).to(each)).sum() for each in found)
         grads = torch.autograd.grad(total, [given[name] for name in moved])
     else:
         grads = ()
@@ -48,10 +49,14 @@ def on_torch(case: ParityCase, dtype: str) -> tuple[list[np.ndarray], dict[str, 
     return parts, {name: grad.numpy() for name, grad in zip(moved, grads, strict=True)}
 
 
-def weights_like(array: Any) -> np.ndarray:
-    """Return fixed numbers of about 1 in the shape of an array: one large sum would hide what cancels in it."""
+def weights_like(array: Any, dtype: str = "float64") -> np.ndarray:
+    """Return fixed numbers of about 1 in the shape of an array: one large sum would hide what cancels in it.
+
+    In single precision they are positive: of a gradient whose terms cancel neither framework finds the last digits.
+    """
     size = int(np.prod(tuple(array.shape)))
-    return np.cos(1.0 + 0.7 * np.arange(size)).reshape(tuple(array.shape))
+    weights = np.cos(1.0 + 0.7 * np.arange(size)).reshape(tuple(array.shape))
+    return np.abs(weights) if dtype == "float32" else weights
 
 
 def given_to_jax(case: ParityCase, dtype: str, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -65,7 +70,8 @@ def given_to_jax(case: ParityCase, dtype: str, seed: int = 0) -> tuple[dict[str,
 
 def total_of(case: ParityCase, rest: dict[str, Any], moved: dict[str, Any]) -> tuple[Any, list[Any]]:
     found = as_parts(case.jax({**moved, **rest}))
-    return sum((each * jnp.asarray(weights_like(each)).astype(each.dtype)).sum() for each in found), found
+    single = "float64" if jax.config.jax_enable_x64 else "float32"
+    return sum((each * jnp.asarray(weights_like(each, single)).astype(each.dtype)).sum() for each in found), found
 
 
 def relative(found: Any, wanted: np.ndarray) -> float:
@@ -84,7 +90,7 @@ def nearest(found: Any, wanted: np.ndarray, exact: np.ndarray) -> float:
 
 def check_parity(case: ParityCase, dtype: str) -> None:
     values, grads = on_torch(case, dtype)
-    exact_values, exact_grads = on_torch(case, "float64")
+    exact_values, exact_grads = on_torch(case, "float64", dtype)
     moved, rest = given_to_jax(case, dtype)
     function = functools.partial(total_of, case, rest)
     if moved:

@@ -23,6 +23,7 @@ from hpfracc_nn.selection import (
     Wisdom,
     WisdomFile,
     endings,
+    knowledge,
     register,
     unregister,
 )
@@ -367,6 +368,22 @@ def test_forgetting_an_operation_leaves_the_others(add):
     manager.forget()
     assert manager.history() == []
     assert call(other, work=work)[0].reason == "prior"
+
+
+def test_of_keys_that_are_forgotten_nothing_is_kept(monkeypatch):
+    for module in (knowledge, learning_module):
+        monkeypatch.setattr(module, "MOST_KEYS", 4)
+    manager = learning(wisdom="off")
+    site = manager.site("test_op", "torch")
+    works = [replace(WORK, rows=1 << i % 5, n=1 << 4 + i // 5) for i in range(36)]
+    for work in works:
+        calls(site, 3, work=work)
+    learner = manager.learner
+    assert len(learner.policy.state()) <= 4
+    assert len(learner._timed) <= 2 * 4
+    assert len({text for text, _ in learner._new}) <= 2 * 4
+    assert works[-1] in (known := [work for work in works if manager.plan(work).reason == "measured"])
+    assert set(known) <= set(works[-4:])
 
 
 def test_an_exception_in_a_trial_leaves_the_site_consistent():

@@ -76,7 +76,7 @@ class Learner:
         self._file: WisdomFile | None = None
         self._is_read = False
         self._new: Counter[tuple[str, str]] = Counter()  # samples since the last save, by key and kernel
-        self._timed: set[tuple[Key, str]] = set()  # what this process has timed itself
+        self._timed: dict[Key, set[str]] = {}  # the kernels that this process has timed itself
         self._plain: dict[Key, dict[str, Candidate]] = {}  # as estimated, where the policy was told weighted times
         self._saved = time.monotonic()
 
@@ -164,7 +164,7 @@ class Learner:
         """Return what a prediction rests on: "measured" here, "wisdom" of another process, or "prior"."""
         if not found.samples:
             return "prior"
-        return "measured" if (key_of(workload), name) in self._timed else "wisdom"
+        return "measured" if self._is_timed(key_of(workload), name) else "wisdom"
 
     @_counted
     def observe(
@@ -195,8 +195,7 @@ class Learner:
         seconds = max(seconds, SHORTEST)
         change = self.policy.observe(key, name, seconds, direction=direction, estimate=estimate, keep=keep)
         if keep:
-            self._timed.add((key, name))
-            self._new[key.text(), name] += 1
+            self._note(key, name)
         return change
 
     def forget(self, op: str | None = None) -> None:
@@ -208,7 +207,7 @@ class Learner:
             self.outbox.drop(lambda timing: True)
         else:
             self.policy.forget(lambda key: key.group[0] == op)
-            self._timed = {each for each in self._timed if each[0].group[0] != op}
+            self._timed = {key: names for key, names in self._timed.items() if key.group[0] != op}
             for key, name in [each for each in self._new if Key.parse(each[0]).group[0] == op]:
                 del self._new[key, name]
             self.outbox.drop(lambda timing: Key.parse(timing.key).group[0] == op)
@@ -226,7 +225,7 @@ class Learner:
             (key, name): max(int(entry[2] or 0) for entry in directions.values())
             for key, arms in state.items()
             for name, directions in arms.items()
-            if not timed_here or (Key.parse(key), name) in self._timed
+            if not timed_here or self._is_timed(Key.parse(key), name)
         }
         return Wisdom.of(timings_of(state, samples, now, self._basis()), self._machine.calibrated())
 
@@ -285,6 +284,18 @@ class Learner:
         timings = understood(known, self._file.path.parent)
         for trust in TRUSTS:
             self.policy.restore(state_of(timings, trust, self._basis()), trust)
+
+    def _note(self, key: Key, name: str) -> None:
+        """Note that a kernel was timed here; now and then, drop what is of keys that the policy has dropped."""
+        if key not in self._timed and len(self._timed) >= 2 * MOST_KEYS:
+            self._timed = {each: names for each, names in self._timed.items() if self.policy.knows(each)}
+            for text, other in [each for each in self._new if Key.parse(each[0]) not in self._timed]:
+                del self._new[text, other]
+        self._timed.setdefault(key, set()).add(name)
+        self._new[key.text(), name] += 1
+
+    def _is_timed(self, key: Key, name: str) -> bool:
+        return name in self._timed.get(key, ()) and self.policy.knows(key)
 
     def _learnt(self) -> Wisdom:
         timings = timings_of(self.policy.state(), self._new, time.time(), self._basis())

@@ -166,6 +166,10 @@ class Policy:
         record = self._knowledge.records.get(key)
         return None if record is None else record.trial
 
+    def knows(self, key: Key) -> bool:
+        """Return whether something is kept of `key`."""
+        return key in self._knowledge.records
+
     def expects(self, key: Key, name: str) -> bool:
         """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision, or
         introduced.
