@@ -17,7 +17,7 @@ pytest.importorskip("torch")
 ROOT = Path(__file__).parents[1]
 CALLS = 600  # of each of four threads in a round
 LONGEST = 600  # seconds, of a machine that does much else
-GROWN = 512 * 1024  # bytes in four rounds: a byte and a half for each call is none that is kept
+GROWN = 512 * 1024  # bytes from the second round on: 75 for each call, less than anything that is kept of one
 needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 
 
@@ -71,6 +71,6 @@ def test_no_table_grows_beyond_its_bound(soaks: list[Any]) -> None:
 @pytest.mark.slow
 def test_no_memory_thread_or_file_is_left_over(soaks: list[Any]) -> None:
     for soak in soaks:
-        first, last = soak["held"][0], soak["held"][-1]
+        first, last = soak["held"][1], soak["held"][-1]  # caches and tables fill in the first
         assert (last["threads"], last["files"]) == (first["threads"], first["files"])
         assert last["bytes"] - first["bytes"] < GROWN
