@@ -96,11 +96,12 @@ def read(folder: Path) -> dict[str, Written]:
 
 
 def section(name: str, table: Written) -> list[str]:
-    """Return the lines of one table."""
+    """Return the lines of one table, between marks by which a page of the documentation takes it over."""
     digest = DIGESTS.get(name)
     body = digest.lines(table) if digest else [*table.heading, *table.lines]
     notes = [line for note in table.notes for line in ("", note)]
-    return [f"### {name}", "", table.caption, "", *body, *notes, ""]
+    start, end = (f"<!-- --8<-- [{which}:{name}] -->" for which in ("start", "end"))
+    return [f"### {name}", "", start, table.caption, "", *body, *notes, "", end, ""]
 
 
 def scalars(records: Sequence[Record]) -> list[dict[str, object]]:
