@@ -64,15 +64,12 @@ def case(
     # Exponentials for an order that is traced serve all orders: they are others than those for one, and a weight is
     # within 1e-11 of what it stands for.
     wide = 1e-10 if options.get("history") == "exponentials" else 1e-12
-    # In float32 forty steps round and the gradient's terms cancel, found up to 2e-6; either side ends an iteration when
-    # its error is within 1e-6, found up to 4e-6.
-    is_implicit = getattr(options.get("scheme"), "is_implicit", options.get("scheme") in ("trapezoid", "bdf2"))
     return ParityCase(
         f"fdeint-{name}",
         made,
         partial(on_torch, options=options),
         partial(on_jax, options=options),
-        tolerance={"float64": wide, "float32": 5e-6 if is_implicit else 3e-6},
+        tolerance={"float64": wide, "float32": 1e-6},
         slow=slow,
     )
 
