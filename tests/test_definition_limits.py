@@ -37,3 +37,20 @@ def test_memory_that_is_shorter_than_a_step_may_be_as_short_as_it_likes(
 ) -> None:
     gone, shorter = (kind(0.4, scheme, rate=rate / DT)(X, dt=DT) for rate in (700.0, 1e4))
     np.testing.assert_allclose(shorter, gone, rtol=1e-13)
+
+
+@pytest.mark.parametrize("kind", [AtanganaBaleanu, CaputoFabrizio])
+def test_the_second_derivative_in_the_order_is_whole_at_zero(kind: type[AtanganaBaleanu | CaputoFabrizio]) -> None:
+    """Against the quotient of slopes above zero, which is off by step**2."""
+    t = torch.linspace(0, 1, 11, dtype=torch.float64)
+
+    def slope(alpha: float) -> tuple[torch.Tensor, torch.Tensor]:
+        order = torch.tensor(alpha, dtype=torch.float64, requires_grad=True)
+        (found,) = torch.autograd.grad(kind(order)(t**2, dt=DT)[-1], order, create_graph=True)
+        return found, order
+
+    at_zero, order = slope(0.0)
+    (curve,) = torch.autograd.grad(at_zero, order)
+    step = 1e-4
+    quotient = (-3 * at_zero + 4 * slope(step)[0] - slope(2 * step)[0]).item() / (2 * step)
+    assert curve.item() == pytest.approx(quotient, rel=1e-6)

@@ -170,3 +170,13 @@ def test_blocks_by_transform_are_the_sum_over_all_of_the_past(n):
     for history in ("fft", "exponentials"):
         found = jax.jit(lambda history=history: solved(START, RATE, 0.7, n, history=history))()
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-10)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_at_order_one_the_slope_is_that_from_below(scheme):
+    """Without a derivative at the start there are no orders above; the quotient is off by step**2, 1e-8."""
+    step = 1e-4
+    end = jax.jit(lambda alpha: fdeint(lambda t, y: -y, np.ones(1), np.linspace(0, 2, 21), alpha, scheme=scheme)[-1, 0])
+    quotient = (3 * end(1.0) - 4 * end(1 - step) + end(1 - 2 * step)) / (2 * step)
+    assert jax.jit(jax.grad(end))(1.0) == pytest.approx(float(quotient), rel=1e-6)

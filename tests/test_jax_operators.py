@@ -197,6 +197,19 @@ def test_the_gradient_on_a_bound_is_whole():
     assert abs(float(at - below)) <= 0.05 * abs(float(at))
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", NAMES)
+def test_on_both_ends_of_its_interval_the_slope_is_torchs(name):
+    torch = pytest.importorskip("torch")
+    kind, x = DEFINITIONS[name], walk(20)
+    with jax.enable_x64(True):
+        slope = jax.jit(jax.grad(lambda alpha: applied(jnp.asarray(x), kind(alpha))[-1]))
+        for end in kind(jnp.asarray(0.5)).interval:
+            alpha = torch.tensor(end, dtype=torch.float64, requires_grad=True)
+            (wanted,) = torch.autograd.grad(applied(torch.tensor(x), kind(alpha))[-1], alpha)
+            assert float(slope(jnp.asarray(end))) == pytest.approx(wanted.item(), rel=1e-9), end
+
+
 @pytest.mark.parametrize(
     ("call", "error", "words"),
     [

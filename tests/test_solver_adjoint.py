@@ -133,6 +133,21 @@ def test_a_random_direction_agrees_with_a_difference(scheme):
 
 
 @pytest.mark.parametrize("scheme", SCHEMES)
+def test_at_order_one_the_slope_is_that_from_below(scheme):
+    """Without a derivative at the start there are no orders above; the quotient is off by step**2, 1e-8."""
+
+    def end(alpha):
+        ts = torch.linspace(0, 2, 21, dtype=torch.float64)
+        return fdeint(lambda t, y: -y, torch.ones((), dtype=torch.float64), ts, alpha, scheme=scheme)[-1]
+
+    alpha = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    (found,) = torch.autograd.grad(end(alpha), alpha)
+    step = 1e-4
+    quotient = (3 * end(1.0) - 4 * end(1 - step) + end(1 - 2 * step)) / (2 * step)
+    assert found.item() == pytest.approx(quotient.item(), rel=1e-6)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
 def test_gradcheck(scheme):
     ts = torch.linspace(0, 1, 6, dtype=torch.float64)
 

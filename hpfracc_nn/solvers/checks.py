@@ -87,10 +87,10 @@ def orders(owner: str, alpha: np.ndarray, has_slope: bool, may_change: bool = Fa
     """
     wrong = alpha[~((alpha > 0) & (alpha < 2))]
     if wrong.size:
-        raise ValueError(
-            f"{owner}(alpha={wrong[0]:g}): needs 0 < alpha < 2; write an equation of higher order as a system, one "
-            f"entry of the state for each derivative{'; keep a learned order within bounds' if may_change else ''}."
-        )
+        system = "write an equation of higher order as a system, one entry of the state for each derivative"
+        ways = [system] if wrong[0] >= 2 else [] if may_change else ["pass an order in between"]
+        ways += ["keep a learned order within bounds"] if may_change else []
+        raise ValueError(f"{owner}(alpha={wrong[0]:g}): needs 0 < alpha < 2; {'; '.join(ways)}.")
     if (alpha > 1).any() and not has_slope:
         raise ValueError(
             f"{owner}(alpha={alpha.max():g}): needs the derivative at the start above alpha = 1; pass dy0, of y0's "

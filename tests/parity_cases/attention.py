@@ -110,10 +110,10 @@ def case(
 
 
 # One order's gradient adds up what all weights say, which cancels: in float32 torch's is up to 2.0e-6 off its own in
-# float64, and that of the blocks, which add up in another order, 4.5e-6.
+# float64; 1.2e-6 measured, and of the blocks, which add up in another order, 2.4e-6.
 CASES = [
     case("FractionalAttention", shape=(HEADS,), causal=True),
-    case("FractionalAttention masks", masked=True, single=4e-6),
-    case("FractionalAttention added keys", added=True, causal=True, single=4e-6),
-    case("FractionalAttention blocks", shape=(HEADS,), masked=True, algorithm="blocks", single=1.5e-5),
+    case("FractionalAttention masks", masked=True, single=3e-6),
+    case("FractionalAttention added keys", added=True, causal=True),
+    case("FractionalAttention blocks", shape=(HEADS,), masked=True, algorithm="blocks", single=5e-6),
 ]

@@ -220,8 +220,8 @@ def of_graph(name, func, orders, is_matrix=False, slow=True):
         lambda given: jax_graph(given, func, is_matrix),
         differentiable=tuple(sorted(moved)),
         # Scores have the gradients that are left where those of a node's messages cancel: in float32 torch's are up to
-        # 1.8e-5 off its own in float64, JAX's 2.2e-5.
-        tolerance={"float64": 1e-12, "float32": 5e-5} if func == "attention" else parity(),
+        # 1.8e-5 off its own in float64; 7.6e-6 measured, against the terms.
+        tolerance={"float64": 1e-12, "float32": 1.5e-5} if func == "attention" else parity(),
         slow=slow,
     )
 

@@ -82,8 +82,6 @@ def case(
         inputs(noise_type, streams, alpha),
         lambda given: solved_by_torch(noise_type, given, **options),
         lambda given: solved_by_jax(noise_type, given, adjoint=adjoint, **options),
-        # Steps in single precision: a gradient adds some hundred terms that cancel in part.
-        tolerance={"float64": 1e-12, "float32": 1e-5},
         slow=name != "euler, ito, diagonal",
     )
 

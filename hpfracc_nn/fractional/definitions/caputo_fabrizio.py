@@ -88,7 +88,7 @@ class CaputoFabrizio(Definition):
         """The mean of exp(-r s) / (1 - alpha) over each cell: (1 - exp(-r)) unit / alpha exp(-r k)."""
         alpha = alpha[..., None]
         rest = (1 - alpha).clip(_LEAST)
-        r = (alpha / (rest * self.unit)).clip(0.0, _FASTEST)
+        r = (alpha / (rest * self.unit)).clip(None, _FASTEST)
         is_slow = r < _SLOW
         slow = _mean(xp.where(is_slow, r, 0.0)) / rest
         fast = -xp.expm1(-r) * self.unit / xp.where(is_slow, 1.0, alpha)

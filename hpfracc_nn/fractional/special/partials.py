@@ -75,7 +75,9 @@ def partial(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace, 
     """
     is_near = xp.abs(z) <= _RADIUS
     near = _series(xp.where(is_near, z, 0.0), alpha, beta, m, n, xp)
-    return xp.where(is_near, near, _integral(xp.where(is_near, 1.0, z), alpha, beta, m, n, xp, options))
+    # Where the series is summed alpha may be 0, of which the poles would make a NaN in the second derivative.
+    order = xp.where(alpha == 0, 1.0, alpha)
+    return xp.where(is_near, near, _integral(xp.where(is_near, 1.0, z), order, beta, m, n, xp, options))
 
 
 def is_wrong_alpha(alpha: Any) -> Any:

@@ -65,7 +65,7 @@ class BDF2:
 def _starts(alpha: Array, omega: Array, n_steps: int, xp: Namespace) -> Array:
     """Return w_n0, then w_n1, one after the other: [a, 2 (n_steps + 1)]."""
     alpha = alpha[..., None]
-    exponent = (alpha + 1 - abs(alpha - 1)) / 2  # min(alpha, 1)
+    exponent = xp.where(alpha <= 1, alpha, 0 * alpha + 1)  # min(alpha, 1), with the slope from the left where they meet
     log_n = xp.constant(np.log(lags(n_steps)[1:]), alpha)
     powers = xp.concat([0 * alpha, xp.exp(exponent * log_n)])  # n**exponent
     exact = xp.exp(xp.lgamma(1 + exponent) - xp.lgamma(1 + exponent + alpha) + (exponent + alpha) * log_n)

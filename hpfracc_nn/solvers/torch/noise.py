@@ -314,22 +314,34 @@ def _sums(steps: Tensor) -> Tensor:
     return found
 
 
-def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
-    if generator is not None and not isinstance(generator, torch.Generator):
+def check_generator(owner: str, generator: torch.Generator | None, device: torch.device | None) -> None:
+    """Raise unless it is None or a generator, of the device where one is given.
+
+    Raises:
+        TypeError: It is none.
+        ValueError: It is of another device.
+    """
+    if generator is None:
+        return
+    if not isinstance(generator, torch.Generator):
         raise TypeError(
-            f"NoisePath(generator={generator!r}): needs a torch.Generator or None; pass "
+            f"{owner}(generator={generator!r}): needs a torch.Generator or None; pass "
             "torch.Generator().manual_seed(0) for a seed of 0."
         )
+    if device is not None and generator.device != device:
+        raise ValueError(
+            f"{owner}(generator on {generator.device}, device={device}): needs a generator of the device; pass "
+            f"torch.Generator({str(device)!r})."
+        )
+
+
+def _source(generator: torch.Generator | None, dtype: torch.dtype, device: torch.device | str | None) -> TorchSource:
     wanted = None if device is None else torch.empty(0, device=device).device  # "cuda" is one device, by its index
+    check_generator("NoisePath", generator, wanted)
     if generator is None:
         wanted = wanted or torch.device("cpu")
         generator = _default_generator(wanted)
     wanted = wanted or generator.device
-    if generator.device != wanted:
-        raise ValueError(
-            f"NoisePath(generator on {generator.device}, device={wanted}): needs a generator of the device; pass "
-            f"torch.Generator({str(wanted)!r})."
-        )
     drawn = dtype if dtype in (torch.float32, torch.float64) else torch.float32
     return TorchSource(generator, drawn, wanted)
 

@@ -22,7 +22,7 @@ from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are 
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
 from hpfracc_nn.solvers.torch.blocks import NoiseRows, Solve, Tensors
 from hpfracc_nn.solvers.torch.coefficients import Coefficients, check_structure, diffusion_shape
-from hpfracc_nn.solvers.torch.noise import NoisePath, learned
+from hpfracc_nn.solvers.torch.noise import NoisePath, check_generator, learned
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
 from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
@@ -79,6 +79,7 @@ class StochasticCall:
         progress: Progress | None,
     ) -> State:
         """Return the states at the output times."""
+        check_generator(OWNER, generator, self.like.device)
         z0 = self.packing.joined(self.y0)
         is_seen = is_traced(z0, ()) or forward_ad._current_level >= 0
         if not is_seen:
