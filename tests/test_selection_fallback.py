@@ -6,6 +6,7 @@ import itertools
 import logging
 import random
 import signal
+import sys
 import time
 import weakref
 from collections import Counter
@@ -611,6 +612,9 @@ def test_calls_through_failing_kernels_are_right_and_every_failure_is_recorded(m
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python drops what a destructor raises
 @pytest.mark.parametrize("mode", ["prior", "learn"])
 def test_interrupts_at_any_moment_leave_manager_and_site_in_order(operated, clock, mode):
+    coverage = sys.modules.get("coverage")
+    if coverage is not None and coverage.Coverage.current() is not None:
+        pytest.skip("an interrupt may come while coverage holds a lock of its own, which then nobody gets again")
     manager, rng = made(clock, mode=mode), random.Random(0)
     operated["torch/dense"].error = RuntimeError("boom")
 
