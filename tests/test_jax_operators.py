@@ -189,6 +189,7 @@ def test_concrete_orders_out_of_bounds_raise_and_traced_ones_are_clamped():
     error.throw()
 
 
+@pytest.mark.slow
 def test_the_gradient_on_a_bound_is_whole():
     """From inside: the difference quotient to the left of alpha = 1."""
     x = jnp.asarray(walk(1, 20), jnp.float32)

@@ -64,7 +64,7 @@ CASES = [
     for scheme in kind.schemes
 ]
 CASES += [
-    case("caputo-channels", DEFINITIONS["caputo"], (2, 3, 200), [0.3, 0.5, 0.8], slow=False),
+    case("caputo-channels", DEFINITIONS["caputo"], (2, 3, 200), [0.3, 0.5, 0.8]),
     case("caputo-above-one", DEFINITIONS["caputo"], (2, 300), 1.4, bounds=(1.0, 2.0)),
     case("riemann-liouville-middle", DEFINITIONS["riemann_liouville"], (2, 300, 3), 0.4, dim=1),
     case("caputo-right", DEFINITIONS["caputo"], (2, 41), 0.4, side="right"),

@@ -82,7 +82,7 @@ def case(
         inputs(noise_type, streams, alpha),
         lambda given: solved_by_torch(noise_type, given, **options),
         lambda given: solved_by_jax(noise_type, given, adjoint=adjoint, **options),
-        slow=name != "euler, ito, diagonal",
+        slow=name != "euler, ito, diagonal" or not adjoint,
     )
 
 
