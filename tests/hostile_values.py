@@ -88,6 +88,6 @@ if is_there("torch"):
         "tensor that learns": lambda: torch.tensor(0.5, requires_grad=True),
         "tensor on meta": lambda: torch.zeros((), device="meta"),
         "tensors on meta": lambda: torch.zeros(2, device="meta"),
-        "module": lambda: torch.nn.Bilinear(2, 2, 2),  # of two inputs: nobody calls it with as many
+        "module": lambda: torch.nn.MultiheadAttention(2, 1),  # of three inputs: nobody calls it with as many
         "dtype of torch": lambda: torch.int64,
     }
