@@ -79,6 +79,12 @@ VALUES: dict[str, Callable[[], Any]] = {
 if is_there("torch"):
     import torch
 
+    class FourInputs(torch.nn.Module):
+        """Nobody calls it with as many: neither schedules nor right-hand sides with parameters."""
+
+        def forward(self, first: Any, second: Any, third: Any, fourth: Any) -> Any:
+            raise AssertionError((first, second, third, fourth))
+
     VALUES |= {
         "tensor of no axes": lambda: torch.tensor(0.5),
         "tensor": lambda: torch.tensor([0.5, 0.6]),
@@ -88,6 +94,6 @@ if is_there("torch"):
         "tensor that learns": lambda: torch.tensor(0.5, requires_grad=True),
         "tensor on meta": lambda: torch.zeros((), device="meta"),
         "tensors on meta": lambda: torch.zeros(2, device="meta"),
-        "module": lambda: torch.nn.MultiheadAttention(2, 1),  # of three inputs: nobody calls it with as many
+        "module": lambda: FourInputs(),
         "dtype of torch": lambda: torch.int64,
     }
