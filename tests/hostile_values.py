@@ -94,6 +94,6 @@ if is_there("torch"):
         "tensor that learns": lambda: torch.tensor(0.5, requires_grad=True),
         "tensor on meta": lambda: torch.zeros((), device="meta"),
         "tensors on meta": lambda: torch.zeros(2, device="meta"),
-        "module": lambda: FourInputs(),
+        "module": FourInputs,
         "dtype of torch": lambda: torch.int64,
     }

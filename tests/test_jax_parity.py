@@ -91,21 +91,20 @@ def size_of(array: Any) -> np.ndarray:
 def nearest(found: Any, wanted: np.ndarray, exact: np.ndarray, uncancelled: np.ndarray | None = None) -> float:
     """Return how far a result is off: in single precision where terms cancel it may be torch that is further off.
 
-    A gradient adds up what all results say. Where they cancel, its digits are those of the terms, so that it is held
-    against what it would be if they did not.
+    A gradient adds up what all results say. Where that cancels, its digits are those of the terms, so that it is held
+    against the gradient under weights of one sign, which is no more than the sum of the terms' sizes.
     """
-    off = min(relative(found, wanted), relative(found, exact))
     if uncancelled is None or not exact.size:
-        return off
-    cancelled = np.abs(exact).max() / max(np.abs(uncancelled).max(), np.abs(exact).max(), np.finfo(np.float64).tiny)
-    return off * float(cancelled)
+        return min(relative(found, wanted), relative(found, exact))
+    scale = max(float(np.abs(uncancelled).max()), float(np.abs(exact).max())) or 1.0
+    return min(float(np.abs(np.asarray(found, np.float64) - each).max()) for each in (wanted, exact)) / scale
 
 
 def check_parity(case: ParityCase, dtype: str) -> None:
     values, grads = on_torch(case, dtype)
     exact_values, exact_grads = on_torch(case, "float64")
-    single = dtype == "float32" and bool(grads)
-    uncancelled = on_torch(case, "float64", size_of)[1] if single else {}
+    cancels = case.cancels and dtype == "float32"
+    uncancelled = on_torch(case, "float64", size_of)[1] if cancels else {}
     moved, rest = given_to_jax(case, dtype)
     function = functools.partial(total_of, case, rest)
     if moved:

@@ -34,6 +34,8 @@ class ParityCase:
         tolerance: What values and gradients may differ by, relative to the largest entry, by dtype.
         forward_mode: Whether jvp, and with it second derivatives, go through.
         slow: Whether none of it belongs to the fast suite.
+        cancels: Whether in single precision gradients are held against those under weights of one sign: where the
+            terms of a gradient cancel, neither framework finds its last digits.
     """
 
     name: str
@@ -44,6 +46,7 @@ class ParityCase:
     tolerance: Mapping[str, float] = field(default_factory=parity)
     forward_mode: bool = True
     slow: bool = False
+    cancels: bool = False
 
     def drawn(self, seed: int = 0) -> dict[str, np.ndarray]:
         return self.inputs(np.random.default_rng(seed))

@@ -58,6 +58,7 @@ def case(
     *,
     has_slope: bool = False,
     slow: bool = True,
+    cancels: bool = False,
     **options: Any,
 ) -> ParityCase:
     made: Callable[..., Any] = partial(inputs, shape=shape, alpha=alpha, has_slope=has_slope)
@@ -71,6 +72,7 @@ def case(
         partial(on_jax, options=options),
         tolerance={"float64": wide, "float32": 1e-6},
         slow=slow,
+        cancels=cancels,
     )
 
 
@@ -83,11 +85,12 @@ CASES = [
     ],
     case("plain", adjoint=False),
     case("plain-implicit", scheme="trapezoid", adjoint=False),
-    case("window", history=Window(15)),
+    # Of the gradients themselves 3.2e-6, 1.1e-6 and 3.7e-6; torch's own are as far off its float64 for other draws.
+    case("window", history=Window(15), cancels=True),
     case("graded", mesh=Graded(2.0), scheme="trapezoid"),
     case("three-corrections", scheme=PredictorCorrector(3)),
     case("fixed-point", scheme=Trapezoid(FixedPoint())),
     case("above-one", alpha=1.5, has_slope=True),
-    case("orders-of-entries", shape=(2, 3), alpha=np.array([0.5, 0.7, 0.9])),
-    case("orders-of-rows", shape=(2, 3), alpha=np.array([[0.5], [0.9]]), scheme="bdf2"),
+    case("orders-of-entries", shape=(2, 3), alpha=np.array([0.5, 0.7, 0.9]), cancels=True),
+    case("orders-of-rows", shape=(2, 3), alpha=np.array([[0.5], [0.9]]), scheme="bdf2", cancels=True),
 ]
