@@ -147,8 +147,8 @@ def test_what_is_not_finite_stays_in_its_row(algorithm: str) -> None:
 
 
 def test_the_structure_is_the_sources() -> None:
-    """Nine addresses, eight counts of eight bytes, eight of four: what a compiler makes of `Problem`."""
-    assert cuda_product.PROBLEM.itemsize == 9 * 8 + 8 * 8 + 8 * 4
+    """Eleven addresses, eight counts of eight bytes, eight of four: what a compiler makes of `Problem`."""
+    assert cuda_product.PROBLEM.itemsize == 11 * 8 + 8 * 8 + 8 * 4
     assert cuda_product.PROBLEM.isalignedstruct
 
 

@@ -16,6 +16,9 @@ from hpfracc_nn.training.torch.optimizers.kernels import cuda_mix
 
 SOURCES = [
     *(each.source_of(dtype) for each in (cuda_chunked_scan, cuda_dense) for dtype in (torch.float32, torch.float64)),
+    *(cuda_chunked_scan.source_of(dtype) for dtype in (torch.float16, torch.bfloat16)),
+    cuda_dense.source_of(torch.float16),
+    cuda_recurrence.source_of(torch.bfloat16, 24),
     cuda_recurrence.source_of(torch.float32, 24),
     cuda_recurrence.source_of(torch.float32, 40),
     cuda_recurrence.source_of(torch.float64, 48),

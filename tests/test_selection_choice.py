@@ -233,6 +233,7 @@ OTHER: dict[str, Any] = {
     "learns_weights": True,
     "threads": 2,
     "in_place": True,
+    "converts_to": "float64",
 }
 
 

@@ -43,7 +43,9 @@ def workload(
             periodic signals asks for the operation "multiplier".
         framework: "numpy", "torch" or "jax".
         dim: The time axis; for a multiplier the axis or axes that it transforms.
-        dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows.
+        dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows. Half precision of
+            torch goes to the kernels as it lies, where float32 computes it, and is converted for those that do not read
+            it.
         device: Where the data lie.
         needs_gradient: A gradient in the data is wanted.
         learns_weights: A gradient in alpha is wanted.
@@ -91,13 +93,14 @@ def workload(
             threads=threads,
         )
     precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
+    converts = framework == "torch" and precision == "float32" != dtype
     layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), alpha_shape)
     nodes = exponentials(definition, layout.n, precision) if layout.n > SHORTEST else None
     return Workload(
         OP,
         framework,
         device=device,
-        dtype=precision,
+        dtype=dtype if converts else precision,
         rows=layout.batch * layout.channels,
         n=layout.n,
         width=layout.width,
@@ -106,4 +109,5 @@ def workload(
         needs_gradient=needs_gradient,
         learns_weights=learns_weights,
         threads=threads,
+        converts_to=precision if converts else "",
     )

@@ -4,7 +4,7 @@ import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
@@ -82,6 +82,11 @@ class Kernel:
         compiles: What the next call would have to compile or load, None where all is there.
         offloads: Whether it computes elsewhere than the data lie, and brings the result back; it is considered only
             where the settings allow it.
+        as_stored: Whether it takes samples of a dtype that the caller would convert for others
+            (`Workload.converts_to`). One that does not is asked about converted samples, and the way there and back is
+            added to its cost.
+        inner: What `run` returns, multiplied by data of its shape and added up for each channel of the weights: for
+            their gradient, without writing the results. By default whoever wants it runs and multiplies.
         calls: How often it ran and what for, counted by the one who runs it.
 
     Attributes:
@@ -109,6 +114,8 @@ class Kernel:
     saves: Callable[[Workload], float] = _free
     compiles: Callable[[Workload], Compilation | None] = _nothing
     offloads: bool = False
+    as_stored: bool = False
+    inner: Callable[..., Any] | None = None
     calls: Counter[str] = field(default_factory=Counter, repr=False)
     name: str = field(init=False, repr=False)
 
@@ -121,8 +128,12 @@ class Kernel:
         Raises:
             Exception: What it raises, with a note that names the kernel.
         """
+        is_converted = bool(workload.converts_to) and not self.as_stored
         try:
-            return getattr(self, question)(workload)
+            if not is_converted or question == "saves":  # what is saved is saved as it is stored
+                return getattr(self, question)(workload)
+            found = getattr(self, question)(workload.converted)
+            return _with_conversion(found, workload) if question == "cost" else found
         except Exception as error:  # raised again, with the kernel's name
             error.add_note(
                 f"while asking {self.name} for its `{question}` at {workload}, rows={workload.rows} n={workload.n} "
@@ -134,6 +145,17 @@ class Kernel:
     def is_differentiable(self) -> bool:
         """Whether it brings its own backward pass."""
         return self.adjoint is not _no_adjoint
+
+
+def _with_conversion(cost: Cost, workload: Workload) -> Cost:
+    """Add what it takes to convert the data and results of each pass, and the data again where weights are learned."""
+    wide, arrays = workload.converted, 2 + 2 * workload.needs_gradient + workload.learns_weights
+    return replace(
+        cost,
+        bytes=cost.bytes + arrays * (workload.bytes + wide.bytes),
+        launches=cost.launches + arrays,
+        workspace=cost.workspace + 2.0 * wide.bytes,
+    )
 
 
 class Watcher(Protocol):

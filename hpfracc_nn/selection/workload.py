@@ -7,7 +7,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Literal
 
@@ -44,6 +44,8 @@ class Workload:
         learns_weights: A gradient in the weights is wanted.
         threads: Threads that the framework may use.
         in_place: The results go where the caller has room already, so that they take no more memory.
+        converts_to: The dtype that the caller converts samples to, and results from, for kernels that do not take them
+            as they are stored (`Kernel.as_stored`); empty where it converts nothing.
 
     Raises:
         ValueError: A count is negative, or the dtype is unknown.
@@ -69,6 +71,7 @@ class Workload:
     learns_weights: bool = False
     threads: int = 1
     in_place: bool = False
+    converts_to: str = ""
 
     def __post_init__(self) -> None:
         if not self._is_python():
@@ -80,10 +83,13 @@ class Workload:
         if max(self.rows, self.n, self.width, self.exponentials, self.channels, self.threads) > sys.maxsize:
             name = max(_LEAST, key=lambda name: getattr(self, name))
             raise ValueError(f"Workload({name}={getattr(self, name)}): needs {name} < 2**63.")
-        try:
-            _itemsize(self.dtype)
-        except TypeError:
-            raise ValueError(f"Workload(dtype={self.dtype!r}): needs the name of a dtype, such as 'float32'.") from None
+        for name in ("dtype", "converts_to") if self.converts_to else ("dtype",):
+            try:
+                _itemsize(getattr(self, name))
+            except TypeError:
+                raise ValueError(
+                    f"Workload({name}={getattr(self, name)!r}): needs the name of a dtype, such as 'float32'."
+                ) from None
 
     def _is_python(self) -> bool:
         """Whether every fact is of Python's own type: written out, because a loop takes four times as long."""
@@ -91,7 +97,7 @@ class Workload:
         others = type(self.exponentials) is type(self.threads) is int
         claims = type(self.needs_gradient) is type(self.learns_weights) is type(self.in_place) is bool
         texts = type(self.op) is type(self.framework) is type(self.device) is type(self.dtype) is str
-        return counts and others and claims and texts
+        return counts and others and claims and texts and type(self.converts_to) is str
 
     @property
     def shares_weights(self) -> bool:
@@ -113,6 +119,11 @@ class Workload:
     def bytes(self) -> int:
         """Bytes of the input."""
         return self.samples * self.itemsize
+
+    @property
+    def converted(self) -> "Workload":
+        """The same with samples that are converted, itself where nothing is."""
+        return replace(self, dtype=self.converts_to, converts_to="") if self.converts_to else self
 
     @property
     def place(self) -> str:
@@ -145,7 +156,7 @@ def _claim(name: str, value: object) -> bool:
 
 
 _TAKEN: dict[str, Callable[[str, object], str | int | bool]] = {
-    **dict.fromkeys(("op", "framework", "device", "dtype"), _text),
+    **dict.fromkeys(("op", "framework", "device", "dtype", "converts_to"), _text),
     **dict.fromkeys(_LEAST, _count),
     **dict.fromkeys(("needs_gradient", "learns_weights", "in_place"), _claim),
 }

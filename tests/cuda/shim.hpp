@@ -95,3 +95,34 @@ static void __syncthreads() {
     shim::state[shim::current] = 1;
     swapcontext(&shim::fibres[shim::current], &shim::scheduler);
 }
+
+// What a device has for half precision, by the numbers' own arithmetic.
+
+static unsigned __float_as_uint(float x) {
+    unsigned bits;
+    memcpy(&bits, &x, sizeof bits);
+    return bits;
+}
+
+static float __uint_as_float(unsigned bits) {
+    float x;
+    memcpy(&x, &bits, sizeof x);
+    return x;
+}
+
+static float of_half(unsigned short bits) {
+    int exponent = bits >> 10 & 31, digits = bits & 1023;
+    double size = exponent == 31 ? (digits ? NAN : INFINITY)
+                                 : ldexp(exponent ? 1024 + digits : digits, (exponent ? exponent : 1) - 25);
+    return (float)(bits >> 15 ? -size : size);
+}
+
+static unsigned short to_half(float x) {
+    unsigned short sign = std::signbit(x) ? 0x8000 : 0;
+    double size = fabs((double)x);
+    if (std::isnan(x)) return 0x7fff;
+    if (size >= 65520.0) return sign | 0x7c00;  // half way beyond the largest
+    int exponent = size < ldexp(1.0, -14) ? -14 : ilogb(size);
+    int digits = (int)nearbyint(ldexp(size, 10 - exponent));  // to the even one of two; 2048 carries by itself
+    return sign | (digits < 1024 ? digits : (unsigned short)((exponent + 14) * 1024 + digits));
+}

@@ -29,7 +29,7 @@ _COMPUTED_IN = {
     torch.float64: torch.float64,
 }
 _MOST_KEPT = 64  # shapes of one operator
-_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+_NAMES = {each: str(each).removeprefix("torch.") for each in _COMPUTED_IN}
 
 Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pick_backward`
 
@@ -67,6 +67,14 @@ def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> 
     if dtype is None:
         raise wrong_dtype(owner, x)
     return torch.float64 if definition is not None and definition.is_wide else dtype
+
+
+def taken_as(x: torch.dtype, computed: torch.dtype) -> torch.dtype:
+    """Return the dtype in which samples go to a product: half precision goes as it lies, if float32 computes it.
+
+    A kernel that does not read it gets converted samples; see `rows.py`.
+    """
+    return x if computed == torch.float32 else computed
 
 
 def wrong_dtype(owner: str, x: Tensor) -> TypeError:
@@ -138,8 +146,8 @@ class _Ready:
     """What a fixed operator needs for data of one shape; its weights own it."""
 
     layout: Layout
-    dtype: torch.dtype
-    is_direct: bool  # the samples are taken as they come
+    dtype: torch.dtype  # of the samples for the product
+    is_direct: bool  # they are taken as they come
     form: Form
     frame: Frame
     weights: Callable[[], Weights]  # they again, also after they were dropped
@@ -180,8 +188,9 @@ def _prepared(
     ready = weights.kept.get(key)
     if ready is None:
         form = plan.kernel.prepare(weights, plan.workload)
-        is_direct = layout.order is None and x_dtype == weights.dtype
-        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame, again)
+        dtype = taken_as(x_dtype, weights.dtype)
+        is_direct = layout.order is None and x_dtype == dtype
+        ready = _Ready(layout, dtype, is_direct, form, weights.frame, again)
         if len(weights.kept) >= _MOST_KEPT:
             weights.kept.clear()
         weights.kept[key] = ready
@@ -199,10 +208,11 @@ def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype
     alpha = None if definition.is_fixed else definition.alpha
     tracks = torch.is_grad_enabled()
     needs, learns = tracks and x.requires_grad, tracks and alpha is not None and alpha.requires_grad
-    data = arranged(x, layout, dtype)
     if is_traced(x, () if alpha is None else (alpha,)):
+        data = arranged(x, layout, dtype)
         weights = Weights(definition, layout.n, dt, dtype, x.device)  # what a tracer sees is not kept
         return restored(planned(site.pick, data, weights, layout, site, needs, learns).formula(data), layout, x.dtype)
+    data = arranged(x, layout, taken_as(x.dtype, dtype))
     with torch.no_grad():
         weights = weights_of(definition, layout.n, dt, dtype, x.device)
         product = planned(site.pick, data, weights, layout, site, needs, learns)
@@ -243,11 +253,12 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
 
 
 def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
+    dtype = taken_as(x.dtype, weights.dtype)
     return Workload(
         op="toeplitz",
         framework="torch",
         device=str(x.device),
-        dtype=_NAMES[weights.dtype],
+        dtype=_NAMES[dtype],
         rows=layout.batch * layout.channels,
         n=layout.n,
         width=layout.width,
@@ -256,6 +267,7 @@ def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: 
         needs_gradient=needs,
         learns_weights=learns,
         threads=torch.get_num_threads(),
+        converts_to="" if dtype == weights.dtype else _NAMES[weights.dtype],
     )
 
 

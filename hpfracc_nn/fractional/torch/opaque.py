@@ -30,6 +30,7 @@ from hpfracc_nn.fractional.torch.eager import (
     floating_alpha,
     planned,
     restored,
+    taken_as,
 )
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, plainly, uncompiled, unpacked
 from hpfracc_nn.fractional.torch.product import in_shape_of
@@ -163,7 +164,8 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     if 0 in layout.canonical:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     with plainly():
-        data, weights = arranged(x, layout, dtype), weights_of(definition, layout.n, operator.dt, dtype, x.device)
+        weights = weights_of(definition, layout.n, operator.dt, dtype, x.device)
+        data = arranged(x, layout, taken_as(x.dtype, dtype))
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
 
@@ -239,9 +241,9 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
-        grads = arranged(g.detach(), layout, dtype)
+        grads = arranged(g.detach(), layout, taken_as(g.dtype, dtype))
         product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
-        data = arranged(x.detach(), layout, dtype) if needs_alpha and x is not None else None
+        data = arranged(x.detach(), layout, grads.dtype) if needs_alpha and x is not None else None
         gx, order = product.backward(data, grads, alpha, needs_x)
         found = [restored(gx, layout, g.dtype)] if gx is not None else []
         if alpha is not None and order is not None:

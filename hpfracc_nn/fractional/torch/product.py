@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
-from hpfracc_nn.fractional.torch.rows import parts, run_in_parts
+from hpfracc_nn.fractional.torch.rows import multiplied, parts, run_in_parts
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 
@@ -70,11 +71,9 @@ class Product:
         kernel, slopes, total = self.plan.kernel, self.weights().slopes(alpha), None
         kernel.calls["slope"] += 1
         form = kernel.prepare(slopes, self.plan.workload)
+        inner = kernel.inner or partial(multiplied, kernel.run)
         for shape, (data, grads) in parts(self.canonical, self.plan.chunk, x, g):
-            moved = torch.empty_like(data)
-            kernel.run(form, slopes.frame, shape, data, moved)
-            moved.mul_(grads)
-            found = moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))
+            found = inner(form, slopes.frame, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return total
@@ -96,7 +95,7 @@ class Product:
         if alpha is not None:
             weights = self.weights().at(alpha)
             form, columns = self._form_of(weights)
-        shape, g = g.shape, _shaped(g, self.canonical)
+        shape, dtype, g = g.shape, g.dtype, _shaped(g, self.canonical).to(self.frame.dtype)
         values = []
         if columns is not None:
             values = [(g * columns[j][:, :, None]).sum(dim=2, keepdim=True) for j in range(columns.shape[0])]
@@ -107,10 +106,12 @@ class Product:
         gx = diff.difference_adjoint(gd, self.frame.stencil)
         if analytic:
             gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
+        gx = _shaped(gx, shape).to(dtype)
         if x is None or alpha is None or weights is None:
-            return _shaped(gx, shape), None
-        moved = self._mapped(_shaped(x, self.canonical), *self._form_of(weights.slopes(alpha)))
-        return _shaped(gx, shape), (moved * g).sum(dim=(0, 2, 3))
+            return gx, None
+        data = _shaped(x, self.canonical).to(self.frame.dtype)
+        moved = self._mapped(data, *self._form_of(weights.slopes(alpha)))
+        return gx, (moved * g).sum(dim=(0, 2, 3))
 
     def _form_of(self, weights: Columns) -> tuple[Form, Tensor | None]:
         return self.plan.kernel.prepare(weights, self.plan.workload), weights.columns()
@@ -130,7 +131,8 @@ def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
     kernel = plan.kernel
     kernel.calls["run"] += 1
     y = torch.empty_like(x)
-    run_in_parts(kernel.run, plan.chunk, product.form, product.frame, product.canonical, x, y)
+    whole = plan.chunk, product.form, product.frame, product.canonical
+    run_in_parts(kernel.run, *whole, x, y, as_stored=kernel.as_stored)
     return y
 
 
@@ -143,7 +145,8 @@ def _run_backward(
     if needs_x:
         kernel.calls["adjoint"] += 1
         gx = torch.empty_like(g)
-        run_in_parts(kernel.adjoint, plan.chunk, product.form, product.frame, product.canonical, g, gx)
+        whole = plan.chunk, product.form, product.frame, product.canonical
+        run_in_parts(kernel.adjoint, *whole, g, gx, as_stored=kernel.as_stored)
     return gx, None if x is None or alpha is None else product.order_gradient(x, g, alpha)
 
 
@@ -172,8 +175,15 @@ def _fault_backward(
 
 
 def _is_finite(x: Tensor) -> bool:
-    """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take."""
-    values = x.detach().resolve_neg().numpy()  # by NumPy: torch's own threads do not outlive a fork
+    """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take.
+
+    In half precision they may be infinite, because large numbers are rounded so, but not NaN.
+    """
+    x = x.detach().resolve_neg()
+    if x.dtype in _INFINITE:
+        bits = x.view(torch.int16).numpy() & 0x7FFF
+        return bool(bits.max(initial=0) <= _INFINITE[x.dtype])
+    values = x.numpy()  # by NumPy: torch's own threads do not outlive a fork
     return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # both are NaN where any number is
 
 
@@ -181,6 +191,7 @@ def _another(y: Tensor, like: Tensor) -> str:
     return f"{y.dtype} of shape {tuple(y.shape)} in place of {like.dtype} of shape {tuple(like.shape)}"
 
 
+_INFINITE = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}  # the bits of it, without the sign
 _FORWARD = Work(_run, _fault)
 _BACKWARD = Work(_run_backward, _fault_backward, "backward")
 

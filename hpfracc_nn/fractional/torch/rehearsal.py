@@ -16,7 +16,7 @@ class Made:
 
     def __init__(self, workload: Workload):
         self._workload = workload
-        self._place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
+        self._place = {"dtype": getattr(torch, workload.converted.dtype), "device": torch.device(workload.device)}
 
     def column(self) -> ColumnForm:
         """As `Weights.column`."""
@@ -33,20 +33,23 @@ class Made:
 
 def rehearse(plan: Plan) -> None:
     """Run a plan's kernel on zeros, forward, and backward where the workload wants a gradient."""
-    workload, kernel = plan.workload, plan.kernel
+    kernel = plan.kernel
+    workload = plan.workload if kernel.as_stored else plan.workload.converted
     shape = workload.rows // workload.channels, workload.channels, workload.n, workload.width
     if 0 in shape:
         return
     place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
     # With a difference, and a sample that is subtracted: what only these need is loaded too.
     stencil = Stencil(workload.n, lambda lags: np.zeros(lags.size), 1, True)
-    frame = Frame(stencil, None, place["dtype"])  # type: ignore[arg-type]
+    frame = Frame(stencil, None, getattr(torch, workload.converted.dtype))
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
         form = kernel.prepare(Made(workload), workload)
         kernel.run(form, frame, shape, x, y)
         if workload.needs_gradient:
             kernel.adjoint(form, frame, shape, x, y)
+        if workload.learns_weights and kernel.inner is not None:
+            kernel.inner(form, frame, shape, x, y)
 
 
 register_rehearsal("toeplitz", "torch", rehearse)

@@ -1,9 +1,13 @@
-"""A kernel's run and adjoint, over a few rows at a time: what takes too much memory at once is computed in parts."""
+"""A kernel's run and adjoint, over a few rows at a time: what takes too much memory at once is computed in parts.
+
+Here half precision is converted for kernels that do not read it, part by part, to the frame's dtype and back.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import Form
@@ -30,7 +34,40 @@ def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Sh
         yield (some, channels, n, width), tuple(each.view(shape)[begin : begin + some] for each in tensors)
 
 
-def run_in_parts(step: Step, rows: int | None, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
-    """Run one direction of a kernel, `rows` signals at a time; None: at once."""
+def run_in_parts(
+    step: Step, rows: int | None, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor, *, as_stored: bool
+) -> None:
+    """Run one direction of a kernel, `rows` signals at a time; None: at once.
+
+    Args:
+        step: The direction.
+        rows: See `parts`.
+        form: Of the weights.
+        frame: Around the product.
+        shape: Of x and y.
+        x: What goes in.
+        y: Room for what comes out, of x's dtype.
+        as_stored: Whether the kernel takes x in its own dtype.
+    """
+    converts = not as_stored and x.dtype != frame.dtype
     for part, (data, room) in parts(shape, rows, x, y):
-        step(form, frame, part, data, room)
+        if converts:
+            widely(step, form, frame, part, data, room)
+        else:
+            step(form, frame, part, data, room)
+
+
+def widely(step: Step, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
+    """Run one direction on samples of the frame's dtype, and round the results to that of y."""
+    data = x.to(frame.dtype)
+    found = torch.empty_like(data)
+    step(form, frame, shape, data, found)
+    y.copy_(found.view(y.shape))
+
+
+def multiplied(run: Callable[..., None], form: Form, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+    """Return for each channel the sum of what `run` makes of x, times g."""
+    moved = torch.empty(x.shape, dtype=frame.dtype, device=x.device)
+    run(form, frame, shape, x.to(frame.dtype), moved)
+    moved.mul_(g)
+    return moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))

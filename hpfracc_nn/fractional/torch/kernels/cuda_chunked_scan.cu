@@ -107,7 +107,7 @@ __device__ inline void accumulate(const T* row, const T* factor, T (*y)[CHUNK]) 
     }
 }
 
-template <bool BACKWARD, bool ENDS>
+template <bool BACKWARD, bool ENDS, bool INNER = false>
 __device__ inline void compute(const Problem& p, char* memory) {
     const int chunks = blockDim.x * REPEAT, group = chunks / p.side, tile = tile_of(p), row = spread(tile) + 1;
     const int segments = ENDS ? p.segments - 1 : p.segments;  // nothing comes after the last
@@ -135,7 +135,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
         }
         room.halo[2 * g] = room.halo[2 * g + 1] = (T)0;
     }
-    double sums[REPEAT][5];
+    double sums[REPEAT][5], product = 0;
     for (int r = 0; r < REPEAT; ++r)
         for (int j = 0; j < 5; ++j) sums[r][j] = 0;
 
@@ -145,7 +145,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
             int g = i / tile, at = i % tile;
             Index position = begin * CHUNK + at - 2, k = BACKWARD ? p.padded - 1 - position : position;
             bool is_there = batch + g < p.batch && k >= 0 && k < p.n;
-            room.stage[g * row + spread(at)] = is_there ? p.x[((batch + g) * p.channels + channel) * p.n + k] : (T)0;
+            room.stage[g * row + spread(at)] = is_there ? read(p.x[((batch + g) * p.channels + channel) * p.n + k]) : (T)0;
         }
         __syncthreads();
         T x[REPEAT][CHUNK];
@@ -216,6 +216,8 @@ __device__ inline void compute(const Problem& p, char* memory) {
                     for (int j = 0; j < 3; ++j)
                         if (j < p.terms && is_there)
                             sums[r][2 + j] += (double)x[r][i] * (double)p.columns[(j * p.channels + channel) * p.n + k - i];
+                    if (here == first && i < 2)
+                        p.records[(signal * p.segments + segment) * RECORD + FIRST + i] = is_there ? (double)y[r][i] : 0.0;
                     if (here + 1 == end && CHUNK - 1 - i < HEAD)
                         p.records[(signal * p.segments + segment) * RECORD + CHUNK - 1 - i] = is_there ? (double)y[r][i] : 0.0;
                 }
@@ -230,7 +232,11 @@ __device__ inline void compute(const Problem& p, char* memory) {
             T now = stage[spread(at + 2)];
             T found = BACKWARD ? difference_back(p.m, now, stage[spread(at + 1)], stage[spread(at)])
                                : now + boundary(p, room.heads[g], channel, k);
-            p.y[((batch + g) * p.channels + channel) * p.n + k] = found;
+            Index there = ((batch + g) * p.channels + channel) * p.n + k;
+            if (INNER)
+                product += (double)found * (double)read(p.against[there]);
+            else
+                write(p.y[there], found);
         }
         if (BACKWARD && begin + p.side < end) {
             for (int g = threadIdx.x; g < group; g += blockDim.x) {
@@ -239,6 +245,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
             }
         }
     }
+    if (INNER) p.products[(Index)blockIdx.x * blockDim.x + threadIdx.x] = product;
     if (ENDS) {
         for (int task = threadIdx.x; task < group * p.count; task += blockDim.x) {
             Index signal = (batch + task / p.count) * p.channels + channel;
@@ -278,4 +285,9 @@ extern "C" __global__ void __launch_bounds__(64) backward(const Problem p) {
 extern "C" __global__ void __launch_bounds__(64) backward_ends(const Problem p) {
     SHARED(char, memory);
     compute<true, true>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(64) inner(const Problem p) {
+    SHARED(char, memory);
+    compute<false, false, true>(p, memory);
 }

@@ -54,6 +54,7 @@ def _shared(chunks: int, side: int, count: int, itemsize: int) -> int:
 
 SCAN = Scan(source_of, cut, multiple=1)
 run, adjoint = (partial(cuda_product.apply, SCAN, backward=backward) for backward in (False, True))
+inner = partial(cuda_product.inner, SCAN)
 
 
 def cost(workload: Workload) -> Cost:
@@ -74,7 +75,7 @@ def compiles(workload: Workload) -> Compilation | None:
 
 def _cut_of(workload: Workload) -> Cut:
     count = workload.exponentials if workload.n > CHUNK else 0
-    return cut(cuda_product.shape_of(workload), count, workload.itemsize, torch.device(workload.device))
+    return cut(cuda_product.shape_of(workload), count, workload.converted.itemsize, torch.device(workload.device))
 
 
 register(
@@ -90,5 +91,7 @@ register(
         refuses,
         cuda_product.saves,
         compiles,
+        as_stored=True,
+        inner=inner,
     )
 )

@@ -7,19 +7,61 @@
 // what crosses their borders on the way back through the differences is added by `finish`.
 //
 // Nothing is added up by atomics: every sum has one order, and results do not depend on what else runs.
-// Each source begins with this file; SAMPLE is defined by who compiles it.
+// Each source begins with this file. Who compiles it defines SAMPLE, what is computed in, and STORED where the data are
+// of another type: half precision becomes float when it is read, and is rounded once when it is written.
 
-#ifndef SHARED  // the memory that a block's threads share
-#define SHARED(type, name) extern __shared__ __align__(16) type name[]
+#ifndef SHARED  // on a device; a host that compiles this has its own
+#define SHARED(type, name) extern __shared__ __align__(16) type name[]  // the memory of a block's threads
+
+__device__ inline float of_half(unsigned short bits) {
+    float found;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(found) : "h"(bits));
+    return found;
+}
+
+__device__ inline unsigned short to_half(float x) {
+    unsigned short found;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(found) : "f"(x));
+    return found;
+}
 #endif
 
+#ifndef STORED
+#define STORED SAMPLE
+#endif
+
+struct Half {  // five bits of exponent
+    unsigned short bits;
+};
+
+struct BFloat {  // eight, as float
+    unsigned short bits;
+};
+
 typedef SAMPLE T;
+typedef STORED S;
 typedef long long Index;
+
+__device__ inline float read(float x) { return x; }
+__device__ inline double read(double x) { return x; }
+__device__ inline float read(Half x) { return of_half(x.bits); }
+__device__ inline float read(BFloat x) { return __uint_as_float((unsigned)x.bits << 16); }
+
+__device__ inline void write(float& to, float x) { to = x; }
+__device__ inline void write(double& to, double x) { to = x; }
+__device__ inline void write(Half& to, float x) { to.bits = to_half(x); }
+
+__device__ inline void write(BFloat& to, float x) {  // to the nearest, of two the even one
+    unsigned bits = __float_as_uint(x);
+    bool is_nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    to.bits = is_nan ? 0x7fff : (unsigned short)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
+}
 
 #define CHUNK 16
 #define PACKED (16 / (int)sizeof(T))  // samples of the widest load
 #define HEAD 6                        // samples of the transposed product that the differences at a border need
-#define RECORD (HEAD + 5)             // with the sum of the samples, that of time times sample, and three projections
+#define FIRST (HEAD + 5)              // after the sum of the samples, that of time times sample, and three projections
+#define RECORD (FIRST + 2)            // with the first two samples of a segment, whose differences need another's
 
 struct alignas(16) Pack {
     T of[PACKED];
@@ -27,8 +69,8 @@ struct alignas(16) Pack {
 
 // One call. Data are [batch, channels, n, width], contiguous; `width` is 1 where there are several channels.
 struct Problem {
-    const T* x;
-    T* y;
+    const S* x;
+    S* y;
     const T* inward;       // [channels or 1, states, CHUNK]
     const T* outward;      // the same
     const T* near;         // the first weights, [channels, CHUNK], or all of them, [channels, n]
@@ -36,6 +78,8 @@ struct Problem {
     const T* columns;      // [terms, channels, n]
     double* states;        // of each segment, see `place`
     double* records;       // [signals, segments, RECORD]
+    const S* against;      // what the result is multiplied by, where it is not written
+    double* products;      // a sum for each thread of each block
     Index batch, channels, n, width;
     Index padded;          // n, rounded up to whole chunks
     Index segment;         // chunks of a segment
@@ -77,9 +121,9 @@ __device__ inline T difference(const Problem& p, const Head& head, Index k, T no
     return (now - before) - (before - earlier);
 }
 
-__device__ inline Head head_of(const Problem& p, const T* x) {
+__device__ inline Head head_of(const Problem& p, const S* x) {
     T first[4];
-    for (int k = 0; k < 4; ++k) first[k] = k < p.n ? x[k * p.width] : (T)0;
+    for (int k = 0; k < 4; ++k) first[k] = k < p.n ? read(x[k * p.width]) : (T)0;
     double slope = 0;
     for (int k = 0; k < 4; ++k) slope += slope_weight(k, p.n) * (double)first[k];
     Head head;
@@ -115,7 +159,7 @@ __device__ inline T difference_back(int m, T now, T later, T last) {
 
 // Write the first samples of the adjoint, where what is subtracted and what the columns multiply goes back to.
 // `record` holds the product's first HEAD samples, 0 where there are none, and the sums over all of them.
-__device__ inline void finish_head(const Problem& p, const double* record, T* out) {
+__device__ inline void finish_head(const Problem& p, const double* record, S* out) {
     double e[HEAD], total = record[HEAD], moment = record[HEAD + 1];
     const double* projected = record + HEAD + 2;
     int at = p.start >= 0 ? 1 : 0;
@@ -131,7 +175,7 @@ __device__ inline void finish_head(const Problem& p, const double* record, T* ou
     for (int k = 0; k < 4 && k < p.n; ++k) {
         double found = p.m == 0 ? e[k] : p.m == 1 ? e[k] - e[k + 1] : (e[k] - e[k + 1]) - (e[k + 1] - e[k + 2]);
         if (k == 0) found += (p.terms > at ? projected[at] : 0.0) - base;
-        out[k * p.width] = (T)(found + lead * slope_weight(k, p.n));
+        write(out[k * p.width], (T)(found + lead * slope_weight(k, p.n)));
     }
 }
 
@@ -170,15 +214,16 @@ extern "C" __global__ void finish(const Problem p) {
     double found[5] = {0, 0, 0, 0, 0};
     if (signal < signals) {
         const double* records = p.records + signal * p.segments * RECORD;
-        T* out = p.y + origin(p, signal);
+        S* out = p.y + origin(p, signal);
         for (int segment = lane; segment < p.segments; segment += p.side) {
             for (int j = 0; j < 5; ++j) found[j] += records[segment * RECORD + HEAD + j];
             if (segment > 0 && p.m > 0) {
                 Index time = p.padded - 1 - segment * p.segment * CHUNK;
                 double later = records[(segment - 1) * RECORD], last = records[(segment - 1) * RECORD + 1];
-                T* here = out + time * p.width;
-                *here = (T)((double)*here - (p.m == 1 ? later : 2 * later - last));
-                if (p.m == 2) here[-p.width] = (T)((double)here[-p.width] + later);
+                double now = records[segment * RECORD + FIRST], before = records[segment * RECORD + FIRST + 1];
+                S* here = out + time * p.width;
+                write(*here, (T)(p.m == 1 ? now - later : (now - later) - (later - last)));
+                if (p.m == 2) write(here[-p.width], (T)((before - now) - (now - later)));
             }
         }
     }

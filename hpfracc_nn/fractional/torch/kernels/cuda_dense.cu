@@ -9,7 +9,7 @@
 
 __device__ inline int spread(int i) { return i + i / WIDTH; }
 
-template <bool BACKWARD>
+template <bool BACKWARD, bool INNER = false>
 __device__ inline void compute(const Problem& p, char* memory) {
     const int length = (int)p.padded, parts = length / WIDTH, row = spread(length + 1) + 1;
     const int group = blockDim.x / parts * ROWS;  // signals of a block, all of one channel
@@ -31,8 +31,9 @@ __device__ inline void compute(const Problem& p, char* memory) {
         Index k = BACKWARD ? length - 1 - position : position;
         T found = (T)0;
         if (batch + g < p.batch && k < p.n) {
-            const T* x = p.x + ((batch + g) * p.channels + channel) * p.n + k;
-            found = BACKWARD ? *x : difference(p, heads[g], k, *x, k > 0 ? x[-1] : (T)0, k > 1 ? x[-2] : (T)0);
+            const S* x = p.x + ((batch + g) * p.channels + channel) * p.n + k;
+            T now = read(*x), before = k > 0 ? read(x[-1]) : (T)0, earlier = k > 1 ? read(x[-2]) : (T)0;
+            found = BACKWARD ? now : difference(p, heads[g], k, now, before, earlier);
         }
         data[g * row + spread(position)] = found;
     }
@@ -85,6 +86,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
         for (int r = 0; r < ROWS; ++r)
             for (int i = 0; i < WIDTH; ++i) data[(signals + r) * row + spread(first + i)] = y[r][i];
     __syncthreads();
+    double product = 0;
     for (int i = threadIdx.x; i < group * length; i += blockDim.x) {
         int g = i / length, position = i % length;
         Index k = BACKWARD ? length - 1 - position : position;
@@ -94,8 +96,13 @@ __device__ inline void compute(const Problem& p, char* memory) {
         T later = BACKWARD && position > 0 ? e[spread(position - 1)] : (T)0;
         T last = BACKWARD && position > 1 ? e[spread(position - 2)] : (T)0;
         T found = BACKWARD ? difference_back(p.m, now, later, last) : now + boundary(p, heads[g], channel, k);
-        p.y[((batch + g) * p.channels + channel) * p.n + k] = found;
+        Index there = ((batch + g) * p.channels + channel) * p.n + k;
+        if (INNER)
+            product += (double)found * (double)read(p.against[there]);
+        else
+            write(p.y[there], found);
     }
+    if (INNER) p.products[(Index)blockIdx.x * blockDim.x + threadIdx.x] = product;
     if (BACKWARD) {
         for (int g = threadIdx.x; g < group; g += blockDim.x) {
             if (batch + g >= p.batch) continue;
@@ -118,4 +125,9 @@ extern "C" __global__ void __launch_bounds__(128) forward(const Problem p) {
 extern "C" __global__ void __launch_bounds__(128) backward(const Problem p) {
     SHARED(char, memory);
     compute<true>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(128) inner(const Problem p) {
+    SHARED(char, memory);
+    compute<false, true>(p, memory);
 }

@@ -5,6 +5,8 @@ See cuda_dense.cu. Differences, product and boundary columns are one launch in e
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -13,6 +15,8 @@ from hpfracc_nn.fractional.torch.forms import ColumnForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
+from hpfracc_nn.fractional.torch.kernels.cuda_product import Call
+from hpfracc_nn.fractional.torch.rows import multiplied, widely
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
@@ -28,31 +32,42 @@ def prepare(weights: Weights, workload: Workload) -> ColumnForm:
 
 
 def run(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
-    _apply(form, frame, shape, x.view(shape), y.view(shape), backward=False)
+    _apply(form, frame, shape, x, y, backward=False)
 
 
 def adjoint(form: ColumnForm, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
-    _apply(form, frame, shape, g.view(shape), gx.view(shape), backward=True)
+    _apply(form, frame, shape, g, gx, backward=True)
+
+
+def inner(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+    if frame.stencil.differences < 0:
+        return multiplied(run, form, frame, shape, x, g)
+    return _call(form, cuda_product.problem(frame.stencil, frame.columns, shape, x), shape, x).inner(g)
 
 
 def _apply(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     if frame.stencil.differences >= 0:
-        _launch(form, cuda_product.problem(frame.stencil, frame.columns, shape, x, y), shape, x, backward)
-        return
-    for data, result in (frame.backward if backward else frame.forward)(x, y, 1):
-        data = data.contiguous()
-        _launch(form, cuda_product.problem(None, None, shape, data, result), shape, data, backward)
+        _launch(form, cuda_product.problem(frame.stencil, frame.columns, shape, x), shape, x, y, backward)
+    elif x.dtype != frame.dtype:  # torch would make the cumulative sums in half precision
+        widely(partial(_apply, backward=backward), form, frame, shape, x, y)
+    else:
+        for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
+            data = data.contiguous()
+            _launch(form, cuda_product.problem(None, None, shape, data), shape, data, result, backward)
 
 
-def _launch(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor, backward: bool) -> None:
+def _launch(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+    given["y"] = y.data_ptr()
+    _call(form, given, shape, x).launch("backward" if backward else "forward")
+
+
+def _call(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor) -> Call:
     batch, channels, n, _ = shape
     column = form.column.contiguous()
     given["near"], given["padded"] = column.data_ptr(), -(-n // _WIDTH) * _WIDTH
-    group = _group(n)
-    source = source_of(x.dtype)
-    blocks = -(-batch // group) * channels
-    shared = _shared(n, x.element_size())
-    cuda_launch.launch(source, "backward" if backward else "forward", x.device, blocks, _THREADS, shared, given)
+    blocks = -(-batch // _group(n)) * channels
+    shared = _shared(n, column.element_size())
+    return Call(source_of(x.dtype), x.device, blocks, _THREADS, shared, given, [column])
 
 
 def source_of(dtype: torch.dtype) -> Source:
@@ -91,7 +106,7 @@ def refuses(workload: Workload) -> str | None:
         return f"it takes time as the last axis; {workload.width} samples lie side by side"
     if workload.n > LONGEST:
         return f"n={workload.n} is longer than {LONGEST}"
-    return cuda_product.too_much_shared(_shared(max(workload.n, 1), workload.itemsize), workload)
+    return cuda_product.too_much_shared(_shared(max(workload.n, 1), workload.converted.itemsize), workload)
 
 
 def compiles(workload: Workload) -> Compilation | None:
@@ -111,5 +126,7 @@ register(
         refuses,
         cuda_product.saves,
         compiles,
+        as_stored=True,
+        inner=inner,
     )
 )

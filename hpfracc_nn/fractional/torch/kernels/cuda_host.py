@@ -178,5 +178,6 @@ register(
         cuda_product.saves,
         compiles,
         offloads=True,
+        as_stored=True,
     )
 )

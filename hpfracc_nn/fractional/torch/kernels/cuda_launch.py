@@ -21,6 +21,7 @@ from hpfracc_nn.selection import Compilation, Workload
 from hpfracc_nn.selection.installed import find_spec
 
 C_TYPES = {"float32": "float", "float64": "double"}
+STORED = {"float16": "Half", "bfloat16": "BFloat"}  # computed in float; see cuda_common.cuh
 
 _INCLUDE = '#include "cuda_common.cuh"\n'
 _DRIVER = "nvcuda.dll" if sys.platform == "win32" else "libcuda.so.1"
@@ -36,7 +37,7 @@ class Source(NamedTuple):
     Attributes:
         package: Where it lies.
         file: Its name there.
-        dtype: Of the samples: float32 or float64.
+        dtype: Of the samples as they are stored: float32, float64, or half precision where the source reads it.
         states: What STATES is defined as, 0 where the source does without.
         inlined: Whether it begins with what the products share.
     """
@@ -57,8 +58,12 @@ class Source(NamedTuple):
     @property
     def definitions(self) -> tuple[str, ...]:
         """What a compiler is told."""
-        found = ("-std=c++17", f"-DSAMPLE={C_TYPES[self.dtype]}")
-        return (*found, f"-DSTATES={self.states}") if self.states else found
+        found = ["-std=c++17", f"-DSAMPLE={C_TYPES.get(self.dtype, 'float')}"]
+        if self.dtype in STORED:
+            found.append(f"-DSTORED={STORED[self.dtype]}")
+        if self.states:
+            found.append(f"-DSTATES={self.states}")
+        return tuple(found)
 
 
 class Facts(NamedTuple):
@@ -122,7 +127,7 @@ def missing() -> str | None:
 
 def unusable(workload: Workload) -> str | None:
     """Return what our sources have against a workload on a device that can be used: its dtype, or a missing CuPy."""
-    if workload.dtype not in C_TYPES:
+    if workload.converted.dtype not in C_TYPES:
         return f"{workload.dtype} is not computed in; it takes {' and '.join(C_TYPES)}"
     if find_spec("cupy") is None:
         return "CuPy is not installed; pip install 'hpfracc-nn[cuda12]' or 'hpfracc-nn[cuda13]', as the driver has it"

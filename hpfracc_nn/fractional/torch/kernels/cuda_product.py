@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -20,19 +21,20 @@ from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
+from hpfracc_nn.fractional.torch.rows import multiplied, widely
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 
 CHUNK = 16
 THREADS = 64  # of a block
-RECORD = 11  # numbers that a segment leaves for `finish`
+RECORD = 13  # numbers that a segment leaves for `finish`
 SPLIT_BELOW, SPLIT_INTO = 4, 8  # blocks of a multiprocessor: fewer are too few, so many are wanted
 
 _FINISHED_BY = 32  # threads that finish a signal of several segments
 _LAUNCHES = 2  # small calls of torch that one of ours takes
 
 # As `Problem` in cuda_common.cuh.
-_POINTERS = ("x", "y", "inward", "outward", "near", "decay", "columns", "states", "records")
+_POINTERS = ("x", "y", "inward", "outward", "near", "decay", "columns", "states", "records", "against", "products")
 _INDICES = ("batch", "channels", "n", "width", "padded", "segment", "own_inward", "own_outward")
 _NUMBERS = ("segments", "side", "count", "m", "subtract", "taylor", "start", "terms")
 PROBLEM = np.dtype(
@@ -118,11 +120,11 @@ def segmented(chunks: int, blocks: int, least: int, device: torch.device) -> tup
     return segment, -(-chunks // segment)
 
 
-def problem(frame: Stencil | None, columns: Tensor | None, shape: Shape, x: Tensor, y: Tensor) -> np.ndarray:
+def problem(frame: Stencil | None, columns: Tensor | None, shape: Shape, x: Tensor) -> np.ndarray:
     """Return the structure that a kernel takes, without operands; of the bare product where there is no frame."""
     batch, channels, n, width = shape
     found = np.zeros(1, PROBLEM)
-    found["x"], found["y"] = x.data_ptr(), y.data_ptr()
+    found["x"] = x.data_ptr()
     found["batch"], found["channels"], found["n"], found["width"] = batch, channels, n, width
     found["segments"] = found["side"] = 1
     found["start"] = -1
@@ -134,57 +136,98 @@ def problem(frame: Stencil | None, columns: Tensor | None, shape: Shape, x: Tens
     return found
 
 
+@dataclass(frozen=True)
+class Call:
+    """One call of a kernel: where it goes, the problem, and what lies behind it, alive until all is launched."""
+
+    source: Source
+    device: torch.device
+    blocks: int
+    threads: int
+    shared: int
+    given: np.ndarray
+    kept: list[Tensor]
+
+    def launch(self, function: str) -> None:
+        """Launch a kernel of all blocks."""
+        cuda_launch.launch(self.source, function, self.device, self.blocks, self.threads, self.shared, self.given)
+
+    def room(self, name: str, *sizes: int) -> Tensor:
+        """Return a workspace in float64, which the problem calls `name`."""
+        found = torch.empty(sizes, dtype=torch.float64, device=self.device)
+        self.given[name] = found.data_ptr()
+        self.kept.append(found)
+        return found
+
+    def inner(self, g: Tensor) -> Tensor:
+        """Launch `inner`; return for each channel the sum of the results times g.
+
+        Every thread of a block adds up its own; blocks that are neighbours belong to channels that are.
+        """
+        sums = self.room("products", self.blocks, self.threads)
+        self.given["against"] = g.data_ptr()
+        self.launch("inner")
+        return sums.view(-1, int(self.given["channels"][0]), self.threads).sum(dim=(0, 2))
+
+
 def apply(scan: Scan, form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     """Write the operator on x, or its transpose, into y."""
-    x, y = x.view(shape), y.view(shape)
     if frame.stencil.differences >= 0:
-        _whole(scan, form, frame.stencil, frame.columns, shape, x, y, backward)
-        return
-    for data, result in (frame.backward if backward else frame.forward)(x, y, 1):
-        _whole(scan, form, None, None, shape, data.contiguous(), result, backward)
+        _whole(scan, form, frame, shape, x, y, backward)
+    elif x.dtype != frame.dtype:  # torch would make the cumulative sums in half precision
+        widely(partial(apply, scan, backward=backward), form, frame, shape, x, y)
+    else:
+        for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
+            _whole(scan, form, None, shape, data.contiguous(), result, backward)
+
+
+def inner(scan: Scan, form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+    """Return for each channel the sum of the operator on x, times g, of which nothing is written."""
+    if frame.stencil.differences < 0:
+        return multiplied(partial(apply, scan, backward=False), form, frame, shape, x, g)
+    return _begun(scan, form, frame, shape, x, backward=False).inner(g)
 
 
 def _whole(
-    scan: Scan,
-    form: ChunkForm,
-    frame: Stencil | None,
-    columns: Tensor | None,
-    shape: Shape,
-    x: Tensor,
-    y: Tensor,
-    backward: bool,
+    scan: Scan, form: ChunkForm, frame: Frame | None, shape: Shape, x: Tensor, y: Tensor, backward: bool
 ) -> None:
+    call = _begun(scan, form, frame, shape, x, backward)
+    given = call.given
+    given["y"] = y.data_ptr()
+    if not backward:
+        call.launch("forward")
+        return
+    signals, segments = shape[0] * shape[1] * shape[3], int(given["segments"][0])
+    call.room("records", signals * segments * RECORD)
+    call.launch("backward")
+    if given["subtract"] or given["terms"] or (segments > 1 and given["m"] > 0):
+        given["side"] = lanes = 1 if segments == 1 else _FINISHED_BY
+        shared, blocks = 5 * 8 * THREADS, -(-signals * lanes // THREADS)
+        cuda_launch.launch(call.source, "finish", x.device, blocks, THREADS, shared, given)
+
+
+def _begun(scan: Scan, form: ChunkForm, frame: Frame | None, shape: Shape, x: Tensor, backward: bool) -> Call:
+    """Return a call that has its operands, and the states before each segment."""
     batch, channels, n, width = shape
     operands: Operands = form.cached(Arrangement(backward, scan.multiple))
     is_short = n <= CHUNK and scan.multiple == 1  # one chunk has no state
     count = 0 if is_short else operands.decay.shape[0]
-    cut, source = scan.cut(shape, count, x.element_size(), x.device), scan.source(x.dtype, count)
-    given = problem(frame, columns, shape, x, y)
+    cut, source = scan.cut(shape, count, operands.near.element_size(), x.device), scan.source(x.dtype, count)
+    given = problem(None, None, shape, x) if frame is None else problem(frame.stencil, frame.columns, shape, x)
     given["inward"], given["outward"], given["near"], given["decay"] = (each.data_ptr() for each in operands)
     given["own_inward"] = 0 if operands.inward.shape[0] == 1 else count * CHUNK
     given["own_outward"] = 0 if operands.outward.shape[0] == 1 else count * CHUNK
     given["padded"] = -(-n // CHUNK) * CHUNK
     given["count"], given["side"] = count, cut.side
     given["segment"], given["segments"] = cut.segment, cut.segments
-    signals, name = batch * channels * width, "backward" if backward else "forward"
+    call = Call(source, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given, [])
     if cut.segments > 1:
-        states = torch.empty(signals * cut.segments * count, dtype=torch.float64, device=x.device)
-        given["states"] = states.data_ptr()
-        cuda_launch.launch(
-            source, f"{name}_ends", x.device, cut.blocks * (cut.segments - 1), THREADS, cut.shared, given
-        )
+        signals = batch * channels * width
+        call.room("states", signals * cut.segments * count)
+        ends, before = "backward_ends" if backward else "forward_ends", cut.blocks * (cut.segments - 1)
+        cuda_launch.launch(source, ends, x.device, before, THREADS, cut.shared, given)
         cuda_launch.launch(source, "chain", x.device, -(-signals * count // THREADS), THREADS, 0, given)
-    if not backward:
-        cuda_launch.launch(source, name, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given)
-        return
-    records = torch.empty(signals * cut.segments * RECORD, dtype=torch.float64, device=x.device)
-    given["records"] = records.data_ptr()
-    cuda_launch.launch(source, name, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given)
-    if given["subtract"] or given["terms"] or (cut.segments > 1 and given["m"] > 0):
-        lanes = 1 if cut.segments == 1 else _FINISHED_BY
-        given["side"] = lanes
-        shared = 5 * 8 * THREADS
-        cuda_launch.launch(source, "finish", x.device, -(-signals * lanes // THREADS), THREADS, shared, given)
+    return call
 
 
 def prepare(weights: Weights, workload: Workload) -> ChunkForm:

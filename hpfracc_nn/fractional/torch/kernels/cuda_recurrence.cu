@@ -4,7 +4,7 @@
 
 #include "cuda_common.cuh"
 
-template <bool BACKWARD, bool ENDS>
+template <bool BACKWARD, bool ENDS, bool INNER = false>
 __device__ inline void compute(const Problem& p, char* memory) {
     double* decay = (double*)memory;
     T* inward = (T*)(decay + STATES + STATES % 2);
@@ -19,11 +19,13 @@ __device__ inline void compute(const Problem& p, char* memory) {
 
     const Index signals = p.batch * p.width, blocks = (signals + blockDim.x - 1) / blockDim.x;
     const Index signal = blockIdx.x % blocks * blockDim.x + threadIdx.x, segment = blockIdx.x / blocks;
+    const Index at = (Index)blockIdx.x * blockDim.x + threadIdx.x;
+    if (INNER) p.products[at] = 0;
     if (signal >= signals) return;
     const Index whole = p.padded / CHUNK, begin = segment * p.segment;
     const Index end = begin + p.segment < whole ? begin + p.segment : whole;
-    const T* data = p.x + origin(p, signal);
-    T* result = p.y + origin(p, signal);
+    const S *data = p.x + origin(p, signal), *against = p.against + origin(p, signal);
+    S* result = p.y + origin(p, signal);
 
     double state[STATES];
 #pragma unroll
@@ -33,17 +35,17 @@ __device__ inline void compute(const Problem& p, char* memory) {
     if (!BACKWARD) head = head_of(p, data);
     T before = (T)0, earlier = (T)0;  // of the data forward, of the product backward: zero where a segment begins
     if (!BACKWARD && begin > 0) {
-        before = data[(begin * CHUNK - 1) * p.width];
-        earlier = data[(begin * CHUNK - 2) * p.width];
+        before = read(data[(begin * CHUNK - 1) * p.width]);
+        earlier = read(data[(begin * CHUNK - 2) * p.width]);
     }
-    double sums[5] = {0, 0, 0, 0, 0};
+    double sums[5] = {0, 0, 0, 0, 0}, product = 0;
 
     for (Index chunk = begin; chunk < end; ++chunk) {
         T x[CHUNK], y[CHUNK];
 #pragma unroll
         for (int i = 0; i < CHUNK; ++i) {
             Index k = BACKWARD ? p.padded - 1 - (chunk * CHUNK + i) : chunk * CHUNK + i;
-            T now = k < p.n ? data[k * p.width] : (T)0;
+            T now = k < p.n ? read(data[k * p.width]) : (T)0;
             if (BACKWARD) {
                 x[i] = now;
             } else {
@@ -81,10 +83,14 @@ __device__ inline void compute(const Problem& p, char* memory) {
             Index k = BACKWARD ? p.padded - 1 - (chunk * CHUNK + i) : chunk * CHUNK + i;
             if (k >= p.n) continue;
             if (!BACKWARD) {
-                result[k * p.width] = y[i] + boundary(p, head, 0, k);
+                T found = y[i] + boundary(p, head, 0, k);
+                if (INNER)
+                    product += (double)found * (double)read(against[k * p.width]);
+                else
+                    write(result[k * p.width], found);
                 continue;
             }
-            result[k * p.width] = difference_back(p.m, y[i], before, earlier);
+            write(result[k * p.width], difference_back(p.m, y[i], before, earlier));
             earlier = before;
             before = y[i];
             if (is_summed(p)) {
@@ -95,6 +101,8 @@ __device__ inline void compute(const Problem& p, char* memory) {
             for (int j = 0; j < 3; ++j)
                 if (j < p.terms) sums[2 + j] += (double)x[i] * (double)p.columns[j * p.n + k];
         }
+        if (BACKWARD && chunk == begin)
+            for (int i = 0; i < 2; ++i) p.records[(signal * p.segments + segment) * RECORD + FIRST + i] = (double)y[i];
         if (BACKWARD && chunk + 1 == end) {
             double* record = p.records + (signal * p.segments + segment) * RECORD;
             Index last = p.padded - end * CHUNK;  // the earliest time of the segment
@@ -103,6 +111,7 @@ __device__ inline void compute(const Problem& p, char* memory) {
             for (int j = 0; j < 5; ++j) record[HEAD + j] = sums[j];
         }
     }
+    if (INNER) p.products[at] = product;
     if (ENDS) {
 #pragma unroll
         for (int q = 0; q < STATES; ++q) p.states[place(p, signal, segment, q)] = state[q];
@@ -127,4 +136,9 @@ extern "C" __global__ void __launch_bounds__(64) backward(const Problem p) {
 extern "C" __global__ void __launch_bounds__(64) backward_ends(const Problem p) {
     SHARED(char, memory);
     compute<true, true>(p, memory);
+}
+
+extern "C" __global__ void __launch_bounds__(64) inner(const Problem p) {
+    SHARED(char, memory);
+    compute<false, false, true>(p, memory);
 }

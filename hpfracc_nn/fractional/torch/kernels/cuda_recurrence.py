@@ -34,6 +34,7 @@ def cut(shape: Shape, count: int, itemsize: int, device: torch.device) -> Cut:
 
 SCAN = Scan(source_of, cut, multiple=_FILLED)
 run, adjoint = (partial(cuda_product.apply, SCAN, backward=backward) for backward in (False, True))
+inner = partial(cuda_product.inner, SCAN)
 
 
 def cost(workload: Workload) -> Cost:
@@ -59,7 +60,8 @@ def states_of(workload: Workload) -> int:
 
 
 def _cut_of(workload: Workload) -> Cut:
-    return cut(cuda_product.shape_of(workload), states_of(workload), workload.itemsize, torch.device(workload.device))
+    itemsize, device = workload.converted.itemsize, torch.device(workload.device)
+    return cut(cuda_product.shape_of(workload), states_of(workload), itemsize, device)
 
 
 register(
@@ -75,5 +77,7 @@ register(
         refuses,
         cuda_product.saves,
         compiles,
+        as_stored=True,
+        inner=inner,
     )
 )
