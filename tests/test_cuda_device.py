@@ -69,6 +69,32 @@ def test_values_and_gradients_are_those_of_the_host(kernel: Kernel) -> None:
 
 
 @every_kernel
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_half_precision_is_single_precision_rounded(kernel: Kernel, dtype: torch.dtype) -> None:
+    given, dim = data(kernel)
+    x, g = given.to(dtype), data(kernel, seed=1)[0].to(dtype)
+    runs = []
+    for each in (x.requires_grad_(), x.detach().float().requires_grad_()):
+        y = apply("test", each, Caputo(0.5), 0.1, dim, forced(kernel))
+        runs.append((y.detach(), torch.autograd.grad(y, each, g.to(each.dtype))[0]))
+    for found, single in zip(*runs, strict=True):
+        assert found.dtype == dtype
+        torch.testing.assert_close(found, single.to(dtype), rtol=torch.finfo(dtype).eps, atol=1e-6)
+
+
+@every_kernel
+def test_the_gradient_in_the_order_is_that_of_the_host(kernel: Kernel) -> None:
+    given, dim = data(kernel)
+    found = []
+    for x, manager in ((given, forced(kernel)), (given.cpu().double(), None)):
+        alpha = torch.tensor(0.5, dtype=torch.float64, device=x.device, requires_grad=True)
+        y = apply("test", x, Caputo(alpha), 0.1, dim, manager)
+        found.append(float(torch.autograd.grad(y.square().sum(), alpha)[0]))
+    written(kernel, **{"gradients in the order": found})
+    assert found[0] == pytest.approx(found[1], rel=5e-6)  # one sign: nothing cancels
+
+
+@every_kernel
 def test_the_times_and_resources_of_a_kernel_are_written(kernel: Kernel) -> None:
     manager = forced(kernel, sample=False)
     x, dim = data(kernel)
@@ -98,7 +124,7 @@ def resources() -> dict[str, dict[str, int]]:
     found = {}
     for source, device in sorted(cuda_launch._ready):
         module = cupy.RawModule(code=source.text, options=source.definitions, backend="nvrtc")
-        for name in ("forward", "forward_ends", "backward", "backward_ends", "chain", "finish"):
+        for name in ("forward", "forward_ends", "backward", "backward_ends", "chain", "finish", "inner"):
             if f" {name}(const" in source.text:
                 found[f"{source.file} {source.dtype} {source.states} {device} {name}"] = {
                     key: int(getattr(module.get_function(name), key))

@@ -3,6 +3,7 @@
 The ways are made up here.
 """
 
+from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
@@ -17,10 +18,10 @@ from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.weights import Weights
-from hpfracc_nn.selection import BackendManager, Settings
+from hpfracc_nn.selection import BackendManager, Settings, register, unregister
 from hpfracc_nn.selection.environment import from_environment
 from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
-from tests.torch_cases import matrix, multiplied
+from tests.torch_cases import KERNELS, matrix, multiplied
 
 HERE = torch.device("cpu")
 
@@ -28,21 +29,24 @@ HERE = torch.device("cpu")
 class Late:
     """A lane on which nothing happens before it is waited for."""
 
-    def __init__(self, log: list[str], name: str):
-        self.log, self.name = log, name
+    def __init__(self, log: list[str], name: str, compute: cuda_host.Compute):
+        self.log, self.name, self.compute = log, name, compute
         self.pending: tuple | None = None
 
-    def begin(self, compute: cuda_host.Compute, shape: Shape, data: Tensor, room: Tensor) -> None:
+    def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
         assert self.pending is None, "a lane has room for one part"
         self.log.append(f"{self.name} begins {shape[0]}")
-        self.pending = compute, shape, data.clone(), room
+        self.pending = shape, data.clone(), room
+
+    def is_free(self) -> bool:
+        return True
 
     def finish(self) -> None:
         if self.pending is not None:
             self.log.append(f"{self.name} ends")
-            compute, shape, data, room = self.pending
+            shape, data, room = self.pending
             self.pending = None
-            compute(shape, data.view(shape), room.view(shape))
+            self.compute(shape, data.view(shape), room.view(shape))
 
 
 def doubled(shape: Shape, data: Tensor, room: Tensor) -> None:
@@ -54,7 +58,7 @@ def test_every_part_comes_back_to_its_place(batch: int, rows: int) -> None:
     x = torch.arange(batch * 6.0).view(batch, 1, 6, 1)
     y = torch.full_like(x, torch.nan)
     log: list[str] = []
-    cuda_host.through([Late(log, "a"), Late(log, "b")], doubled, (batch, 1, 6, 1), rows, x, y)
+    cuda_host.through([Late(log, "a", doubled), Late(log, "b", doubled)], (batch, 1, 6, 1), rows, x, y)
     assert torch.equal(y, 2 * x)
     assert len(log) == 2 * -(-batch // rows)
 
@@ -62,8 +66,8 @@ def test_every_part_comes_back_to_its_place(batch: int, rows: int) -> None:
 def test_two_parts_are_under_way_at_a_time() -> None:
     log: list[str] = []
     x = torch.ones(5, 1, 2, 1)
-    cuda_host.through([Late(log, "a"), Late(log, "b")], doubled, (5, 1, 2, 1), 2, x, torch.empty_like(x))
-    assert log == ["a begins 2", "b begins 2", "a ends", "a begins 1", "a ends", "b ends"]
+    cuda_host.through([Late(log, "a", doubled), Late(log, "b", doubled)], (5, 1, 2, 1), 2, x, torch.empty_like(x))
+    assert log == ["a begins 2", "b begins 2", "a ends", "a begins 1", "b ends", "a ends"]
 
 
 @pytest.mark.parametrize("shape", [(3, 1, 70, 1), (4, 3, 70, 1), (3, 1, 40, 5)])
@@ -80,9 +84,9 @@ def test_the_parts_are_the_operator(emulated: Emulated, shape: Shape, rows: int,
     data = x.view(batch * channels, 1, n, width)  # one order for all
     for backward in (False, True):
         y = torch.full_like(data, torch.nan)
-        step = cuda_host._step(width, backward)
-        lanes = [Late([], "a"), Late([], "b")]
-        cuda_host.through(lanes, partial(step, form, frame), tuple(data.shape), rows, data, y)  # type: ignore[arg-type]
+        step = partial(cuda_host._step(width, backward), form, frame)
+        lanes = [Late([], "a", step), Late([], "b", step)]
+        cuda_host.through(lanes, tuple(data.shape), rows, data, y)  # type: ignore[arg-type]
         dense = matrix(definition, n)
         torch.testing.assert_close(y, multiplied(dense.T if backward else dense, data, 2), rtol=1e-11, atol=1e-10)
 
@@ -101,8 +105,8 @@ def test_operands_are_made_before_the_first_part_leaves(emulated: Emulated, monk
         made.append("wait")
 
     class Lane(Late):
-        def __init__(self, *given: object):
-            super().__init__(made, "lane")
+        def __init__(self, device: object, count: int, dtype: torch.dtype, compute: cuda_host.Compute):
+            super().__init__(made, "lane", compute)
 
     monkeypatch.setattr(cuda_product.Arrangement, "operands", operands)
     monkeypatch.setattr(cuda_host, "Stream", Lane)
@@ -117,11 +121,82 @@ def test_operands_are_made_before_the_first_part_leaves(emulated: Emulated, monk
         assert made == ["operands", "wait", "lane begins 3", "lane ends"]
 
 
+class Busy(Late):
+    """A lane whose device has so much else to do that a part is back after so many questions."""
+
+    def __init__(self, log: list[str], name: str, questions: int):
+        super().__init__(log, name, doubled)
+        self.questions, self.left = questions, 0
+
+    def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
+        super().begin(shape, data, room)
+        self.left = self.questions
+
+    def is_free(self) -> bool:
+        self.left -= 1
+        return self.pending is None or self.left < 0
+
+
+def test_a_busy_device_gets_fewer_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda_host.time, "sleep", lambda seconds: None)
+    x, log = torch.arange(120.0).view(60, 1, 2, 1), list[str]()
+    y = torch.full_like(x, torch.nan)
+    cuda_host.through([Busy(log, "busy", 9), Busy(log, "free", 2)], (60, 1, 2, 1), 1, x, y)
+    assert torch.equal(y, 2 * x)
+    parts = [sum(line.startswith(f"{name} begins") for line in log) for name in ("busy", "free")]
+    assert sum(parts) == 60
+    assert parts[1] == pytest.approx(3 * parts[0], rel=0.35)  # ten questions a part, and three
+
+
+@needs_compiler
+def test_the_devices_that_are_named_share_the_work(
+    emulated: Emulated,  # noqa: F811
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As a user says it, forward and backward and in the order; the devices are the host."""
+    log: list[str] = []
+    names: list[str] = []
+
+    class Lane(Late):
+        def __init__(self, device: object, count: int, dtype: torch.dtype, compute: cuda_host.Compute):
+            super().__init__(log, f"lane {len(names)}", compute)
+
+    def device(name: str) -> torch.device:
+        names.append(name)
+        return HERE
+
+    monkeypatch.setattr(cuda_host, "Stream", Lane)
+    monkeypatch.setattr(cuda_host, "torch", SimpleNamespace(**{**vars(torch), "device": device}))
+    monkeypatch.setattr(cuda_host, "refuses", lambda workload: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
+    real = next(each for each in KERNELS if each.name == "cuda/offload")
+    kernel = replace(real, algorithm="blocks", refuses=lambda workload: None, compiles=lambda workload: None)
+    register(kernel)
+    try:
+        allowed = Settings(force_backend="cuda", force_algorithm="blocks", mode="prior", calibration="shipped")
+        manager = BackendManager(replace(allowed, offload=["cuda:0", "cuda:1"]))
+        alpha = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
+        x = torch.randn(64, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
+        found, wanted = (
+            torch.autograd.grad(apply("test", x, Caputo(alpha), 0.1, -1, each).square().sum(), (x, alpha))
+            for each in (manager, BackendManager(Settings(mode="prior", calibration="shipped")))
+        )
+    finally:
+        unregister(kernel)
+    for one, other in zip(found, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-11, atol=1e-10)
+    assert set(names) == {"cuda:0", "cuda:1"}
+    assert len(names) == 3 * 2  # forward, backward, and in the order
+    assert sum("begins 8" in line for line in log) == 3 * 8  # two parts for each of two lanes of two devices
+
+
 def test_a_part_holds_one_signal_of_each_channel_at_least() -> None:
     assert cuda_host.part_rows((1000, 3, 1 << 24, 1), 8) == 3
     assert cuda_host.part_rows((10, 3, 64, 1), 4) == 30
     rows = cuda_host.part_rows((100_000, 1, 1024, 1), 4)
     assert rows * 1024 * 4 == cuda_host._PART
+    assert cuda_host.part_rows((64, 3, 10, 1), 4, lanes=4) == 8 * 3
+    assert cuda_host.part_rows((1, 1, 10, 1), 4, lanes=4) == 1
 
 
 @pytest.fixture
@@ -147,10 +222,17 @@ def test_data_leave_the_host_only_where_it_is_allowed() -> None:
 
 
 def test_the_permission_is_checked_and_may_stand_in_the_environment() -> None:
-    with pytest.raises(ValueError, match=r"^offload='cuda': needs one of True, False\.$"):
-        Settings(offload="cuda")  # type: ignore[arg-type]
+    for wrong in ("cuda", [], ["cuda:0", "cuda:0"], ["cpu"], ["cuda:0", 1], [" "], 3):
+        with pytest.raises(
+            ValueError, match=r"needs True, False, or a list of devices other than the host, each once, "
+        ):
+            Settings(offload=wrong)  # type: ignore[arg-type]
     assert from_environment({"HPFRACC_NN_OFFLOAD": "1"}).offload
     assert not from_environment({}).offload
+    assert from_environment({"HPFRACC_NN_OFFLOAD": "cuda:0, cuda:2"}).devices == ("cuda:0", "cuda:2")
+    assert from_environment({"HPFRACC_NN_OFFLOAD": "1"}).devices == ()
+    with pytest.raises(ValueError, match="HPFRACC_NN_OFFLOAD='cuda'"):
+        from_environment({"HPFRACC_NN_OFFLOAD": "cuda"})
 
 
 @pytest.mark.gpu
@@ -163,3 +245,15 @@ def test_a_device_returns_what_the_host_computes() -> None:
     assert (found - wanted).norm() <= 1e-6 * wanted.norm()
     grads = [torch.autograd.grad(each.square().sum(), x)[0] for each in (found, wanted)]
     assert (grads[0] - grads[1]).norm() <= 1e-6 * grads[1].norm()
+
+
+@pytest.mark.gpu
+def test_two_devices_return_what_the_host_computes() -> None:
+    if reason := cuda_launch.missing():
+        pytest.skip(reason)
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two devices")
+    x = torch.randn(3000, 8192)
+    manager = BackendManager(Settings(force_backend="cuda", offload=["cuda:0", "cuda:1"], mode="prior"))
+    found, wanted = (apply("test", x, Caputo(0.5), 0.1, -1, each) for each in (manager, BackendManager(Settings())))
+    assert (found - wanted).norm() <= 1e-6 * wanted.norm()

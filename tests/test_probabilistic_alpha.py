@@ -228,7 +228,7 @@ def test_gradients_of_samples_are_on_average_those_of_the_mean(law: str) -> None
     draws = torch.autograd.grad(many.sample(generator=generator(1)).sum(), (many.raw, many.spread))
     one = order(law)
     for found, expected in zip(draws, torch.autograd.grad(one.mean, (one.raw, one.spread)), strict=True):
-        assert abs(found.mean() - expected) <= 4 * found.std() / math.sqrt(count)
+        assert abs(found.mean() - expected) <= 4 * found.std() / math.sqrt(count) + 1e-15  # one law's are all equal
 
 
 @every_law

@@ -103,7 +103,7 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         "deterministic": _switch(environ, PREFIX + "DETERMINISTIC"),
         "memory_limit": _limit(environ, PREFIX + "MEMORY_LIMIT"),
         "gpu_memory_limit": _limit(environ, PREFIX + "GPU_MEMORY_LIMIT", OLD_PREFIX + "GPU_MEMORY_LIMIT"),
-        "offload": _switch(environ, PREFIX + "OFFLOAD"),
+        "offload": _offload(environ),
         "wisdom": _wisdom(environ),
     }
     given: dict[str, Any] = {name: value for name, value in said.items() if value is not None}
@@ -137,6 +137,14 @@ def _switch(environ: Mapping[str, str], variable: str) -> bool | None:
         return None
     one_of(variable, value.lower(), tuple(_SWITCH))
     return _SWITCH[value.lower()]
+
+
+def _offload(environ: Mapping[str, str]) -> bool | list[str] | None:
+    variable = PREFIX + "OFFLOAD"
+    value = _text(environ, variable)
+    if value is None or value.lower() in _SWITCH or ":" not in value:
+        return _switch(environ, variable)
+    return [device.strip() for device in value.split(",")]
 
 
 def _old_force(environ: Mapping[str, str]) -> str | None:

@@ -6,7 +6,7 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -101,7 +101,7 @@ class BackendManager(Planning, Records, Sharing, Answers):
         deterministic: bool | Unchanged | None = UNCHANGED,
         memory_limit: Limit | Unchanged | None = UNCHANGED,
         gpu_memory_limit: Limit | Unchanged | None = UNCHANGED,
-        offload: bool | Unchanged | None = UNCHANGED,
+        offload: bool | Sequence[str] | Unchanged | None = UNCHANGED,
         wisdom: str | os.PathLike[str] | Unchanged | None = UNCHANGED,
     ) -> None:
         """Change the settings that are given; None restores the default of one. See `Settings`.
@@ -121,7 +121,8 @@ class BackendManager(Planning, Records, Sharing, Answers):
             memory_limit: The most that a call may take of the host's memory: bytes, a fraction in (0, 1] of what
                 is free, or text such as "4GiB".
             gpu_memory_limit: The same for the other devices.
-            offload: Whether data on the host may be computed on a device and come back (default False).
+            offload: Whether data on the host may be computed on a device and come back (default False), or a list of
+                the devices that share the work; each part goes to one that is free.
             wisdom: A directory, "off", or "default".
 
         Raises:

@@ -33,6 +33,7 @@ class Plan:
         learns: Whether they are timed when the one who learns from them asks for it, and not by themselves.
         chunk: Rows to compute at a time, None for all at once; it follows the memory that there is.
         provisional: Whether a kernel that may be better is left out for a while, so that the choice is reconsidered.
+        devices: Where a kernel that offloads may compute; none: on the current one of its framework.
 
     Attributes:
         left: Forward calls until the choice is reconsidered, or whether there still is none.
@@ -66,6 +67,7 @@ class Plan:
     learns: bool = False
     chunk: int | None = None
     provisional: bool = False
+    devices: tuple[str, ...] = ()
     forwards: int = field(default=0, init=False)
     backwards: int = field(default=0, init=False)
     left: int = field(default=LOOKED_AFTER, init=False)
@@ -103,6 +105,7 @@ class Plan:
             self.learns,
             self.chunk,
             self.provisional,
+            self.devices,
         )
 
     def cut(self, chunk: int | None, workspace: float) -> None:

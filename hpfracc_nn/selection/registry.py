@@ -81,7 +81,7 @@ class Kernel:
         saves: Bytes that the backward pass will hold; by default none.
         compiles: What the next call would have to compile or load, None where all is there.
         offloads: Whether it computes elsewhere than the data lie, and brings the result back; it is considered only
-            where the settings allow it.
+            where the settings allow it. Where they name devices, `run` and `adjoint` are given them as `devices`.
         as_stored: Whether it takes samples of a dtype that the caller would convert for others
             (`Workload.converts_to`). One that does not is asked about converted samples, and the way there and back is
             added to its cost.

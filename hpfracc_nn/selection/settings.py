@@ -3,7 +3,7 @@
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, cast, get_args
@@ -13,6 +13,7 @@ from hpfracc_nn.selection import energy
 from hpfracc_nn.selection.machine import Calibration
 from hpfracc_nn.selection.probe import has_probe, probe
 from hpfracc_nn.selection.registry import algorithms, backends, is_elsewhere
+from hpfracc_nn.selection.workload import is_host
 
 Mode = Literal["off", "prior", "frozen", "learn"]
 Objective = Literal["latency", "memory", "energy"]
@@ -69,7 +70,7 @@ class Settings:
             is free when it is asked for, or text such as "4GiB"; None is `memory.SHARE`.
         gpu_memory_limit: The same for every device that is not the host.
         offload: Whether data on the host may be computed on a device and come back, where that is estimated to be
-            faster.
+            faster: on the framework's current one, or on all that are listed, such as ("cuda:0", "cuda:1").
         wisdom: Where what was learnt is kept: "default" (the user's cache), "off" (nowhere) or the path of a
             directory; a relative one is made absolute.
 
@@ -95,7 +96,7 @@ class Settings:
     deterministic: bool | None = None
     memory_limit: Limit | None = None
     gpu_memory_limit: Limit | None = None
-    offload: bool = False
+    offload: bool | Sequence[str] = False
     wisdom: str | os.PathLike[str] = DEFAULT
 
     def __post_init__(self) -> None:
@@ -107,8 +108,7 @@ class Settings:
         one_of("calibration", self.calibration, CALIBRATIONS)
         if not isinstance(self.sample, bool):
             raise ValueError(f"sample={self.sample!r}: needs one of True, False.")
-        if not isinstance(self.offload, bool):
-            raise ValueError(f"offload={self.offload!r}: needs one of True, False.")
+        object.__setattr__(self, "offload", _offload(self.offload))
         one_of("mode", self.mode, MODES)
         between("explore_fraction", self.explore_fraction, MOST_EXPLORED)
         between("switch_margin", self.switch_margin, 1)
@@ -134,6 +134,11 @@ class Settings:
         if self.force_algorithm is not None and is_elsewhere(op, algorithm=self.force_algorithm):
             settings = replace(settings, force_algorithm=None)
         return settings
+
+    @property
+    def devices(self) -> tuple[str, ...]:
+        """Where data of the host may be computed besides, in so many words; none where nobody named one."""
+        return () if isinstance(self.offload, bool) else tuple(self.offload)
 
     @property
     def weights(self) -> dict[Objective, float]:
@@ -267,3 +272,16 @@ def _wisdom(given: object) -> str:
     if not isinstance(path, str) or not path.strip() or "\0" in path:
         raise ValueError(f"wisdom={given!r}: needs a path, or one of {DEFAULT}, {OFF}.")
     return path if path in (DEFAULT, OFF) else os.path.abspath(os.path.expanduser(path))
+
+
+def _offload(given: Any) -> bool | tuple[str, ...]:
+    """Return whether data of the host may leave it, or the devices that they may go to."""
+    if isinstance(given, bool):
+        return given
+    rule = "needs True, False, or a list of devices other than the host, each once, such as ['cuda:0', 'cuda:1']."
+    devices = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else ()
+    if not all(isinstance(device, str) and device.strip() and not is_host(device) for device in devices):
+        raise ValueError(f"offload={given!r}: {rule}")
+    if not devices or len(set(devices)) < len(devices):
+        raise ValueError(f"offload={given!r}: {rule}")
+    return devices

@@ -118,6 +118,7 @@ def plan_of(
         learns=learns,
         chunk=chosen.rows,
         provisional=provisional,
+        devices=settings.devices if chosen.kernel.offloads else (),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -71,7 +71,7 @@ class Product:
         kernel, slopes, total = self.plan.kernel, self.weights().slopes(alpha), None
         kernel.calls["slope"] += 1
         form = kernel.prepare(slopes, self.plan.workload)
-        inner = kernel.inner or partial(multiplied, kernel.run)
+        inner = kernel.inner or partial(multiplied, _step(self.plan, "run"))
         for shape, (data, grads) in parts(self.canonical, self.plan.chunk, x, g):
             found = inner(form, slopes.frame, shape, data, grads)
             total = found if total is None else total.add_(found)
@@ -132,8 +132,14 @@ def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
     kernel.calls["run"] += 1
     y = torch.empty_like(x)
     whole = plan.chunk, product.form, product.frame, product.canonical
-    run_in_parts(kernel.run, *whole, x, y, as_stored=kernel.as_stored)
+    run_in_parts(_step(plan, "run"), *whole, x, y, as_stored=kernel.as_stored)
     return y
+
+
+def _step(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., None]:
+    """Return one direction of a plan's kernel, on the devices that the plan names."""
+    step: Callable[..., None] = getattr(plan.kernel, direction)
+    return partial(step, devices=plan.devices) if plan.devices else step
 
 
 def _run_backward(
@@ -146,7 +152,7 @@ def _run_backward(
         kernel.calls["adjoint"] += 1
         gx = torch.empty_like(g)
         whole = plan.chunk, product.form, product.frame, product.canonical
-        run_in_parts(kernel.adjoint, *whole, g, gx, as_stored=kernel.as_stored)
+        run_in_parts(_step(plan, "adjoint"), *whole, g, gx, as_stored=kernel.as_stored)
     return gx, None if x is None or alpha is None else product.order_gradient(x, g, alpha)
 
 

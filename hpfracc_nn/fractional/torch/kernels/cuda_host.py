@@ -1,11 +1,13 @@
-"""Causal Toeplitz product of data on the host by a CUDA device: parts go through pinned buffers on two streams.
+"""Causal Toeplitz product of data on the host by CUDA devices: parts go through pinned buffers on two streams of each.
 
 While one part is computed the next one is on its way there and the one before on its way back. It runs only where the
-user allows that data leave the host (`configure(offload=True)`); the device is torch's current one.
+user allows that data leave the host (`configure(offload=True)`); the device is torch's current one, or those that the
+user names. Each part goes to a stream that is free, so that a device which is busy, or slower, gets fewer of them.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -24,6 +26,7 @@ from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 _LANES = 2
 _PART = 32 << 20  # bytes of a part: its way takes a millisecond, a launch a hundredth of that
 _LAUNCHES = 20  # small calls of torch that a part takes
+_LOOKED = 5e-5  # seconds until all are asked again whether they are free
 
 Compute = Callable[[Shape, Tensor, Tensor], None]  # of the data and the room for the result, on the device
 
@@ -31,8 +34,11 @@ Compute = Callable[[Shape, Tensor, Tensor], None]  # of the data and the room fo
 class Lane(Protocol):
     """One way there and back, for one part at a time."""
 
-    def begin(self, compute: Compute, shape: Shape, data: Tensor, room: Tensor) -> None:
+    def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
         """Send a part on its way; what comes back goes into `room`."""
+
+    def is_free(self) -> bool:
+        """Return whether the part has come back, or there is none, without waiting."""
 
     def finish(self) -> None:
         """Wait until the part has come back, if there is one, and put it where it belongs."""
@@ -45,9 +51,11 @@ class Stream:
         device: Which.
         count: The most samples of a part.
         dtype: Of the samples.
+        compute: What is done there.
     """
 
-    def __init__(self, device: torch.device, count: int, dtype: torch.dtype):
+    def __init__(self, device: torch.device, count: int, dtype: torch.dtype, compute: Compute):
+        self._compute = compute
         self._stream = torch.cuda.Stream(device)
         self._given, self._found = (torch.empty(count, dtype=dtype, pin_memory=True) for _ in range(2))
         with torch.cuda.stream(self._stream):
@@ -55,17 +63,21 @@ class Stream:
         self._done = torch.cuda.Event()
         self._room: Tensor | None = None
 
-    def begin(self, compute: Compute, shape: Shape, data: Tensor, room: Tensor) -> None:
+    def begin(self, shape: Shape, data: Tensor, room: Tensor) -> None:
         """See `Lane`; the host copies the data and goes on."""
         count = data.numel()
         self._given[:count].copy_(data.reshape(-1))
         with torch.cuda.stream(self._stream):
             there, result = self._data[:count], self._result[:count]
             there.copy_(self._given[:count], non_blocking=True)
-            compute(shape, there.view(shape), result.view(shape))
+            self._compute(shape, there.view(shape), result.view(shape))
             self._found[:count].copy_(result, non_blocking=True)
             self._done.record(self._stream)
         self._room = room
+
+    def is_free(self) -> bool:
+        """See `Lane`."""
+        return self._room is None or self._done.query()
 
     def finish(self) -> None:
         """See `Lane`."""
@@ -87,40 +99,61 @@ class There:
         return ChunkForm(near, far, into, decay)
 
 
-def through(lanes: Sequence[Lane], compute: Compute, shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:
-    """Compute `rows` signals at a time, in turn on each lane; every part of y is written when this returns."""
-    for number, (part, (data, room)) in enumerate(parts(shape, rows, x, y)):
-        lane = lanes[number % len(lanes)]
+def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:
+    """Compute `rows` signals at a time, each on a lane that is free; every part of y is written when this returns."""
+    waiting = list(lanes)  # the one that began longest ago comes first
+    for part, (data, room) in parts(shape, rows, x, y):
+        lane = _free(waiting)
         lane.finish()
-        lane.begin(compute, part, data, room)
-    for lane in lanes:
+        lane.begin(part, data, room)
+        waiting.remove(lane)
+        waiting.append(lane)
+    for lane in waiting:
         lane.finish()
 
 
-def part_rows(shape: Shape, itemsize: int) -> int:
-    """Return the signals of a part: batch times channels, at least one of each channel."""
+def _free(lanes: Sequence[Lane]) -> Lane:
+    """Return the first lane that is free; wait until one is."""
+    while True:
+        for lane in lanes:
+            if lane.is_free():
+                return lane
+        time.sleep(_LOOKED)
+
+
+def part_rows(shape: Shape, itemsize: int, lanes: int = _LANES) -> int:
+    """Return the signals of a part: batch times channels, at least one of each channel.
+
+    Where several devices share the work there are two parts or more for each lane, as far as there are signals.
+    """
     batch, channels, n, width = shape
-    return min(batch, max(1, _PART // (channels * n * width * itemsize))) * channels
+    most = batch if lanes <= _LANES else max(1, batch // (2 * lanes))
+    return min(most, max(1, _PART // (channels * n * width * itemsize))) * channels
 
 
-def _apply(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
-    device = torch.device("cuda", torch.cuda.current_device())
-    scan = _scan(shape[3])
+def _apply(
+    form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool, devices: Sequence[str] = ()
+) -> None:
+    places = [torch.device(each) for each in devices or (f"cuda:{torch.cuda.current_device()}",)]
+    rows = part_rows(shape, x.element_size(), _LANES * len(places))
+    count = rows * shape[2] * shape[3]
+    steps = [_step_on(place, form, frame, shape[3], backward) for place in places]
+    lanes = [
+        Stream(place, count, x.dtype, step) for _ in range(_LANES) for place, step in zip(places, steps, strict=True)
+    ]
+    through(lanes, shape, rows, x, y)
+
+
+def _step_on(device: torch.device, form: ChunkForm, frame: Frame, width: int, backward: bool) -> Compute:
+    """Return what a device does with a part; its operands are there when this returns."""
     there = form.cached(There(device))
     # Made on this stream and waited for: else the first lane would make them, and the second read them too early.
-    there.cached(Arrangement(backward, scan.multiple))
+    there.cached(Arrangement(backward, _scan(width).multiple))
     columns = None if frame.columns is None else frame.columns.to(device)
-    step = _step(shape[3], backward)
     around = Frame(frame.stencil, columns, frame.dtype)
-    rows = part_rows(shape, x.element_size())
-    count = rows * shape[2] * shape[3]
-    lanes = [Stream(device, count, x.dtype) for _ in range(_LANES)]
-
-    def compute(part: Shape, data: Tensor, room: Tensor) -> None:
-        step(there, around, part, data, room)
-
-    torch.cuda.current_stream(device).synchronize()  # the operands are there
-    through(lanes, compute, shape, rows, x, y)
+    step = _step(width, backward)
+    torch.cuda.current_stream(device).synchronize()
+    return partial(step, there, around)
 
 
 def _scan(width: int) -> Scan:
@@ -135,7 +168,7 @@ run, adjoint = (partial(_apply, backward=backward) for backward in (False, True)
 
 
 def cost(workload: Workload) -> Cost:
-    """Into and out of pinned memory, and there and back: all at about the rate of the host's memory."""
+    """Into and out of pinned memory, and there and back: all at about the rate of the host's memory, by one device."""
     passes = 1 + workload.needs_gradient + workload.learns_weights
     count = -(-workload.bytes // _PART)
     return Cost(
