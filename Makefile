@@ -7,12 +7,13 @@ ARGS ?=
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full docs build examples gpu clean
+.PHONY: help demo test test-all coverage doctest mutants only-jax only-torch lint format types peers bench bench-full docs build examples cuda gpu clean
 
 help:
 	@echo "make demo       forecast realised volatility with a learned order; ARGS='--csv FILE --column NAME'"
 	@echo "make test       the fast tests; make test-all adds the slow ones"
 	@echo "make coverage   the fast tests, and which lines and branches they reach"
+	@echo "make cuda       the CUDA sources without a device: compiled by nvcc where there is one, and run as C++"
 	@echo "make gpu        the tests and the benchmark for a CUDA device"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make mutants    what the tests of schemes and policy would not notice; hours"
@@ -63,6 +64,10 @@ mutants: $(VENV)/.mutants
 		$(BIN)/cosmic-ray exec tests/mutants/$$part.toml build/mutants-$$part.sqlite; \
 		$(BIN)/cr-report --surviving-only --show-diff build/mutants-$$part.sqlite; \
 	done
+
+# The fast tests too: what is left of them takes a second.
+cuda: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu" tests/test_cuda_*.py $(ARGS)
 
 # On a machine with a CUDA device: every test for one, then the benchmark, written to benchmarks/results.
 gpu: $(VENV)/.dev

@@ -34,6 +34,7 @@ LEARNING_CALLS = 400
 ALPHA = 0.5
 LARGE = [(4096, 1024), (4096, 4096), (1024, 4096), (256, 16384), (256, 65536), (16, 262144), (1, 4194304)]
 MIDDLE = [(16, 1024, 256), (64, 1024, 512), (4, 16384, 64)]
+HALVES = [(4096, 4096), (256, 65536), (16, 1024, 256)]
 SMALL = [(16, 32), (256, 64), (16, 128), (256, 128), (4096, 128), (16, 512), (256, 512), (4096, 512), (16, 4096)]
 FLOOR_COPIES = 2.0  # of a copy's time, from 4 M samples on
 LARGE_ENOUGH = 4 << 20
@@ -54,8 +55,13 @@ class Cell:
     def name(self) -> str:
         return " x ".join(map(str, self.x.shape))
 
+    @property
+    def dtype(self) -> str:
+        return str(self.x.dtype).removeprefix("torch.")
+
     def workload(self, **given: bool) -> Workload:
-        return workload(tuple(self.x.shape), framework="torch", dim=self.dim, device=str(self.x.device), **given)
+        place = {"framework": "torch", "dtype": self.dtype, "device": str(self.x.device)}
+        return workload(tuple(self.x.shape), dim=self.dim, **place, **given)  # type: ignore[arg-type]
 
 
 def main() -> None:
@@ -97,9 +103,9 @@ def version(name: str) -> str | None:
         return None
 
 
-def cells(shapes: list[tuple[int, ...]], quick: bool) -> list[Cell]:
+def cells(shapes: list[tuple[int, ...]], quick: bool, dtype: torch.dtype = torch.float32) -> list[Cell]:
     chosen = shapes[:2] if quick else shapes
-    return [Cell(torch.randn(shape, device="cuda:0"), 1 if len(shape) == 3 else -1) for shape in chosen]
+    return [Cell(torch.randn(shape, device="cuda:0").to(dtype), 1 if len(shape) == 3 else -1) for shape in chosen]
 
 
 def device_times(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
@@ -123,7 +129,9 @@ def device_times(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict
 def accepting(cell: Cell, **given: bool) -> list[Kernel]:
     """Return the kernels that take a cell. XLA's are not started here: that would take the device's memory."""
     asked = cell.workload(**given)
-    return [each for each in kernels("toeplitz", "torch") if each.backend != "xla" and each.refuses(asked) is None]
+    return [
+        each for each in kernels("toeplitz", "torch") if each.backend != "xla" and each.ask("refuses", asked) is None
+    ]
 
 
 def manager_for(kernel: Kernel) -> BackendManager:
@@ -140,21 +148,22 @@ def by_fft(cell: Cell) -> Callable[[], Tensor]:
     """Filter by cuFFT with a spectrum that was made before, time last."""
     n = cell.x.shape[cell.dim]
     layer = FFTLayer(ALPHA, n, learn_alpha=False).to(cell.x.device)
-    return lambda: layer(cell.x.movedim(cell.dim, -1))
+    return lambda: layer(cell.x.movedim(cell.dim, -1).float()).to(cell.x.dtype)
 
 
 def forward(rounds: int, quick: bool) -> Table:
     columns = {
         "shape": ("shape", ""),
+        "dtype": ("dtype", ""),
         "kernel": ("kernel", ""),
         "us": ("us", ".1f"),
         "copies": ("ours / copy", ".2f"),
         "fft": ("cuFFT / ours", ".2f"),
         "verdict": ("", ""),
     }
-    table = Table("gpu-forward", f"Forward, float32, alpha {ALPHA}. {machine()}. {rounds} rounds.", columns)
+    table = Table("gpu-forward", f"Forward, alpha {ALPHA}. {machine()}. {rounds} rounds.", columns)
     table.begin("every kernel")
-    for cell in cells([*LARGE, *MIDDLE], quick):
+    for cell in [*cells([*LARGE, *MIDDLE], quick), *cells(HALVES, quick, torch.bfloat16)]:
         calls: dict[str, Callable[[], object]] = {"copy": copied(cell.x), "cuFFT": by_fft(cell)}
         calls.update({each.name: operator(cell, manager_for(each)) for each in accepting(cell)})
         times = device_times(calls, rounds)
@@ -162,14 +171,15 @@ def forward(rounds: int, quick: bool) -> Table:
         for name in (*ours, *(name for name in times if name.startswith("torch/"))):
             copies, against = times[name] / times["copy"], times["cuFFT"] / times[name]
             is_best = name == min(ours, key=times.__getitem__, default="")
+            figures = {"us": 1e6 * times[name], "copies": copies, "fft": against}
             verdict = reached(cell, copies, against) if is_best else ""
-            table.add(shape=cell.name, kernel=name, us=1e6 * times[name], copies=copies, fft=against, verdict=verdict)
+            table.add(shape=cell.name, dtype=cell.dtype, kernel=name, verdict=verdict, **figures)
     return table
 
 
 def reached(cell: Cell, copies: float, against: float) -> str:
     asked = AGAINST_FFT.get(tuple(cell.x.shape), 0.0)
-    if cell.x.numel() < LARGE_ENOUGH and not asked:
+    if cell.x.dtype != torch.float32 or (cell.x.numel() < LARGE_ENOUGH and not asked):
         return ""
     return "pass" if copies <= FLOOR_COPIES and against >= asked else "FAIL"
 

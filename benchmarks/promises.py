@@ -205,10 +205,11 @@ FOUR_MILLION = ("4096 x *", "1024 x 4096", "256 x 16384", "256 x 65536", "16 x 2
 
 DEVICE = (
     Promise("CUDA: operator, 4 M samples and more", "time / a copy's", "gpu-forward",
-            fastest_kernel("copies", least=True), "at most", 2, {"shape": FOUR_MILLION, "kernel": "cuda/*"}),
+            fastest_kernel("copies", least=True), "at most", 2,
+            {"shape": FOUR_MILLION, "dtype": "float32", "kernel": "cuda/*"}),
     Promise("CUDA: operator, 4096 x 4096 and 256 x 65536", "cuFFT / ours", "gpu-forward",
             fastest_kernel("fft", least=False), "at least", 5,
-            {"shape": ("4096 x 4096", "256 x 65536"), "kernel": "cuda/*"}),
+            {"shape": ("4096 x 4096", "256 x 65536"), "dtype": "float32", "kernel": "cuda/*"}),
     Promise("CUDA: gradient in x and alpha", "cuFFT under autograd / ours", "gpu-gradient", "ratio", "at least", 3),
     Promise("CUDA: the plan after learning", "chosen / fastest kernel", "gpu-plan", "learned_regret", "at most", 1.2),
     Promise("CUDA: memory beside x and y, 4096 x 4096", "memory", "gpu-memory", "mib", "at most", 64,
