@@ -216,7 +216,7 @@ def _setting(value: Any) -> str:
     if isinstance(value, frozenset):
         return ", ".join(sorted(value))
     if isinstance(value, tuple):
-        return ", ".join(f"{weight:g} {name}" for name, weight in value)
+        return ", ".join(each if isinstance(each, str) else f"{each[1]:g} {each[0]}" for each in value)
     return str(value)
 
 

@@ -11,6 +11,7 @@ import pytest
 from hpfracc_nn import cli, data
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.selection import manager as managers
+from hpfracc_nn.selection.installed import find_spec
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -49,6 +50,15 @@ def test_help_names_the_commands():
         assert command in result.output
 
 
+@pytest.fixture
+def forgetful():
+    """What is installed is looked for once in a process: a test that hides a package leaves no answer behind."""
+    find_spec.cache_clear()
+    yield
+    find_spec.cache_clear()
+
+
+@pytest.mark.usefixtures("forgetful")
 def test_info_names_versions_settings_and_kernels(monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setitem(sys.modules, "jax", None)
@@ -74,12 +84,13 @@ def test_info_shows_settings_environment_and_memory(monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "cpu")
     monkeypatch.delenv("JAX_PLATFORM_NAME", raising=False)
     monkeypatch.setenv("HPFRACC_DISABLE_NUMBA", "1")
-    settings = Settings(memory_limit="1GiB", objective={"memory": 0.5, "latency": 1})
+    settings = Settings(memory_limit="1GiB", objective={"memory": 0.5, "latency": 1}, offload=["cuda:0", "cuda:1"])
     monkeypatch.setattr(cli, "default_manager", lambda: BackendManager(settings))
     lines = run("info").output.splitlines()
     for line in (
         "memory_limit=1GiB",
         "objective=1 latency, 0.5 memory",
+        "offload=cuda:0, cuda:1",
         "mode=learn",
         "JAX_PLATFORMS = cpu",
         "JAX_PLATFORM_NAME is unset",

@@ -3,9 +3,11 @@
 The ways are made up here.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +19,7 @@ from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.operator import apply
+from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import BackendManager, Settings, register, unregister
 from hpfracc_nn.selection.environment import from_environment
@@ -148,6 +151,42 @@ def test_a_busy_device_gets_fewer_parts(monkeypatch: pytest.MonkeyPatch) -> None
     assert parts[1] == pytest.approx(3 * parts[0], rel=0.35)  # ten questions a part, and three
 
 
+@pytest.mark.usefixtures("present")
+def test_devices_that_are_not_there_are_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    asked = workload((256, 4096), framework="torch")
+    manager = BackendManager(Settings(force_backend="cuda", mode="prior", calibration="shipped"))
+    manager.configure(offload=["cuda:0", "cuda:1"])
+    assert manager.plan(asked).devices == ("cuda:0", "cuda:1")
+    manager.configure(deterministic=True)  # which rows a device computes would depend on who is free
+    assert manager.plan(asked).devices == ("cuda:0",)
+    for device in ("cuda:2", "xpu:0"):
+        manager.configure(offload=["cuda:0", device])
+        with pytest.raises(LookupError, match=f"torch sees 2 CUDA devices, and {device} is none of them"):
+            manager.plan(asked)
+
+
+def test_every_device_is_rehearsed() -> None:
+    seen: list[tuple] = []
+    real = next(each for each in KERNELS if each.name == "torch/dense")
+
+    def noting(step: Callable[..., None]) -> Callable[..., None]:
+        def run(*given: Any, devices: tuple[str, ...] = ()) -> None:
+            seen.append(devices)
+            step(*given)
+
+        return run
+
+    kernel = replace(real, algorithm="blocks", run=noting(real.run), adjoint=noting(real.adjoint), offloads=True)
+    register(kernel)
+    try:
+        manager = BackendManager(Settings(force_algorithm="blocks", offload=["cuda:0", "cuda:1"], mode="prior"))
+        rehearse(manager.plan(workload((3, 40), framework="torch", needs_gradient=True, learns_weights=True)))
+    finally:
+        unregister(kernel)
+    assert seen == [("cuda:0",)] * 3 + [("cuda:1",)] * 3
+
+
 @needs_compiler
 def test_the_devices_that_are_named_share_the_work(
     emulated: Emulated,  # noqa: F811
@@ -170,7 +209,9 @@ def test_the_devices_that_are_named_share_the_work(
     monkeypatch.setattr(cuda_host, "refuses", lambda workload: None)
     monkeypatch.setattr(torch.cuda, "current_stream", lambda device: SimpleNamespace(synchronize=lambda: None))
     real = next(each for each in KERNELS if each.name == "cuda/offload")
-    kernel = replace(real, algorithm="blocks", refuses=lambda workload: None, compiles=lambda workload: None)
+    kernel = replace(
+        real, algorithm="blocks", refuses=lambda work: None, compiles=lambda work: None, reaches=lambda device: None
+    )
     register(kernel)
     try:
         allowed = Settings(force_backend="cuda", force_algorithm="blocks", mode="prior", calibration="shipped")
@@ -196,6 +237,7 @@ def test_a_part_holds_one_signal_of_each_channel_at_least() -> None:
     rows = cuda_host.part_rows((100_000, 1, 1024, 1), 4)
     assert rows * 1024 * 4 == cuda_host._PART
     assert cuda_host.part_rows((64, 3, 10, 1), 4, lanes=4) == 8 * 3
+    assert cuda_host.part_rows((100_000, 1, 1024, 1), 4, lanes=4) == rows // 2  # as much pinned memory in all
     assert cuda_host.part_rows((1, 1, 10, 1), 4, lanes=4) == 1
 
 
@@ -222,7 +264,7 @@ def test_data_leave_the_host_only_where_it_is_allowed() -> None:
 
 
 def test_the_permission_is_checked_and_may_stand_in_the_environment() -> None:
-    for wrong in ("cuda", [], ["cuda:0", "cuda:0"], ["cpu"], ["cuda:0", 1], [" "], 3):
+    for wrong in ("cuda", [], ["cuda:0", "cuda:0"], ["cpu:0"], ["cuda:0", 1], [" cuda:0"], ["cuda"], ["cuda:01"], 3):
         with pytest.raises(
             ValueError, match=r"needs True, False, or a list of devices other than the host, each once, "
         ):

@@ -40,6 +40,10 @@ def _nothing(workload: Workload) -> None:
     return None
 
 
+def _everywhere(device: str) -> None:
+    return None
+
+
 def _free(workload: Workload) -> float:
     return 0.0
 
@@ -82,6 +86,7 @@ class Kernel:
         compiles: What the next call would have to compile or load, None where all is there.
         offloads: Whether it computes elsewhere than the data lie, and brings the result back; it is considered only
             where the settings allow it. Where they name devices, `run` and `adjoint` are given them as `devices`.
+        reaches: Why one that offloads cannot compute on a device that the settings name, or None.
         as_stored: Whether it takes samples of a dtype that the caller would convert for others
             (`Workload.converts_to`). One that does not is asked about converted samples, and the way there and back is
             added to its cost.
@@ -114,6 +119,7 @@ class Kernel:
     saves: Callable[[Workload], float] = _free
     compiles: Callable[[Workload], Compilation | None] = _nothing
     offloads: bool = False
+    reaches: Callable[[str], str | None] = _everywhere
     as_stored: bool = False
     inner: Callable[..., Any] | None = None
     calls: Counter[str] = field(default_factory=Counter, repr=False)
@@ -128,18 +134,20 @@ class Kernel:
         Raises:
             Exception: What it raises, with a note that names the kernel.
         """
-        is_converted = bool(workload.converts_to) and not self.as_stored
+        given = workload if question == "saves" else self.given(workload)  # what is saved is saved as it is stored
         try:
-            if not is_converted or question == "saves":  # what is saved is saved as it is stored
-                return getattr(self, question)(workload)
-            found = getattr(self, question)(workload.converted)
-            return _with_conversion(found, workload) if question == "cost" else found
+            found = getattr(self, question)(given)
+            return found if given is workload or question != "cost" else _with_conversion(found, workload)
         except Exception as error:  # raised again, with the kernel's name
             error.add_note(
                 f"while asking {self.name} for its `{question}` at {workload}, rows={workload.rows} n={workload.n} "
                 f"width={workload.width}; to do without it: configure(disable={self.name!r})"
             )
             raise
+
+    def given(self, workload: Workload) -> Workload:
+        """Return the workload that it computes: with converted samples, if it does not take them as they are stored."""
+        return workload if self.as_stored else workload.converted
 
     @property
     def is_differentiable(self) -> bool:

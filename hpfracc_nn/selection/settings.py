@@ -37,6 +37,8 @@ _AMOUNTS = (
 )
 _AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e\d+)?\s*([a-z]*)", re.IGNORECASE)
 
+_DEVICE = re.compile(r"[a-z]+:(0|[1-9]\d*)")
+
 
 class Unchanged(Enum):
     """What an argument of `configure` is when it was not given: None clears."""
@@ -280,7 +282,7 @@ def _offload(given: Any) -> bool | tuple[str, ...]:
         return given
     rule = "needs True, False, or a list of devices other than the host, each once, such as ['cuda:0', 'cuda:1']."
     devices = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else ()
-    if not all(isinstance(device, str) and device.strip() and not is_host(device) for device in devices):
+    if not all(isinstance(device, str) and _DEVICE.fullmatch(device) and not is_host(device) for device in devices):
         raise ValueError(f"offload={given!r}: {rule}")
     if not devices or len(set(devices)) < len(devices):
         raise ValueError(f"offload={given!r}: {rule}")

@@ -118,8 +118,13 @@ def plan_of(
         learns=learns,
         chunk=chosen.rows,
         provisional=provisional,
-        devices=settings.devices if chosen.kernel.offloads else (),
+        devices=_devices(settings, workload) if chosen.kernel.offloads else (),
     )
+
+
+def _devices(settings: Settings, workload: Workload) -> tuple[str, ...]:
+    """Return where a kernel that offloads computes: on one device where nothing may depend on who is free."""
+    return settings.devices[:1] if settings.is_deterministic(workload.framework) else settings.devices
 
 
 def why(reason: str, name: str, verdicts: Iterable[Verdict], provisional: bool) -> str:
@@ -160,7 +165,8 @@ def _refusal(kernel: Kernel, workload: Workload, settings: Settings) -> str | No
     if kernel.offloads and not settings.offload:
         return NOT_ALLOWED
     refusal: str | None = kernel.ask("refuses", workload)
-    return refusal
+    out_of_reach = (kernel.reaches(device) for device in settings.devices) if kernel.offloads else ()
+    return refusal or next((said for said in out_of_reach if said is not None), None)
 
 
 def _one_way(workload: Workload) -> Workload:

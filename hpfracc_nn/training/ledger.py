@@ -9,7 +9,7 @@ from hpfracc_nn.selection import Plan, ReportRow, Site
 from hpfracc_nn.selection.journal import MOST_LOOKS, Look
 from hpfracc_nn.selection.reporting import Counts, row_of, shared
 
-SCHEMA = 2
+SCHEMA = 3
 MOST_ROWS = 1024  # of a table; what was consulted least beyond them is summed by module and kernel
 OTHERS = "others"  # in place of a workload, in the row of such a sum
 

@@ -69,12 +69,13 @@ def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> 
     return torch.float64 if definition is not None and definition.is_wide else dtype
 
 
-def taken_as(x: torch.dtype, computed: torch.dtype) -> torch.dtype:
+def taken_as(x: torch.dtype, computed: torch.dtype, definition: Definition) -> torch.dtype:
     """Return the dtype in which samples go to a product: half precision goes as it lies, if float32 computes it.
 
-    A kernel that does not read it gets converted samples; see `rows.py`.
+    A kernel that does not read it gets converted samples, see `rows.py`; all do where there are cumulative sums before
+    the product, which half precision would not hold.
     """
-    return x if computed == torch.float32 else computed
+    return x if x == computed or (computed == torch.float32 and definition.differences >= 0) else computed
 
 
 def wrong_dtype(owner: str, x: Tensor) -> TypeError:
@@ -162,7 +163,8 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
         return layout, weights_of(definition, layout.n, dt, computed_in(owner, x, definition), x.device)
 
     def describe() -> Workload:
-        return _workload(x, *weights(), needs, False)
+        layout, found = weights()
+        return _workload(x, taken_as(x.dtype, found.dtype, definition), layout, found, needs, False)
 
     place = x.is_cpu or x.device  # a device is slow to compare
     plan = site.pick((definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads()), describe)
@@ -170,7 +172,8 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     if ready is None:
         layout, found = weights()
         again = partial(weights_of, definition, layout.n, dt, found.dtype, x.device)
-        plan, ready = carried_out(_PREPARED, site, plan, x.dtype, layout, found, again)
+        dtype = taken_as(x.dtype, found.dtype, definition)
+        plan, ready = carried_out(_PREPARED, site, plan, x.dtype, dtype, layout, found, again)
         plan.kept = weakref.ref(ready)
     layout = ready.layout
     product = Product(site, plan, ready.form, ready.frame, layout.canonical, ready.weights)
@@ -181,14 +184,18 @@ def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
 
 
 def _prepared(
-    plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
+    plan: Plan,
+    x_dtype: torch.dtype,
+    dtype: torch.dtype,
+    layout: Layout,
+    weights: Weights,
+    again: Callable[[], Weights],
 ) -> tuple[Plan, _Ready]:
     """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
     key = plan.kernel, x_dtype, layout
     ready = weights.kept.get(key)
     if ready is None:
-        form = plan.kernel.prepare(weights, plan.workload)
-        dtype = taken_as(x_dtype, weights.dtype)
+        form = plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
         is_direct = layout.order is None and x_dtype == dtype
         ready = _Ready(layout, dtype, is_direct, form, weights.frame, again)
         if len(weights.kept) >= _MOST_KEPT:
@@ -198,7 +205,7 @@ def _prepared(
 
 
 def _formed(plan: Plan, weights: Weights) -> tuple[Plan, Form]:
-    return plan, plan.kernel.prepare(weights, plan.workload)
+    return plan, plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
 
 
 _PREPARED, _FORMED = Work(_prepared, is_timed=False), Work(_formed, is_timed=False)
@@ -212,7 +219,7 @@ def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype
         data = arranged(x, layout, dtype)
         weights = Weights(definition, layout.n, dt, dtype, x.device)  # what a tracer sees is not kept
         return restored(planned(site.pick, data, weights, layout, site, needs, learns).formula(data), layout, x.dtype)
-    data = arranged(x, layout, taken_as(x.dtype, dtype))
+    data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
     with torch.no_grad():
         weights = weights_of(definition, layout.n, dt, dtype, x.device)
         product = planned(site.pick, data, weights, layout, site, needs, learns)
@@ -247,13 +254,12 @@ def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site,
         learns: A gradient in alpha is wanted.
     """
     key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
-    plan = pick(key, lambda: _workload(x, layout, weights, needs, learns))
+    plan = pick(key, lambda: _workload(x, x.dtype, layout, weights, needs, learns))
     plan, form = carried_out(_FORMED, site, plan, weights)
     return Product(site, plan, form, weights.frame, layout.canonical, lambda: weights)
 
 
-def _workload(x: Tensor, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
-    dtype = taken_as(x.dtype, weights.dtype)
+def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
     return Workload(
         op="toeplitz",
         framework="torch",

@@ -165,7 +165,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, x.device)
-        data = arranged(x, layout, taken_as(x.dtype, dtype))
+        data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
         product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
         return restored(product.forward(data), layout, x.dtype)
 
@@ -241,7 +241,7 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
         return _like(g, alpha, needs_x, needs_alpha, torch.zeros_like)
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
-        grads = arranged(g.detach(), layout, taken_as(g.dtype, dtype))
+        grads = arranged(g.detach(), layout, taken_as(g.dtype, dtype, definition))
         product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
         data = arranged(x.detach(), layout, grads.dtype) if needs_alpha and x is not None else None
         gx, order = product.backward(data, grads, alpha, needs_x)

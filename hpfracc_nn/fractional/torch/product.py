@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
-from hpfracc_nn.fractional.torch.rows import multiplied, parts, run_in_parts
+from hpfracc_nn.fractional.torch.rows import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 
@@ -63,16 +63,18 @@ class Product:
 
     def adopt(self, plan: Plan) -> None:
         """Go on with another plan's kernel, and make its form first."""
-        self.form = plan.kernel.prepare(self.weights(), plan.workload)
+        self.form = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
         self.plan = plan
 
     def order_gradient(self, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g> of each channel: the kernel runs with the derivative of the weights."""
         kernel, slopes, total = self.plan.kernel, self.weights().slopes(alpha), None
         kernel.calls["slope"] += 1
-        form = kernel.prepare(slopes, self.plan.workload)
-        inner = kernel.inner or partial(multiplied, _step(self.plan, "run"))
+        form = kernel.prepare(slopes, kernel.given(self.plan.workload))
+        inner = kernel.inner or partial(multiplied, step_of(self.plan, "run"))
         for shape, (data, grads) in parts(self.canonical, self.plan.chunk, x, g):
+            if not kernel.as_stored:
+                data, grads = data.to(slopes.frame.dtype), grads.to(slopes.frame.dtype)
             found = inner(form, slopes.frame, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
@@ -114,7 +116,8 @@ class Product:
         return gx, (moved * g).sum(dim=(0, 2, 3))
 
     def _form_of(self, weights: Columns) -> tuple[Form, Tensor | None]:
-        return self.plan.kernel.prepare(weights, self.plan.workload), weights.columns()
+        kernel = self.plan.kernel
+        return kernel.prepare(weights, kernel.given(self.plan.workload)), weights.columns()
 
     def _mapped(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
         d = diff.difference(x, self.frame.stencil)
@@ -132,14 +135,8 @@ def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
     kernel.calls["run"] += 1
     y = torch.empty_like(x)
     whole = plan.chunk, product.form, product.frame, product.canonical
-    run_in_parts(_step(plan, "run"), *whole, x, y, as_stored=kernel.as_stored)
+    run_in_parts(step_of(plan, "run"), *whole, x, y, as_stored=kernel.as_stored)
     return y
-
-
-def _step(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., None]:
-    """Return one direction of a plan's kernel, on the devices that the plan names."""
-    step: Callable[..., None] = getattr(plan.kernel, direction)
-    return partial(step, devices=plan.devices) if plan.devices else step
 
 
 def _run_backward(
@@ -152,14 +149,14 @@ def _run_backward(
         kernel.calls["adjoint"] += 1
         gx = torch.empty_like(g)
         whole = plan.chunk, product.form, product.frame, product.canonical
-        run_in_parts(_step(plan, "adjoint"), *whole, g, gx, as_stored=kernel.as_stored)
+        run_in_parts(step_of(plan, "adjoint"), *whole, g, gx, as_stored=kernel.as_stored)
     return gx, None if x is None or alpha is None else product.order_gradient(x, g, alpha)
 
 
 def _fault(y: Tensor, product: Product, x: Tensor) -> str | None:
     if y.shape != x.shape or y.dtype != x.dtype:
         return _another(y, x)
-    return None if _is_finite(y) else product.blames(x)
+    return None if _is_finite(y, is_rounded=True) else product.blames(x)
 
 
 def _fault_backward(
@@ -175,20 +172,20 @@ def _fault_backward(
         return _another(gx, g)
     return (
         None
-        if all(_is_finite(part) for part in found if part is not None)
+        if all(_is_finite(part, is_rounded=True) for part in found if part is not None)
         else product.blames(g if x is None else x, g)
     )
 
 
-def _is_finite(x: Tensor) -> bool:
+def _is_finite(x: Tensor, *, is_rounded: bool = False) -> bool:
     """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take.
 
-    In half precision they may be infinite, because large numbers are rounded so, but not NaN.
+    What was rounded to half precision may be infinite, because large numbers are rounded so, but not NaN.
     """
     x = x.detach().resolve_neg()
     if x.dtype in _INFINITE:
         bits = x.view(torch.int16).numpy() & 0x7FFF
-        return bool(bits.max(initial=0) <= _INFINITE[x.dtype])
+        return bool(bits.max(initial=0) < _INFINITE[x.dtype] + is_rounded)
     values = x.numpy()  # by NumPy: torch's own threads do not outlive a fork
     return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # both are NaN where any number is
 

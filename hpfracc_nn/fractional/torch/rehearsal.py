@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import torch
 
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.torch.frame import Frame
+from hpfracc_nn.fractional.torch.rows import multiplied, step_of
 from hpfracc_nn.selection import Plan, Workload, register_rehearsal
 
 
@@ -34,7 +38,7 @@ class Made:
 def rehearse(plan: Plan) -> None:
     """Run a plan's kernel on zeros, forward, and backward where the workload wants a gradient."""
     kernel = plan.kernel
-    workload = plan.workload if kernel.as_stored else plan.workload.converted
+    workload = kernel.given(plan.workload)
     shape = workload.rows // workload.channels, workload.channels, workload.n, workload.width
     if 0 in shape:
         return
@@ -45,11 +49,18 @@ def rehearse(plan: Plan) -> None:
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
         form = kernel.prepare(Made(workload), workload)
-        kernel.run(form, frame, shape, x, y)
-        if workload.needs_gradient:
-            kernel.adjoint(form, frame, shape, x, y)
-        if workload.learns_weights and kernel.inner is not None:
-            kernel.inner(form, frame, shape, x, y)
+        for each in _on_each_device(plan):
+            step_of(each, "run")(form, frame, shape, x, y)
+            if workload.needs_gradient:
+                step_of(each, "adjoint")(form, frame, shape, x, y)
+            if workload.learns_weights:
+                inner = kernel.inner or partial(multiplied, step_of(each, "run"))
+                inner(form, frame, shape, x, y)
+
+
+def _on_each_device(plan: Plan) -> list[Plan]:
+    """Return the plan, or where it names devices one for each of them: a part for one of them alone is not sure."""
+    return [replace(plan, devices=(device,)) for device in plan.devices] or [plan]
 
 
 register_rehearsal("toeplitz", "torch", rehearse)

@@ -6,12 +6,15 @@ Here half precision is converted for kernels that do not read it, part by part, 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
+from hpfracc_nn.selection import Plan
 
 Step = Callable[[Form, Frame, Shape, Tensor, Tensor], None]
 
@@ -55,6 +58,12 @@ def run_in_parts(
             widely(step, form, frame, part, data, room)
         else:
             step(form, frame, part, data, room)
+
+
+def step_of(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., None]:
+    """Return one direction of a plan's kernel, on the devices that the plan names."""
+    step: Callable[..., None] = getattr(plan.kernel, direction)
+    return partial(step, devices=plan.devices) if plan.devices else step
 
 
 def widely(step: Step, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:

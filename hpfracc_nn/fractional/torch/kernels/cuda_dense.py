@@ -5,8 +5,6 @@ See cuda_dense.cu. Differences, product and boundary columns are one launch in e
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import torch
 from torch import Tensor
@@ -16,7 +14,7 @@ from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Call
-from hpfracc_nn.fractional.torch.rows import multiplied, widely
+from hpfracc_nn.fractional.torch.rows import multiplied
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
@@ -48,8 +46,6 @@ def inner(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) ->
 def _apply(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     if frame.stencil.differences >= 0:
         _launch(form, cuda_product.problem(frame.stencil, frame.columns, shape, x), shape, x, y, backward)
-    elif x.dtype != frame.dtype:  # torch would make the cumulative sums in half precision
-        widely(partial(_apply, backward=backward), form, frame, shape, x, y)
     else:
         for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
             data = data.contiguous()

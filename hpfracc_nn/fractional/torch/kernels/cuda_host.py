@@ -19,6 +19,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_product, cuda_recurrence
+from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
 from hpfracc_nn.fractional.torch.rows import Step, parts
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
@@ -124,11 +125,12 @@ def _free(lanes: Sequence[Lane]) -> Lane:
 def part_rows(shape: Shape, itemsize: int, lanes: int = _LANES) -> int:
     """Return the signals of a part: batch times channels, at least one of each channel.
 
-    Where several devices share the work there are two parts or more for each lane, as far as there are signals.
+    Where several devices share the work they share the pinned memory too, and there are two parts or more for each
+    lane, as far as there are signals.
     """
     batch, channels, n, width = shape
     most = batch if lanes <= _LANES else max(1, batch // (2 * lanes))
-    return min(most, max(1, _PART // (channels * n * width * itemsize))) * channels
+    return min(most, max(1, _PART * _LANES // lanes // (channels * n * width * itemsize))) * channels
 
 
 def _apply(
@@ -175,7 +177,8 @@ def cost(workload: Workload) -> Cost:
         flops={},
         bytes=passes * 6.0 * workload.bytes,
         launches=passes * _LAUNCHES * count,
-        workspace=float(2 * _LANES * min(_PART, workload.bytes)),
+        workspace=float(2 * _LANES * min(_PART, workload.bytes))
+        + 2.0 * workload.converted.bytes * (workload.learns_weights and workload.converted is not workload),
     )
 
 
@@ -189,12 +192,19 @@ def refuses(workload: Workload) -> str | None:
     return cuda_launch.unusable(workload) if torch.cuda.is_available() else "torch finds no CUDA device that it can use"
 
 
+def reaches(device: str) -> str | None:
+    return cuda_launch.absent(device)
+
+
 def compiles(workload: Workload) -> Compilation | None:
-    there = f"cuda:{torch.cuda.current_device()}"
-    dtype = getattr(torch, workload.dtype)
-    count = cuda_recurrence.states_of(workload)
-    source = cuda_chunked_scan.source_of(dtype) if workload.width == 1 else cuda_recurrence.source_of(dtype, count)
-    return cuda_launch.compilation_on(there, source)
+    """The gradient in the order of half precision is computed in single precision, by a source of its own."""
+    found = cuda_launch.compilation_anywhere(_source(workload))
+    return found or (cuda_launch.compilation_anywhere(_source(workload.converted)) if workload.learns_weights else None)
+
+
+def _source(workload: Workload) -> Source:
+    dtype, count = getattr(torch, workload.dtype), cuda_recurrence.states_of(workload)
+    return cuda_chunked_scan.source_of(dtype) if workload.width == 1 else cuda_recurrence.source_of(dtype, count)
 
 
 register(
@@ -212,5 +222,6 @@ register(
         compiles,
         offloads=True,
         as_stored=True,
+        reaches=reaches,
     )
 )

@@ -140,9 +140,15 @@ def refusal(workload: Workload) -> str | None:
         return f"it computes on a CUDA device and the data lie on {workload.device}"
     if (found := missing()) is not None:
         return found
-    if (torch.device(workload.device).index or 0) >= torch.cuda.device_count():
-        return f"torch sees {torch.cuda.device_count()} CUDA devices, and {workload.device} is none of them"
-    return unusable(workload)
+    return absent(workload.device) or unusable(workload)
+
+
+def absent(device: str) -> str | None:
+    """Return why a device cannot be used where others can: it is another kind, or there are fewer."""
+    kind, _, index = device.partition(":")
+    if kind != "cuda" or int(index or 0) >= torch.cuda.device_count():
+        return f"torch sees {torch.cuda.device_count()} CUDA devices, and {device} is none of them"
+    return None
 
 
 def compilation(workload: Workload, source: Source) -> Compilation | None:
@@ -153,6 +159,11 @@ def compilation(workload: Workload, source: Source) -> Compilation | None:
 def compilation_on(device: str, source: Source) -> Compilation | None:
     """Return the same for a device that is not the data's."""
     return None if (source, device) in _ready else Compilation(_COMPILED, ("cuda", device, source))
+
+
+def compilation_anywhere(source: Source) -> Compilation | None:
+    """Return the same where any device will do: on another one, what CuPy has compiled is only loaded."""
+    return None if any(source == ready for ready, _ in _ready) else Compilation(_COMPILED, ("cuda", source))
 
 
 @cache

@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
-from hpfracc_nn.fractional.torch.rows import multiplied, widely
+from hpfracc_nn.fractional.torch.rows import multiplied
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 
@@ -174,8 +174,6 @@ def apply(scan: Scan, form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y:
     """Write the operator on x, or its transpose, into y."""
     if frame.stencil.differences >= 0:
         _whole(scan, form, frame, shape, x, y, backward)
-    elif x.dtype != frame.dtype:  # torch would make the cumulative sums in half precision
-        widely(partial(apply, scan, backward=backward), form, frame, shape, x, y)
     else:
         for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
             _whole(scan, form, None, shape, data.contiguous(), result, backward)
@@ -246,7 +244,8 @@ def cost_of(workload: Workload, cut: Cut) -> Cost:
         flops={"matmul": passes * samples * operations},
         bytes=passes * workload.bytes * (2.0 + is_split),
         launches=_LAUNCHES * (passes * (1 + 2 * is_split) + workload.needs_gradient),
-        workspace=8.0 * signals * cut.segments * (states * is_split + RECORD * workload.needs_gradient),
+        workspace=8.0 * signals * cut.segments * (states * is_split + RECORD * workload.needs_gradient)
+        + 8.0 * THREADS * cut.blocks * cut.segments * workload.learns_weights,
     )
 
 
