@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
 
@@ -54,7 +55,12 @@ def has_cuda() -> bool:
     return importlib.import_module("torch").cuda.is_available()
 
 
+@pytest.hookimpl(tryfirst=True)  # before `-m` chooses
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        sampled = item.get_closest_marker("sampled")
+        if sampled is not None and zlib.crc32(item.nodeid.encode()) % sampled.args[0]:
+            item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("gpu")]
     if marked and not has_cuda():
         for item in marked:

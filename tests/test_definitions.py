@@ -171,6 +171,7 @@ def test_a_caputo_fabrizio_memory_is_one_number_for_each_order() -> None:
 # Gradients in alpha
 
 
+@pytest.mark.sampled(2)
 @every_new_case
 def test_the_gradient_in_alpha_is_that_of_the_dense_matrix(kind: type[Definition], options: dict) -> None:
     n, step, g = 131, 1e-4, np.cos(np.arange(131.0))

@@ -104,6 +104,7 @@ def test_lengths_are_the_least_that_are_fast():
     assert [fast_length(n) for n in range(1, 3000)] == [fft.next_fast_len(n, real=True) for n in range(1, 3000)]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("hurst", [0.1, 0.3, 0.5, 0.7, 0.9])
 def test_the_covariance_of_drawn_paths_is_that_of_fractional_brownian_motion(hurst):
     n, paths = 64, 100_000

@@ -60,6 +60,7 @@ def assert_same(found, expected, tolerance=1e-12):
         assert (one - other).norm() <= tolerance * other.norm()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("history", HISTORY_OPTIONS, ids=str)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, history):

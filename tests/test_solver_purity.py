@@ -50,6 +50,7 @@ WAYS = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize(
     ("layer", "reason"),

@@ -113,6 +113,7 @@ def test_what_f_is_given_after_a_solve_does_not_reach_the_gradient(solve, change
     assert_same(of(True), of(False))
 
 
+@pytest.mark.sampled(2)
 @SOLVES
 @pytest.mark.parametrize("layer", [nn.Dropout, lambda: nn.BatchNorm1d(4)], ids=["dropout", "batch norm"])
 def test_train_before_the_backward_pass_is_that_of_the_next_call(solve, layer):
