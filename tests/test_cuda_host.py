@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_pro
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.fractional.torch.weights import Weights
-from hpfracc_nn.selection import BackendManager, Settings, register, unregister
+from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister
 from hpfracc_nn.selection.environment import from_environment
 from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
 from tests.torch_cases import KERNELS, matrix, multiplied
@@ -185,6 +185,49 @@ def test_every_device_is_rehearsed() -> None:
     finally:
         unregister(kernel)
     assert seen == [("cuda:0",)] * 3 + [("cuda:1",)] * 3
+
+
+def test_no_more_lanes_are_made_than_there_are_parts_and_the_estimate_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A part is a signal of each channel at least, however long they are."""
+    held: list[int] = []
+
+    class Lane(Late):
+        def __init__(self, device: object, count: int, dtype: torch.dtype, compute: cuda_host.Compute):
+            held.append(2 * count * dtype.itemsize)  # there and back
+            super().__init__([], "lane", lambda shape, data, room: None)
+
+    monkeypatch.setattr(cuda_host, "Stream", Lane)
+    monkeypatch.setattr(cuda_host, "_step_on", lambda *given: None)
+    monkeypatch.setattr(cuda_host, "_PART", 1 << 14)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 3)
+    for batch, channels, n in ((1, 8, 4096), (2, 8, 4096), (9, 8, 4096), (500, 1, 64), (1, 1, 64)):
+        x = torch.zeros(batch, channels, n, 1)
+        asked = Workload("toeplitz", "torch", rows=batch * channels, channels=channels, n=n)
+        for devices in ((), ("cuda:0", "cuda:1", "cuda:2")):
+            held.clear()
+            cuda_host.run(None, None, tuple(x.shape), x, x.clone(), devices=devices)  # type: ignore[arg-type]
+            assert 1 <= len(held) <= min(batch, 2 * max(1, len(devices)))
+            assert sum(held) <= 1.01 * cuda_host.cost(asked).workspace
+
+
+def test_a_warm_up_reaches_devices_where_others_have_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    real = next(each for each in KERNELS if each.name == "torch/dense")
+
+    def step(*given: Any, devices: tuple[str, ...] = ()) -> None:
+        seen.append(devices)
+
+    kernel = replace(real, algorithm="blocks", run=step, adjoint=step, offloads=True, compiles=lambda work: None)
+    register(kernel)
+    try:
+        manager = BackendManager(Settings(force_algorithm="blocks", offload=["cuda:1"], mode="prior"))
+        assert set(manager.warm_up([workload((3, 40), framework="torch")])) == {"torch/blocks"}
+        manager.configure(offload=True)
+        assert manager.warm_up([workload((3, 40), framework="torch")]) == {}
+    finally:
+        unregister(kernel)
+    assert seen == [("cuda:1",)]
 
 
 @needs_compiler

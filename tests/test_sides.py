@@ -3,6 +3,7 @@
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -43,6 +44,29 @@ def test_an_operator_on_another_side_is_its_dense_matrix(kind: type[Definition],
     np.testing.assert_allclose(y.detach(), wanted, rtol=0, atol=size)
     (gx,) = torch.autograd.grad(y, x, g)
     np.testing.assert_allclose(gx, np.einsum("ij,bic->bjc", dense, g.numpy()), rtol=0, atol=size)
+
+
+@every_other_side
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+@pytest.mark.parametrize("framework", ["numpy", "torch", "jax"])
+def test_half_precision_is_rounded_once_on_every_side(framework: str, dtype: str, side: str) -> None:
+    """Large parts that cancel, and sums that are too large for half precision before they are halved."""
+    samples = np.stack([1e3 * X[0, :, 0], np.full(70, 5e4), 3 * X[0, :, 1]])
+    if (framework, dtype) == ("numpy", "bfloat16"):
+        pytest.skip("NumPy has none")
+
+    def cast(x: Any, dtype: str) -> Any:
+        return x.to(getattr(torch, dtype)) if framework == "torch" else x.astype(dtype)
+
+    given: Any = torch.as_tensor(samples) if framework == "torch" else samples
+    if framework == "jax":
+        given = pytest.importorskip("jax.numpy").asarray(samples)
+    x = cast(given, dtype)
+    for apply, kind in ((derivative, Caputo), (integral, RiemannLiouvilleIntegral)):
+        found, single = (apply(each, kind(0.5, side=side), dt=0.01) for each in (x, cast(x, "float32")))
+        assert found.dtype == x.dtype
+        assert bool((found == cast(single, dtype)).all())
+    assert np.isfinite(np.asarray(cast(found, "float32"))).all()  # the integral
 
 
 @every_other_side

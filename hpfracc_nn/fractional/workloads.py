@@ -44,8 +44,8 @@ def workload(
         framework: "numpy", "torch" or "jax".
         dim: The time axis; for a multiplier the axis or axes that it transforms.
         dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows. Half precision of
-            torch goes to the kernels as it lies, where float32 computes it without sums before the product, and is
-            converted for those that do not read it.
+            torch goes to the kernels as it lies, and is converted for those that do not read it, or for all where there
+            are sums before or after the product, or float64 computes it.
         device: Where the data lie.
         needs_gradient: A gradient in the data is wanted.
         learns_weights: A gradient in alpha is wanted.
@@ -93,7 +93,8 @@ def workload(
             threads=threads,
         )
     precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
-    converts = framework == "torch" and precision == "float32" != dtype and definition.differences >= 0
+    is_one_sum = definition.differences >= 0 and definition.side != "both"  # nothing is added up but the product
+    converts = framework == "torch" and precision == "float32" != dtype and is_one_sum
     layout = layout_of("workload", tuple(shape), errors.axis("workload", dim, len(shape)), alpha_shape)
     nodes = exponentials(definition, layout.n, precision) if layout.n > SHORTEST else None
     return Workload(
@@ -101,7 +102,7 @@ def workload(
         framework,
         device=device,
         dtype=dtype if converts else precision,
-        rows=layout.batch * layout.channels,
+        rows=layout.batch * layout.channels * (2 if definition.side == "both" else 1),
         n=layout.n,
         width=layout.width,
         channels=layout.channels,

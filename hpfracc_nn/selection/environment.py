@@ -10,7 +10,7 @@
     HPFRACC_NN_DETERMINISTIC     1 or 0; unset follows the framework
     HPFRACC_NN_MEMORY_LIMIT      of the host: bytes, a fraction in (0, 1], or text such as 4GiB
     HPFRACC_NN_GPU_MEMORY_LIMIT  of every other device
-    HPFRACC_NN_OFFLOAD           1: data on the host may be computed on a device and come back
+    HPFRACC_NN_OFFLOAD           1: data on the host may be computed on a device and come back; or a list of devices
     HPFRACC_NN_WISDOM            a directory, off (also 0, no, false), or default
 
 A name with this prefix that is not in the list is warned of: it is a misspelling, or of another version.

@@ -83,11 +83,14 @@ class Planning(Recovery):
             site = self.shared_site(workload.op, workload.framework, "warm up")
             chosen = self.plan(workload).kernel.name
             for verdict in accepted(self._verdicts_now(workload)):
-                missing = verdict.kernel.ask("compiles", workload)
-                if missing is None or (missing.seconds == math.inf and verdict.kernel.name != chosen):
+                missing, name = verdict.kernel.ask("compiles", workload), verdict.kernel.name
+                plan = self._to_warm(name, workload)
+                if missing is None and not plan.devices:  # where there are several, what one has another may lack
                     continue
-                started, name = time.perf_counter(), verdict.kernel.name
-                carried_out(Work(lambda plan, run=run: run(plan), is_timed=False), site, self._to_warm(name, workload))
+                if missing is not None and missing.seconds == math.inf and name != chosen:
+                    continue
+                started = time.perf_counter()
+                carried_out(Work(lambda plan, run=run: run(plan), is_timed=False), site, plan)
                 took[name] = took.get(name, 0.0) + time.perf_counter() - started
         self.reconsider()
         return took

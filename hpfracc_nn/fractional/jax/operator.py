@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.jax import differences as diff
 from hpfracc_nn.fractional.jax import kernels, pytrees, spectral  # noqa: F401  registered on import; part of this room
 from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.linear import in_parts
-from hpfracc_nn.fractional.jax.namespace import Array, widest
+from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
@@ -82,7 +82,9 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     dtype = computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)
     if definition.side != "left":
-        return _on_other_sides(x, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site))
+        return _on_other_sides(
+            x, dtype, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
+        )
     alpha = None if definition.is_fixed else checked_alpha(owner, definition)
     layout = layout_of(owner, tuple(x.shape), axis, alpha_shape(definition))
     if 0 in layout.canonical:
@@ -93,15 +95,15 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
 
 
 def _on_other_sides(
-    x: Array, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
+    x: Array, dtype: str, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
 ) -> Array:
     """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
     left, backwards = definition.to_the_left, jnp.flip(x, axis)
     if definition.side == "right":
         return jnp.flip(on_left(backwards, left, axis), axis)
-    both = jnp.stack([x, backwards])
-    if definition.is_wide:
-        both = both.astype(widest())  # until they are added up, where large parts may cancel
+    both = jnp.stack([x, backwards]).astype(
+        dtype
+    )  # until they are added up: rounded once, where large parts may cancel
     found = on_left(both, left, axis + 1)  # taken apart by indices: outside of jit an iteration gathers what is sharded
     return ((found[0] + jnp.flip(found[1], axis)) / 2).astype(x.dtype)
 

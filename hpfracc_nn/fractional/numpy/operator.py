@@ -79,8 +79,9 @@ def _on_other_sides(
     if definition.side == "right":
         return np.ascontiguousarray(np.flip(apply(owner, backwards, left, dt, axis, manager), axis))
     both = np.stack([x, backwards])
-    if definition.is_wide and x.dtype in _COMPUTED_IN:
-        both = both.astype(np.float64)  # until they are added up, where large parts may cancel
+    if x.dtype in _COMPUTED_IN:  # else `apply` raises
+        # Until they are added up: they are rounded once, and large parts may cancel.
+        both = both.astype(np.float64 if definition.is_wide else _COMPUTED_IN[x.dtype], copy=False)
     from_left, from_right = apply(owner, both, left, dt, axis + 1, manager)
     return ((from_left + np.flip(from_right, axis)) / 2).astype(x.dtype, copy=False)
 

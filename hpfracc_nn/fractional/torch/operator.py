@@ -10,7 +10,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch import spectral  # noqa: F401  part of this room
-from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed
+from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.opaque import compiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
@@ -54,8 +54,7 @@ def _on_other_sides(
     backwards = x.flip(axis)
     if definition.side == "right":
         return on_left(backwards, left, axis).flip(axis)
-    both = torch.stack([x, backwards])
-    if definition.is_wide and x.is_floating_point():
-        both = both.to(torch.float64)  # until they are added up, where large parts may cancel
+    both = torch.stack([x, backwards]).to(computed_in(owner, x, definition))
+    # In that dtype until they are added up: they are rounded once, and large parts may cancel.
     from_left, from_right = on_left(both, left, axis + 1)
     return ((from_left + from_right.flip(axis)) / 2).to(x.dtype)

@@ -88,10 +88,12 @@ def _shared(n: int, itemsize: int) -> int:
 def cost(workload: Workload) -> Cost:
     """Half the matrix, at the rate of the whole: threads wait for the one with the longest row."""
     passes = 1 + workload.needs_gradient + workload.learns_weights
+    blocks = -(-workload.rows // workload.channels // _group(min(max(workload.n, 1), LONGEST))) * workload.channels
     return Cost(
         flops={"matmul": passes * 2.0 * workload.samples * workload.n},
         bytes=passes * 2.0 * workload.bytes,
         launches=2 * passes,
+        workspace=8.0 * _THREADS * blocks * workload.learns_weights,
     )
 
 

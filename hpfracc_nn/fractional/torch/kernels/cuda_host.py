@@ -126,7 +126,7 @@ def part_rows(shape: Shape, itemsize: int, lanes: int = _LANES) -> int:
     """Return the signals of a part: batch times channels, at least one of each channel.
 
     Where several devices share the work they share the pinned memory too, and there are two parts or more for each
-    lane, as far as there are signals.
+    lane, as far as there are signals and they are not longer than a part.
     """
     batch, channels, n, width = shape
     most = batch if lanes <= _LANES else max(1, batch // (2 * lanes))
@@ -140,9 +140,8 @@ def _apply(
     rows = part_rows(shape, x.element_size(), _LANES * len(places))
     count = rows * shape[2] * shape[3]
     steps = [_step_on(place, form, frame, shape[3], backward) for place in places]
-    lanes = [
-        Stream(place, count, x.dtype, step) for _ in range(_LANES) for place, step in zip(places, steps, strict=True)
-    ]
+    each = [pair for _ in range(_LANES) for pair in zip(places, steps, strict=True)]
+    lanes = [Stream(place, count, x.dtype, step) for place, step in each[: -(-shape[0] * shape[1] // rows)]]
     through(lanes, shape, rows, x, y)
 
 
@@ -173,11 +172,13 @@ def cost(workload: Workload) -> Cost:
     """Into and out of pinned memory, and there and back: all at about the rate of the host's memory, by one device."""
     passes = 1 + workload.needs_gradient + workload.learns_weights
     count = -(-workload.bytes // _PART)
+    batch = max(1, workload.rows // workload.channels)
+    alone = min(batch, _LANES * max(1, torch.cuda.device_count())) * workload.bytes / batch  # a signal in each lane
     return Cost(
         flops={},
         bytes=passes * 6.0 * workload.bytes,
         launches=passes * _LAUNCHES * count,
-        workspace=float(2 * _LANES * min(_PART, workload.bytes))
+        workspace=2.0 * max(_LANES * min(_PART, workload.bytes), alone)
         + 2.0 * workload.converted.bytes * (workload.learns_weights and workload.converted is not workload),
     )
 
