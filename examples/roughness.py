@@ -58,7 +58,7 @@ def told_apart(count, rng):
     trains, targets = torch.arange(len(x)) % 2 == 0, torch.nn.functional.one_hot(classes).double()
     linear = torch.linalg.lstsq(features[trains], targets[trains], driver="gelsd").solution
     linearly = (features[~trains] @ linear).argmax(1) == classes[~trains]
-    found = np.array([whittle(np.append(0.0, np.cumsum(noise))).hurst for noise in x[~trains, 0]])
+    found = np.array([whittle(np.append(0.0, np.cumsum(noise))).hurst for noise in x[~trains, 0].numpy()])
     nearest = np.abs(found[:, None] - np.array(INDICES)).argmin(1) == classes[~trains].numpy()
     return linearly.double().mean(), nearest.mean()
 

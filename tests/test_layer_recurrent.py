@@ -385,10 +385,11 @@ def test_a_manager_of_ones_own_runs_outside_of_a_graph(draw):
 def test_the_example_of_streaming_runs(monkeypatch, capsys, tmp_path):
     pytest.importorskip("matplotlib")
     example = pathlib.Path(__file__).parents[1] / "examples" / "streaming_memory.py"
-    monkeypatch.setattr(sys, "argv", [str(example), "--quick", "--output", str(tmp_path)])
+    picture = tmp_path / "streaming_memory.png"
+    monkeypatch.setattr(sys, "argv", [str(example), "--quick", "--plot", str(picture)])
     runpy.run_path(str(example), run_name="__main__")
     assert "falls as t**-0.40" in capsys.readouterr().out
-    assert (tmp_path / "streaming_memory.png").stat().st_size > 10_000
+    assert picture.stat().st_size > 10_000
 
 
 @each_kind

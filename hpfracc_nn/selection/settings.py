@@ -4,6 +4,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, Literal, cast, get_args
@@ -281,7 +282,10 @@ def _offload(given: Any) -> bool | tuple[str, ...]:
     if isinstance(given, bool):
         return given
     rule = "needs True, False, or a list of devices other than the host, each once, such as ['cuda:0', 'cuda:1']."
-    devices = tuple(given) if isinstance(given, Iterable) and not isinstance(given, str | bytes) else ()
+    devices: tuple[Any, ...] = ()
+    if isinstance(given, Iterable) and not isinstance(given, str | bytes):
+        with suppress(TypeError):  # an array of no axes says that it can be iterated
+            devices = tuple(given)
     if not all(isinstance(device, str) and _DEVICE.fullmatch(device) and not is_host(device) for device in devices):
         raise ValueError(f"offload={given!r}: {rule}")
     if not devices or len(set(devices)) < len(devices):
