@@ -90,8 +90,9 @@ class Kernel:
         as_stored: Whether it takes samples of a dtype that the caller would convert for others
             (`Workload.converts_to`). One that does not is asked about converted samples, and the way there and back is
             added to its cost.
-        inner: What `run` returns, multiplied by data of its shape and added up for each channel of the weights: for
-            their gradient, without writing the results. By default whoever wants it runs and multiplies.
+        inner: Called as `run` is, with data of the result's shape in the place of room for it: returns the sum of the
+            results times these data, one for each channel of the weights, and writes no result. It is for gradients in
+            the weights; by default whoever wants one runs and multiplies.
         calls: How often it ran and what for, counted by the one who runs it.
 
     Attributes:

@@ -38,7 +38,7 @@ _AMOUNTS = (
 )
 _AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e\d+)?\s*([a-z]*)", re.IGNORECASE)
 
-_DEVICE = re.compile(r"[a-z]+:(0|[1-9]\d*)")
+_DEVICE = re.compile(r"[a-z]+:(0|[1-9][0-9]*)")
 
 
 class Unchanged(Enum):

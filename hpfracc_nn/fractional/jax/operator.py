@@ -101,9 +101,8 @@ def _on_other_sides(
     left, backwards = definition.to_the_left, jnp.flip(x, axis)
     if definition.side == "right":
         return jnp.flip(on_left(backwards, left, axis), axis)
-    both = jnp.stack([x, backwards]).astype(
-        dtype
-    )  # until they are added up: rounded once, where large parts may cancel
+    # Until they are added up: they are rounded once, and large parts may cancel.
+    both = jnp.stack([x, backwards]).astype(dtype)
     found = on_left(both, left, axis + 1)  # taken apart by indices: outside of jit an iteration gathers what is sharded
     return ((found[0] + jnp.flip(found[1], axis)) / 2).astype(x.dtype)
 

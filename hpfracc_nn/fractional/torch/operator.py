@@ -54,7 +54,7 @@ def _on_other_sides(
     backwards = x.flip(axis)
     if definition.side == "right":
         return on_left(backwards, left, axis).flip(axis)
+    # Until they are added up: they are rounded once, and large parts may cancel.
     both = torch.stack([x, backwards]).to(computed_in(owner, x, definition))
-    # In that dtype until they are added up: they are rounded once, and large parts may cancel.
     from_left, from_right = on_left(both, left, axis + 1)
     return ((from_left + from_right.flip(axis)) / 2).to(x.dtype)

@@ -153,11 +153,7 @@ def absent(device: str) -> str | None:
 
 def compilation(workload: Workload, source: Source) -> Compilation | None:
     """Return what the next call compiles or loads, None where it has run on that device."""
-    return compilation_on(workload.device, source)
-
-
-def compilation_on(device: str, source: Source) -> Compilation | None:
-    """Return the same for a device that is not the data's."""
+    device = workload.device
     return None if (source, device) in _ready else Compilation(_COMPILED, ("cuda", device, source))
 
 
