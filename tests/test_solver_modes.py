@@ -4,6 +4,9 @@ import pytest
 
 pytest.importorskip("torch")
 
+import math
+
+import numpy as np
 import torch
 
 from hpfracc_nn.solvers import MultiTerm, NeuralFDE, fdeint
@@ -142,6 +145,24 @@ def test_a_forcing_is_broadcast(terms, dtype):
     expected = solved(lambda t, y: torch.full_like(y, 8.0))
     for forcing in (lambda t, y: 8.0, lambda t, y: 8 + 0 * t, lambda t, y: torch.full((3,), 8.0, dtype=dtype)):
         torch.testing.assert_close(solved(forcing), expected, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("number", [float, np.float64, np.array, torch.tensor])
+def test_a_forcing_and_coefficients_that_are_numbers_keep_the_digits_of_the_state(number):
+    # D^(1/2) y = c is solved without an error by c t**(1/2) / Gamma(3/2); c in single precision is off by 1.5e-8.
+    kept = number(0.1) if number is not torch.tensor else torch.tensor(0.1, dtype=torch.float64)
+    start = torch.zeros((), dtype=torch.float64)
+    expected = TS.sqrt() / math.gamma(1.5)
+    for equation in (
+        MultiTerm({0.5: 1.0}, lambda t, y: kept),
+        MultiTerm({0.5: kept}, lambda t, y: torch.full_like(y, 0.01)),
+        MultiTerm({0.5: 1.0, 0: kept}, lambda t, y: 0.1 + 0.1 * y),
+    ):
+        found = fdeint(equation, equation.state(start), TS, equation.alpha)[:, 0]
+        torch.testing.assert_close(found, 0.1 * expected, rtol=1e-12, atol=1e-12)
+    whole = MultiTerm({0.5: 2}, lambda t, y: 1)
+    found = fdeint(whole, whole.state(start), TS, whole.alpha)[:, 0]
+    torch.testing.assert_close(found, expected / 2, rtol=1e-12, atol=1e-12)
 
 
 def test_a_learned_order_passes_one_where_the_start_is_at_rest():

@@ -1,5 +1,7 @@
 """The inverse operators on tensors: as NumPy's, differentiable in all that they depend on."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -52,6 +54,28 @@ def test_a_learned_order_is_undone_per_channel(kind):
     torch.testing.assert_close(got, x, rtol=0, atol=1e-10)
     (slope,) = torch.autograd.grad(got.square().sum(), alpha)
     torch.testing.assert_close(slope, torch.zeros(3).double(), rtol=0, atol=1e-7)  # x does not depend on the order
+
+
+NUMBERS = pytest.mark.parametrize(
+    "number", [float, np.float64, np.array, lambda x: [x, x]], ids=["float", "numpy", "array", "list"]
+)
+
+
+@NUMBERS
+def test_numbers_at_the_start_keep_the_digits_of_the_data(number):
+    # A line has Caputo's derivative 0 above order 1; rounded to single precision 0.1 would be off by 1.5e-9.
+    t = DT * np.arange(9.0)
+    got = fnn.solve(torch.zeros(2, 9).double(), Caputo(1.5), dt=DT, x0=number(0.1), dx0=number(0.3))
+    np.testing.assert_allclose(got, np.stack([0.1 + 0.3 * t] * 2), rtol=0, atol=1e-12)
+
+
+@NUMBERS
+def test_they_do_for_an_integral(number):
+    # The integral of 0.1 is 0.1 t**alpha / Gamma(1 + alpha).
+    integral = RiemannLiouvilleIntegral(0.5)
+    y = 0.1 * (DT * torch.arange(9, dtype=torch.float64)) ** 0.5 / math.gamma(1.5)
+    got = fnn.solve(torch.stack([y, y]), integral, dt=DT, x0=number(0.1))
+    np.testing.assert_allclose(got, np.full((2, 9), 0.1), rtol=0, atol=1e-12)
 
 
 def test_single_precision_other_axes_and_transforms():

@@ -46,10 +46,9 @@ class Terms:
             )
         self.highest = orders[-1]
         self.derivatives = sorted({0.0, *orders[:-1], *map(float, range(math.ceil(self.highest)))})
-        self._top = terms[next(order for order in terms if float(order) == self.highest)]
-        self._lower = [
-            (self.derivatives.index(float(order)), c) for order, c in terms.items() if float(order) != self.highest
-        ]
+        given = [(float(order), c.item() if _is_number(c) else c) for order, c in terms.items()]
+        self._top = next(c for order, c in given if order == self.highest)
+        self._lower = [(self.derivatives.index(order), c) for order, c in given if order != self.highest]
 
     @property
     def orders(self) -> np.ndarray:
@@ -103,3 +102,8 @@ class Terms:
                 f"MultiTerm(forcing): needs the shape of y, {tuple(shape)}, or one that broadcasts to it; {t}it "
                 f"returned {tuple(found)}; return a number for each entry of y, or one for all."
             )
+
+
+def _is_number(c: Any) -> bool:
+    """Whether a coefficient is an array of NumPy without axes, by which tensors cannot be multiplied."""
+    return isinstance(c, np.ndarray) and c.ndim == 0

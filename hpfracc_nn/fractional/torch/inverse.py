@@ -58,7 +58,7 @@ uncompiled(solve, "the inverse's columns are kept where the call is made; it run
 def _given(owner: str, name: str, value: Any, data: Tensor) -> Tensor | None:
     if value is None:
         return None
-    found = torch.as_tensor(value, device=data.device).to(torch.float64)
+    found = torch.as_tensor(value, dtype=torch.float64, device=data.device)  # a number's own dtype would be single
     check_given(owner, name, tuple(found.shape), tuple(data.shape[:-1]))
     return found[..., None]
 

@@ -102,7 +102,7 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dt
         ValueError: Its shape is not that of the noise type.
     """
     like = y0[0] if isinstance(y0, tuple) else y0
-    t = torch.as_tensor(t0).to(like)
+    t = torch.as_tensor(t0, dtype=like.dtype, device=like.device)
     with torch.no_grad(), torch.autocast(like.device.type, low, enabled=low is not None):
         found = sde.diffusion(t, y0)
     if isinstance(y0, tuple):

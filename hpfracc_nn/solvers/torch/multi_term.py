@@ -69,6 +69,9 @@ class MultiTerm(Terms):
     def _forced(self, t: Tensor, y: Tensor) -> Tensor:
         assert self.forcing is not None, "there is one"
         found = self.forcing(t, y)
-        found = found.to(y.dtype) if isinstance(found, Tensor) else torch.as_tensor(found).to(y)
+        if isinstance(found, Tensor):
+            found = found.to(y.dtype)
+        else:  # its own dtype would be single
+            found = torch.as_tensor(found, dtype=y.dtype, device=y.device)
         self.check_forcing(tuple(found.shape), tuple(y.shape), f"at t={float(t):g} ")
         return found.expand(y.shape)

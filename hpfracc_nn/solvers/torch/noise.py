@@ -98,7 +98,7 @@ class TorchSource:
 
     def cast(self, x: Any) -> Tensor:
         """See `Source.cast`."""
-        return torch.as_tensor(x).to(self.device, self.dtype)
+        return torch.as_tensor(x, dtype=self.dtype, device=self.device)
 
     def complex_normal(self, shape: tuple[int, ...], scale: Tensor) -> Tensor:
         """See `Source.complex_normal`."""
