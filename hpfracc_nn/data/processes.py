@@ -49,8 +49,8 @@ def zener(
 ) -> np.ndarray:
     """Return the stress of a fractional Zener solid after a unit step of strain, at times `t`, with noise.
 
-    G(t) = equilibrium + (glass - equilibrium) E_alpha(-(t / tau)**alpha), the solution of
-    D^alpha G = (equilibrium - G) / tau**alpha, G(0) = glass: a standard linear solid whose dashpot is a spring-pot.
+    `G(t) = equilibrium + (glass - equilibrium) E_alpha(-(t / tau)**alpha)`, the solution of
+    `D^alpha G = (equilibrium - G) / tau**alpha`, G(0) = glass: a standard linear solid whose dashpot is a spring-pot.
 
     Args:
         t: Times, none negative; any shape.
@@ -91,7 +91,7 @@ def creep(
 ) -> np.ndarray:
     """Return the strain of a fractional Kelvin-Voigt solid after a unit step of stress, at times `t`, with noise.
 
-    J(t) = (1 - E_alpha(-(t / tau)**alpha)) / modulus, the solution of D^alpha J = (1 / modulus - J) / tau**alpha,
+    `J(t) = (1 - E_alpha(-(t / tau)**alpha)) / modulus`, the solution of `D^alpha J = (1 / modulus - J) / tau**alpha`,
     J(0) = 0.
 
     Args:
@@ -130,7 +130,7 @@ def subdiffusion(
 ) -> np.ndarray:
     """Return the solution of D^alpha u = diffusivity u_xx on [0, 1], u = 0 at both ends, with noise.
 
-    u(t, x) = sum over k of modes[k - 1] sin(k pi x) E_alpha(-diffusivity (k pi)**2 t**alpha).
+    `u(t, x) = sum over k of modes[k - 1] sin(k pi x) E_alpha(-diffusivity (k pi)**2 t**alpha)`.
 
     Args:
         t: Times, none negative, [times].

@@ -39,8 +39,8 @@ def solve(
         manager: As in `derivative`.
 
     Returns:
-        Same shape, dtype and device as `y`; units of y time**alpha, for an integral y / time**alpha. Differentiable in
-        y, a learned alpha, x0 and dx0.
+        Same shape, dtype and device as `y`; units of `y time**alpha`, for an integral `y / time**alpha`. Differentiable
+        in y, a learned alpha, x0 and dx0.
 
     Raises:
         TypeError: As in `derivative`.

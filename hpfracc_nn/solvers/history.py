@@ -214,8 +214,8 @@ class Window:
     def error_bound(self, alpha: float, dt: float, duration: float, largest: float, lipschitz: float) -> float:
         """Return a bound of the error that the window makes in y up to time `duration`.
 
-        What is dropped of I**alpha f is at most d = largest (duration**alpha - (n dt)**alpha) / Gamma(1 + alpha), and
-        by Gronwall's inequality the error of y at most d E_alpha(lipschitz duration**alpha).
+        What is dropped of `I**alpha f` is at most `d = largest (duration**alpha - (n dt)**alpha) / Gamma(1 + alpha)`,
+        and by Gronwall's inequality the error of y at most `d E_alpha(lipschitz duration**alpha)`.
 
         Args:
             alpha: In (0, 2).

@@ -29,7 +29,7 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Graded:
-    """t_j = t_0 + (T - t_0) (j / n)**exponent: steps that begin small, as solutions that begin like t**alpha want.
+    """`t_j = t_0 + (T - t_0) (j / n)**exponent`: steps that begin small, as solutions that begin like `t**alpha` want.
 
     On it the trapezoid rule is of order 2 with exponent 2 / alpha, whatever alpha. Output times may lie anywhere:
     cubic interpolation in j, in which such solutions are smooth.

@@ -14,9 +14,9 @@ class StochasticEquation(Protocol):
 
     Attributes:
         noise_type: "additive" (the diffusion does not depend on y: of y's shape, one motion for each entry, or
-            [*y.shape, m], m motions for each state along y's last axis), "diagonal" (of y's shape, and each entry
-            depends on the same entry of y alone where a scheme stands on it), "scalar" ([*y.shape, 1], one motion for
-            all entries of a state) or "general" ([*y.shape, m]).
+            `[*y.shape, m]`, m motions for each state along y's last axis), "diagonal" (of y's shape, and each entry
+            depends on the same entry of y alone where a scheme stands on it), "scalar" (`[*y.shape, 1]`, one motion for
+            all entries of a state) or "general" (`[*y.shape, m]`).
 
     An equation that only Brownian motion may drive says why in an attribute `needs_brownian`.
 

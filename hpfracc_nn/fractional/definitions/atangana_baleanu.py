@@ -23,11 +23,11 @@ _SENSES = ("caputo", "riemann_liouville")
 class AtanganaBaleanu(Definition):
     """D x(t) = 1 / (1 - alpha) int_0^t x'(s) E_alpha(-c ((t - s) / unit)**alpha) ds, c = alpha / (1 - alpha).
 
-    For alpha in [0, 1]. The memory is 1 at first and falls like t**-alpha in the end. That is the Caputo sense; in the
-    Riemann-Liouville sense the derivative is taken of the integral, which adds x(0) E_alpha(-c (t / unit)**alpha) /
-    (1 - alpha). The operator has a time scale, so that it depends on the unit of time: here that unit is an argument.
-    alpha = 0 gives x, less x(0) in the Caputo sense; alpha = 1 the backward difference, times `unit`. The normalisation
-    B(alpha) of the literature is 1: multiply by yours.
+    For alpha in [0, 1]. The memory is 1 at first and falls like `t**-alpha` in the end. That is the Caputo sense; in
+    the Riemann-Liouville sense the derivative is taken of the integral, which adds
+    `x(0) E_alpha(-c (t / unit)**alpha) / (1 - alpha)`. The operator has a time scale, so that it depends on the unit of
+    time: here that unit is an argument. alpha = 0 gives x, less x(0) in the Caputo sense; alpha = 1 the backward
+    difference, times `unit`. The normalisation B(alpha) of the literature is 1: multiply by yours.
 
     The only scheme, `l1`, interpolates x linearly on each cell and integrates the Mittag-Leffler function: order 2 on
     smooth data, once the steps are short against unit c**(-1/alpha). The result has the units of x.

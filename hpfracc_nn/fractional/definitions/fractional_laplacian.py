@@ -22,11 +22,11 @@ _CORRECTIONS = tuple(float(bernoulli(14)[2 * m]) / math.factorial(2 * m) for m i
 
 @dataclass(frozen=True)
 class FractionalLaplacian(Multiplier):
-    """(-Laplacian)**(alpha/2): the multiplier |omega|**alpha, omega the vector of 2 pi times the frequencies.
+    """`(-Laplacian)**(alpha/2)`: the multiplier `|omega|**alpha`, omega the vector of 2 pi times the frequencies.
 
     On one to three axes: `dim` and `dt` take a sequence. The box is PERIODIC: a function that decays on the whole space
-    meets the images of itself in the neighbouring boxes. Its result falls like distance**-(d + alpha) however fast it
-    decays itself, so that the images are seen: for a box of length L the error falls like L**-(d + alpha) only.
+    meets the images of itself in the neighbouring boxes. Its result falls like `distance**-(d + alpha)` however fast it
+    decays itself, so that the images are seen: for a box of length L the error falls like `L**-(d + alpha)` only.
 
     With space="line", in one dimension and for alpha in [0, 2], what the images add is taken out again, to the second
     order of the distance from the middle of the box: the error falls like L**-(3 + alpha). The mass should lie around
@@ -73,7 +73,7 @@ class FractionalLaplacian(Multiplier):
         return found, None
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
-        """(-Laplacian)**(alpha/2) of a unit mass is -c / |t|**(1 + alpha) at a distance: see there."""
+        """`(-Laplacian)**(alpha/2)` of a unit mass is `-c / |t|**(1 + alpha)` at a distance: see there."""
         if self.space == "periodic":
             return None
         length = n * dt

@@ -10,7 +10,7 @@ from hpfracc_nn.fractional.definitions.definition import Definition
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class GrunwaldLetnikov(Definition):
-    """The Grunwald-Letnikov derivative with zero history: dt**-alpha (1 - z)**alpha x, for -1 <= alpha <= 2.
+    """The Grunwald-Letnikov derivative with zero history: `dt**-alpha (1 - z)**alpha x`, for -1 <= alpha <= 2.
 
     Nothing is subtracted and nothing looks ahead: it is the fractional difference of time series analysis (ARFIMA),
     and a negative alpha sums. Order 1 against the Riemann-Liouville derivative where x(0) = 0. Scheme `bdf2` replaces

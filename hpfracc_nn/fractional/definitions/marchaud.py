@@ -62,7 +62,7 @@ class Marchaud(Definition):
             deviation: The largest difference, before the first sample, between x and what `history` says of it.
 
         Returns:
-            deviation t**-alpha / Gamma(1 - alpha), of the shape of `t`; units of x / time**alpha.
+            `deviation t**-alpha / Gamma(1 - alpha)`, of the shape of `t`; units of `x / time**alpha`.
 
         Raises:
             ValueError: alpha is not one number.

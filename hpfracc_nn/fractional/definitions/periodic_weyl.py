@@ -22,8 +22,8 @@ class PeriodicWeyl(Multiplier):
     are not periodic use `Marchaud`, `Caputo` or `RiemannLiouville`.
 
     Attributes:
-        side: "left" for (i omega)**alpha; "right" for reversed time, (-i omega)**alpha; "both" for their mean,
-            cos(pi alpha / 2) |omega|**alpha.
+        side: "left" for `(i omega)**alpha`; "right" for reversed time, `(-i omega)**alpha`; "both" for their mean,
+            `cos(pi alpha / 2) |omega|**alpha`.
 
     Raises:
         TypeError: As in `Multiplier`.

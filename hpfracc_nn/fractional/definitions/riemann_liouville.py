@@ -17,8 +17,8 @@ from hpfracc_nn.fractional.stencil import Stencil
 class RiemannLiouville(Definition):
     """The Riemann-Liouville derivative D^alpha x = (d/dt)^c I^(c - alpha) x, for 0 <= alpha <= 2.
 
-    It is Caputo's plus t**(j - alpha) / Gamma(j + 1 - alpha) x^(j)(0) for j < c, taken in closed form: at t = 0 it is
-    infinite where x(0) != 0, and the first sample is dt**-alpha x(0). alpha = 0 is the identity.
+    It is Caputo's plus `t**(j - alpha) / Gamma(j + 1 - alpha) x^(j)(0)` for j < c, taken in closed form: at t = 0 it is
+    infinite where x(0) != 0, and the first sample is `dt**-alpha x(0)`. alpha = 0 is the identity.
 
     The default scheme `bdf2` has order 2 for every alpha, which the analytic terms do not disturb.
 

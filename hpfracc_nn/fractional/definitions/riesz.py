@@ -20,8 +20,8 @@ class Riesz(Definition):
     second difference. It is minus the integral fractional Laplacian with an exterior of zeros; `PeriodicRiesz` is the
     one on a circle.
 
-    The scheme, `centred`, has the symbol -|2 sin(omega dt / 2) / dt|**alpha: order 2 where x and enough of its
-    derivatives vanish at both ends. Solutions of boundary value problems behave like distance**(alpha / 2) there: the
+    The scheme, `centred`, has the symbol `-|2 sin(omega dt / 2) / dt|**alpha`: order 2 where x and enough of its
+    derivatives vanish at both ends. Solutions of boundary value problems behave like `distance**(alpha / 2)` there: the
     order inside is then 1 + alpha / 2 (measured), and at the ends there is none. Everything is computed in float64.
 
     Attributes:

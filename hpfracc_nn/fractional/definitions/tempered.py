@@ -107,9 +107,9 @@ class TemperedCaputo(Definition):
 class TemperedRiemannLiouville(TemperedCaputo):
     """The Riemann-Liouville derivative of exp(rate t) x, times exp(-rate t), alpha in [0, 1].
 
-    It is `TemperedCaputo` plus exp(-rate t) t**-alpha / Gamma(1 - alpha) x(0), taken in closed form: at t = 0 it is
-    infinite where x(0) != 0, and the first sample is dt**-alpha x(0). alpha = 0 is the identity. Subtract
-    rate**alpha * x for the normalised operator of tempered diffusion, whose symbol vanishes at frequency 0.
+    It is `TemperedCaputo` plus `exp(-rate t) t**-alpha / Gamma(1 - alpha) x(0)`, taken in closed form: at t = 0 it is
+    infinite where x(0) != 0, and the first sample is `dt**-alpha x(0)`. alpha = 0 is the identity. Subtract
+    `rate**alpha * x` for the normalised operator of tempered diffusion, whose symbol vanishes at frequency 0.
 
     Attributes:
         rate: How fast memory fades, in units of 1 / time; not negative.

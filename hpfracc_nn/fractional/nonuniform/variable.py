@@ -51,7 +51,7 @@ def variable_order(
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
     Returns:
-        Same shape, dtype and device as `x`; units of x / time**alpha(t), of an integral x time**alpha(t).
+        Same shape, dtype and device as `x`; units of `x / time**alpha(t)`, of an integral `x time**alpha(t)`.
 
     Raises:
         TypeError: As in `derivative`; or alpha is an array of a framework that is not that of `x`.

@@ -46,7 +46,7 @@ class ARFIMA(nn.Module):
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is the unit interval around its first value. A series is stationary
             below 1/2 and invertible above -1/2; with lags, an order below 0 can stand for one above:
-            (1 - 0.95 z) (1 - z)**-0.5 is nearly (1 - z)**0.5.
+            `(1 - 0.95 z) (1 - z)**-0.5` is nearly `(1 - z)**0.5`.
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameters.

@@ -46,7 +46,7 @@ class FractionalAttention(Projections):
 
         d_ij**2 = |q_i|**2 + R_i**2 - 2 q_i . k_j,   R_i the greatest |k_j| that query i sees:
 
-    a key gets one more coordinate, sqrt(R_i**2 - |k_j|**2), and a query a zero. At alpha = 2 the terms that do not
+    a key gets one more coordinate, `sqrt(R_i**2 - |k_j|**2)`, and a query a zero. At alpha = 2 the terms that do not
     depend on j cancel, and with the default bandwidth 2 sqrt(head_dim) the layer is `nn.MultiheadAttention` with the
     same weights, to rounding. Without the lift, as in the paper, that holds for keys of equal norm only; for such keys
     the two distances are the same. As in the paper the family jumps at alpha = 2: the power law has the exponent D + 2

@@ -31,7 +31,7 @@ HALVES = (torch.float16, torch.bfloat16)
 class FDEBlock(CaputoEquation):
     """x to z(t1), where D^alpha z = f(t, z) and z(0) = x: a residual network whose steps remember.
 
-    With the rectangle scheme, h = t1 / n_steps and b_k = ((k + 1)**alpha - k**alpha) / Gamma(1 + alpha),
+    With the rectangle scheme, h = t1 / n_steps and `b_k = ((k + 1)**alpha - k**alpha) / Gamma(1 + alpha)`,
 
         z_n = x + h**alpha sum over j < n of b_(n - 1 - j) f(j h, z_j).
 

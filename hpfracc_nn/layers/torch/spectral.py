@@ -35,8 +35,8 @@ class SpectralFractional(nn.Module):
         y = F^-1 [ |omega|**alpha F x ]                    the fractional Laplacian (-Laplacian)**(alpha / 2).
 
     alpha = 0 is the identity, alpha = 2 minus the Laplacian, exact for a trigonometric polynomial that the grid
-    resolves. "periodic_riesz" has the factor -|omega|**alpha and "periodic_weyl" (i omega)**alpha, both on one axis. A
-    field that is not periodic has a jump at the box's edge, which the operator sees.
+    resolves. "periodic_riesz" has the factor `-|omega|**alpha` and "periodic_weyl" `(i omega)**alpha`, both on one
+    axis. A field that is not periodic has a jump at the box's edge, which the operator sees.
 
     Args:
         alpha: The order, or one per channel; or an `Alpha` or `ProbabilisticAlpha` of shape [] or [channels], which

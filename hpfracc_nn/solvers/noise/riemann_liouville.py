@@ -24,7 +24,7 @@ _POINTS = 20  # of Gauss and Legendre
 
 @dataclass(frozen=True)
 class RiemannLiouvilleBrownian(HurstNoise):
-    """B_t = sqrt(2 hurst) int_0^t (t - s)**(hurst - 1/2) dW_s: begins at 0 without a past, Var B_t = t**(2 hurst).
+    """`B_t = sqrt(2 hurst) int_0^t (t - s)**(hurst - 1/2) dW_s`: begins at 0 without a past, `Var B_t = t**(2 hurst)`.
 
     Its increments are not stationary. Rough Bergomi's logarithm of the variance is a multiple of it, and the solution
     of a Volterra equation without drift is, with alpha = hurst + 1/2, this divided by sqrt(2 hurst) Gamma(alpha).

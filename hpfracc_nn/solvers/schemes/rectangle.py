@@ -17,7 +17,7 @@ from hpfracc_nn.solvers.schemes.scheme import Weights, lags, scaled
 
 @dataclass(frozen=True)
 class Rectangle:
-    """y_n = P_n + dt**a sum_(j<n) b_(n-1-j) f_j, b_k = [(k + 1)**a - k**a] / Gamma(1 + a): Euler's method at a = 1.
+    """`y_n = P_n + dt**a sum_(j<n) b_(n-1-j) f_j`, `b_k = [(k + 1)**a - k**a] / Gamma(1 + a)`: Euler's method at a = 1.
 
     One evaluation a step, first order; unstable where dt**alpha times the size of the Jacobian is much above 1.
 

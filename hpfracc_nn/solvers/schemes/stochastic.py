@@ -58,7 +58,7 @@ class Euler:
 
 @dataclass(frozen=True)
 class Milstein:
-    """Euler's step + g g' (dW**2 - h) / 2, in Stratonovich's sense + g g' dW**2 / 2; the derivative by autograd.
+    """Euler's step `+ g g' (dW**2 - h) / 2`, in Stratonovich's sense `+ g g' dW**2 / 2`; the derivative by autograd.
 
     Strong order 1 for diagonal noise.
 

@@ -76,7 +76,7 @@ class Hybrid:
     has_residual: ClassVar[bool] = True
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
-        """See `VolterraWeights.weights`: w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)."""
+        """See `VolterraWeights.weights`: `w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)`."""
         return Weights(xp.stack([_means(alpha, n_steps, dt, xp)]), None)
 
 

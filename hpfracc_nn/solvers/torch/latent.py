@@ -141,7 +141,7 @@ class LatentFSDE(nn.Module):
         *,
         generator: torch.Generator | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return the posterior's states, [times, *y0.shape], and the divergence of each path, [*y0.shape[:-1]].
+        """Return the posterior's states, `[times, *y0.shape]`, and the divergence of each path, `[*y0.shape[:-1]]`.
 
         Args:
             y0: States at the start, [..., entries].

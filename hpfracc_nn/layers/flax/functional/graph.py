@@ -45,7 +45,7 @@ class FractionalGraphConv(CaputoEquation):
     The derivative is Caputo's in time, which stands for depth. F is (A - D) X, with A the attention between the nodes
     at the start ("attention", F-GRAND-l of the paper) or the mean over neighbours ("diffusion"), and D its row sums: 1,
     or 0 at a node at which no edge arrives, which stays as it is. With h = t1 / n_steps and
-    b_k = ((k + 1)**alpha - k**alpha) / Gamma(1 + alpha),
+    `b_k = ((k + 1)**alpha - k**alpha) / Gamma(1 + alpha)`,
 
         X_n = X_0 + h**alpha sum over j < n of b_(n - 1 - j) F(X_j).
 

@@ -23,8 +23,8 @@ class ProbabilisticAlpha(Alpha):
     """Orders with a learned law between two bounds: alpha = low + (high - low) u, 0 < u < 1.
 
     With a key, u is drawn, one number for each order and not for each signal, with a gradient in the law's two
-    parameters, {"raw": [*shape], "spread": [*shape]}. Without one alpha is the mean. A stream (`initial_state`) has the
-    mean.
+    parameters, `{"raw": [*shape], "spread": [*shape]}`. Without one alpha is the mean. A stream (`initial_state`) has
+    the mean.
 
     - "normal": u = sigmoid(mu + sigma z), z standard normal;
     - "beta": u has a beta law; the gradient is that of `jax.random.gamma`;
@@ -75,7 +75,7 @@ class ProbabilisticAlpha(Alpha):
         settle(self, prior=prior_of(self.owner, self.distribution, self.prior, self.bounds)[0])
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"raw": [*shape], "spread": [*shape]}, of the first moments; nothing is drawn."""
+        """Return `{"raw": [*shape], "spread": [*shape]}`, of the first moments; nothing is drawn."""
         found = (jnp.asarray(np.broadcast_to(each, self.shape), param_dtype) for each in self._first())
         return dict(zip(("raw", "spread"), found, strict=True))
 

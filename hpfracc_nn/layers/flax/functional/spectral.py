@@ -36,7 +36,8 @@ class SpectralFractional(Ordered):
         y = F^-1 [ |omega|**alpha F x ]                    the fractional Laplacian (-Laplacian)**(alpha / 2).
 
     alpha = 0 is the identity, alpha = 2 minus the Laplacian, exact for a trigonometric polynomial that the grid
-    resolves. "periodic_riesz" has the factor -|omega|**alpha and "periodic_weyl" (i omega)**alpha, both on one axis.
+    resolves. "periodic_riesz" has the factor `-|omega|**alpha` and "periodic_weyl" `(i omega)**alpha`, both on one
+    axis.
 
     Attributes:
         alpha: The order, or one per channel; or an `Alpha` of shape [] or [channels].

@@ -22,9 +22,9 @@ class FractionalLSTM(Recurrent):
 
         c_t = f_t * m_t + i_t * tanh(...),    m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
 
-    where w_k are Grünwald's weights, (1 - z)**alpha = sum of w_k z**k; gates, candidate and output
-    h_t = o_t * tanh(c_t) are torch's. For 0 < alpha <= 1 no a_k is negative and they add up to 1: m is an average, in
-    which lag k counts about alpha k**(-1-alpha) / Gamma(1 - alpha). At alpha = 1 it is c_(t-1), and the layer is
+    where w_k are Grünwald's weights, `(1 - z)**alpha = sum of w_k z**k`; gates, candidate and output
+    `h_t = o_t * tanh(c_t)` are torch's. For 0 < alpha <= 1 no a_k is negative and they add up to 1: m is an average, in
+    which lag k counts about `alpha k**(-1-alpha) / Gamma(1 - alpha)`. At alpha = 1 it is c_(t-1), and the layer is
     `torch.nn.LSTM`. c_0 is the one state before the series; what would be before it is 0, and the weights are not
     divided by the sum of those that are used: m_1 = alpha c_0.
 

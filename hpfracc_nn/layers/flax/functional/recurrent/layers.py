@@ -17,10 +17,10 @@ class FractionalLSTM(Recurrent):
 
         c_t = f_t * m_t + i_t * tanh(...),    m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
 
-    where w_k are Grünwald's weights, (1 - z)**alpha = sum of w_k z**k; gates, candidate and output
-    h_t = o_t * tanh(c_t) are those of `flax.nnx.OptimizedLSTMCell`. For 0 < alpha <= 1 no a_k is negative and they add
-    up to 1: m is an average, in which lag k counts about alpha k**(-1-alpha) / Gamma(1 - alpha). At alpha = 1 it is
-    c_(t-1), and the layer is Flax's. c_0 is the one state before the series; what would be before it is 0.
+    where w_k are Grünwald's weights, `(1 - z)**alpha = sum of w_k z**k`; gates, candidate and output
+    `h_t = o_t * tanh(c_t)` are those of `flax.nnx.OptimizedLSTMCell`. For 0 < alpha <= 1 no a_k is negative and they
+    add up to 1: m is an average, in which lag k counts about `alpha k**(-1-alpha) / Gamma(1 - alpha)`. At alpha = 1 it
+    is c_(t-1), and the layer is Flax's. c_0 is the one state before the series; what would be before it is 0.
 
     With `memory=None` the whole past counts, in time O(n) and O(1) memory per unit of a state: by exponentials whose
     error is below 1e-7 of a weight in float32 and 1e-11 in float64. With `memory=K` the sum ends at lag K, where it is
