@@ -62,6 +62,9 @@ class JaxNamespace:
     def sum(self, x: Array) -> Array:
         return jnp.sum(x, axis=-1)
 
+    def max(self, x: Array) -> Array:
+        return jnp.max(x, axis=-1)
+
     def take(self, x: Array, index: np.ndarray) -> Array:
         return x[..., index]
 

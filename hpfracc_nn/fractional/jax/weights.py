@@ -23,9 +23,7 @@ from hpfracc_nn.fractional.numpy.forms import padded_length
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
-
-_NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, without_negligible
 
 Columns = Callable[[Stencil, Namespace], tuple[Any, ...]]
 
@@ -161,8 +159,7 @@ class Weights:
         return tuple(jnp.asarray(each) for each in kept)
 
     def _rounded(self, values: np.ndarray) -> np.ndarray:
-        size = np.abs(values)
-        return np.where(size < _NEGLIGIBLE * size.max(initial=0), 0.0, values).astype(self.dtype)
+        return without_negligible(values, NUMPY).astype(self.dtype)
 
 
 def nodes_of(definition: Definition, n: int, dt: float, dtype: np.dtype, is_traced: bool) -> Nodes | None:

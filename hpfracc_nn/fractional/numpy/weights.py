@@ -11,14 +11,13 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
-
-_NEGLIGIBLE = 1e-20  # parts of a row's largest entry that are zero: subnormal numbers slow a float32 product tenfold
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, without_negligible
 
 
 class Weights:
@@ -84,9 +83,7 @@ class Weights:
         return np.reshape(self.stencil.column(lags), (-1, lags.size))
 
     def _cast(self, values: np.ndarray) -> np.ndarray:
-        size = np.abs(values)
-        negligible = size < _NEGLIGIBLE * size.max(axis=-1, keepdims=True)
-        return self._charge(np.ascontiguousarray(np.where(negligible, 0.0, values), self.dtype))
+        return self._charge(np.ascontiguousarray(without_negligible(values, NUMPY), self.dtype))
 
 
 def weights_of(definition: Definition, n: int, dt: float, dtype: np.dtype) -> Weights:

@@ -59,6 +59,9 @@ class TorchNamespace:
     def sum(self, x: Tensor) -> Tensor:
         return torch.sum(x, dim=-1)
 
+    def max(self, x: Tensor) -> Tensor:
+        return torch.amax(x, dim=-1)
+
     def take(self, x: Tensor, index: np.ndarray) -> Tensor:
         if index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size:
             return x.narrow(-1, int(index[0]), index.size)

@@ -23,9 +23,7 @@ from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
 from hpfracc_nn.fractional.torch.slopes import slopes
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
-
-_NEGLIGIBLE = 1e-20  # of the largest; smaller entries are zero: subnormal numbers slow a float32 product tenfold
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, without_negligible
 
 
 class Columns:
@@ -171,7 +169,7 @@ class Columns:
 
     def _cast(self, values: Tensor) -> Tensor:
         if self.is_fixed:
-            values = torch.where(values.abs() < _NEGLIGIBLE * values.abs().amax(), 0.0, values)
+            values = without_negligible(values, TORCH)
         return self._charge(values.to(self.dtype).contiguous())
 
 
