@@ -18,7 +18,7 @@ class Times:
     """Increasing times, equal where their bytes are.
 
     Attributes:
-        values: float64, [grids, n], read-only: one grid, or one for each set of weights.
+        values: Since the first of each grid; float64, [grids, n], read-only: one grid, or one for each set of weights.
     """
 
     values: np.ndarray
@@ -91,7 +91,7 @@ def placed(owner: str, t: Any, shape: Sequence[int], axis: int, orders: tuple[in
     layout_of(owner, shape, axis, orders)  # what is wrong with alpha is said of alpha
     values = _read(owner, t)
     values = np.moveaxis(values.reshape(along_time(owner, "t", values.shape, shape, axis)), axis, -1)
-    _check_increasing(owner, values)
+    values = _since_first(owner, values)
     grids, n = values.shape[:-1], values.shape[-1]
     orders = (1,) * (len(grids) - len(orders)) + orders
     joint = np.broadcast_shapes(grids, orders)
@@ -107,10 +107,10 @@ def _read(owner: str, t: Any) -> np.ndarray:
         raise ValueError(f"{owner}(t): needs times without a gradient, which it does not have; pass t.detach().")
     found = np.asarray(t.cpu() if hasattr(t, "cpu") else t)
     if found.dtype.kind not in "iuf":
-        raise TypeError(
-            f"{owner}(t of dtype {found.dtype}): needs real times; pass them as float64 in one unit of time."
-        )
-    return found.astype(np.float64)
+        since = "since the first, in one unit of time, such as (t - t[0]) / numpy.timedelta64(1, 's')"
+        way = since if found.dtype.kind in "mM" else "as float64 in one unit of time"
+        raise TypeError(f"{owner}(t of dtype {found.dtype}): needs real times; pass them {way}.")
+    return found
 
 
 def along_time(owner: str, name: str, given: tuple[int, ...], shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -138,19 +138,41 @@ def along_time(owner: str, name: str, given: tuple[int, ...], shape: tuple[int, 
     return padded
 
 
+def _since_first(owner: str, values: np.ndarray) -> np.ndarray:
+    """Return the times since the first of each grid, subtracted in the times' own dtype before they are rounded."""
+    _check_increasing(owner, values)
+    # In 64 unsigned bits no difference of integers that increase overflows.
+    wide = np.uint64 if values.dtype.kind in "iu" else np.result_type(values, np.float64)
+    found = (values.astype(wide) - values[..., :1].astype(wide)).astype(np.float64)
+    steps = np.diff(found, axis=-1)
+    is_bad = ~((steps > 0) & (steps < np.inf))
+    if is_bad.any():
+        raise ValueError(
+            f"{owner}(t): needs times whose distance from the first is told apart in float64; {_pair(values, is_bad)}: "
+            "merge such samples, or begin later."
+        )
+    return found
+
+
 def _check_increasing(owner: str, values: np.ndarray) -> None:
     is_bad = ~np.isfinite(values)
     if is_bad.any():
         index = tuple(int(i) for i in np.argwhere(is_bad)[0])
         raise ValueError(f"{owner}(t): needs finite times; {_name(index)}={values[index]:g}: leave such samples out.")
-    is_bad = np.diff(values, axis=-1) <= 0
+    is_bad = values[..., 1:] <= values[..., :-1]  # a difference of unsigned integers would wrap round
     if is_bad.any():
-        index = tuple(int(i) for i in np.argwhere(is_bad)[0])
-        after = (*index[:-1], index[-1] + 1)
         raise ValueError(
-            f"{owner}(t): needs times that increase; {_name(after)}={values[after]:g} follows "
-            f"{_name(index)}={values[index]:g}: sort the samples by time and merge those of one time."
+            f"{owner}(t): needs times that increase; {_pair(values, is_bad)}: sort the samples by time and merge those "
+            "of one time."
         )
+
+
+def _pair(values: np.ndarray, is_bad: np.ndarray) -> str:
+    """Return the first two times in a row of which the second is marked."""
+    index = tuple(int(i) for i in np.argwhere(is_bad)[0])
+    after = (*index[:-1], index[-1] + 1)
+    first, second = (values[at] if values.dtype.kind in "iu" else f"{values[at]:.15g}" for at in (index, after))
+    return f"{_name(after)}={second} follows {_name(index)}={first}"
 
 
 def _name(index: tuple[int, ...]) -> str:
