@@ -222,6 +222,44 @@ def test_a_parameter_that_functions_make_something_of_gets_its_gradient():
     torch.testing.assert_close(found(True), found(False), rtol=1e-12, atol=0)
 
 
+def steered(drift, diffusion, scheme="euler", interpretation="ito", alpha=1.0, **options):
+    """Return the end of an equation of 40 steps that reads other tensors at every step."""
+    sde = SDE(
+        lambda t, y: -drift[round(40 * float(t))] * y + 1, lambda t, y: 0.2 * diffusion[round(40 * float(t))] * y.cos()
+    )
+    generator, options = (
+        torch.Generator().manual_seed(0),
+        {"scheme": scheme, "interpretation": interpretation, **options},
+    )
+    y0, ts = torch.ones(2).double().requires_grad_(), torch.linspace(0, 1, 41, dtype=torch.float64)
+    return fsdeint(sde, y0, ts, alpha=alpha, generator=generator, **options)[-1].sum()
+
+
+def leaves():
+    return [torch.tensor(1 + k / 40, dtype=torch.float64, requires_grad=True) for k in range(41)]
+
+
+@pytest.mark.parametrize(("scheme", "interpretation", "alpha"), [case for case in cases() if case[0] != "srk"])
+def test_leaves_that_are_read_after_the_first_step_get_their_gradients(scheme, interpretation, alpha):
+    us, vs = leaves(), leaves()
+    found, expected = (
+        torch.autograd.grad(
+            steered(us, vs, scheme, interpretation, alpha, adjoint=adjoint), [*us, *vs], materialize_grads=True
+        )
+        for adjoint in (True, False)
+    )
+    assert torch.stack(expected[1:40] + expected[42:81]).abs().min() > 0
+    assert_same([torch.stack(found)], [torch.stack(expected)])
+
+
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
+def test_a_tensor_that_nothing_says_they_will_read_is_refused_backwards(alpha):
+    us, vs = leaves(), [u.exp() for u in leaves()]
+    with pytest.raises(RuntimeError, match=r"fsdeint\(sde\).*shape \(\) .*first step.*params=.*or pass adjoint=False"):
+        steered(us, vs, alpha=alpha).backward()
+    steered(us, vs, alpha=alpha, params=vs).backward()
+
+
 def test_a_second_derivative_needs_plain_backpropagation():
     y0, ts = torch.ones(1, dtype=torch.float64, requires_grad=True), torch.linspace(0, 1, 11, dtype=torch.float64)
     sde = SDE(lambda t, y: -(y**2), lambda t, y: y.sin())

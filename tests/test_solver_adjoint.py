@@ -274,6 +274,68 @@ def test_a_parameter_that_f_makes_something_of_gets_its_gradient():
     torch.testing.assert_close(*found, rtol=1e-12, atol=0)
 
 
+def by_steps(us):
+    """Return a right-hand side that reads another of 41 tensors at every step of 1/40."""
+    return lambda t, y: -us[round(40 * float(t))] * y + torch.sin(t)
+
+
+@pytest.mark.parametrize("wants_more", [True, False])
+@pytest.mark.parametrize(
+    ("scheme", "history", "mesh"),
+    [
+        *((scheme, "auto", "uniform") for scheme in SCHEMES),
+        *(("predictor_corrector", history, "uniform") for history in HISTORY_OPTIONS[3:]),
+        ("predictor_corrector", "full", Graded(1.0)),  # the same steps
+    ],
+    ids=str,
+)
+def test_leaves_that_f_reads_after_the_first_step_get_their_gradients(scheme, history, mesh, wants_more):
+    us = [torch.tensor(1 + k / 40, dtype=torch.float64, requires_grad=True) for k in range(41)]
+    y0 = tensor(1.0).requires_grad_(wants_more)
+
+    def gradients(adjoint):
+        ts, options = torch.linspace(0, 1, 41, dtype=torch.float64), {"scheme": scheme, "history": history}
+        ys = fdeint(by_steps(us), y0, ts, 0.6, mesh=mesh, adjoint=adjoint, **options)
+        return torch.stack(torch.autograd.grad(ys.square().sum(), us, materialize_grads=True))
+
+    expected = gradients(False)
+    assert expected[:40].abs().min() > 0
+    torch.testing.assert_close(gradients(True), expected, rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("has_others", [True, False])
+@pytest.mark.parametrize("hidden", [lambda us: [u.exp() for u in us], lambda us: {0: us}.get], ids=["made", "hidden"])
+def test_a_tensor_that_nothing_says_f_will_read_is_refused_backwards(hidden, has_others):
+    us = [torch.tensor(0.1, dtype=torch.float64, requires_grad=True) for _ in range(41)]
+    rates = hidden(us)
+    rate = torch.tensor(1.0, dtype=torch.float64, requires_grad=has_others)
+    y0, ts = tensor(1.0).requires_grad_(), torch.linspace(0, 1, 41, dtype=torch.float64)
+
+    def f(t, y):
+        k = round(40 * float(t))
+        return -rate * y if k < 30 else -(rates(0) if callable(rates) else rates)[k] * y
+
+    with pytest.raises(RuntimeError, match=r"fdeint\(f\).*shape \(\) .*first step.*params=.*or pass adjoint=False"):
+        fdeint(f, y0, ts, 0.6)[-1].backward()
+    given = us if callable(rates) else rates
+    found, expected = (
+        torch.autograd.grad(ys[-1], us, retain_graph=True, materialize_grads=True)
+        for ys in (fdeint(f, y0, ts, 0.6, params=given), fdeint(f, y0, ts, 0.6, adjoint=False))
+    )
+    torch.testing.assert_close(torch.stack(found), torch.stack(expected), rtol=1e-12, atol=0)
+
+
+def test_a_leaf_that_f_makes_itself_is_no_such_tensor():
+    def force(t, y):  # the slope of an energy, by a gradient of its own
+        with torch.enable_grad():
+            z = y.detach().requires_grad_()
+            return -torch.autograd.grad((z**2).sum() / 2, z, create_graph=True)[0] + 0 * y
+
+    y0 = tensor(1.0).requires_grad_()
+    assert fdeint(force, y0, torch.linspace(0, 1, 11), 0.6)[-1].sum().requires_grad
+    fdeint(force, y0, torch.linspace(0, 1, 11), 0.6)[-1].sum().backward()
+
+
 def test_a_second_derivative_needs_plain_backpropagation():
     y0, ts = tensor(1.0).requires_grad_(), torch.linspace(0, 1, 11, dtype=torch.float64)
 

@@ -142,7 +142,10 @@ class Backward:
 
     def evaluated(self, n: int, z: Tensor) -> tuple[Tensor, Tensor]:
         """See `steps.Sweep`."""
-        return evaluated(self.problem.field, n, z)
+        leaf, value = evaluated(self.problem.field, n, z)
+        if value.requires_grad and not self.gradient.parameters:  # else all steps are looked at together
+            self.gradient.check(value, leaf)
+        return leaf, value
 
     def remember(self, n: int, z: Tensor, g: Tensor) -> None:
         """See `steps.Sweep`."""

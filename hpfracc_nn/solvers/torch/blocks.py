@@ -160,6 +160,7 @@ class Solve:
         outputs: The steps whose states are wanted, increasing.
         times: Of all steps, for messages.
         progress: Called as progress(steps done, steps in all) after each block, or None.
+        makes_leaves: Whether drift or diffusion are known to make tensors that require a gradient by themselves.
     """
 
     steps: Steps
@@ -168,6 +169,7 @@ class Solve:
     outputs: np.ndarray
     times: np.ndarray
     progress: Progress | None = None
+    makes_leaves: bool = False
 
     def __post_init__(self) -> None:
         bounds = range(0, self.n_steps + 1, self.steps.block)

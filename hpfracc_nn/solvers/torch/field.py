@@ -28,7 +28,12 @@ class Field:
         owner: What solves, for messages.
         argument: What f is called there.
         shape: Of what f returns; None is a state's.
+
+    Attributes:
+        makes_leaves: Whether f is known to make tensors that require a gradient by themselves.
     """
+
+    makes_leaves = False
 
     def __init__(
         self,

@@ -70,8 +70,8 @@ def fsdeint(
         generator: Where the noise is drawn; None is the default generator of y0's device.
         dt: The step, of which all of `ts` must be multiples from ts[0] on; None takes the steps of `ts`.
         progress: Called as progress(steps done, steps in all) after each block of steps.
-        params: Tensors that drift or diffusion read and that want gradients, where they are no parameters of a module
-            and are not used at the first step.
+        params: Tensors that drift or diffusion read and that want gradients, where they are neither leaves that these
+            hold nor parameters of a module, and are not used at the first step.
         manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
 
     Returns:

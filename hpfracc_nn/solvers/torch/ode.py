@@ -61,8 +61,8 @@ def fdeint(
             (t - ts[0]) dy0, which no gradient sees, unless dy0 is 0.
         adjoint: Whether gradients come from the exact adjoint of the scheme; else by plain backpropagation, whose
             memory grows with n_steps**2, which second derivatives and transforms of `torch.func` need.
-        params: Tensors that f reads and that want gradients, where they are no parameters of a module that f is, holds
-            or names, and f does not use them at the first step.
+        params: Tensors that f reads and that want gradients, where they are neither leaves that f holds or names nor
+            parameters of such a module, and f does not use them at the first step.
         progress: Called as progress(steps done, steps in all) after each block of steps.
         manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
 

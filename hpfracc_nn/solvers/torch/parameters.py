@@ -11,7 +11,7 @@ from torch import Tensor
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.held import modules_of, tensors_of
 from hpfracc_nn.solvers.torch.purity import evaluated_twice
-from hpfracc_nn.solvers.torch.sources import sources
+from hpfracc_nn.solvers.torch.sources import check_known, sources
 from hpfracc_nn.solvers.torch.together import Together
 
 _AT_ONCE = 64  # evaluations of f
@@ -54,6 +54,7 @@ class ParameterGradient:
         def gradients(out: Tensor) -> Sequence[Tensor | None]:
             if not out.requires_grad:
                 return [None] * len(self.parameters)
+            self.check(out)
             return torch.autograd.grad(out, self.parameters, g, retain_graph=True, allow_unused=True)
 
         with torch.enable_grad(), _retained(self.parameters):
@@ -63,6 +64,11 @@ class ParameterGradient:
                 before = self.totals[k]
                 self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
         self._at, self._states, self._g = [], [], []
+
+    def check(self, value: Tensor, *own: Tensor) -> None:
+        """Raise where f has read a tensor whose gradient would be lost; see `check_known`."""
+        if not self.field.makes_leaves:
+            check_known(self.field.label, [value], self.parameters, own)
 
     def evaluate(self, states: Tensor) -> Tensor:
         """Return the right-hand sides at the states [steps, *shape] of the first steps, of the same shape."""
@@ -76,17 +82,21 @@ def discovered(
 ) -> tuple[tuple[Tensor, ...], tuple[Tensor, ...]]:
     """Return the tensors that the gradient of f is wanted of, and all that f reads at the first step.
 
-    Wanted are all parameters of the modules that f holds, those that are given, and what the first step's graph
-    reaches: tensors that f holds, and the leaves that it reaches otherwise.
+    Wanted are all parameters of the modules that f holds, the leaves that it holds, the tensors that are given, and
+    what the first step's graph reaches: tensors that f holds, and the leaves that it reaches otherwise.
 
     Raises:
         ValueError: f may not be evaluated again, or one of the tensors has hooks.
     """
-    z, value, read = evaluated_twice(field, z0)
+    z, value, read, made = evaluated_twice(field, z0)
     parameters = (each for module in modules_of(field.f) for each in module.parameters())
-    wanted = [each for each in (*parameters, *(given or ())) if each.requires_grad]
     held = [each for each in tensors_of(field.f) if each.requires_grad]
-    found = tuple(each for each in sources(value, wanted, held) if each is not z)
+    leaves = (each for each in held if each.is_leaf)  # others have graphs that would be kept
+    wanted = [each for each in (*parameters, *leaves, *(given or ())) if each.requires_grad]
+    reached = [each for each in sources(value, wanted, held) if each is not z]
+    own = {id(each) for each in made}  # of leaves that f makes there is no gradient, nor of those of later steps
+    found = tuple(each for each in reached if id(each) not in own)
+    field.makes_leaves = len(found) < len(reached)
     for each in found:
         if each._backward_hooks:
             what = "parameter" if each.is_leaf else "tensor"

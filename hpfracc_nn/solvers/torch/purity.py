@@ -20,8 +20,9 @@ from hpfracc_nn.solvers.torch.held import modules_of
 from hpfracc_nn.solvers.torch.solving import evaluated, size
 
 
-def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
-    """Return the state at the start as a leaf, f there, which has a graph, and the other tensors that f reads.
+def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tensor], list[Tensor]]:
+    """Return the state at the start as a leaf, f there, which has a graph, the other tensors that f reads, and those
+    that it makes.
 
     Raises:
         ValueError: f draws random numbers, changes a tensor that it holds, or returns something else the second time.
@@ -50,7 +51,7 @@ def evaluated_twice(field: Field, z0: Tensor) -> tuple[Tensor, Tensor, list[Tens
             f"{field.label}: returns something else when it is evaluated again for the same t and y; the adjoint "
             "does so; let f depend on its arguments and on what stays as it is, or pass adjoint=False."
         )
-    return z, value, [each for each in watch.unchanged() if each is not z]
+    return z, value, [each for each in watch.unchanged() if each is not z], watch.made()
 
 
 # Write statistics into their arguments without giving them a new version.
@@ -82,6 +83,10 @@ class _Watch(TorchFunctionMode):
     def changed(self) -> list[Tensor]:
         """Return the tensors that may hold something else now."""
         return [each for each, version in self._before.values() if each._version != version] + self._silent
+
+    def made(self) -> list[Tensor]:
+        """Return the tensors that were not there before."""
+        return list(self._made.values())
 
     def unchanged(self) -> list[Tensor]:
         """Return the tensors that were there before and hold the same now."""

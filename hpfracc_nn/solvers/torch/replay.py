@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +12,7 @@ from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.blocks import Advance, Forgetful, NoiseRows, Solve, Tensors
 from hpfracc_nn.solvers.torch.faults import check_once
 from hpfracc_nn.solvers.torch.parameters import direct_parts
+from hpfracc_nn.solvers.torch.sources import check_known
 from hpfracc_nn.solvers.torch.tenure import Tenure
 from hpfracc_nn.solvers.torch.volterra import Anticipation, Recollection, Weighting
 
@@ -121,7 +122,7 @@ class Replay:
         noise: All of the noise, where its gradient is wanted, else None.
 
     Attributes:
-        totals: The parameters' gradients.
+        totals: The parameters' gradients, None of those that are not used.
         of_noise: The noise's, or None.
     """
 
@@ -142,7 +143,7 @@ class Replay:
             parameters,
             learns,
         )
-        self.totals = [torch.zeros_like(each) for each in parameters]
+        self.totals: list[Tensor | None] = [None] * len(parameters)  # None of those that are not used
         self.of_noise = None if noise is None else torch.zeros_like(noise)
         self.memory: Forgetful | Anticipation = Forgetful()
         if weighting is not None and plan is not None:
@@ -186,16 +187,20 @@ class Replay:
             made = self.solve.steps.run(first, last, carry, shared, past, noise)
         if self.learns:
             self.values.append([value.detach() for value in made.values])
-        inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise]), *self.parameters]
-        found = iter(self._products(made, first, last, g, of_carry, later, inputs))
+        inputs = [*carry, *past[:1], *shared, *([] if self.of_noise is None else [noise])]
+        parts = self._products(made, first, last, g, of_carry, later, [*inputs, *self.parameters])
+        found = (torch.zeros_like(each) if part is None else part for part, each in zip(parts, inputs, strict=False))
+        found_of_parameters = parts[len(inputs) :]
         mine = [next(found) for _ in carry]
         of_rows = next(found) if rows is not None else None
         for total in self.of_shared:
             total += next(found)
         if self.of_noise is not None:
             self.of_noise[first : first + noise.shape[0]] = next(found)
-        for total in self.totals:
-            total += next(found)
+        for k, part in enumerate(found_of_parameters):
+            before = self.totals[k]
+            if part is not None:
+                self.totals[k] = part if before is None else before + part  # one part may be that of two tensors
         return mine, of_rows
 
     def _products(
@@ -207,8 +212,8 @@ class Replay:
         of_carry: Sequence[Tensor],
         later: Tensors,
         inputs: list[Tensor],
-    ) -> Iterator[Tensor]:
-        """Yield the products of all cotangents of a block with its Jacobians, 0 where there is none."""
+    ) -> Sequence[Tensor | None]:
+        """Return the products of all cotangents of a block with its Jacobians, None where there is none."""
         low, high = self.solve.wanted(first, last)
         outputs = [made.states[n - first] for n in self.solve.outputs[low:high]]
         grads = list(g[low:high].unbind())
@@ -218,12 +223,13 @@ class Replay:
             outputs += made.values
             grads += later[0][: len(made.values)].unbind()
         kept = [(out, grad) for out, grad in zip(outputs, grads, strict=True) if out.requires_grad]
-        found: Sequence[Tensor | None] = [None] * len(inputs)
-        if kept:  # the graph is kept: blocks may share a part of it, such as what a parameter is made of
-            outs, their = zip(*kept, strict=True)
-            found = torch.autograd.grad(outs, inputs, their, retain_graph=True, allow_unused=True)
-        for part, each in zip(found, inputs, strict=True):
-            yield torch.zeros_like(each) if part is None else part
+        if not kept:
+            return [None] * len(inputs)
+        outs, their = zip(*kept, strict=True)
+        if not self.solve.makes_leaves:
+            check_known("fsdeint(sde)", outs, self.parameters, inputs[: len(inputs) - len(self.parameters)])
+        # The graph is kept: blocks may share a part of it, such as what a parameter is made of.
+        return torch.autograd.grad(outs, inputs, their, retain_graph=True, allow_unused=True)
 
     def order_gradient(self, alpha: Tensor) -> Tensor:
         """Return alpha's gradient, from the cotangents of all states and what the steps brought the past."""

@@ -113,6 +113,7 @@ class StochasticCall:
             wanted, used = discovered(each, z0, given)
             found |= {id(leaf): leaf for leaf in wanted}
             read |= {id(tensor): tensor for tensor in used}
+            solve.makes_leaves |= each.makes_leaves
         noise = solve.noise
         if learned(self.method.noise):
             noise.whole = noise.path.whole()
