@@ -22,7 +22,7 @@ help:
 	@echo "make peers      the other packages that it compares with; what is absent is left out"
 	@echo "make bench-full every cell of every benchmark, about an hour; ARGS='--output benchmarks/results'"
 	@echo "make doctest    run the code of the documentation and of the docstrings"
-	@echo "make docs       build the documentation into site/"
+	@echo "make docs       build the documentation into site/, and look at it"
 	@echo "make build      the wheel and the sdist, and the wheel alone in a fresh environment"
 	@echo "make examples   run every example in its quick form"
 	@echo "make clean      remove .venv and everything that was built"
@@ -99,8 +99,10 @@ bench-full: $(VENV)/.dev
 		$(BIN)/python benchmarks/$$script.py $(ARGS); \
 	done
 
+# What is built is looked at: formulas, signatures, the width of code.
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	SITE=site $(BIN)/python -m pytest --quiet tests/test_site.py
 
 # The wheel alone, in a fresh environment and outside of the checkout: what it holds has to be enough.
 build: $(VENV)/.build
@@ -163,8 +165,8 @@ $(VENV)/.build: $(VENV)/.made constraints.txt
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.made constraints.txt pyproject.toml
-	@echo "Installing hpfracc-nn[docs]"
-	@$(INSTALL) --editable '.[docs]'
+	@echo "Installing hpfracc-nn[docs,test]"
+	@$(INSTALL) --editable '.[docs,test]'
 	@touch $@
 
 $(VENV)/.ruff: $(VENV)/.made constraints.txt

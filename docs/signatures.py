@@ -1,7 +1,8 @@
-"""Signatures for the reference of classes whose constructor does not stand in their text: an extension of Griffe.
+"""Signatures for classes whose constructor does not stand in their text.
 
-Griffe knows `__init__` and dataclasses. The fields of a named tuple are its arguments too, a Flax module takes its
-core's and a few besides, and what has a built-in class as its base takes that one's. A protocol has no constructor.
+An extension of Griffe, which knows `__init__` and dataclasses. The fields of a named
+tuple are its arguments too, a Flax module takes its core's and a few besides, and what
+has a built-in class as its base takes that one's. A protocol has no constructor.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import builtins
 from typing import Any
 
-from griffe import Class, Extension, Function, GriffeLoader, Module, Parameter, ParameterKind, Parameters
+import griffe
+from griffe import Class, Module, Parameter, Parameters
 
-SELF = Parameter("self", kind=ParameterKind.positional_or_keyword)
+KINDS = griffe.ParameterKind
+SELF = Parameter("self", kind=KINDS.positional_or_keyword)
 
 
-class Signatures(Extension):
+class Signatures(griffe.Extension):
     """Gives classes the `__init__` that they have without one in their text."""
 
-    def on_package(self, *, pkg: Module, loader: GriffeLoader, **_: Any) -> None:
+    def on_package(self, *, pkg: Module, loader: griffe.GriffeLoader, **_: Any) -> None:
         for cls in classes(pkg):
             bases = {str(base) for base in cls.bases}
             if "core" in cls.keywords:
@@ -35,7 +38,12 @@ class Signatures(Extension):
 def classes(module: Module) -> list[Class]:
     """Return the classes of a module and of those below it."""
     members = [member for member in module.members.values() if not member.is_alias]
-    below = [each for member in members if isinstance(member, Module) for each in classes(member)]
+    below = [
+        each
+        for member in members
+        if isinstance(member, Module)
+        for each in classes(member)
+    ]
     return [member for member in members if isinstance(member, Class)] + below
 
 
@@ -48,15 +56,30 @@ def besides(module: Class) -> list[Parameter]:
     """Return what a Flax module takes besides its core's arguments."""
     (shell,) = (each for each in module.mro() if each.name == "Shell")
     if "__init__" in shell.members:  # of nnx
-        return [each for each in given(shell) if each.kind is ParameterKind.keyword_only]
-    return [Parameter("param_dtype", annotation="Any", kind=ParameterKind.keyword_only, default="jnp.float32")]
+        return [each for each in given(shell) if each.kind is KINDS.keyword_only]
+    return [
+        Parameter(
+            "param_dtype",
+            annotation="Any",
+            kind=KINDS.keyword_only,
+            default="jnp.float32",
+        )
+    ]
 
 
 def fields(cls: Class) -> list[Parameter]:
     """Return the fields of a named tuple as the parameters that they are."""
-    found = [member for member in cls.attributes.values() if "property" not in member.labels]
+    found = [
+        member for member in cls.attributes.values() if "property" not in member.labels
+    ]
     return [
-        Parameter(each.name, annotation=each.annotation, kind=SELF.kind, default=each.value, docstring=each.docstring)
+        Parameter(
+            each.name,
+            annotation=each.annotation,
+            kind=SELF.kind,
+            default=each.value,
+            docstring=each.docstring,
+        )
         for each in found
     ]
 
@@ -64,10 +87,15 @@ def fields(cls: Class) -> list[Parameter]:
 def taken_by(builtin: type) -> Parameter:
     """Return what an error takes, anything, or a value, what is to be one."""
     if issubclass(builtin, BaseException):
-        return Parameter("args", annotation="object", kind=ParameterKind.var_positional)
-    return Parameter("value", annotation="object", kind=ParameterKind.positional_only)
+        return Parameter("args", annotation="object", kind=KINDS.var_positional)
+    return Parameter("value", annotation="object", kind=KINDS.positional_only)
 
 
 def set_constructor(cls: Class, parameters: list[Parameter]) -> None:
     """Give a class an `__init__` with these parameters."""
-    cls.set_member("__init__", Function("__init__", parameters=Parameters(SELF, *parameters), parent=cls))
+    cls.set_member(
+        "__init__",
+        griffe.Function(
+            "__init__", parameters=Parameters(SELF, *parameters), parent=cls
+        ),
+    )

@@ -86,7 +86,9 @@ def predicted_against_measured(history: History, *, size: tuple[float, float] = 
     Examples:
         >>> manager = BackendManager()
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
-        >>> predicted_against_measured(History.of(manager)).savefig("predicted_against_measured.png")
+        >>> predicted_against_measured(History.of(manager)).savefig(
+        ...     "predicted_against_measured.png"
+        ... )
     """
     figure, axes = _figure(size)
     measured, colours = measured_seconds(history), _colours(history)

@@ -67,7 +67,8 @@ def zener(
     Source: Mainardi (2010), section 3.3.
 
     Examples:
-        >>> zener([0.0, 1.0], 0.5, glass=2.0, equilibrium=1.0).round(4)  # from 2 towards 1, as `relaxation` falls
+        >>> # from 2 towards 1, as `relaxation` falls
+        >>> zener([0.0, 1.0], 0.5, glass=2.0, equilibrium=1.0).round(4)
         array([2.    , 1.4276])
     """
     _check_positive("zener", tau=tau)

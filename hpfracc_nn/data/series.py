@@ -120,7 +120,8 @@ def arfima(n: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
 
     Examples:
         >>> x = arfima(100_000, 0.3, np.random.default_rng(0))
-        >>> bool(abs(np.mean(x[1:] * x[:-1]) / arfima_covariance(2, 0.3)[1] - 1) < 0.1)  # its law at lag 1
+        >>> # its law at lag 1
+        >>> bool(abs(np.mean(x[1:] * x[:-1]) / arfima_covariance(2, 0.3)[1] - 1) < 0.1)
         True
     """
     if n < 1:

@@ -206,7 +206,8 @@ def riemann_liouville(
     Source: that of `RiemannLiouville`.
 
     Examples:
-        >>> float(riemann_liouville(np.ones(101), 0.5, dt=0.01)[-1].round(4))  # 1 / Gamma(1/2); Caputo's is 0
+        >>> # 1 / Gamma(1/2); Caputo's is 0
+        >>> float(riemann_liouville(np.ones(101), 0.5, dt=0.01)[-1].round(4))
         0.5642
     """
     return apply("riemann_liouville", x, RiemannLiouville(alpha, scheme, bounds), dt, dim, manager, t)
@@ -244,7 +245,8 @@ def grunwald_letnikov(
     Source: that of `GrunwaldLetnikov`.
 
     Examples:
-        >>> grunwald_letnikov([0.0, 1.0, 4.0, 9.0], 1.0, dt=0.5)  # alpha = 1: differences over dt
+        >>> # alpha = 1: differences over dt
+        >>> grunwald_letnikov([0.0, 1.0, 4.0, 9.0], 1.0, dt=0.5)
         array([ 0.,  2.,  6., 10.])
     """
     return apply("grunwald_letnikov", x, GrunwaldLetnikov(alpha, scheme, bounds), dt, dim, manager)
@@ -303,8 +305,16 @@ def choose(
         LookupError: No kernel accepts the workload.
 
     Examples:
-        >>> manager = BackendManager(Settings(mode="prior", calibration="shipped", disabled="numba"))
-        >>> choose("toeplitz", (32, 8, 8192), framework="numpy", definition=Caputo(0.7), manager=manager).algorithm
+        >>> manager = BackendManager(
+        ...     Settings(mode="prior", calibration="shipped", disabled="numba")
+        ... )
+        >>> choose(
+        ...     "toeplitz",
+        ...     (32, 8, 8192),
+        ...     framework="numpy",
+        ...     definition=Caputo(0.7),
+        ...     manager=manager,
+        ... ).algorithm
         'fft'
     """
     load("choose", framework)

@@ -38,7 +38,8 @@ class Stencil:
 
     Examples:
         >>> from hpfracc_nn.fractional.namespace import NUMPY
-        >>> Caputo(1.0, "l1").stencil(3, 0.5, NUMPY).as_matrix()  # the difference over a step of 0.5
+        >>> # the difference over a step of 0.5
+        >>> Caputo(1.0, "l1").stencil(3, 0.5, NUMPY).as_matrix()
         array([[ 0.,  0.,  0.],
                [-2.,  2.,  0.],
                [ 0., -2.,  2.]])

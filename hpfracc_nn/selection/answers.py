@@ -83,7 +83,10 @@ class Answers(ABC):
             >>> work = Workload("total", "mine", device="gpu:0", rows=1000, n=4096)
             >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"])}
             {'gpu:0': 500, 'gpu:1': 500}
-            >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"], busy={"gpu:0": 2.0})}
+            >>> {
+            ...     share.device: share.rows
+            ...     for share in manager.place(work, ["gpu:0", "gpu:1"], busy={"gpu:0": 2.0})
+            ... }
             {'gpu:1': 1000}
             >>> unregister(pairwise)
         """

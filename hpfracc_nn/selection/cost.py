@@ -26,8 +26,13 @@ class CostModel:
     Source: Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65.
 
     Examples:
-        >>> rates = Rates({"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9}, bandwidth=4e9, launch=5e-6)
-        >>> CostModel.seconds(Cost({"elementwise": 2e6}, bytes=8e6, launches=2), rates)  # 2 ms for 8 MB, 10 us besides
+        >>> rates = Rates(
+        ...     {"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9},
+        ...     bandwidth=4e9,
+        ...     launch=5e-6,
+        ... )
+        >>> # 2 ms for 8 MB, 10 us besides
+        >>> CostModel.seconds(Cost({"elementwise": 2e6}, bytes=8e6, launches=2), rates)
         0.00201
         >>> CostModel(this_machine(), "shipped").uncertainty  # a factor either way
         4.0

@@ -78,7 +78,8 @@ class Prediction:
 
     Examples:
         >>> known, unknown = Prediction.within(1.1e-3, 1.0), Prediction.within(1.1e-3, 4.0)
-        >>> known.expected_gain(now=1e-3), unknown.expected_gain(now=1e-3) > 0  # the unknown one may be worth a trial
+        >>> # the unknown one may be worth a trial
+        >>> known.expected_gain(now=1e-3), unknown.expected_gain(now=1e-3) > 0
         (0.0, True)
     """
 

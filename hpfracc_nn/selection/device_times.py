@@ -45,11 +45,12 @@ def register_marker(framework: str, marker: Marker) -> None:
         >>> class Now:  # of a device that is never behind
         ...     def __init__(self, device):
         ...         self.time = time.perf_counter()
+        ...
         ...     def passed(self):
         ...         return True
+        ...
         ...     def seconds_since(self, earlier):
         ...         return self.time - earlier.time
-        ...
         >>> register_marker("mine", Now)
         >>> unregister_marker("mine")
     """

@@ -86,7 +86,9 @@ def from_environment(environ: Mapping[str, str] | None = None) -> Settings:
         UserWarning: A variable begins with HPFRACC_NN_ and is not known.
 
     Examples:
-        >>> settings = from_environment({"HPFRACC_NN_SELECTION": "prior", "HPFRACC_NN_DISABLE": "numba, xla/fft"})
+        >>> settings = from_environment(
+        ...     {"HPFRACC_NN_SELECTION": "prior", "HPFRACC_NN_DISABLE": "numba, xla/fft"}
+        ... )
         >>> settings.mode, sorted(settings.disabled)
         ('prior', ['numba', 'xla/fft'])
     """

@@ -45,9 +45,11 @@ class WrongResult(ArithmeticError):
     Examples:
         >>> def fault(y, x):
         ...     return None if np.ndim(y) == 0 else "it is no number"
-        ...
-        >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size), fault=fault)
-        >>> running = register(Kernel("total", "numpy", "numpy", "running", run=np.cumsum))  # all of them, not the last
+        >>> total = register_operation(
+        ...     "total", lambda x: Workload("total", "numpy", n=x.size), fault=fault
+        ... )
+        >>> # all of them, not the last
+        >>> running = register(Kernel("total", "numpy", "numpy", "running", run=np.cumsum))
         >>> try:
         ...     BackendManager().run("total", np.ones(3))
         ... except WrongResult as error:
@@ -64,11 +66,16 @@ class Doubt(str):
     Examples:
         >>> def fault(y, x):
         ...     return None if np.isfinite(y) else Doubt("the total is not finite")
-        ...
-        >>> total = register_operation("total", lambda x: Workload("total", "numpy", n=x.size), fault=fault)
+        >>> total = register_operation(
+        ...     "total", lambda x: Workload("total", "numpy", n=x.size), fault=fault
+        ... )
         >>> runs = {"pairwise": np.sum, "running": lambda x: np.cumsum(x)[-1]}
-        >>> sums = [register(Kernel("total", "numpy", "numpy", how, run)) for how, run in runs.items()]
-        >>> float(BackendManager().run("total", np.array([1.0, math.nan])))  # both say so: no kernel is to blame
+        >>> sums = [
+        ...     register(Kernel("total", "numpy", "numpy", how, run))
+        ...     for how, run in runs.items()
+        ... ]
+        >>> # both say so: no kernel is to blame
+        >>> float(BackendManager().run("total", np.array([1.0, math.nan])))
         nan
         >>> for kernel in sums:
         ...     unregister(kernel)

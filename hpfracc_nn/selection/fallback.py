@@ -34,7 +34,6 @@ class Work:
     Examples:
         >>> def fault(y, x):
         ...     return None if np.ndim(y) == 0 else "it is no number"
-        ...
         >>> total = Work(lambda plan, x: plan.kernel.run(x), fault)
         >>> total.direction, total.fault(np.ones(3), np.ones(3))
         ('forward', 'it is no number')
@@ -65,11 +64,16 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
     Examples:
         >>> def broken(x):
         ...     raise RuntimeError("boom")
-        ...
-        >>> made = [register(Kernel("total", "numpy", "numpy", run.__name__, run)) for run in (broken, np.sum)]
-        >>> site = BackendManager(Settings(mode="off")).site("total", "numpy")  # "off": the first that accepts is taken
+        >>> made = [
+        ...     register(Kernel("total", "numpy", "numpy", run.__name__, run))
+        ...     for run in (broken, np.sum)
+        ... ]
+        >>> # "off": the first that accepts is taken
+        >>> site = BackendManager(Settings(mode="off")).site("total", "numpy")
         >>> plan = site.pick(5, lambda: Workload("total", "numpy", n=5))
-        >>> total = carried_out(Work(lambda plan, x: plan.kernel.run(x)), site, plan, np.arange(5.0))
+        >>> total = carried_out(
+        ...     Work(lambda plan, x: plan.kernel.run(x)), site, plan, np.arange(5.0)
+        ... )
         >>> plan.kernel.name, float(total)
         ('numpy/broken', 10.0)
         >>> for kernel in made:

@@ -31,7 +31,11 @@ class Rates:
         ValueError: A unit of work has no rate, or a number is not finite and positive.
 
     Examples:
-        >>> rates = Rates({"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9}, bandwidth=4e9, launch=5e-6)
+        >>> rates = Rates(
+        ...     {"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9},
+        ...     bandwidth=4e9,
+        ...     launch=5e-6,
+        ... )
         >>> 8e6 / rates.bandwidth  # seconds that 8 MB take
         0.002
     """
@@ -69,7 +73,8 @@ class Place(NamedTuple):
     Examples:
         >>> here = Place("numpy", "cpu", "float32", threads=2)
         >>> machine = Machine()
-        >>> machine.basis(here, "measured") == machine.basis(here, "shipped")  # nothing was measured there
+        >>> # nothing was measured there
+        >>> machine.basis(here, "measured") == machine.basis(here, "shipped")
         True
     """
 
@@ -100,8 +105,12 @@ class Machine:
 
     Examples:
         >>> machine = Machine()
-        >>> both = [machine.rates("numpy", "cpu", each, calibration="shipped") for each in ("float16", "float32")]
-        >>> both[0] == both[1], machine.calibrated()  # half precision runs in float32; constants are no measurement
+        >>> both = [
+        ...     machine.rates("numpy", "cpu", each, calibration="shipped")
+        ...     for each in ("float16", "float32")
+        ... ]
+        >>> # half precision runs in float32; constants are no measurement
+        >>> both[0] == both[1], machine.calibrated()
         (True, {})
     """
 

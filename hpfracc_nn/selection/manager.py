@@ -50,7 +50,11 @@ class BackendManager(Planning, Records, Sharing, Answers):
         >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> manager.counters()["forward"]
         1
-        >>> print(manager.explain(workload((4, 64), Caputo(0.5), framework="numpy", dtype="float64")))
+        >>> print(
+        ...     manager.explain(
+        ...         workload((4, 64), Caputo(0.5), framework="numpy", dtype="float64")
+        ...     )
+        ... )
     """
 
     def __init__(

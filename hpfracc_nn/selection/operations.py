@@ -71,9 +71,13 @@ def register_operation(
         ValueError: There is an operation of that name.
 
     Examples:
-        >>> total = register_operation("total", lambda x: Workload("total", "numpy", dtype=x.dtype.name, n=x.size))
+        >>> total = register_operation(
+        ...     "total", lambda x: Workload("total", "numpy", dtype=x.dtype.name, n=x.size)
+        ... )
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
-        >>> running = register(Kernel("total", "numpy", "numpy", "running", run=lambda x: np.cumsum(x)[-1]))
+        >>> running = register(
+        ...     Kernel("total", "numpy", "numpy", "running", run=lambda x: np.cumsum(x)[-1])
+        ... )
         >>> float(BackendManager().run("total", np.arange(5.0)))
         10.0
         >>> for kernel in (pairwise, running):

@@ -48,7 +48,9 @@ class Plan:
         kept: Room for whoever picks the plan: what it would make anew at every call.
 
     Examples:
-        >>> plan = BackendManager(Settings(mode="prior")).plan(workload((256, 1024), framework="numpy"))
+        >>> plan = BackendManager(Settings(mode="prior")).plan(
+        ...     workload((256, 1024), framework="numpy")
+        ... )
         >>> plan.reason  # the estimate alone; it says that the others take longer
         'prior'
         >>> all(plan.seconds <= seconds for name, seconds in plan.alternatives)

@@ -75,7 +75,9 @@ class Planning(Recovery):
             LookupError: No kernel accepts one of them, or nobody has said how the operation is rehearsed.
 
         Examples:
-            >>> seconds = BackendManager().warm_up([workload((8, 256), framework="torch", needs_gradient=True)])
+            >>> seconds = BackendManager().warm_up(
+            ...     [workload((8, 256), framework="torch", needs_gradient=True)]
+            ... )
         """
         took: dict[str, float] = {}
         for workload in workloads:

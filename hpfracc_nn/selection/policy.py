@@ -51,7 +51,9 @@ class Policy:
     Examples:
         >>> policy = Policy()
         >>> key = Key(("toeplitz", "cpu"), (4.0, 10.0))
-        >>> policy.decide(key, [Candidate("torch/fft", 2e-4, 2.0), Candidate("torch/dense", 3e-4, 2.0)]).name
+        >>> policy.decide(
+        ...     key, [Candidate("torch/fft", 2e-4, 2.0), Candidate("torch/dense", 3e-4, 2.0)]
+        ... ).name
         'torch/fft'
         >>> policy.observe(key, "torch/fft", 2.5e-4)
     """

@@ -50,9 +50,9 @@ def register_probe(probe: Probe) -> Probe:
     Examples:
         >>> class Mine(Probe):  # and so on: all that a Probe answers
         ...     framework, waits_to_be_asked = "mine", False
+        ...
         ...     def threads(self):
         ...         return 4
-        ...
         >>> mine = register_probe(Mine())
         >>> probe("mine").threads()
         4

@@ -84,7 +84,8 @@ def choose(
 
     Examples:
         >>> pairwise = register(Kernel("total", "numpy", "numpy", "pairwise", run=np.sum))
-        >>> choose("total", (32, 8, 1024), framework="numpy").algorithm  # `hpfracc_nn.choose` is for its own operations
+        >>> # `hpfracc_nn.choose` is for its own operations
+        >>> choose("total", (32, 8, 1024), framework="numpy").algorithm
         'pairwise'
         >>> unregister(pairwise)
     """

@@ -28,7 +28,8 @@ class Compilation:
     Examples:
         >>> compiles = lambda work: Compilation(0.2, work.n)
         >>> jitted = Kernel("total", "numpy", "numpy", "jitted", run=np.sum, compiles=compiles)
-        >>> jitted.ask("compiles", Workload("total", "numpy", n=4096)).code  # each length is compiled for itself
+        >>> # each length is compiled for itself
+        >>> jitted.ask("compiles", Workload("total", "numpy", n=4096)).code
         4096
     """
 
@@ -242,7 +243,8 @@ def kernels(op: str, framework: str) -> tuple[Kernel, ...]:
         LookupError: No kernel is registered for that op, or for that framework of it.
 
     Examples:
-        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads those of NumPy
+        >>> # which loads those of NumPy
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")
         >>> {"dense", "fft"} <= {kernel.algorithm for kernel in kernels("toeplitz", "numpy")}
         True
     """
@@ -305,7 +307,8 @@ def ask_again_after_fork() -> None:
     Examples:
         >>> manager = BackendManager()
         >>> before = manager.epoch
-        >>> ask_again_after_fork()  # os.register_at_fork(after_in_child=ask_again_after_fork) has it called
+        >>> # os.register_at_fork(after_in_child=ask_again_after_fork) has it called
+        >>> ask_again_after_fork()
         >>> manager.epoch > before  # no plan of before is used again
         True
     """

@@ -27,7 +27,9 @@ def register_rehearsal(op: str, framework: str, run: Rehearsal) -> None:
     Examples:
         >>> code = set()  # what was compiled
         >>> compiles = lambda work: None if work.n in code else Compilation(0.2, work.n)
-        >>> jitted = register(Kernel("total", "numpy", "numpy", "jitted", run=np.sum, compiles=compiles))
+        >>> jitted = register(
+        ...     Kernel("total", "numpy", "numpy", "jitted", run=np.sum, compiles=compiles)
+        ... )
         >>> register_rehearsal("total", "numpy", lambda plan: code.add(plan.workload.n))
         >>> list(BackendManager().warm_up([Workload("total", "numpy", n=4096)])), code
         (['numpy/jitted'], {4096})
@@ -44,7 +46,9 @@ def unregister_rehearsal(op: str, framework: str) -> None:
         LookupError: Nobody has said how.
 
     Examples:
-        >>> register_rehearsal("total", "numpy", lambda plan: plan.kernel.run(np.zeros(plan.workload.n)))
+        >>> register_rehearsal(
+        ...     "total", "numpy", lambda plan: plan.kernel.run(np.zeros(plan.workload.n))
+        ... )
         >>> unregister_rehearsal("total", "numpy")
     """
     rehearsal(op, framework)

@@ -32,8 +32,12 @@ class Site:
 
     Examples:
         >>> site = BackendManager(Settings(mode="prior")).site("toeplitz", "numpy", "my layer")
-        >>> plans = [site.pick((4, 64), lambda: workload((4, 64), framework="numpy")) for _ in range(2)]
-        >>> plans[0] is plans[1], plans[0].forwards  # described once, found again, counted twice
+        >>> plans = [
+        ...     site.pick((4, 64), lambda: workload((4, 64), framework="numpy"))
+        ...     for _ in range(2)
+        ... ]
+        >>> # described once, found again, counted twice
+        >>> plans[0] is plans[1], plans[0].forwards
         (True, 2)
     """
 

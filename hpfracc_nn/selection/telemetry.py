@@ -56,7 +56,8 @@ class Telemetry:
     Examples:
         >>> telemetry, manager = Telemetry(), BackendManager()
         >>> telemetry.watch(manager)
-        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)  # a span, where the process has a provider
+        >>> # a span, where the process has a provider
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
         >>> telemetry.leave(manager)
     """
 

@@ -50,10 +50,15 @@ class Timing:
         ValueError: A value is of another type or out of range.
 
     Examples:
-        >>> early = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
-        >>> later = Timing("total", "numpy/pairwise", forward=4e-6, backward=None, samples=30, time=1.9e9)
+        >>> early = Timing(
+        ...     "total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9
+        ... )
+        >>> later = Timing(
+        ...     "total", "numpy/pairwise", forward=4e-6, backward=None, samples=30, time=1.9e9
+        ... )
         >>> both = early.merged(later)
-        >>> both.samples, round(1e6 * both.forward, 6)  # microseconds: a mean weighted by samples
+        >>> # microseconds: a mean weighted by samples
+        >>> both.samples, round(1e6 * both.forward, 6)
         (40, 3.5)
     """
 
@@ -121,7 +126,9 @@ class Wisdom:
         rates: What calibrations measured, by place.
 
     Examples:
-        >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
+        >>> timing = Timing(
+        ...     "total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9
+        ... )
         >>> learnt = Wisdom.of([timing]).merged(Wisdom.of([timing]))
         >>> learnt.timings["total", "numpy/pairwise"].samples
         20

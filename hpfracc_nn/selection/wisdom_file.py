@@ -54,8 +54,11 @@ class WisdomFile:
 
     Examples:
         >>> file = WisdomFile("wisdom")
-        >>> this_machine().restore(file.read().rates)  # no calibration where another process has done one
-        >>> timing = Timing("total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9)
+        >>> # no calibration where another process has done one
+        >>> this_machine().restore(file.read().rates)
+        >>> timing = Timing(
+        ...     "total", "numpy/pairwise", forward=2e-6, backward=None, samples=10, time=1.8e9
+        ... )
         >>> file.merge(Wisdom.of([timing])), len(file.read().timings)
         (True, 1)
     """

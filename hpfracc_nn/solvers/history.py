@@ -46,7 +46,13 @@ class Automatic:
     """All of the past, exact to the dtype's tolerance, by whatever algorithm the BackendManager picks.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Automatic())
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 201),
+        ...     0.5,
+        ...     history=Automatic(),
+        ... )
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
     """
@@ -71,7 +77,13 @@ class Full:
     """All of the past, added up directly: O(n**2) in matrix products.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Full())
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 201),
+        ...     0.5,
+        ...     history=Full(),
+        ... )
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
     """
@@ -98,7 +110,13 @@ class FFTBlocks:
     Source: Hairer, Lubich & Schlichte, SIAM J. Sci. Stat. Comput. 6 (1985) 532.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=FFTBlocks())
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 201),
+        ...     0.5,
+        ...     history=FFTBlocks(),
+        ... )
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
     """
@@ -129,7 +147,13 @@ class Exponentials:
     Source: Beylkin & Monzon, Appl. Comput. Harmon. Anal. 28 (2010) 131.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Exponentials(1e-6))
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 201),
+        ...     0.5,
+        ...     history=Exponentials(1e-6),
+        ... )
         >>> y[-1]  # E_(1/2)(-1) = e erfc(1) = 0.4276
         tensor([0.4276], dtype=torch.float64)
     """
@@ -187,7 +211,13 @@ class Window:
     Source: Podlubny, Fractional Differential Equations (1999), section 7.3.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 201), 0.5, history=Window(50))
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 201),
+        ...     0.5,
+        ...     history=Window(50),
+        ... )
         >>> y[-1]  # a quarter of the past; with all of it 0.4276
         tensor([0.6381], dtype=torch.float64)
     """
@@ -227,7 +257,8 @@ class Window:
         Source: Diethelm, The Analysis of Fractional Differential Equations (2010), lemma 6.19.
 
         Examples:
-            >>> Window(50).error_bound(0.5, dt=0.005, duration=1.0, largest=1.0, lipschitz=1.0)  # 0.21 in truth
+            >>> # 0.21 in truth
+            >>> Window(50).error_bound(0.5, dt=0.005, duration=1.0, largest=1.0, lipschitz=1.0)
             2.826
         """
         kept = min(self.n * dt, duration)

@@ -34,7 +34,8 @@ class Newton:
     Sci. Stat. Comput. 7 (1986) 856, for GMRES.
 
     Examples:
-        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(Newton()))[-1]  # (1 - 1/2) / (1 + 1/2)
+        >>> # (1 - 1/2) / (1 + 1/2)
+        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(Newton()))[-1]
         tensor([0.3333])
     """
 
@@ -60,7 +61,9 @@ class FixedPoint:
         TypeError: `iterations` is no whole number.
 
     Examples:
-        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(FixedPoint()))[-1]
+        >>> fdeint(lambda t, y: -y, torch.ones(1), [0, 1], 1.0, scheme=Trapezoid(FixedPoint()))[
+        ...     -1
+        ... ]
         tensor([0.3333])
     """
 

@@ -23,8 +23,10 @@ class StochasticEquation(Protocol):
     Examples:
         >>> class OrnsteinUhlenbeck:
         ...     noise_type = "additive"
+        ...
         ...     def drift(self, t, y):
         ...         return -y
+        ...
         ...     def diffusion(self, t, y):
         ...         return torch.full_like(y, 0.5)
         >>> x = fsdeint(OrnsteinUhlenbeck(), torch.zeros(20_000), np.linspace(0, 1, 101))

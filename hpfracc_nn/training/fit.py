@@ -38,8 +38,10 @@ class Fit(LeastSquares):
     Source: Seber & Wild, Nonlinear Regression (1989), chapters 2 and 5.
 
     Examples:
-        >>> fit = Fit(("alpha",), np.array([0.6]), np.array([[1e-4]]), 0.02, 41, 5, 200, 1e-6, level=0.95)
-        >>> low, high = fit.intervals["alpha"]  # Student's, of 40 degrees of freedom: 2.02 standard errors
+        >>> values, covariance = np.array([0.6]), np.array([[1e-4]])
+        >>> fit = Fit(("alpha",), values, covariance, 0.02, 41, 5, 200, 1e-6, level=0.95)
+        >>> # Student's, of 40 degrees of freedom: 2.02 standard errors
+        >>> low, high = fit.intervals["alpha"]
         >>> round(low, 3), round(high, 3)
         (0.58, 0.62)
     """

@@ -37,7 +37,8 @@ class HurstEstimate:
         noise: Standard deviation of the noise upon each sample, in the same; 0 where none was fitted.
 
     Examples:
-        >>> found = whittle(np.cumsum(np.random.default_rng(0).standard_normal(4000)), dt=0.25)  # Brownian motion
+        >>> # Brownian motion
+        >>> found = whittle(np.cumsum(np.random.default_rng(0).standard_normal(4000)), dt=0.25)
         >>> found.interval[0] < 0.5 < found.interval[1], round(found.scale, 1)  # 0.25**-0.5
         (True, 2.0)
     """
@@ -62,7 +63,8 @@ class StructureFunction:
         hurst: Of the line through the origin that is nearest to the slopes.
 
     Examples:
-        >>> structure_function(np.arange(100.0), powers=[1, 2]).slopes  # a straight line has the Hurst index 1
+        >>> # a straight line has the Hurst index 1
+        >>> structure_function(np.arange(100.0), powers=[1, 2]).slopes
         array([1., 2.])
     """
 

@@ -28,7 +28,10 @@ class StochasticFit(Estimates):
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
     Examples:
-        >>> fit = StochasticFit(("rate",), np.array([1.0]), np.array([[0.01]]), 3.84, 1, 100, 512, 20, 0.95, True)
+        >>> values, covariance = np.array([1.0]), np.array([[0.01]])
+        >>> fit = StochasticFit(
+        ...     ("rate",), values, covariance, 3.84, 1, 100, 512, 20, 0.95, True
+        ... )
         >>> round(fit.p_value, 2), [round(end, 2) for end in fit.intervals["rate"]]
         (0.05, [0.8, 1.2])
     """

@@ -52,7 +52,8 @@ class Definition:
         >>> half = Caputo(0.5)  # a value, equal to every other of the same order and scheme
         >>> half == Caputo(0.5, "l1_2"), half.accuracy(0.5)
         (True, 2.5)
-        >>> Caputo([0.3, 0.7])(np.zeros((8, 2, 100)), dt=0.01).shape  # an order for each of two channels
+        >>> # an order for each of two channels
+        >>> Caputo([0.3, 0.7])(np.zeros((8, 2, 100)), dt=0.01).shape
         (8, 2, 100)
     """
 

@@ -45,7 +45,8 @@ class DistributedOrder(Definition):
         >>> float(two(t, dt=0.01)[-1].round(4))  # 1 / Gamma(1.7) + 2 / Gamma(1.2)
         3.2788
         >>> even = DistributedOrder.over(lambda alpha: np.ones_like(alpha), 0.0, 1.0)
-        >>> float(even(t**2, dt=0.01)[-1].round(3))  # the integral of 2 / Gamma(3 - alpha) over alpha
+        >>> # the integral of 2 / Gamma(3 - alpha) over alpha
+        >>> float(even(t**2, dt=0.01)[-1].round(3))
         1.504
 
     Source: Caputo, Fract. Calc. Appl. Anal. 4 (2001) 421; Diethelm & Ford, J. Comput. Appl. Math. 225 (2009) 96, for

@@ -23,7 +23,8 @@ class GrunwaldLetnikov(Definition):
     Source: Oldham & Spanier (1974), section 3.4; Hosking, Biometrika 68 (1981) 165.
 
     Examples:
-        >>> GrunwaldLetnikov(0.5)([1.0, 0.0, 0.0, 0.0]).round(4)  # the coefficients of (1 - z)**0.5
+        >>> # the coefficients of (1 - z)**0.5
+        >>> GrunwaldLetnikov(0.5)([1.0, 0.0, 0.0, 0.0]).round(4)
         array([ 1.    , -0.5   , -0.125 , -0.0625])
     """
 

@@ -79,7 +79,8 @@ class CaputoHadamard(Caputo):
     Examples:
         >>> t, dt = logarithmic_times(1.0, 4.0, 201)
         >>> y = CaputoHadamard(0.5)(1 + np.log(t), dt=dt)
-        >>> float((y[-1] / math.log(4) ** 0.5).round(4))  # 1 / Gamma(1.5): the constant is not seen
+        >>> # 1 / Gamma(1.5): the constant is not seen
+        >>> float((y[-1] / math.log(4) ** 0.5).round(4))
         1.1284
     """
 

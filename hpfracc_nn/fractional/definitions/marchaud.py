@@ -34,7 +34,8 @@ class Marchaud(Definition):
 
     Examples:
         >>> import numpy as np
-        >>> t = np.linspace(-20, 0, 2001)  # exp(t) is an eigenfunction, and 2e-9 at the first sample
+        >>> # exp(t) is an eigenfunction, and 2e-9 at the first sample
+        >>> t = np.linspace(-20, 0, 2001)
         >>> float(Marchaud(0.7)(np.exp(t), dt=0.01)[-1].round(4))
         1.0
     """
@@ -68,7 +69,8 @@ class Marchaud(Definition):
             ValueError: alpha is not one number.
 
         Examples:
-            >>> float(Marchaud(0.5).history_bound(100.0, deviation=1.0).round(4))  # 0.1 / Gamma(1/2)
+            >>> # 0.1 / Gamma(1/2)
+            >>> float(Marchaud(0.5).history_bound(100.0, deviation=1.0).round(4))
             0.0564
         """
         if not isinstance(self.alpha, float):

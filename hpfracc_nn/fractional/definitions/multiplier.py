@@ -47,10 +47,10 @@ class Multiplier(ABC):
         ValueError: An order is not finite, or out of the class's range.
 
     Examples:
-        >>> class BesselPotential(Multiplier):  # an operator of your own is its symbol, here (1 + omega**2)**(-alpha/2)
+        >>> # an operator of your own is its symbol, here (1 + omega**2)**(-alpha/2)
+        >>> class BesselPotential(Multiplier):
         ...     def symbol(self, alpha, omega, xp):
         ...         return xp.exp(-alpha / 2 * xp.log1p(omega[0] ** 2)), None
-        ...
         >>> t = 2 * np.pi * np.arange(8) / 8
         >>> bool(np.allclose(BesselPotential(2.0)(np.cos(t), dt=t[1]), np.cos(t) / 2))
         True

@@ -25,7 +25,11 @@ class PeriodicRiesz(Multiplier):
     Examples:
         >>> import numpy as np
         >>> t = 2 * np.pi * np.arange(8) / 8
-        >>> bool(np.allclose(PeriodicRiesz(0.5)(np.sin(2 * t), dt=t[1]), -(2**0.5) * np.sin(2 * t)))
+        >>> bool(
+        ...     np.allclose(
+        ...         PeriodicRiesz(0.5)(np.sin(2 * t), dt=t[1]), -(2**0.5) * np.sin(2 * t)
+        ...     )
+        ... )
         True
     """
 

@@ -74,9 +74,14 @@ class FDEBlock(CaputoEquation):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.net = torch.nn.Linear(16, 16)
+        ...
         ...     def forward(self, t, z):
         ...         return torch.tanh(self.net(z))
-        >>> net = torch.nn.Sequential(torch.nn.Linear(8, 16), FDEBlock(Field(), 0.7, n_steps=8), torch.nn.Linear(16, 2))
+        >>> net = torch.nn.Sequential(
+        ...     torch.nn.Linear(8, 16),
+        ...     FDEBlock(Field(), 0.7, n_steps=8),
+        ...     torch.nn.Linear(16, 2),
+        ... )
         >>> net(torch.randn(4, 8)).shape
         torch.Size([4, 2])
     """
@@ -131,7 +136,8 @@ class FSDEBlock(nn.Module):
 
     That is the stochastic Volterra equation
 
-        z(t) = x + integral from 0 to t of (t - s)**(alpha - 1) / Gamma(alpha) [drift ds + diffusion dW].
+        z(t) = x + integral of m(t - s) [drift ds + diffusion dW] from 0 to t,
+        m(t) = t**(alpha - 1) / Gamma(alpha).
 
     With diffusion 0 it is the `FDEBlock` of the same drift. Each call draws other paths, in training and after
     `eval()` alike, because z(t1) is a random variable of the model and not a regulariser: average several calls, or
@@ -175,6 +181,7 @@ class FSDEBlock(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.net = torch.nn.Linear(16, 16)
+        ...
         ...     def forward(self, t, z):
         ...         return torch.tanh(self.net(z))
         >>> FSDEBlock(Field(), Field(), alpha=0.8)(torch.randn(4, 16)).shape

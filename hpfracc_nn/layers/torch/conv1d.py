@@ -131,7 +131,9 @@ class FractionalConv1d(nn.Conv1d):
 
         Examples:
             >>> ordinary, x = torch.nn.Conv1d(3, 5, 7), torch.randn(8, 3, 100)
-            >>> torch.allclose(FractionalConv1d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            >>> torch.allclose(
+            ...     FractionalConv1d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6
+            ... )
             True
             >>> layer = FractionalConv1d.from_torch(ordinary, alpha=0.4, padding="causal")
         """

@@ -65,7 +65,9 @@ class FractionalConv2d(nn.Conv2d):
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
     Examples:
-        >>> layer = FractionalConv2d(3, 5, 3, padding="same", dims=(-2, -1), alpha=(0.4, 0.8), learn_alpha=True)
+        >>> layer = FractionalConv2d(
+        ...     3, 5, 3, padding="same", dims=(-2, -1), alpha=(0.4, 0.8), learn_alpha=True
+        ... )
         >>> layer(torch.randn(8, 3, 28, 28)).shape
         torch.Size([8, 5, 28, 28])
     """
@@ -133,7 +135,9 @@ class FractionalConv2d(nn.Conv2d):
 
         Examples:
             >>> ordinary, x = torch.nn.Conv2d(3, 5, 3), torch.randn(8, 3, 28, 28)
-            >>> torch.allclose(FractionalConv2d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            >>> torch.allclose(
+            ...     FractionalConv2d.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6
+            ... )
             True
             >>> layer = FractionalConv2d.from_torch(ordinary, dims=(-2, -1), alpha=0.4)
         """

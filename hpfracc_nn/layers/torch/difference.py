@@ -59,7 +59,8 @@ class FractionalDifference(Stated):
     Examples:
         >>> FractionalDifference(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6, 100])
-        >>> FractionalDifference(1, init=0.5, learn_alpha=False)(torch.eye(1, 4)[None])  # Grünwald's weights
+        >>> # Grünwald's weights
+        >>> FractionalDifference(1, init=0.5, learn_alpha=False)(torch.eye(1, 4)[None])
         tensor([[[ 1.0000, -0.5000, -0.1250, -0.0625]]])
     """
 

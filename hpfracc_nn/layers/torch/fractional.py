@@ -59,7 +59,8 @@ class FractionalLayer(nn.Module):
         >>> layer(torch.randn(8, 3, 256)).shape
         torch.Size([8, 3, 256])
         >>> t = torch.linspace(0, 1, 101)
-        >>> round(FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].item(), 2)  # 2 / Gamma(2.5) = 1.5045
+        >>> # 2 / Gamma(2.5) = 1.5045
+        >>> round(FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].item(), 2)
         1.5
     """
 

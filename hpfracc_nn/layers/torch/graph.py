@@ -80,7 +80,9 @@ class FractionalGraphConv(CaputoEquation):
     Examples:
         >>> ring = torch.stack([torch.arange(10), (torch.arange(10) + 1) % 10])
         >>> edge_index = torch.cat([ring, ring.flip(0)], 1)
-        >>> FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)(torch.randn(10, 5), edge_index).shape
+        >>> FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)(
+        ...     torch.randn(10, 5), edge_index
+        ... ).shape
         torch.Size([10, 8])
     """
 

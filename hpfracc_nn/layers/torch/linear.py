@@ -120,7 +120,9 @@ class FractionalLinear(nn.Linear):
 
         Examples:
             >>> ordinary, x = torch.nn.Linear(3, 5), torch.randn(8, 100, 3)
-            >>> torch.allclose(FractionalLinear.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6)
+            >>> torch.allclose(
+            ...     FractionalLinear.from_torch(ordinary, alpha=0.0)(x), ordinary(x), atol=1e-6
+            ... )
             True
         """
         place = place_of(cls, module, nn.Linear)

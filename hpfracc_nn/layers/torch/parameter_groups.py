@@ -36,9 +36,16 @@ def param_groups(
         TypeError: `module` is no module, or a learning rate is no number.
 
     Examples:
-        >>> net = torch.nn.Sequential(FractionalDifference(3, orders=2), torch.nn.Conv1d(6, 4, 5))
-        >>> optimizer = torch.optim.AdamW(param_groups(net, lr=5e-3, alpha_lr=3e-2, weight_decay=1e-2))
-        >>> {group["name"]: (group["lr"], group["weight_decay"]) for group in optimizer.param_groups}
+        >>> net = torch.nn.Sequential(
+        ...     FractionalDifference(3, orders=2), torch.nn.Conv1d(6, 4, 5)
+        ... )
+        >>> optimizer = torch.optim.AdamW(
+        ...     param_groups(net, lr=5e-3, alpha_lr=3e-2, weight_decay=1e-2)
+        ... )
+        >>> {
+        ...     group["name"]: (group["lr"], group["weight_decay"])
+        ...     for group in optimizer.param_groups
+        ... }
         {'weights': (0.005, 0.01), 'orders': (0.03, 0.0)}
     """
     if not isinstance(module, nn.Module):

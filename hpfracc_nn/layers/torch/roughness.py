@@ -24,12 +24,14 @@ _OWNER = "RoughnessFeatures"
 class RoughnessFeatures(nn.Module):
     """The logarithm of the mean square of fractional differences, a few orders for every channel.
 
-        e_j = log(floor + mean over t >= skip of y_j[t]**2),   y_j = dt**-alpha_j (1 - z)**alpha_j x.
+        e_j = log(floor + mean over t >= skip of y_j[t]**2),
+        y_j = dt**-alpha_j (1 - z)**alpha_j x.
 
     Energies at several orders tell how the spectrum is distributed: a higher order weighs high frequencies more. For
     fractional Gaussian noise of Hurst index H, variance sigma**2 and density f_H, with dt = 1 and long signals,
 
-        e(alpha) -> log sigma**2 + log of the integral of f_H(w) |2 sin(w / 2)|**(2 alpha) over [-pi, pi],
+        e(alpha) -> log sigma**2 + log of the integral over [-pi, pi] of
+                    f_H(w) |2 sin(w / 2)|**(2 alpha),
 
     for alpha > H - 1. At any alpha its slope in alpha falls as H grows, whatever sigma is: differences of two energies
     identify H, and a linear map of the features of several orders can. Fractional Brownian motion is the same after
@@ -72,7 +74,8 @@ class RoughnessFeatures(nn.Module):
         >>> RoughnessFeatures(2, orders=3)(torch.randn(4, 2, 100)).shape
         torch.Size([4, 6])
         >>> layer = RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)
-        >>> layer(torch.tensor([1.0, -1.0] * 500).view(1, 1, 1000))  # nearly alpha log(4), at the highest frequency
+        >>> # nearly alpha log(4), at the highest frequency
+        >>> layer(torch.tensor([1.0, -1.0] * 500).view(1, 1, 1000))
         tensor([[-0.6914,  0.0000,  0.6927]])
     """
 

@@ -32,7 +32,7 @@ class SpectralFractional(nn.Module):
     With F the discrete Fourier transform over the axes `dim` and omega the vector of angular frequencies,
     omega = 2 pi m / (n dt) on an axis of n samples dt apart, it computes
 
-        y = F^-1 [ |omega|**alpha F x ]                    the fractional Laplacian (-Laplacian)**(alpha / 2).
+        y = F^-1 [ |omega|**alpha F x ], the fractional Laplacian (-Laplacian)**(alpha / 2).
 
     alpha = 0 is the identity, alpha = 2 minus the Laplacian, exact for a trigonometric polynomial that the grid
     resolves. "periodic_riesz" has the factor `-|omega|**alpha` and "periodic_weyl" `(i omega)**alpha`, both on one

@@ -40,7 +40,8 @@ def fsdeint(
 
     At alpha = 1 the equation is dX = f dt + g dZ. For 1/2 < alpha < 1 it is the stochastic Volterra equation
 
-        X(t) = x0 + integral from ts[0] to t of (t - s)**(alpha - 1) / Gamma(alpha) [f ds + g dW],
+        X(t) = x0 + integral of m(t - s) [f ds + g dW] from ts[0] to t,
+        m(t) = t**(alpha - 1) / Gamma(alpha),
 
     which at alpha = 1 is the same. What goes together is a table, `hpfracc_nn.solvers.rules`, and strong orders are in
     it. A pure function of its arguments and of all that drift and diffusion read, best called inside of `jax.jit`:
@@ -83,8 +84,16 @@ def fsdeint(
         Pakkanen, Finance Stoch. 21 (2017) 931.
 
     Examples:
-        >>> ornstein_uhlenbeck = SDE(lambda t, y: -y, lambda t, y: 0.1 * jnp.ones_like(y), "additive")
-        >>> x = fsdeint(ornstein_uhlenbeck, jnp.ones(1000), np.linspace(0, 1, 101), alpha=0.7, key=jax.random.key(0))
+        >>> ornstein_uhlenbeck = SDE(
+        ...     lambda t, y: -y, lambda t, y: 0.1 * jnp.ones_like(y), "additive"
+        ... )
+        >>> x = fsdeint(
+        ...     ornstein_uhlenbeck,
+        ...     jnp.ones(1000),
+        ...     np.linspace(0, 1, 101),
+        ...     alpha=0.7,
+        ...     key=jax.random.key(0),
+        ... )
         >>> round(float(x[-1].mean()), 2), round(float(mittag_leffler(-1.0, 0.7)), 2)
         (0.4, 0.4)
     """

@@ -35,7 +35,9 @@ class MultiTerm(Terms):
         >>> forcing = lambda t, y: 2 + 2 * (t / jnp.pi) ** 0.5 + t**2 / 2  # by which y is t**2
         >>> equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, forcing)  # Bagley and Torvik's
         >>> rest = jnp.zeros(1)
-        >>> y = fdeint(equation, equation.state(rest, rest), np.linspace(0, 1, 201), equation.alpha)[..., 0]
+        >>> y = fdeint(
+        ...     equation, equation.state(rest, rest), np.linspace(0, 1, 201), equation.alpha
+        ... )[..., 0]
         >>> y[-1].round(3)
         Array([1.], dtype=float32)
     """

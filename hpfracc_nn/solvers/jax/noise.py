@@ -124,7 +124,9 @@ def increments(
 
     Examples:
         >>> from hpfracc_nn.solvers import FractionalBrownian
-        >>> dw = increments(FractionalBrownian(0.3), 100, (32, 3), dt=0.01, key=jax.random.key(0))
+        >>> dw = increments(
+        ...     FractionalBrownian(0.3), 100, (32, 3), dt=0.01, key=jax.random.key(0)
+        ... )
         >>> dw.shape, round(float(dw.var()), 2)  # dt**(2 hurst) = 0.063
         ((100, 32, 3), 0.06)
     """

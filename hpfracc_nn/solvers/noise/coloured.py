@@ -37,7 +37,8 @@ class Coloured(Noise):
     Source: Gillespie, Phys. Rev. E 54 (1996) 2084; Wong & Zakai, Ann. Math. Stat. 36 (1965) 1560.
 
     Examples:
-        >>> Coloured(0.1).covariance(1, dt=0.5)  # dt - tau (1 - exp(-dt / tau)); of Brownian motion 0.5
+        >>> # dt - tau (1 - exp(-dt / tau)); of Brownian motion 0.5
+        >>> Coloured(0.1).covariance(1, dt=0.5)
         array([[0.40067379]])
     """
 

@@ -32,7 +32,8 @@ class CompoundPoisson(Noise):
     Source: Cont & Tankov, Financial Modelling with Jump Processes (2004), section 3.2.
 
     Examples:
-        >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)  # rate dt 0.5**2
+        >>> # rate dt 0.5**2
+        >>> CompoundPoisson(3.0, NormalJumps(deviation=0.5)).covariance(1, dt=0.5)
         array([[0.375]])
     """
 

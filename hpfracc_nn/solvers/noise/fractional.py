@@ -102,7 +102,13 @@ class FractionalBrownian(HurstNoise):
         >>> FractionalBrownian(0.75).covariance(2, dt=1.0)  # neighbours: 2**(2 hurst - 1) - 1
         array([[1.        , 0.41421356],
                [0.41421356, 1.        ]])
-        >>> x = paths(FractionalBrownian(0.75), 100, (4000,), dt=0.04, generator=torch.Generator().manual_seed(0))
+        >>> x = paths(
+        ...     FractionalBrownian(0.75),
+        ...     100,
+        ...     (4000,),
+        ...     dt=0.04,
+        ...     generator=torch.Generator().manual_seed(0),
+        ... )
         >>> round(x[-1].var().item())  # 4**(2 hurst)
         8
     """

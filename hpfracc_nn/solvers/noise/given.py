@@ -23,7 +23,12 @@ class Given(Noise):
 
     Examples:
         >>> dw = torch.full((100, 1), 0.01)  # a path that goes straight from 0 to 1
-        >>> fsdeint(SDE(lambda t, y: 0 * y, lambda t, y: y), torch.ones(1), np.linspace(0, 1, 101), noise=Given(dw))[-1]
+        >>> fsdeint(
+        ...     SDE(lambda t, y: 0 * y, lambda t, y: y),
+        ...     torch.ones(1),
+        ...     np.linspace(0, 1, 101),
+        ...     noise=Given(dw),
+        ... )[-1]
         tensor([2.7048])
         >>> round(1.01**100, 4)
         2.7048

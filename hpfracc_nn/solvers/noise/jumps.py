@@ -56,7 +56,8 @@ class FixedJumps:
         ValueError: It is not finite.
 
     Examples:
-        >>> float(CompoundPoisson(3.0, FixedJumps(1.0)).characteristic(np.pi, dt=0.5).real)  # exp(-2 rate dt)
+        >>> # exp(-2 rate dt)
+        >>> float(CompoundPoisson(3.0, FixedJumps(1.0)).characteristic(np.pi, dt=0.5).real)
         0.0498
     """
 
@@ -146,7 +147,8 @@ class ExponentialJumps:
         >>> jumps = increments(CompoundPoisson(5.0, ExponentialJumps(-0.4)), 1000, dt=0.1)
         >>> (jumps <= 0).all()
         tensor(True)
-        >>> CompoundPoisson(5.0, ExponentialJumps(-0.4)).covariance(1, dt=0.1)  # 2 rate dt 0.4**2
+        >>> # 2 rate dt 0.4**2
+        >>> CompoundPoisson(5.0, ExponentialJumps(-0.4)).covariance(1, dt=0.1)
         array([[0.16]])
     """
 

@@ -152,7 +152,8 @@ class MarkovRiemannLiouvilleBrownian(MarkovNoise):
         >>> noise = MarkovRiemannLiouvilleBrownian(0.3)
         >>> round(noise.error(1000, dt=0.001).path, 3)
         0.002
-        >>> round(noise.covariance(100, dt=0.04).sum().item(), 2)  # of the path at 4: 4**(2 hurst)
+        >>> # of the path at 4: 4**(2 hurst)
+        >>> round(noise.covariance(100, dt=0.04).sum().item(), 2)
         2.3
     """
 

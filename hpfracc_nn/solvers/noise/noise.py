@@ -38,10 +38,13 @@ class Noise(ABC):
     Examples:
         >>> class UniformSteps(Noise):
         ...     name = "uniform_steps"
+        ...
         ...     def increments(self, n_steps, shape, dt, source, state):
         ...         return (12 * dt) ** 0.5 * (source.uniform((n_steps, *shape)) - 0.5), ()
         >>> from hpfracc_nn.solvers import increments
-        >>> increments(UniformSteps(), 100_000, dt=0.01, generator=torch.Generator().manual_seed(0)).var()
+        >>> increments(
+        ...     UniformSteps(), 100_000, dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... ).var()
         tensor(0.0100)
     """
 

@@ -50,7 +50,8 @@ class RiemannLiouvilleBrownian(HurstNoise):
         >>> RiemannLiouvilleBrownian(0.5).covariance(2, dt=0.25)  # Brownian motion
         array([[0.25, 0.  ],
                [0.  , 0.25]])
-        >>> round(RiemannLiouvilleBrownian(0.75).covariance(100, dt=0.04).sum())  # of the path at 4: 4**(2 hurst)
+        >>> # of the path at 4: 4**(2 hurst)
+        >>> round(RiemannLiouvilleBrownian(0.75).covariance(100, dt=0.04).sum())
         8
     """
 

@@ -29,7 +29,9 @@ def increments(
 
     Examples:
         >>> from hpfracc_nn.solvers import noise
-        >>> dw = noise.increments(Brownian(), 100, (4000,), dt=0.01, rng=np.random.default_rng(0))
+        >>> dw = noise.increments(
+        ...     Brownian(), 100, (4000,), dt=0.01, rng=np.random.default_rng(0)
+        ... )
         >>> dw.shape, round(dw.sum(0).var().item(), 1)
         ((100, 4000), 1.0)
     """

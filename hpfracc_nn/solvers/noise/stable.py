@@ -41,9 +41,12 @@ class AlphaStable(Noise):
     Source: Chambers, Mallows & Stuck, J. Amer. Stat. Assoc. 71 (1976) 340; Weron, Stat. Probab. Lett. 28 (1996) 165.
 
     Examples:
-        >>> abs(AlphaStable(1.0).characteristic(np.array([-1.0, 2.0]), dt=0.5))  # Cauchy's: exp(-dt |k|)
+        >>> # Cauchy's: exp(-dt |k|)
+        >>> abs(AlphaStable(1.0).characteristic(np.array([-1.0, 2.0]), dt=0.5))
         array([0.60653066, 0.36787944])
-        >>> x = increments(AlphaStable(1.0), 100_000, dt=0.5, generator=torch.Generator().manual_seed(0))
+        >>> x = increments(
+        ...     AlphaStable(1.0), 100_000, dt=0.5, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> round((x.abs() < 0.5).double().mean().item(), 2)  # within dt of 0
         0.5
     """

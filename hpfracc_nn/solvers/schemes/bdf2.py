@@ -33,8 +33,15 @@ class BDF2:
     Source: Lubich, SIAM J. Math. Anal. 17 (1986) 704; Garrappa, Math. Comput. Simul. 110 (2015) 96.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -100 * y, torch.ones(1).double(), np.linspace(0, 1, 101), 0.5, scheme=BDF2())
-        >>> y[-1] - mittag_leffler(-100.0, 0.5)  # where the rectangle rule is stable up to a rate of 11
+        >>> y = fdeint(
+        ...     lambda t, y: -100 * y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 101),
+        ...     0.5,
+        ...     scheme=BDF2(),
+        ... )
+        >>> # where the rectangle rule is stable up to a rate of 11
+        >>> y[-1] - mittag_leffler(-100.0, 0.5)
         tensor([1.2e-05], dtype=torch.float64)
     """
 

@@ -36,7 +36,9 @@ class PredictorCorrector:
 
     Examples:
         >>> ts = np.linspace(0, 1, 101)
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), ts, 0.5, scheme=PredictorCorrector())
+        >>> y = fdeint(
+        ...     lambda t, y: -y, torch.ones(1).double(), ts, 0.5, scheme=PredictorCorrector()
+        ... )
         >>> y[-1] - mittag_leffler(-1.0, 0.5)
         tensor([2.9e-05], dtype=torch.float64)
     """

@@ -24,7 +24,13 @@ class Rectangle:
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, equation (13).
 
     Examples:
-        >>> y = fdeint(lambda t, y: -y, torch.ones(1).double(), np.linspace(0, 1, 101), 0.5, scheme=Rectangle())
+        >>> y = fdeint(
+        ...     lambda t, y: -y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 101),
+        ...     0.5,
+        ...     scheme=Rectangle(),
+        ... )
         >>> y[-1] - mittag_leffler(-1.0, 0.5)
         tensor([-0.0008], dtype=torch.float64)
         >>> round(Rectangle().stability(1.0), 6)  # of Euler's method

@@ -48,7 +48,8 @@ class Scheme(Protocol):
         >>> scheme.order(0.5), scheme.is_implicit
         (1.5, True)
         >>> weights = scheme.weights(np.array([1.0]), 3, 0.1, NUMPY)
-        >>> weights.columns[0, 0], weights.starts[0, 0, :, 0]  # the trapezoid rule, half a step to f_0 and to f_n
+        >>> # the trapezoid rule, half a step to f_0 and to f_n
+        >>> weights.columns[0, 0], weights.starts[0, 0, :, 0]
         (array([0.05, 0.1 , 0.1 , 0.1 ]), array([ 0.  , -0.05, -0.05, -0.05]))
     """
 

@@ -44,10 +44,15 @@ class Euler:
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992), section 10.2.
 
     Examples:
-        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw = increments(
+        ...     Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
-        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Euler())
-        >>> (y[-1] - torch.exp(0.5 * dw.sum(0) - 0.125)).abs().mean()  # the distance from the exact paths
+        >>> y = fsdeint(
+        ...     sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Euler()
+        ... )
+        >>> # the distance from the exact paths
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0) - 0.125)).abs().mean()
         tensor(0.0140)
     """
 
@@ -65,10 +70,15 @@ class Milstein:
     Source: Kloeden & Platen (1992), section 10.3.
 
     Examples:
-        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw = increments(
+        ...     Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
-        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Milstein())
-        >>> (y[-1] - torch.exp(0.5 * dw.sum(0) - 0.125)).abs().mean()  # the distance from the exact paths
+        >>> y = fsdeint(
+        ...     sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=Milstein()
+        ... )
+        >>> # the distance from the exact paths
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0) - 0.125)).abs().mean()
         tensor(0.0004)
     """
 
@@ -86,11 +96,14 @@ class Heun:
     Source: Rumelin, SIAM J. Numer. Anal. 19 (1982) 604.
 
     Examples:
-        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw = increments(
+        ...     Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
         >>> options = {"noise": Given(dw), "scheme": Heun(), "interpretation": "stratonovich"}
         >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), **options)
-        >>> (y[-1] - torch.exp(0.5 * dw.sum(0))).abs().mean()  # the distance from the exact paths
+        >>> # the distance from the exact paths
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0))).abs().mean()
         tensor(0.0007)
     """
 
@@ -107,10 +120,19 @@ class RungeKutta:
     Source: Rossler, SIAM J. Numer. Anal. 48 (2010) 922, tables 6.1 and 6.3.
 
     Examples:
-        >>> dw = increments(Brownian(), 100, (2, 500), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw = increments(
+        ...     Brownian(), 100, (2, 500), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
-        >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), noise=Given(dw), scheme=RungeKutta())
-        >>> (y[-1] - torch.exp(0.5 * dw[:, 0].sum(0) - 0.125)).abs().mean() < 1e-4  # the distance from exact paths
+        >>> y = fsdeint(
+        ...     sde,
+        ...     torch.ones(500),
+        ...     np.linspace(0, 1, 101),
+        ...     noise=Given(dw),
+        ...     scheme=RungeKutta(),
+        ... )
+        >>> # the distance from exact paths
+        >>> (y[-1] - torch.exp(0.5 * dw[:, 0].sum(0) - 0.125)).abs().mean() < 1e-4
         tensor(True)
     """
 
@@ -126,11 +148,18 @@ class ReversibleHeun:
     Source: Kidger, Foster, Li & Lyons, Efficient and accurate gradients for neural SDEs, NeurIPS (2021), algorithm 1.
 
     Examples:
-        >>> dw = increments(Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw = increments(
+        ...     Brownian(), 100, (500,), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: 0.5 * y)
-        >>> options = {"noise": Given(dw), "scheme": ReversibleHeun(), "interpretation": "stratonovich"}
+        >>> options = {
+        ...     "noise": Given(dw),
+        ...     "scheme": ReversibleHeun(),
+        ...     "interpretation": "stratonovich",
+        ... }
         >>> y = fsdeint(sde, torch.ones(500), np.linspace(0, 1, 101), **options)
-        >>> (y[-1] - torch.exp(0.5 * dw.sum(0))).abs().mean()  # the distance from the exact paths
+        >>> # the distance from the exact paths
+        >>> (y[-1] - torch.exp(0.5 * dw.sum(0))).abs().mean()
         tensor(0.0007)
     """
 

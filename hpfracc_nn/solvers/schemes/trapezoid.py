@@ -26,8 +26,15 @@ class Trapezoid:
     Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, equation (8); Garrappa, Mathematics 6 (2018) 16.
 
     Examples:
-        >>> y = fdeint(lambda t, y: -100 * y, torch.ones(1).double(), np.linspace(0, 1, 101), 0.5, scheme=Trapezoid())
-        >>> y[-1] - mittag_leffler(-100.0, 0.5)  # where the rectangle rule is stable up to a rate of 11
+        >>> y = fdeint(
+        ...     lambda t, y: -100 * y,
+        ...     torch.ones(1).double(),
+        ...     np.linspace(0, 1, 101),
+        ...     0.5,
+        ...     scheme=Trapezoid(),
+        ... )
+        >>> # where the rectangle rule is stable up to a rate of 11
+        >>> y[-1] - mittag_leffler(-100.0, 0.5)
         tensor([-6.6e-05], dtype=torch.float64)
     """
 

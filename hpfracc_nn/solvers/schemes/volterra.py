@@ -35,7 +35,8 @@ class VolterraWeights(Protocol):
 
     Examples:
         >>> from hpfracc_nn.fractional.namespace import NUMPY
-        >>> Left().weights(np.array([1.0]), 3, 0.1, NUMPY).columns  # 1 at alpha = 1: Euler and Maruyama's method
+        >>> # 1 at alpha = 1: Euler and Maruyama's method
+        >>> Left().weights(np.array([1.0]), 3, 0.1, NUMPY).columns
         array([[[0., 1., 1., 1.]]])
     """
 
@@ -66,8 +67,16 @@ class Hybrid:
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(100).view(50, 2, 100))  # one increment for each path
-        >>> x = fsdeint(sde, torch.zeros(100), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Hybrid())
-        >>> 0.02 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> x = fsdeint(
+        ...     sde,
+        ...     torch.zeros(100),
+        ...     np.linspace(0, 1, 51),
+        ...     alpha=0.6,
+        ...     noise=noise,
+        ...     weights=Hybrid(),
+        ... )
+        >>> # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> 0.02 * x[-1].square().sum()
         tensor(2.2532)
     """
 
@@ -87,8 +96,16 @@ class Average:
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(50))  # one increment for each path
-        >>> x = fsdeint(sde, torch.zeros(50), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Average())
-        >>> 0.02 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> x = fsdeint(
+        ...     sde,
+        ...     torch.zeros(50),
+        ...     np.linspace(0, 1, 51),
+        ...     alpha=0.6,
+        ...     noise=noise,
+        ...     weights=Average(),
+        ... )
+        >>> # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> 0.02 * x[-1].square().sum()
         tensor(1.7950)
     """
 
@@ -110,8 +127,16 @@ class Isometry:
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(50))  # one increment for each path
-        >>> x = fsdeint(sde, torch.zeros(50), np.linspace(0, 1, 51), alpha=0.6, noise=noise, weights=Isometry())
-        >>> 0.02 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> x = fsdeint(
+        ...     sde,
+        ...     torch.zeros(50),
+        ...     np.linspace(0, 1, 51),
+        ...     alpha=0.6,
+        ...     noise=noise,
+        ...     weights=Isometry(),
+        ... )
+        >>> # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> 0.02 * x[-1].square().sum()
         tensor(2.2546)
     """
 
@@ -138,8 +163,16 @@ class Left:
     Examples:
         >>> sde = SDE(lambda t, y: 0 * y, lambda t, y: torch.ones_like(y), "additive")
         >>> noise = Given(torch.eye(100))  # one increment for each path
-        >>> x = fsdeint(sde, torch.zeros(100), np.linspace(0, 1, 101), alpha=0.6, noise=noise, weights=Left())
-        >>> 0.01 * x[-1].square().sum()  # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> x = fsdeint(
+        ...     sde,
+        ...     torch.zeros(100),
+        ...     np.linspace(0, 1, 101),
+        ...     alpha=0.6,
+        ...     noise=noise,
+        ...     weights=Left(),
+        ... )
+        >>> # the variance at 1, which is 1 / (0.2 Gamma(0.6)**2) = 2.2546
+        >>> 0.01 * x[-1].square().sum()
         tensor(1.4602)
     """
 

@@ -41,7 +41,9 @@ class PathDivergence:
     Source: Li, Wong, Chen & Duvenaud, AISTATS (2020), section 5.
 
     Examples:
-        >>> sde = PathDivergence(lambda t, y: 1 - y, lambda t, y: -y, lambda t, y: torch.ones_like(y))
+        >>> sde = PathDivergence(
+        ...     lambda t, y: 1 - y, lambda t, y: -y, lambda t, y: torch.ones_like(y)
+        ... )
         >>> x = fsdeint(sde, sde.state(torch.zeros(64, 2)), torch.linspace(0, 1, 101))
         >>> states, divergence = x[..., :-1], x[-1, ..., -1].mean()
         >>> round(divergence.item(), 4)  # u is 1 in either entry
@@ -109,7 +111,9 @@ class LatentFSDE(nn.Module):
         ...     def forward(self, t, y, context=0.0):
         ...         return context - y
         >>> model = LatentFSDE(Drift(), Drift(), lambda t, y: torch.ones_like(y))
-        >>> states, divergence = model(torch.zeros(64, 2), np.linspace(0, 1, 101), context=torch.ones(2))
+        >>> states, divergence = model(
+        ...     torch.zeros(64, 2), np.linspace(0, 1, 101), context=torch.ones(2)
+        ... )
         >>> states.shape, round(divergence.mean().item(), 4)  # 1 / 2 of either entry
         (torch.Size([101, 64, 2]), 1.0)
     """

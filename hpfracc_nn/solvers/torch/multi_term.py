@@ -30,10 +30,13 @@ class MultiTerm(Terms):
     Source: Diethelm & Ford, BIT 42 (2002) 490; Edwards, Ford & Simpson, J. Comput. Appl. Math. 148 (2002) 401.
 
     Examples:
-        >>> forcing = lambda t, y: 2 + 2 * (t / torch.pi) ** 0.5 + t**2 / 2  # by which y is t**2
+        >>> # by which y is t**2
+        >>> forcing = lambda t, y: 2 + 2 * (t / torch.pi) ** 0.5 + t**2 / 2
         >>> equation = MultiTerm({2: 1.0, 1.5: 0.5, 0: 0.5}, forcing)  # Bagley and Torvik's
         >>> rest = torch.zeros(1, dtype=torch.float64)
-        >>> y = fdeint(equation, equation.state(rest, rest), np.linspace(0, 1, 201), equation.alpha)[..., 0]
+        >>> y = fdeint(
+        ...     equation, equation.state(rest, rest), np.linspace(0, 1, 201), equation.alpha
+        ... )[..., 0]
         >>> round(y[-1].item(), 3)
         1.0
     """

@@ -59,6 +59,7 @@ class NeuralFDE(CaputoEquation):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.net = nn.Linear(2, 2)
+        ...
         ...     def forward(self, t, y):
         ...         return torch.tanh(self.net(y))
         >>> model = NeuralFDE(Field(), alpha=0.8, learn_alpha=True)

@@ -70,6 +70,7 @@ class NeuralFSDE(nn.Module):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.net = nn.Linear(2, 2)
+        ...
         ...     def forward(self, t, y):
         ...         return torch.tanh(self.net(y))
         >>> model = NeuralFSDE(Field(), Field(), alpha=0.8, learn_alpha=True)

@@ -140,7 +140,9 @@ class NoisePath:
         TypeError: The generator is none.
 
     Examples:
-        >>> path = NoisePath(Brownian(), 100_000, (), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> path = NoisePath(
+        ...     Brownian(), 100_000, (), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> first, last = path.block(0), path.block(path.n_blocks - 1)
         >>> torch.equal(path.block(0), first)
         True
@@ -265,7 +267,9 @@ def increments(
     Differentiable in the noise's parameters that are tensors. Arguments and errors as of `NoisePath`.
 
     Examples:
-        >>> dw = increments(Brownian(), 100, (32, 3), dt=0.01, generator=torch.Generator().manual_seed(0))
+        >>> dw = increments(
+        ...     Brownian(), 100, (32, 3), dt=0.01, generator=torch.Generator().manual_seed(0)
+        ... )
         >>> dw.shape, dw.var()
         (torch.Size([100, 32, 3]), tensor(0.0100))
     """
@@ -288,7 +292,13 @@ def paths(
     They are the sums of what `increments` returns for the same generator. Arguments and errors as of `NoisePath`.
 
     Examples:
-        >>> x = paths(FractionalBrownian(0.3), 100, (4000,), dt=0.04, generator=torch.Generator().manual_seed(0))
+        >>> x = paths(
+        ...     FractionalBrownian(0.3),
+        ...     100,
+        ...     (4000,),
+        ...     dt=0.04,
+        ...     generator=torch.Generator().manual_seed(0),
+        ... )
         >>> x.shape, round(x[-1].var().item(), 1)  # 4**(2 hurst) = 2.3
         (torch.Size([101, 4000]), 2.3)
     """

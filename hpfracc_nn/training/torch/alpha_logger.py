@@ -66,14 +66,25 @@ class AlphaLogger(Callback):
         ...     def __init__(self):
         ...         super().__init__()
         ...         self.layer = FractionalLayer(0.5, learn_alpha=True)
+        ...
         ...     def training_step(self, batch, index):
         ...         return self.layer(batch).square().mean()
+        ...
         ...     def configure_optimizers(self):
         ...         return torch.optim.Adam(self.parameters(), lr=0.1)
         >>> logger = AlphaLogger(log_every_n_steps=1)
-        >>> options = {"max_steps": 2, "logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-        >>> trainer = lightning.Trainer("cpu", callbacks=[logger], enable_model_summary=False, **options)
-        >>> trainer.fit(Model(), torch.utils.data.DataLoader(torch.randn(8, 1, 32), batch_size=4))
+        >>> options = {
+        ...     "max_steps": 2,
+        ...     "logger": False,
+        ...     "enable_checkpointing": False,
+        ...     "enable_progress_bar": False,
+        ... }
+        >>> trainer = lightning.Trainer(
+        ...     "cpu", callbacks=[logger], enable_model_summary=False, **options
+        ... )
+        >>> trainer.fit(
+        ...     Model(), torch.utils.data.DataLoader(torch.randn(8, 1, 32), batch_size=4)
+        ... )
         >>> for row in logger.history():
         ...     print(row.step, row.name, round(row.alpha, 2))
         0 layer 0.5

@@ -66,8 +66,11 @@ def suggest_batch_size(
         RuntimeError: A profiler runs already (CPU).
 
     Examples:
-        >>> rows = suggest_batch_size(nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB")
-        >>> 1000 < rows < 64 * 1024**2 / (2 * 1024 * 4)  # a row and its result, in single precision
+        >>> rows = suggest_batch_size(
+        ...     nn.Linear(1024, 1024), torch.randn(1, 1024), memory_limit="64MiB"
+        ... )
+        >>> # a row and its result, in single precision
+        >>> 1000 < rows < 64 * 1024**2 / (2 * 1024 * 4)
         True
     """
     if not isinstance(module, nn.Module):

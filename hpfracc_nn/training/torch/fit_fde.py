@@ -78,7 +78,13 @@ def fit_fde(
         >>> from hpfracc_nn import data
         >>> t = np.linspace(0.1, 4, 40)
         >>> y = data.relaxation(t, 0.6, noise=0.02, rng=np.random.default_rng(0))
-        >>> fit = fit_fde(lambda t, y, p: -p["rate"] * y, t, y[:, None], torch.ones(1).double(), {"rate": 0.5})
+        >>> fit = fit_fde(
+        ...     lambda t, y, p: -p["rate"] * y,
+        ...     t,
+        ...     y[:, None],
+        ...     torch.ones(1).double(),
+        ...     {"rate": 0.5},
+        ... )
         >>> print(fit.summary())
                    estimate    std. error  95 % interval
         alpha      0.600173       0.00966  [0.580623, 0.619723]

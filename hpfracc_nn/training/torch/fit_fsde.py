@@ -84,11 +84,22 @@ def fit_fsde(
         >>> ts = np.linspace(0, 2, 41)
         >>> observed = 0.5 * paths(FractionalBrownian(0.3), 40, (200,), dt=0.05)
         >>> fit = fit_fsde(
-        ...     lambda p: SDE(lambda t, y: -p["rate"] * y, lambda t, y: p["sigma"].expand_as(y), "additive"),
-        ...     ts, observed, torch.zeros(()).double(), {"rate": 1.0, "sigma": 1.0, "hurst": 0.5},
-        ...     bounds={"hurst": (0.02, 0.98)}, noise=lambda p: FractionalBrownian(p["hurst"], bounds=(0.02, 0.98)),
+        ...     lambda p: SDE(
+        ...         lambda t, y: -p["rate"] * y,
+        ...         lambda t, y: p["sigma"].expand_as(y),
+        ...         "additive",
+        ...     ),
+        ...     ts,
+        ...     observed,
+        ...     torch.zeros(()).double(),
+        ...     {"rate": 1.0, "sigma": 1.0, "hurst": 0.5},
+        ...     bounds={"hurst": (0.02, 0.98)},
+        ...     noise=lambda p: FractionalBrownian(p["hurst"], bounds=(0.02, 0.98)),
         ... )
-        >>> all(low < true < high for (low, high), true in zip(fit.intervals.values(), (0.0, 0.5, 0.3)))
+        >>> all(
+        ...     low < true < high
+        ...     for (low, high), true in zip(fit.intervals.values(), (0.0, 0.5, 0.3))
+        ... )
         True
     """
     times, data = _checked(ts, observed, y0, params, bounds or {}, level)

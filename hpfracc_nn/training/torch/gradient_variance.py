@@ -29,7 +29,8 @@ class GradientVariance:
         ...     model.zero_grad()
         ...     model(torch.full((1,), draw)).backward()
         ...     monitor.update()
-        >>> monitor.variance(), monitor.signal(), round(monitor.noise_scale, 4)  # of 1 and 3; 2**2 - 2 / 2; 2 / 3
+        >>> # of 1 and 3; 2**2 - 2 / 2; 2 / 3
+        >>> monitor.variance(), monitor.signal(), round(monitor.noise_scale, 4)
         (2.0, 3.0, 0.6667)
     """
 

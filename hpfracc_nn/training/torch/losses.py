@@ -37,7 +37,8 @@ def trajectory_loss(ys: Tensor, observed: Tensor, *, mask: Tensor | None = None)
 
     Examples:
         >>> observed = torch.tensor([1.0, 2.0, torch.nan]).view(3, 1, 1)
-        >>> trajectory_loss(torch.zeros(3, 1, 1), observed, mask=observed.isfinite())  # (1 + 4) / 2
+        >>> # (1 + 4) / 2
+        >>> trajectory_loss(torch.zeros(3, 1, 1), observed, mask=observed.isfinite())
         tensor(2.5000)
     """
     owner = "trajectory_loss"
@@ -133,7 +134,10 @@ def energy_score(ys: Tensor, observed: Tensor) -> Tensor:
     Source: Gneiting & Raftery, J. Amer. Stat. Assoc. 102 (2007) 359, section 4.2.
 
     Examples:
-        >>> energy_score(torch.tensor([0.0, 1.0, 3.0]).view(1, 3, 1), torch.full((1, 1, 1), 3.0))  # 5 / 3 - 2 / 2
+        >>> # 5 / 3 - 2 / 2
+        >>> energy_score(
+        ...     torch.tensor([0.0, 1.0, 3.0]).view(1, 3, 1), torch.full((1, 1, 1), 3.0)
+        ... )
         tensor(0.6667)
     """
     check_batches("energy_score", ys, observed, least_observed=1)

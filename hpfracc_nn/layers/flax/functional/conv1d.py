@@ -81,7 +81,9 @@ class FractionalConv1d(Convolution):
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
     Examples:
-        >>> core = fjx.functional.FractionalConv1d(3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True)
+        >>> core = fjx.functional.FractionalConv1d(
+        ...     3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True
+        ... )
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 100, 3))).shape
         (8, 100, 5)
     """

@@ -60,7 +60,9 @@ class FractionalConv2d(Convolution):
     Source: Oldham & Spanier, The Fractional Calculus (1974), section 2.2, for the derivative.
 
     Examples:
-        >>> core = fjx.functional.FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8), learn_alpha=True)
+        >>> core = fjx.functional.FractionalConv2d(
+        ...     3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8), learn_alpha=True
+        ... )
         >>> core(core.init(jax.random.key(0)), jnp.ones((8, 28, 28, 3))).shape
         (8, 28, 28, 5)
     """

@@ -33,7 +33,8 @@ class FSDEBlock(Solving):
 
     That is the stochastic Volterra equation
 
-        z(t) = x + integral from 0 to t of (t - s)**(alpha - 1) / Gamma(alpha) [drift ds + diffusion dW].
+        z(t) = x + integral of m(t - s) [drift ds + diffusion dW] from 0 to t,
+        m(t) = t**(alpha - 1) / Gamma(alpha).
 
     With diffusion 0 it is the `FDEBlock` of the same drift. Each key has other paths, in training and in evaluation
     alike, because z(t1) is a random variable of the model and not a regulariser: average several calls, or what a
@@ -69,9 +70,14 @@ class FSDEBlock(Solving):
     Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931.
 
     Examples:
-        >>> drift, diffusion = lambda t, z, w: jnp.tanh(z @ w), lambda t, z, w: 0.1 * jnp.ones_like(z)
+        >>> drift, diffusion = (
+        ...     lambda t, z, w: jnp.tanh(z @ w),
+        ...     lambda t, z, w: 0.1 * jnp.ones_like(z),
+        ... )
         >>> core = fjx.functional.FSDEBlock(drift, diffusion, alpha=0.8)
-        >>> core(core.init(), jnp.ones((4, 16)), (jnp.eye(16), ()), noise_key=jax.random.key(0)).shape
+        >>> core(
+        ...     core.init(), jnp.ones((4, 16)), (jnp.eye(16), ()), noise_key=jax.random.key(0)
+        ... ).shape
         (4, 16)
     """
 

@@ -32,7 +32,9 @@ def param_labels(params: Any) -> Any:
         >>> model = FractionalLinear(3, 5, learn_alpha=True, rngs=nnx.Rngs(0))
         >>> param_labels(nnx.to_pure_dict(nnx.state(model)))
         {'bias': 'weights', 'kernel': 'weights', 'order': {'raw': 'orders'}}
-        >>> tx = optax.partition({"weights": optax.adamw(5e-3), "orders": optax.adam(3e-2)}, param_labels)
+        >>> tx = optax.partition(
+        ...     {"weights": optax.adamw(5e-3), "orders": optax.adam(3e-2)}, param_labels
+        ... )
         >>> optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
     """
     paths = [tuple(_name(key) for key in path if not _is_variables(key)) for path, _ in _leaves(params)]

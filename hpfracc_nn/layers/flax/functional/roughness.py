@@ -52,12 +52,14 @@ class _Made:
 class RoughnessFeatures(_Made):
     """The logarithm of the mean square of fractional differences, a few orders for every channel.
 
-        e_j = log(floor + mean over t >= skip of y_j[t]**2),   y_j = dt**-alpha_j (1 - z)**alpha_j x.
+        e_j = log(floor + mean over t >= skip of y_j[t]**2),
+        y_j = dt**-alpha_j (1 - z)**alpha_j x.
 
     Energies at several orders tell how the spectrum is distributed: a higher order weighs high frequencies more. For
     fractional Gaussian noise of Hurst index H, variance sigma**2 and density f_H, with dt = 1 and long signals,
 
-        e(alpha) -> log sigma**2 + log of the integral of f_H(w) |2 sin(w / 2)|**(2 alpha) over [-pi, pi],
+        e(alpha) -> log sigma**2 + log of the integral over [-pi, pi] of
+                    f_H(w) |2 sin(w / 2)|**(2 alpha),
 
     for alpha > H - 1. At any alpha its slope in alpha falls as H grows, whatever sigma is.
 

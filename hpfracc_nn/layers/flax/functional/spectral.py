@@ -33,7 +33,7 @@ class SpectralFractional(Ordered):
     With F the discrete Fourier transform over the axes `dim` and omega the vector of angular frequencies,
     omega = 2 pi m / (n dt) on an axis of n samples dt apart, it computes
 
-        y = F^-1 [ |omega|**alpha F x ]                    the fractional Laplacian (-Laplacian)**(alpha / 2).
+        y = F^-1 [ |omega|**alpha F x ], the fractional Laplacian (-Laplacian)**(alpha / 2).
 
     alpha = 0 is the identity, alpha = 2 minus the Laplacian, exact for a trigonometric polynomial that the grid
     resolves. "periodic_riesz" has the factor `-|omega|**alpha` and "periodic_weyl" `(i omega)**alpha`, both on one
@@ -59,7 +59,9 @@ class SpectralFractional(Ordered):
     Source: Samko, Kilbas & Marichev (1993), section 25; Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7.
 
     Examples:
-        >>> core = fjx.functional.SpectralFractional(1.5, dt=0.1, dim=(-3, -2), learn_alpha=True)
+        >>> core = fjx.functional.SpectralFractional(
+        ...     1.5, dt=0.1, dim=(-3, -2), learn_alpha=True
+        ... )
         >>> core(core.init(), jnp.ones((8, 32, 32, 3))).shape
         (8, 32, 32, 3)
     """

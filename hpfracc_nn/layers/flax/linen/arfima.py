@@ -19,7 +19,8 @@ class ARFIMA(Layer, core=functional.ARFIMA):
     Examples:
         >>> layer = fjx.linen.ARFIMA(ar=0, alpha=0.5)
         >>> x = jnp.eye(4, 1)
-        >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)  # Grünwald's weights
+        >>> # Grünwald's weights
+        >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
 

@@ -17,7 +17,9 @@ class FractionalConv1d(Layer, core=functional.FractionalConv1d):
     Arguments, shapes, errors and source are the core's; `param_dtype` comes besides, by name.
 
     Examples:
-        >>> layer = fjx.linen.FractionalConv1d(3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True)
+        >>> layer = fjx.linen.FractionalConv1d(
+        ...     3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True
+        ... )
         >>> x = jnp.ones((8, 100, 3))
         >>> layer.apply(layer.init(jax.random.key(0), x), x).shape
         (8, 100, 5)

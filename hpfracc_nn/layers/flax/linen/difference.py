@@ -18,7 +18,8 @@ class FractionalDifference(Layer, core=functional.FractionalDifference):
     Examples:
         >>> layer = fjx.linen.FractionalDifference(1, start=0.5)
         >>> x = jnp.eye(4, 1)
-        >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)  # Grünwald's weights
+        >>> # Grünwald's weights
+        >>> layer.apply(layer.init(jax.random.key(0), x), x)[:, 0].round(4)
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
 

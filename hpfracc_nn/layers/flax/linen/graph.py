@@ -24,7 +24,10 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
 
     Examples:
         >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
-        >>> edges, layer = jnp.concatenate([ring, ring[::-1]], 1), fjx.linen.FractionalGraphConv(5, 8, alpha=0.6)
+        >>> edges, layer = (
+        ...     jnp.concatenate([ring, ring[::-1]], 1),
+        ...     fjx.linen.FractionalGraphConv(5, 8, alpha=0.6),
+        ... )
         >>> variables = layer.init(jax.random.key(0), jnp.ones((10, 5)), edges)
         >>> layer.apply(variables, jnp.ones((10, 5)), edges).shape
         (10, 8)

@@ -20,6 +20,7 @@ class Alpha(Shell, core=functional.Alpha):
         ...         self.order = fjx.linen.Alpha(0.4, (0, 1))
         ...         self.first = fjx.linen.FractionalLayer(self.order)
         ...         self.second = fjx.linen.FractionalLayer(self.order)
+        ...
         ...     def __call__(self, x):
         ...         return self.second(self.first(x))
         >>> jax.tree.map(jnp.shape, Net().init(jax.random.key(0), jnp.ones((10, 1))))

@@ -17,7 +17,9 @@ class FractionalConv1d(Layer, core=functional.FractionalConv1d):
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
     Examples:
-        >>> layer = FractionalConv1d(3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer = FractionalConv1d(
+        ...     3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True, rngs=nnx.Rngs(0)
+        ... )
         >>> layer(jnp.ones((8, 100, 3))).shape
         (8, 100, 5)
     """

@@ -16,7 +16,8 @@ class FractionalDifference(Layer, core=functional.FractionalDifference):
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
     Examples:
-        >>> FractionalDifference(1, start=0.5)(jnp.eye(4, 1))[:, 0].round(4)  # Grünwald's weights
+        >>> # Grünwald's weights
+        >>> FractionalDifference(1, start=0.5)(jnp.eye(4, 1))[:, 0].round(4)
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
 

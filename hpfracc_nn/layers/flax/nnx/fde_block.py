@@ -27,6 +27,7 @@ class FDEBlock(Layer, core=functional.FDEBlock):
         >>> class Field(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.net = nnx.Linear(16, 16, rngs=rngs)
+        ...
         ...     def __call__(self, t, z):
         ...         return jnp.tanh(self.net(z))
         >>> block = FDEBlock(Field(nnx.Rngs(0)), 0.7, n_steps=8, learn_alpha=True)

@@ -17,7 +17,8 @@ class FractionalLayer(Layer, core=functional.FractionalLayer):
 
     Examples:
         >>> t = jnp.linspace(0, 1, 101)[:, None]
-        >>> FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].round(2)  # 2 / Gamma(2.5) = 1.5045
+        >>> # 2 / Gamma(2.5) = 1.5045
+        >>> FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].round(2)
         Array([1.5], dtype=float32)
     """
 

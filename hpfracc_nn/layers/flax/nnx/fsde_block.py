@@ -30,6 +30,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
         >>> class Field(nnx.Module):
         ...     def __init__(self, rngs):
         ...         self.net = nnx.Linear(16, 16, rngs=rngs)
+        ...
         ...     def __call__(self, t, z):
         ...         return jnp.tanh(self.net(z))
         >>> rngs = nnx.Rngs(0)

@@ -17,7 +17,8 @@ class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
 
     Examples:
-        >>> x = jnp.array([1.0, -1.0] * 500)[:, None]  # at the highest frequency, where orders weigh by 2**(2 alpha)
+        >>> # at the highest frequency, where orders weigh by 2**(2 alpha)
+        >>> x = jnp.array([1.0, -1.0] * 500)[:, None]
         >>> RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)(x).round(2)
         Array([-0.69,  0.  ,  0.69], dtype=float32)
     """

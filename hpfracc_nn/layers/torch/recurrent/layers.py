@@ -20,7 +20,8 @@ from hpfracc_nn.selection import BackendManager
 class FractionalLSTM(Recurrent):
     """`torch.nn.LSTM` whose forget gate looks at a power-law average of all past cell states, not at the last one.
 
-        c_t = f_t * m_t + i_t * tanh(...),    m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
+        c_t = f_t * m_t + i_t * tanh(...),
+        m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
 
     where w_k are Grünwald's weights, `(1 - z)**alpha = sum of w_k z**k`; gates, candidate and output
     `h_t = o_t * tanh(c_t)` are torch's. For 0 < alpha <= 1 no a_k is negative and they add up to 1: m is an average, in
@@ -192,7 +193,8 @@ class FractionalLSTM(Recurrent):
 class FractionalGRU(Recurrent):
     """`torch.nn.GRU` whose update gate mixes in a power-law average of all past outputs, not the last one.
 
-        h_t = (1 - z_t) * n_t + z_t * m_t,    m_t = sum over k >= 1 of a_k h_(t-k),    a_k = -w_k(alpha),
+        h_t = (1 - z_t) * n_t + z_t * m_t,
+        m_t = sum over k >= 1 of a_k h_(t-k),    a_k = -w_k(alpha),
 
     with the weights of `FractionalLSTM`; the gates and n_t, which see h_(t-1), are torch's. At alpha = 1 it is
     `torch.nn.GRU`. The paper has no such cell: it is the same change to a cell that has no state beside its output.

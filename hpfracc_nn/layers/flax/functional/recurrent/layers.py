@@ -15,7 +15,8 @@ from hpfracc_nn.layers.flax.functional.recurrent.base import Recurrent, orthogon
 class FractionalLSTM(Recurrent):
     """Flax's LSTM whose forget gate looks at a power-law average of all past cell states, not at the last one.
 
-        c_t = f_t * m_t + i_t * tanh(...),    m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
+        c_t = f_t * m_t + i_t * tanh(...),
+        m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
 
     where w_k are Grünwald's weights, `(1 - z)**alpha = sum of w_k z**k`; gates, candidate and output
     `h_t = o_t * tanh(c_t)` are those of `flax.nnx.OptimizedLSTMCell`. For 0 < alpha <= 1 no a_k is negative and they
@@ -93,7 +94,8 @@ class FractionalLSTM(Recurrent):
 class FractionalGRU(Recurrent):
     """Flax's GRU whose update gate mixes in a power-law average of all past outputs, not the last one.
 
-        h_t = (1 - z_t) * n_t + z_t * m_t,    m_t = sum over k >= 1 of a_k h_(t-k),    a_k = -w_k(alpha),
+        h_t = (1 - z_t) * n_t + z_t * m_t,
+        m_t = sum over k >= 1 of a_k h_(t-k),    a_k = -w_k(alpha),
 
     with the weights of `FractionalLSTM`; the gates and n_t, which see h_(t-1), are those of `flax.linen.GRUCell`. At
     alpha = 1 it is Flax's layer. The paper has no such cell: it is the same change to a cell that has no state beside
@@ -103,7 +105,7 @@ class FractionalGRU(Recurrent):
     gates in the order r, z, n:
 
         dense_i  kernel [inputs, 3 * hidden_features], bias [3 * hidden_features]
-        dense_h  kernel [hidden_features, 3 * hidden_features], bias [hidden_features], which n alone has
+        dense_h  kernel [hidden_features, 3 * hidden_features], bias [hidden_features], of n
 
     and a learned order as {"order": {"raw": ...}}. `flax.nnx.GRUCell` is the same without the bias of dense_h.
 
