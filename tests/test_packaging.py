@@ -36,6 +36,11 @@ def test_the_promised_extras_are_the_declared_ones():
     assert set(EXTRAS) == PROMISED
 
 
+def test_the_first_page_says_what_each_extra_is_for():
+    rows = re.findall(r"^\| (`.*?) \|", (ROOT / "docs" / "index.md").read_text("utf-8"), re.MULTILINE)
+    assert {name for row in rows for name in re.findall(r"`(\w+)`", row)} == PROMISED
+
+
 def test_only_four_packages_are_needed_without_extras():
     names = {name_of(line) for line in PROJECT["dependencies"]}
     assert names == {"filelock", "numpy", "platformdirs", "scipy"}

@@ -70,6 +70,9 @@ class Page(HTMLParser):
         emphasis: The characters before, in and behind emphasised text, where no other element is between.
         tags: The elements of the article.
         requests: What a browser loads for the page.
+        anchors: Where links to the page can lead.
+        links: Where those of the article lead.
+        mentioned: Code in the text and in tables that is no link.
     """
 
     def __init__(self, path: pathlib.Path) -> None:
@@ -82,6 +85,10 @@ class Page(HTMLParser):
         self.emphasis: list[list[str]] = []
         self.tags: set[str] = set()
         self.requests: list[str] = []
+        self.anchors: set[str] = set()
+        self.links: list[str] = []
+        self.mentioned: list[str] = []
+        self.path = path
         self._open: list[tuple[str, str]] = []
         self._before = ""
         self.feed(path.read_text("utf-8"))
@@ -91,6 +98,9 @@ class Page(HTMLParser):
         kind = given.get("class", "")
         if tag in ("link", "img", "script", "iframe") and given.get("rel") != "canonical":
             self.requests += [given[each] for each in ("src", "href") if each in given]
+        self.anchors |= {given["id"]} if "id" in given else set()
+        if tag == "a" and self._open:
+            self.links.append(given.get("href", ""))
         if tag == "article" or self._open:
             self.tags.add(tag)
             if tag not in ("br", "hr", "img", "path", "input"):
@@ -103,6 +113,8 @@ class Page(HTMLParser):
                 self.classes[-1].path = given["id"]
         if tag == "pre":
             self.code.append("")
+        if tag == "code" and not {"a", "pre", "h1", "h2", "h3"} & {each for each, _ in self._open}:
+            self.mentioned.append("")
         if tag in ("em", "strong"):
             self.emphasis.append([self._before, "", ""])
         self._before = ""
@@ -119,6 +131,8 @@ class Page(HTMLParser):
         self.text += data
         if "pre" in around:
             self.code[-1] += data
+        if "code" in around and self.mentioned and not {"a", "pre", "h1", "h2", "h3"} & set(around):
+            self.mentioned[-1] += data
         if not {"pre", "code", "doc-section-title", "script", "style"} & set(around):
             self.prose += data
         if self.classes and "doc-signature" in around and "doc-class" in around and not self.classes[-1].bases:
@@ -257,3 +271,25 @@ def test_pages_load_nothing_from_elsewhere(site, pages):
     assert [(page.name, each) for page in pages for each in page.requests if re.match(r"\w+:|//", each)] == []
     for sheet in site.rglob("*.css"):
         assert not re.search(r"@import|url\(\s*[\"']?(?:https?:)?//", sheet.read_text("utf-8")), sheet
+
+
+def test_every_link_leads_somewhere(site, pages):
+    anchors = {page.path.parent: page.anchors for page in pages}
+    broken = []
+    for page in pages:
+        for link in page.links:
+            where, _, anchor = link.partition("#")
+            if not re.match(r"\w+:", link):
+                folder = pathlib.Path(os.path.normpath(page.path.parent / where))
+                if not folder.exists() or (anchor and anchor not in anchors[folder]):
+                    broken.append(f"{page.name}: {link}")
+    assert not broken
+
+
+def test_a_page_leads_to_what_it_names(pages):
+    """A class of the library that a page mentions is described one click away, with where it is."""
+    described = {path.rpartition(".")[2]: path for page in pages for path in (each.path for each in page.classes)}
+    for page in (page for page in pages if not page.headings and page.name not in ("changelog", "migration")):
+        named = {re.match(r"(?:\w+=)?(?:\w+\.)*(\w*)", text)[1] for text in page.mentioned}
+        reached = {link.rpartition(".")[2] for link in page.links}
+        assert sorted(named & set(described) - reached) == [], page.name
