@@ -91,6 +91,20 @@ def test_every_name_is_made_on_the_page(page):
         assert sorted(set(used(table)) - known) == [], str(block)
 
 
+def public(package: str) -> set[str]:
+    """Return the names of a package; it is not imported, because its framework may not be there."""
+    tree = ast.parse((ROOT / package / "__init__.py").read_text("utf-8"))
+    lists = [node for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"]
+    return {name for each in lists for name in ast.literal_eval(each.value)}
+
+
+@pytest.mark.parametrize("page", sorted(path.relative_to(ROOT).as_posix() for path in ROOT.glob("docs/*.md")))
+def test_a_page_names_what_is_there(page):
+    names = {"fnn": public("hpfracc_nn"), "fjx": public("hpfracc_nn/jax")}
+    said = re.findall(r"\b(fnn|fjx)\.(\w+)", (ROOT / page).read_text("utf-8"))
+    assert [f"{home}.{name}" for home, name in said if name not in names[home]] == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("page", PAGES)
 def test_the_page_runs(page, monkeypatch, tmp_path):

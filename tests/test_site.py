@@ -290,6 +290,6 @@ def test_a_page_leads_to_what_it_names(pages):
     """A class of the library that a page mentions is described one click away, with where it is."""
     described = {path.rpartition(".")[2]: path for page in pages for path in (each.path for each in page.classes)}
     for page in (page for page in pages if not page.headings and page.name not in ("changelog", "migration")):
-        named = {re.match(r"(?:\w+=)?(?:\w+\.)*(\w*)", text)[1] for text in page.mentioned}
+        named = {re.sub(r"(?:\w+=)?(?:\w+\.)*(\w*).*", r"\1", text) for text in page.mentioned}
         reached = {link.rpartition(".")[2] for link in page.links}
         assert sorted(named & set(described) - reached) == [], page.name
