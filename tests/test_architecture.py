@@ -68,6 +68,7 @@ THIRD_PARTY = {
 
 LONGEST = 400  # lines
 BROAD_EXCEPT = {
+    "errors.py",  # around an exception's own methods, which may be broken
     "selection/fallback.py",  # around a kernel's run, after the input was checked
     "selection/listening.py",  # what telemetry raises is logged, and the call that it hears of goes on
     "selection/registry.py",  # what a kernel raises where it is asked something is given its name, and raised

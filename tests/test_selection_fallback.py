@@ -11,7 +11,7 @@ import time
 import weakref
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -98,6 +98,67 @@ def test_the_next_kernel_runs_in_place_of_one_that_raises(operated, clock, mode)
     assert manager.failures() == {"torch/fft": {"RuntimeError": 1}}
     (failure,) = [each for each in manager.history() if not each.succeeded]
     assert (failure.kernel, failure.error, failure.direction) == ("torch/fft", "RuntimeError", "forward")
+
+
+class Mute(RuntimeError):
+    def __str__(self):
+        raise ValueError("an exception's own text is broken")
+
+
+@dataclass(frozen=True)
+class Frozen(RuntimeError):
+    code: int = 3
+
+
+class Unnoted(RuntimeError):
+    def add_note(self, note):
+        raise TypeError("an exception's own notes are broken")
+
+
+BROKEN = pytest.mark.parametrize("kind", [Mute, Frozen, Unnoted])
+
+
+@BROKEN
+def test_an_exception_that_is_broken_itself_is_recorded_and_the_next_kernel_runs(operated, clock, kind):
+    manager = made(clock)
+    operated["torch/fft"].error = kind()
+    assert [manager.run("test_op", x) for x in range(5)] == [2 * x for x in range(5)]
+    assert manager.failures() == {"torch/fft": {kind.__name__: 1}}
+
+
+@BROKEN
+def test_an_exception_that_is_broken_itself_is_raised_where_all_kernels_raise_it(operated, clock, kind):
+    manager, raised = made(clock), [kind() for _ in operated]
+    for run, error in zip(operated.values(), raised, strict=True):
+        run.error = error
+    with pytest.raises(kind) as found:
+        manager.run("test_op", 1)
+    assert found.value is raised[0]
+    assert manager.failures() == {name: {kind.__name__: 1} for name in operated}
+
+
+@BROKEN
+def test_what_a_broken_kernel_raises_where_it_is_asked_is_not_replaced(operated, clock, kind):
+    def refuses(workload):
+        raise kind
+
+    (kernel,) = [each for each in kernels("test_op", "torch") if each.name == "torch/fft"]
+    kernel.refuses = refuses
+    with pytest.raises(kind):
+        made(clock).run("test_op", 1)
+
+
+def test_an_exception_that_is_raised_again_and_again_collects_no_notes(operated, clock):
+    manager, error = made(clock), RuntimeError("the same")
+    for run in operated.values():
+        run.error = error
+    notes = []
+    for _ in range(3):
+        with pytest.raises(RuntimeError, match="the same"):
+            manager.run("test_op", 1)
+        notes.append(list(error.__notes__))
+        clock.now += 1e6
+    assert notes[0] == notes[1] == notes[2]
 
 
 @pytest.mark.parametrize("mode", ["off", "prior", "frozen"])

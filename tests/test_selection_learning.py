@@ -1,11 +1,11 @@
 """A site that learns from made-up times: what it ends with, what that costs, and what it keeps."""
 
+import gc
 import logging
 import math
 import re
 import time
 import weakref
-from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -29,6 +29,7 @@ from hpfracc_nn.selection import (
 )
 from hpfracc_nn.selection import learning as learning_module
 from hpfracc_nn.selection.bucket import Key, key_of
+from hpfracc_nn.selection.outbox import Outbox
 from hpfracc_nn.selection.plan import LOOKED_AFTER
 from hpfracc_nn.selection.policy import APART
 from hpfracc_nn.selection.probe import _probes
@@ -557,7 +558,7 @@ def test_others_may_decide_while_one_saves(tmp_path, monkeypatch):
 def ending(monkeypatch):
     """The managers of this test alone are saved at an end."""
     monkeypatch.setattr(endings, "_managers", weakref.WeakSet())
-    monkeypatch.setattr(endings, "_orphans", deque())
+    monkeypatch.setattr(endings, "_left", Outbox())
 
 
 def test_at_the_end_an_error_of_one_manager_keeps_no_other_from_saving(tmp_path, monkeypatch, ending):
@@ -570,6 +571,27 @@ def test_at_the_end_an_error_of_one_manager_keeps_no_other_from_saving(tmp_path,
     with pytest.raises(ValueError, match="broken"):
         endings.save_all()
     assert [bool(saved(tmp_path / str(number))) for number in range(3)] == [True, False, True]
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+def test_of_managers_that_are_gone_what_they_learnt_is_left_and_nothing_else(tmp_path, monkeypatch, ending, keeps):
+    learners, merges = [], []
+    for _ in range(12):
+        manager, _ = learnt(wisdom=tmp_path if keeps else "off")
+        learners.append(weakref.ref(manager.learner))
+        del manager, _
+    gc.collect()
+    assert [each() for each in learners] == [None] * 12
+    merge = WisdomFile.merge
+
+    def counted(self: WisdomFile, learnt: Wisdom, *, seconds: float) -> bool:
+        merges.append(self.path.parent)
+        return merge(self, learnt, seconds=seconds)
+
+    monkeypatch.setattr(WisdomFile, "merge", counted)
+    endings.save_all()
+    assert merges.count(tmp_path) == keeps  # others are of tests before
+    assert bool(saved(tmp_path)) == keeps
 
 
 def test_at_the_end_all_managers_together_wait_as_long_as_one(tmp_path, monkeypatch, ending):

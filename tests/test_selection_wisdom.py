@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 from filelock import FileLock
 
-from hpfracc_nn.selection import Machine, Place, Timing, Wisdom, WisdomFile, wisdom, wisdom_file
+from hpfracc_nn import BackendManager, GrunwaldLetnikov, derivative
+from hpfracc_nn.selection import Machine, Place, Settings, Timing, Wisdom, WisdomFile, wisdom, wisdom_file
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.selection.wisdom import MOST_SAMPLES, OtherSchemaError, decode, encode
 from hpfracc_nn.selection.wisdom_file import ForeignError, default_directory, inspect
@@ -422,7 +423,7 @@ def test_a_disk_that_cannot_be_read_is_not_overwritten(file, caplog, monkeypatch
         raise OSError(5, "Input/output error")
 
     with monkeypatch.context() as patch:
-        patch.setattr(wisdom_file.Path, "read_bytes", broken)
+        patch.setattr(wisdom_file, "_read", broken)
         assert file.read() == Wisdom()
         assert not file.merge(Wisdom.of([timing("new")]))
     assert file.path.read_bytes() == before
@@ -451,6 +452,83 @@ def test_a_home_that_nobody_knows_makes_no_directory_called_tilde(tmp_path, capl
     assert not WisdomFile("~/.cache/hpfracc_nn/wisdom", HERE).merge(learnt())
     assert list(tmp_path.iterdir()) == []
     assert "name a directory in HPFRACC_NN_WISDOM" in caplog.text
+
+
+def nowhere(*_, **__):
+    raise RuntimeError("could not determine the home directory")
+
+
+@pytest.mark.parametrize("missing", ["home", "name"])
+def test_without_a_home_calls_compute_and_it_is_said_once(caplog, monkeypatch, missing):
+    caplog.set_level(logging.INFO, "hpfracc_nn.selection")
+    wisdom_file._say_that_there_is_no_home.cache_clear()
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    if missing == "home":
+        monkeypatch.setattr("platformdirs.user_cache_path", nowhere)
+    else:
+        monkeypatch.setenv("HOME", "")
+    for _ in range(2):
+        manager = BackendManager(Settings(mode="learn", calibration="shipped"))
+        y = derivative(np.arange(4.0), GrunwaldLetnikov(1.0), manager=manager)
+        assert y.tolist() == [0, 1, 1, 1]
+    assert [level for level, text in lines(caplog) if "home directory" in text] == [logging.INFO]
+    with pytest.raises(FileNotFoundError, match="name a directory in HPFRACC_NN_WISDOM"):
+        WisdomFile()
+
+
+def test_without_platformdirs_the_place_is_that_of_xdg(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "platformdirs", None)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for said, directory in (("", ".cache"), ("relative", ".cache"), (str(tmp_path / "else"), "else")):
+        monkeypatch.setenv("XDG_CACHE_HOME", said)
+        assert default_directory() == tmp_path / directory / "hpfracc_nn" / "wisdom"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes and devices that are files")
+@pytest.mark.parametrize("kind", ["pipe", "device", "directory", "long"])
+def test_what_is_no_small_regular_file_is_not_read(file, caplog, kind):
+    file.path.parent.mkdir(parents=True)
+    if kind == "pipe":
+        os.mkfifo(file.path, 0o600)
+    elif kind == "device":
+        file.path.symlink_to("/dev/zero")
+    elif kind == "directory":
+        file.path.mkdir(mode=0o700)
+    else:
+        file.path.touch(0o600)
+        os.truncate(file.path, 2**40)  # it takes no room
+    assert file.read() == Wisdom()
+    assert len(lines(caplog)) == 1
+    assert file.merge(learnt())
+    assert file.read() == learnt()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs modes of POSIX")
+def test_what_others_may_write_is_not_trusted_and_said_once(file, caplog):
+    file.update(learnt())
+    file.path.chmod(0o620)
+    assert file.read() == file.read() == Wisdom()
+    ((level, text),) = lines(caplog)
+    assert level == logging.WARNING
+    assert "others may write it; chmod go-w it." in text
+    assert file.merge(Wisdom.of([timing("new")]))
+    assert {key for key, _ in file.read().timings} == {"new"}
+    assert file.path.with_suffix(".foreign").exists()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs pipes that are files")
+def test_an_export_follows_links_and_writes_into_what_is_no_regular_file(file, tmp_path):
+    file.update(learnt())
+    target, link, pipe = tmp_path / "target.json", tmp_path / "link.json", tmp_path / "pipe"
+    link.symlink_to(target)
+    file.export(link)
+    assert link.is_symlink()
+    assert inspect(target)[0] == learnt()
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    file.export(pipe)
+    assert reader.communicate(timeout=30)[0] == target.read_bytes()
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace", "unlink"])

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from hpfracc_nn.selection import Place, Rates, Wisdom, WisdomFile
 from hpfracc_nn.selection.environment import from_environment
-from hpfracc_nn.selection.wisdom_file import inspect
+from hpfracc_nn.selection.wisdom_file import DEFAULT, OFF, inspect
 from hpfracc_nn.selection.workload import UNITS
 
 NEXT = "Measure how fast it computes:  hpfracc-nn calibrate"
@@ -36,14 +36,15 @@ def file_in(directory: Path | None) -> WisdomFile:
     """Return this machine's file there, or where its processes keep it.
 
     Raises:
+        FileNotFoundError: There is no home directory.
         ValueError: They keep none, or an environment variable is wrong.
     """
     if directory is not None:
         return WisdomFile(directory)
-    found = WisdomFile.at(str(from_environment().wisdom))
-    if found is None:
+    said = str(from_environment().wisdom)
+    if said == OFF:
         raise ValueError("HPFRACC_NN_WISDOM is off; name a place with --directory.")
-    return found
+    return WisdomFile(None if said == DEFAULT else said)
 
 
 def rates_table(rates: Mapping[Place, Rates]) -> Iterator[str]:

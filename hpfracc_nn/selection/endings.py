@@ -7,10 +7,11 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.outbox import Outbox
 from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
 
 FORK_SECONDS = 1.0  # that a fork waits for threads that decide, all in all
@@ -28,7 +29,7 @@ class Ending(Protocol):
 
 
 _managers: weakref.WeakSet[Ending] = weakref.WeakSet()
-_orphans: deque[Learner] = deque()  # of managers that are gone, with something to save
+_left = Outbox()  # by managers that are gone
 _enrolling = threading.Lock()
 _held = threading.local()  # .locks: those that the fork of this thread has taken
 
@@ -52,19 +53,17 @@ def save_all() -> None:
     deadline = time.monotonic() + LOCK_SECONDS
     with contextlib.ExitStack() as stack:
         for manager in _alive():
-            stack.callback(_save, manager, deadline)
-        while _orphans:
-            stack.callback(_save, _orphans.popleft(), deadline)
+            stack.callback(_save, manager.save, deadline)
+        stack.callback(_save, _left.deliver, deadline)
 
 
-def _save(saved: Ending | Learner, deadline: float) -> None:
-    saved.save(max(0.0, deadline - time.monotonic()))
+def _save(save: Callable[[float], bool], deadline: float) -> None:
+    save(max(0.0, deadline - time.monotonic()))
 
 
 def _orphaned(learner: Learner) -> None:
-    # It runs in the garbage collector, which must not wait for a disk.
-    if learner.has_news:
-        _orphans.append(learner)
+    # It runs in the garbage collector, which must not wait for a disk: what is new is kept, the learner is not.
+    _left.absorb(learner.packed())
 
 
 def _before_fork() -> None:
@@ -86,7 +85,7 @@ def _after_fork_in_child() -> None:
     global _enrolling
     _enrolling = threading.Lock()
     _held.locks.clear()  # new ones take their place: a thread that the child does not have may hold another
-    _orphans.clear()  # the parent saves them
+    _left.after_fork()  # the parent saves it
     for manager in list(_managers):
         manager.renew_locks()
     _look_after_workers()

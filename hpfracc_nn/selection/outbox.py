@@ -1,5 +1,6 @@
 """What was learnt and is on its way to the wisdom files: nothing is lost because a file cannot be written now."""
 
+import contextlib
 import threading
 import time
 from collections import deque
@@ -26,6 +27,17 @@ class Outbox:
     def put(self, file: WisdomFile, wisdom: Wisdom) -> None:
         """Keep `wisdom` until it is in `file`."""
         self._waiting.append((file, wisdom))
+
+    def absorb(self, other: "Outbox") -> None:
+        """Take over what another one holds, as one value for each file unless somebody is delivering."""
+        with contextlib.suppress(IndexError):  # until it is empty; a thread may be delivering from it meanwhile
+            while True:
+                self._waiting.append(other._waiting.popleft())
+        if self._delivering.acquire(blocking=False):
+            try:
+                self._waiting.extend(self._taken().values())
+            finally:
+                self._delivering.release()
 
     def deliver(self, seconds: float) -> bool:
         """Merge all of it into its files, and return whether there was some and it is there; the rest is kept.

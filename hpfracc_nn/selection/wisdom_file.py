@@ -5,15 +5,15 @@ because the file that it opened is whole and never changes. Nothing is kept open
 """
 
 import contextlib
+import functools
 import logging
 import os
+import stat
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import platformdirs
 
 from hpfracc_nn.selection.fingerprint import differing, digest, facts
 from hpfracc_nn.selection.wisdom import TRUSTS, OtherSchemaError, Trust, Wisdom, decode, encode
@@ -22,6 +22,7 @@ LOCK_SECONDS = 2.0
 POLL_SECONDS = 0.01
 DEFAULT, OFF = "default", "off"
 ASIDE = ("corrupt", "foreign")  # the ends of files that were in the way
+MOST_BYTES = 8 * 2**20  # of a file that is read; `MOST_TIMINGS` with long keys take less than a tenth of it
 
 _log = logging.getLogger("hpfracc_nn.selection")
 
@@ -37,9 +38,38 @@ class ForeignError(ValueError):
     """The wisdom is of another machine, or of other versions."""
 
 
+class OpenToOthersError(ValueError):
+    """Other users may write the wisdom."""
+
+
 def default_directory() -> Path:
-    """Return where wisdom lies when nobody said anything: in the user's cache."""
-    return platformdirs.user_cache_path("hpfracc_nn") / "wisdom"
+    """Return where wisdom lies when nobody said anything: in the user's cache.
+
+    Raises:
+        FileNotFoundError: There is no home directory.
+    """
+    found = None if os.environ.get("HOME") == "" and not os.environ.get("XDG_CACHE_HOME") else _user_cache()
+    if found is None or not found.is_absolute():
+        raise FileNotFoundError("wisdom needs a home directory; name a directory in HPFRACC_NN_WISDOM.")
+    return found / "hpfracc_nn" / "wisdom"
+
+
+def _user_cache() -> Path | None:
+    """Return the directory of the user's caches; without platformdirs that of the XDG base directory specification."""
+    try:
+        try:
+            from platformdirs import user_cache_path  # not at the top: it may be absent
+        except ModuleNotFoundError:
+            said = Path(os.environ.get("XDG_CACHE_HOME", ""))
+            return said if said.is_absolute() else Path.home() / ".cache"
+        return user_cache_path()
+    except RuntimeError:  # what both say where nobody knows the user's home
+        return None
+
+
+@functools.cache
+def _say_that_there_is_no_home(reason: str) -> None:
+    _log.info("nothing that is learnt is kept: %s", reason)
 
 
 class WisdomFile:
@@ -79,11 +109,13 @@ class WisdomFile:
         and the ValueError of a file that is no wisdom.
         """
         try:
-            return self.load(self.path)
+            return self._load_own()
         except FileNotFoundError:
             return Wisdom()
         except (ForeignError, OtherSchemaError) as error:
             self._say(logging.INFO, "ignored", error)
+        except OpenToOthersError as error:
+            self._say(logging.WARNING, "ignored", error)
         except OSError as error:
             self._say(logging.WARNING, "not read", error)
         except ValueError as error:
@@ -116,7 +148,8 @@ class WisdomFile:
     def update(self, wisdom: Wisdom, seconds: float = LOCK_SECONDS) -> None:
         """Merge `wisdom` into the file.
 
-        One that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole.
+        One that cannot be used is renamed first: to `.corrupt` where it is damaged, to `.foreign` where it is whole, or
+        where others may write it.
 
         Args:
             wisdom: What is added.
@@ -130,12 +163,15 @@ class WisdomFile:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked(seconds):
             try:
-                before = self.load(self.path)
+                before = self._load_own()
             except FileNotFoundError:
                 before = Wisdom()
             except (ForeignError, OtherSchemaError) as error:
                 before = Wisdom()
                 self._set_aside("foreign", logging.INFO, error)
+            except OpenToOthersError as error:
+                before = Wisdom()
+                self._set_aside("foreign", logging.WARNING, error)
             except ValueError as error:
                 before = Wisdom()
                 self._set_aside("corrupt", logging.WARNING, error)
@@ -170,12 +206,18 @@ class WisdomFile:
     def export(self, path: Path | str) -> Wisdom:
         """Copy what the file holds to `path`, and return it.
 
+        A link is followed, and what is no regular file, such as /dev/stdout, is written into.
+
         Raises:
             OSError: There is no file yet, or `path` cannot be written.
             ValueError: The file cannot be used.
         """
-        wisdom = self.load(self.path)
-        _write(Path(path), encode(wisdom, self.facts))
+        wisdom = self._load_own()
+        target, data = Path(os.path.realpath(path)), encode(wisdom, self.facts)
+        if target.exists() and not target.is_file():
+            target.write_bytes(data)
+        else:
+            _write(target, data)
         return wisdom
 
     def clear(self, *, others: bool = False) -> list[Path]:
@@ -198,8 +240,25 @@ class WisdomFile:
 
     @classmethod
     def at(cls, where: str) -> "WisdomFile | None":
-        """Return the file that a setting names: "default", "off" (None) or a directory."""
-        return None if where == OFF else cls(None if where == DEFAULT else where)
+        """Return the file that a setting names: "default", "off" (None) or a directory.
+
+        None too where the default one has no place, which is said once.
+        """
+        if where == OFF:
+            return None
+        try:
+            return cls(None if where == DEFAULT else where)
+        except FileNotFoundError as error:
+            _say_that_there_is_no_home(str(error))
+            return None
+
+    def _load_own(self) -> Wisdom:
+        """Return what `load` does of the file itself, unless others may write it."""
+        if os.name == "posix":
+            status = self.path.stat()
+            if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) or status.st_uid not in (0, os.geteuid()):
+                raise OpenToOthersError(f"{self.path}: needs to be one user's, and others may write it; chmod go-w it.")
+        return self.load(self.path)
 
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
@@ -223,8 +282,8 @@ class WisdomFile:
         try:
             with self._locked(0.0):
                 try:
-                    self.load(self.path)
-                except (FileNotFoundError, ForeignError, OtherSchemaError):
+                    self._load_own()
+                except (FileNotFoundError, ForeignError, OtherSchemaError, OpenToOthersError):
                     pass  # somebody else was faster
                 except ValueError as still:
                     self._set_aside("corrupt", logging.WARNING, still)
@@ -257,11 +316,27 @@ def inspect(path: Path | str) -> tuple[Wisdom, dict[str, Any]]:
         ValueError: It is damaged or no wisdom.
     """
     try:
-        return decode(Path(path).read_bytes())
+        return decode(_read(path))
     except OtherSchemaError as error:
         raise OtherSchemaError(f"{path}: {error}.") from None
     except ValueError as error:
         raise ValueError(f"{path}: needs a whole wisdom file; {error}.") from None
+
+
+def _read(path: Path | str) -> bytes:
+    """Return the bytes of a regular file of no more than `MOST_BYTES`; a pipe would block, a device has no end."""
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
+    try:
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            raise ValueError("it is no regular file")
+        parts = bytearray()
+        while part := os.read(handle, MOST_BYTES + 1 - len(parts)):
+            parts += part
+    finally:
+        os.close(handle)
+    if len(parts) > MOST_BYTES:
+        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+    return bytes(parts)
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -276,3 +351,10 @@ def _write(path: Path, data: bytes) -> None:
     finally:
         with contextlib.suppress(FileNotFoundError):  # it has become `path`
             os.unlink(name)
+    if hasattr(os, "O_DIRECTORY"):  # else a crash may bring the old name back
+        with contextlib.suppress(OSError):  # file systems that cannot
+            handle = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+            try:
+                os.fsync(handle)
+            finally:
+                os.close(handle)
