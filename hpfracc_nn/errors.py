@@ -208,3 +208,20 @@ def function(owner: str, argument: str, value: Any) -> Callable[..., Any]:
     if not callable(value) or isinstance(value, type):
         raise TypeError(f"{owner}({argument}={value!r}): needs a function or a module; pass what is to be called.")
     return value
+
+
+def text_of(error: BaseException) -> str:
+    """Return the text of an exception, "" where the exception cannot tell it."""
+    try:
+        return str(error)
+    except Exception:  # an exception's own text may be broken, and must not hide the exception
+        return ""
+
+
+def note(error: BaseException, text: str) -> None:
+    """Add a note to an exception once, if the exception takes notes: frozen ones and broken ones do not."""
+    try:
+        if text not in getattr(error, "__notes__", ()):
+            error.add_note(text)
+    except Exception:  # an exception's own methods may be broken, and must not hide the exception
+        return

@@ -8,6 +8,7 @@ from functools import partial
 from types import CodeType
 from typing import Any, Literal
 
+from hpfracc_nn import errors
 from hpfracc_nn.selection.probe import probes
 
 Kind = Literal["kernel", "memory", "environment"]
@@ -91,7 +92,7 @@ def kind_of(error: Exception) -> Kind:
     "memory": less data, or more that is free. "environment": a package, a driver or a device, so that every call
     fails alike. "kernel": not known, perhaps only this workload.
     """
-    text = str(error).lower()
+    text = errors.text_of(error).lower()
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "memory"
     if isinstance(error, RuntimeError | OSError) and any(words in text for words in _MEMORY):
@@ -136,7 +137,7 @@ def cause_of(error: Exception) -> str:
 
 def text_of(error: BaseException) -> str:
     """Return the text of an error, on one short line."""
-    text = " ".join(str(error).split())
+    text = " ".join(errors.text_of(error).split())
     return text if len(text) <= LONGEST_CAUSE else text[: LONGEST_CAUSE - 3] + "..."
 
 

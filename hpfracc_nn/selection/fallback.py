@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hpfracc_nn import errors
 from hpfracc_nn.selection.failure import Doubt, WrongResult, cause_of, free_memory, is_control_flow, kind_of
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.sampling import Stopwatch
@@ -122,7 +123,8 @@ class _Rescue:
         """Record what a plan's kernel raised."""
         self.site.manager.failed(plan, error, self.work.direction)
         if self.errors:
-            error.__traceback__ = None  # only the first one's may be shown; it holds what the kernel had begun
+            # Only the first one's may be shown: it holds what the kernel had begun. A frozen exception takes it so.
+            BaseException.with_traceback(error, None)
         self.errors.append((plan, error))
 
     def accepts(self, plan: Plan, result: Any, watch: Stopwatch | None) -> bool:
@@ -170,10 +172,10 @@ class _Rescue:
         first = _first([error for _, error in self.errors])
         self.errors.clear()  # which the error's own traceback leads to
         self.site.manager.defeated(plan, first, self.work.direction)
-        first.add_note(plan.failure_note())
+        errors.note(first, plan.failure_note())
         for other, error in others:
             if other is not plan:
-                first.add_note(f"{other.kernel.name} failed too: {cause_of(error)}")
+                errors.note(first, f"{other.kernel.name} failed too: {cause_of(error)}")
         try:
             raise first
         finally:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
+from hpfracc_nn import errors
 from hpfracc_nn.selection.workload import Cost, Workload
 
 Question = Literal["cost", "refuses", "saves", "compiles"]
@@ -141,9 +142,10 @@ class Kernel:
             found = getattr(self, question)(given)
             return found if given is workload or question != "cost" else _with_conversion(found, workload)
         except Exception as error:  # raised again, with the kernel's name
-            error.add_note(
+            errors.note(
+                error,
                 f"while asking {self.name} for its `{question}` at {workload}, rows={workload.rows} n={workload.n} "
-                f"width={workload.width}; to do without it: configure(disable={self.name!r})"
+                f"width={workload.width}; to do without it: configure(disable={self.name!r})",
             )
             raise
 

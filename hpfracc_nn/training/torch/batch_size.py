@@ -116,7 +116,7 @@ class _Trying:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None:
-            error.add_note(f"while {_OWNER} tried a batch of {self.rows}")
+            errors.note(error, f"while {_OWNER} tried a batch of {self.rows}")
 
 
 def _leaves(sample: Any) -> list[Tensor]:
