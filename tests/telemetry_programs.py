@@ -106,6 +106,15 @@ def sending(endpoint: str) -> Any:
     return {"calls": default_manager().counters()["forward"], "longest": longest}
 
 
+def dripped(endpoint: str) -> Any:
+    """Have something to send when the process ends; its name is said before."""
+    enable_otlp(endpoint)
+    introduce()
+    called(10)
+    sys.stdout.write("ending\n")
+    sys.stdout.flush()
+
+
 def fork() -> Any:
     """Tell of one decision, and of one in a child."""
     from opentelemetry.sdk.trace import TracerProvider
@@ -130,7 +139,8 @@ def fork() -> Any:
 
 
 PROGRAMS: dict[str, Any] = {
-    program.__name__: program for program in (without_the_api, with_the_api_alone, own_providers, sending, fork)
+    program.__name__: program
+    for program in (without_the_api, with_the_api_alone, own_providers, sending, dripped, fork)
 }
 
 

@@ -3,11 +3,14 @@
 The kernels are made up: `run` of each says how long it took, and fails when it is told to.
 """
 
+import contextlib
 import importlib
 import json
 import os
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -382,6 +385,40 @@ def test_a_collector_that_is_down_neither_delays_nor_fails_a_call() -> None:
 
 
 @pytest.mark.slow
+def test_a_collector_that_drips_does_not_hold_the_end_of_the_process() -> None:
+    done = threading.Event()
+
+    class Dripping(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with contextlib.suppress(OSError):
+                for byte in b"HTTP/1.1 200 OK\r\nX-Waiting: " + b"." * 1000:
+                    self.request.sendall(bytes([byte]))
+                    if done.wait(1.0):  # never as long as a time-out of a read
+                        return
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Dripping) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        command = [
+            sys.executable,
+            "-m",
+            "tests.telemetry_programs",
+            "dripped",
+            f"http://127.0.0.1:{server.server_address[1]}",
+        ]
+        started = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE)
+        try:
+            assert started.stdout is not None
+            assert started.stdout.readline() == b"ending\n"
+            assert started.wait(timeout=30) == 0  # 5 s are allowed to it; it was a minute
+        finally:
+            started.kill()
+            started.communicate()
+            done.set()
+            server.shutdown()
+
+
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 def test_a_forked_process_goes_on_telling() -> None:
     assert program("fork") == {"parent": 1, "child": 1}
@@ -392,6 +429,8 @@ def test_an_endpoint_that_is_none_is_refused() -> None:
         enable_otlp("localhost:4317")
     with pytest.raises(ValueError, match=r"^enable_otlp\(interval=0\): needs seconds > 0\.$"):
         enable_otlp("http://localhost:4318", interval=0)
+    with pytest.raises(ValueError, match=r"^enable_otlp\(exit_seconds=-1\): needs seconds >= 0\.$"):
+        enable_otlp("http://localhost:4318", exit_seconds=-1)
 
 
 def test_a_missing_package_is_named_with_its_extra() -> None:

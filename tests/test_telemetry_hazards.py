@@ -104,8 +104,8 @@ def test_the_variables_of_opentelemetry_say_what_is_not_sent(
     done = set()
     monkeypatch.setattr(otlp, "_set", set())
     monkeypatch.setattr(otlp, "_is_unset", lambda provider: True)
-    monkeypatch.setattr(otlp, "_set_tracer_provider", lambda endpoint: done.add("traces"))
-    monkeypatch.setattr(otlp, "_set_meter_provider", lambda endpoint, interval: done.add("metrics"))
+    monkeypatch.setattr(otlp, "_set_tracer_provider", lambda *_: done.add("traces"))
+    monkeypatch.setattr(otlp, "_set_meter_provider", lambda *_: done.add("metrics"))
     for name in ("OTEL_TRACES_EXPORTER", "OTEL_METRICS_EXPORTER", "OTEL_SDK_DISABLED"):
         monkeypatch.delenv(name, raising=False)
     for name, value in variables.items():
