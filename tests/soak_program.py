@@ -223,9 +223,9 @@ def lengths(most: int) -> tuple[int, ...]:
 
 
 def warm(every: list[tuple[str, Any, Any, np.ndarray]]) -> None:
-    """Run every kernel on every case: a fork hangs if another thread imports, compiles or fills a cached property.
+    """Run every kernel on every case: a fork hangs if another thread imports or compiles.
 
-    All three hold locks that are Python's (the last up to 3.11) and Numba's own, and that no child gets back.
+    Both hold locks that are Python's and Numba's own, and that no child gets back.
     """
     for framework in ("numpy", "torch"):
         for kernel in kernels("toeplitz", framework):

@@ -2,9 +2,12 @@
 
 import copy
 import gc
+import os
 import re
+import signal
 import subprocess
 import sys
+import threading
 import weakref
 
 import numpy as np
@@ -355,3 +358,27 @@ def test_a_plan_for_an_unknown_framework_is_refused():
     message = "choose(framework='cupy'): needs one of 'jax', 'numpy', 'torch'; pass one of these names."
     with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
         fnn.choose("toeplitz", (4, 64), framework="cupy")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+def test_a_child_that_is_forked_while_a_thread_makes_weights_can_make_its_own():
+    begun, go_on = threading.Event(), threading.Event()
+
+    def held(lags):
+        begun.set()
+        assert go_on.wait(60)
+        return np.ones(lags.shape)
+
+    def made(column):
+        return fnn.Stencil(3, column, differences=0, subtract=False).left.sum()
+
+    thread = threading.Thread(target=made, args=(held,))
+    thread.start()
+    assert begun.wait(60)
+    child = os.fork()
+    if not child:
+        signal.alarm(20)  # it ends the child where a lock of the thread would hold it
+        os._exit(0 if made(lambda lags: np.ones(lags.shape)) == 3 else 1)
+    go_on.set()
+    thread.join()
+    assert os.waitpid(child, 0)[1] == 0

@@ -8,8 +8,10 @@ one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import prod
+
+from hpfracc_nn.fractional.cached import cached_property
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.namespace import NUMPY, Array
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.definitions.caputo import Caputo
 from hpfracc_nn.fractional.definitions.definition import SIDES, Definition
 from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from jax import numpy as jnp
 from scipy import fft as scipy_fft
 
 from hpfracc_nn.fractional import multiplier_costs as costs
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.precision import in_float64

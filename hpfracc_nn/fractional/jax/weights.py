@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.jax.precision import in_float64

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any
 
 import numpy as np
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.layout import Layout, layout_of
 
 

@@ -21,10 +21,10 @@ Jiang, Zhang, Zhang & Zhang, Commun. Comput. Phys. 21 (2017) 650, for the states
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.nonuniform.times import Times
 from hpfracc_nn.fractional.schemes.cells import integrals, moments

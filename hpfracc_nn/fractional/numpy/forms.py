@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.fft import next_fast_len, rfft
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.numba import kernel
 from hpfracc_nn.fractional.shelf import Charge, free
 

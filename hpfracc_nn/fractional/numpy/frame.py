@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.numba.kernel import Around
 from hpfracc_nn.fractional.numpy.differences import boundary_values, difference, difference_adjoint, head_gradient
 from hpfracc_nn.fractional.stencil import Stencil

@@ -8,7 +8,7 @@ several channels.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.probe import is_traced
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch import tiles

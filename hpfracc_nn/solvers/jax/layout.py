@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import jax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.checks import fitting_orders
 from hpfracc_nn.solvers.jax.arguments import State

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.jax.precision import in_float64, mapped
 from hpfracc_nn.fractional.nonuniform import weights

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import numpy as np
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform import weights
 from hpfracc_nn.fractional.nonuniform.numpy.forms import ChunkForm, Form, MatrixForm

@@ -8,12 +8,12 @@ solver's history (`solvers/torch/past.py`): the same operation, the same kernels
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.torch.namespace import TORCH
