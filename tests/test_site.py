@@ -22,7 +22,7 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = pathlib.Path(__file__).parents[1]
-COLUMN = 88  # characters of code that the column of the text holds at 1280 pixels
+COLUMN = 88  # characters of code that the column holds at 1280 pixels, by docs/code.css
 LANGUAGE = {"docstring_parser": "google", "search_paths": [ROOT]}
 AS_SHOWN = {"warnings": False, "returns_named_value": False, "returns_multiple_items": False}
 # What the pages are made of. Another tag is a name in angle brackets that Markdown took for HTML.
