@@ -1,5 +1,7 @@
 """When a solve begins: only the time since then counts, and times are no tensors to differentiate by."""
 
+import math
+
 import pytest
 
 pytest.importorskip("torch")
@@ -7,7 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch.autograd import forward_ad
 
-from hpfracc_nn.solvers import Graded, fdeint
+from hpfracc_nn.solvers import SCHEMES, Graded, fdeint
 from tests.solver_cases import tensor
 
 # PyTorch's own forward mode scripts its decompositions on first use.
@@ -29,6 +31,62 @@ def test_a_graded_mesh_may_begin_at_any_time(t0, scheme):
     options = {"scheme": scheme, "mesh": Graded(8.0), "n_steps": 100}
     # The shortest step is 1e-16: t itself is right to eps t0, and so is cos(t - t0).
     torch.testing.assert_close(solve(t0, **options), solve(0.0, **options), rtol=0, atol=1e-14 + 1e-15 * abs(t0))
+
+
+def power(t, alpha):
+    return t**alpha / math.gamma(1 + alpha)
+
+
+@pytest.mark.parametrize("n_steps", [1, 33, 64, 65, pytest.param(1600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("alpha", [0.5, tensor(0.3, 0.8)], ids=["one", "two"])
+@pytest.mark.parametrize("scheme", [name for name, each in SCHEMES.items() if not each.needs_uniform])
+def test_every_number_of_steps_has_a_graded_mesh(scheme, alpha, n_steps):
+    # D^alpha y = 1 is solved without an error by every rule; a last block may hold the last step alone.
+    y0, ts = tensor(0.0, 0.0), tensor(0.0, 0.5, 2.0)
+    ys = fdeint(lambda t, y: torch.ones_like(y), y0, ts, alpha, scheme=scheme, mesh="graded", n_steps=n_steps)
+    expected = tensor(*(power(2.0, float(a)) for a in torch.as_tensor(alpha).expand(2)))
+    torch.testing.assert_close(ys[-1], expected, rtol=1e-12, atol=0)
+
+
+def test_gradients_on_such_a_mesh_are_those_of_backpropagation():
+    def slope(adjoint):
+        rate = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+        ys = fdeint(lambda t, y: 1 - rate * y, tensor(0.2), [0.0, 1.0], 0.6, mesh="graded", n_steps=64, adjoint=adjoint)
+        return torch.autograd.grad(ys[-1], rate)[0]
+
+    torch.testing.assert_close(slope(True), slope(False), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("exponent", [10.0, 152.0])
+def test_a_graded_mesh_may_begin_as_near_to_zero_as_float64_can(exponent):
+    # The first step is 1e-20 or 1e-304; in float32, where f is given it as 0, the weights are the same.
+    for dtype, tolerance in ((torch.float64, 1e-12), (torch.float32, 1e-5)):
+        ys = fdeint(
+            lambda t, y: torch.ones_like(y),
+            torch.zeros(1, dtype=dtype),
+            [0.0, 1.0],
+            0.05,
+            mesh=Graded(exponent),
+            n_steps=100,
+        )
+        assert ys[-1].item() == pytest.approx(power(1.0, 0.05), rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("mesh", "end", "text"),
+    [
+        (
+            Graded(200.0),
+            1.0,
+            r"n_steps=100, mesh=Graded\(exponent=200.*first step is 0.*smaller exponent, fewer steps",
+        ),
+        (Graded(156.0), 1.0, r"first step is 1e-312"),
+        ("uniform", 1e-310, r"first step is 1e-312.*times in another unit"),
+    ],
+)
+def test_a_mesh_that_float64_cannot_hold_is_refused(mesh, end, text):
+    with pytest.raises(ValueError, match=text):
+        fdeint(lambda t, y: -y, tensor(1.0), [0.0, end], 0.5, mesh=mesh, n_steps=100)
 
 
 def test_outputs_between_the_points_of_a_graded_mesh_lie_where_they_do_from_zero_on():

@@ -90,6 +90,11 @@ def laid_out(
     n_steps = errors.count("fdeint", "n_steps", n_steps)
     # From the start on: on a graded mesh the first steps are far shorter than the rounding of a late time.
     elapsed = mesh.times(0.0, float(outputs[-1] - outputs[0]), n_steps, alpha)
+    if elapsed[1] < np.finfo(np.float64).tiny:  # points would be one, or have lost digits
+        raise ValueError(
+            f"fdeint(n_steps={n_steps}, mesh={mesh}): needs steps that float64 can hold; the first step is "
+            f"{elapsed[1]:.4g}; pass a smaller exponent, fewer steps, or times in another unit."
+        )
     try:
         return elapsed, places(mesh, elapsed, outputs - outputs[0], alpha, rounding)
     except ValueError as error:

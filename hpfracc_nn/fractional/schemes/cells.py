@@ -76,7 +76,7 @@ def integrals(
     scale = _scale(power, distance, xp) * xp.constant(1.0 * is_past, power)
     zeroth = spread(power)
     closed = (zeroth - spread(power + 1) * (power / (power + 1))) * xp.constant(1 / ratio, power)
-    if ratio.min() < _SMALL:  # where the two terms cancel
+    if (ratio < _SMALL).any():  # where the two terms cancel
         _, series = _series(power, np.minimum(ratio, _SMALL), xp)
         is_small = xp.constant(1.0 * (ratio < _SMALL), power)
         closed = closed * (1 - is_small) + series * is_small
