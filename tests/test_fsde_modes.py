@@ -114,6 +114,22 @@ def test_wrong_options_are_refused_when_it_is_made(options, text):
         model(**options)
 
 
+@pytest.mark.parametrize("alpha", [1.0, 0.8])
+@pytest.mark.parametrize(("forward", "backward"), [(True, False), (False, True), (True, True)], ids=str)
+def test_gradients_do_not_depend_on_the_autocast_of_the_backward_pass(forward, backward, alpha):
+    def gradients(adjoint, backward):
+        torch.manual_seed(0)
+        net, y0 = torch.nn.Linear(3, 3), torch.linspace(-1, 1, 12).view(4, 3).requires_grad_()
+        sde, generator = SDE(lambda t, y: net(y), lambda t, y: 0.1 * net(y).sigmoid()), torch.Generator().manual_seed(0)
+        with torch.autocast("cpu", torch.bfloat16, enabled=forward):
+            ys = fsdeint(sde, y0, [0.0, 1.0], dt=1 / 140, alpha=alpha, adjoint=adjoint, generator=generator)
+        with torch.autocast("cpu", torch.bfloat16, enabled=backward):
+            return torch.autograd.grad(ys.sum(), [y0, *net.parameters()])
+
+    for one, other in zip(gradients(True, backward), gradients(False, False), strict=True):
+        assert (one - other).norm() <= 1e-6 * other.norm()  # blocks are replayed: the same products, in another order
+
+
 @pytest.mark.parametrize("alpha", [pytest.param(1.0, marks=pytest.mark.slow), 0.8])
 def test_mixed_precision_trains(alpha):
     module = model(alpha=alpha)

@@ -52,6 +52,69 @@ def test_autocast_reaches_the_right_hand_side_and_nothing_else():
     assert net.net.weight.grad is not None
 
 
+PLACES = pytest.mark.parametrize(("forward", "backward"), [(True, False), (False, True), (True, True)], ids=str)
+
+
+def autocast(is_on, **options):
+    return torch.autocast("cpu", torch.bfloat16, enabled=is_on, **options)
+
+
+@PLACES
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "trapezoid"])
+def test_gradients_do_not_depend_on_the_autocast_of_the_backward_pass(scheme, forward, backward):
+    def gradients(adjoint, backward):
+        net, y0 = Net(), torch.linspace(-1, 1, 12).view(4, 3).requires_grad_()
+        with autocast(forward):
+            loss = fdeint(net, y0, torch.linspace(0, 1, 101), 0.6, scheme=scheme, adjoint=adjoint).sum()
+        with autocast(backward):
+            return torch.autograd.grad(loss, [y0, *net.parameters()])
+
+    expected = gradients(False, False)
+    for one, other in zip(gradients(True, backward), expected, strict=True):
+        # A product in bfloat16 is rounded by 2**-9, here once for 64 steps and there once for each.
+        assert (one - other).norm() <= (2**-8 if forward else 1e-6) * other.norm()
+
+
+def test_with_a_graph_nothing_is_added_up_in_half_precision():
+    # 1 / 256 added to 1 in bfloat16 is 1: the copy of a weight that served all steps would have a gradient of about 1.
+    w = torch.ones(1, 1, requires_grad=True)
+    for adjoint in (True, False):
+        with autocast(True):
+            ys = fdeint(
+                lambda t, y: torch.where(t < 0.5 / 512, 1.0, 1 / 256) * torch.nn.functional.linear(0 * y + 1, w),
+                torch.zeros(1, 1),
+                torch.linspace(0, 512, 513),
+                1.0,
+                scheme="rectangle",
+                adjoint=adjoint,
+            )
+        (found,) = torch.autograd.grad(ys[-1], w)
+        assert found.item() == pytest.approx(1 + 511 / 256, rel=2**-8)
+
+
+def test_f_is_evaluated_again_as_it_was_at_first():
+    net, y0, seen = Net(), torch.randn(2, 3, requires_grad=True), []
+    note = seen.append  # a list that f held would be put back
+
+    def f(t, y):
+        state = [(kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)) for kind in ("cpu", "xpu")]
+        note((*state, torch.is_autocast_cache_enabled()))
+        return net(t, y)
+
+    with torch.autocast("xpu", torch.float16), autocast(True, cache_enabled=False):
+        loss = fdeint(f, y0, torch.linspace(0, 1, 11), 0.6).sum()
+    with torch.autocast("xpu", torch.bfloat16):
+        before = len(seen)
+        loss.backward()
+    assert len(seen) > before
+    assert set(seen) == {(("cpu", True, torch.bfloat16), ("xpu", True, torch.float16), False)}
+    seen.clear()
+    loss = fdeint(f, y0, torch.linspace(0, 1, 11), 0.6).sum()
+    with torch.autocast("xpu", torch.bfloat16), autocast(True):
+        loss.backward()
+    assert {(state[0][1], state[1][1]) for state in seen} == {(False, False)}
+
+
 def test_a_solve_can_be_vmapped():
     y0 = torch.rand(4, 2, dtype=torch.float64)
     found = torch.func.vmap(solve)(y0)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Plan
+from hpfracc_nn.solvers.torch.casts import without
 from hpfracc_nn.solvers.torch.faults import check_once
 from hpfracc_nn.solvers.torch.field import product
 from hpfracc_nn.solvers.torch.orders import order_gradient
@@ -66,7 +67,7 @@ class _Solve(torch.autograd.Function):
         learns = alpha is not None and ctx.needs_input_grad[5]
         wanted = [each for each, needs in zip(parameters, ctx.needs_input_grad[6:], strict=True) if needs]
         sweep = Backward(problem, ctx.plan, states, dz0, g.contiguous(), wanted, learns)
-        with torch.autocast(g.device.type, enabled=False), ctx.tenure.renewed(wanted):
+        with without(g.device.type), ctx.tenure.renewed(wanted):
             z0_gradient, dz0_gradient = sweep.run()
             of_alpha = sweep.order_gradient(alpha) if learns else None
             found = iter(direct_parts(wanted, sweep.gradient.totals))

@@ -18,6 +18,7 @@ from hpfracc_nn.solvers.method import Method, laid_out
 from hpfracc_nn.solvers.torch import kernels, plain  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.adjoint import recorded
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
+from hpfracc_nn.solvers.torch.casts import Casts
 from hpfracc_nn.solvers.torch.field import Field, RightHandSide
 from hpfracc_nn.solvers.torch.packing import State, packing_of
 from hpfracc_nn.solvers.torch.parameters import discovered
@@ -45,7 +46,7 @@ class Call:
         if not callable(f):
             raise TypeError(f"fdeint(f of type {type(f).__name__}): needs a function f(t, y); pass one.")
         self.method = method
-        self.low: torch.dtype | None = None  # of f's autocast
+        self.casts: Casts | None = None  # f's autocast
         self.f, self.y0 = f, checked_state("fdeint", "y0", y0)
         self.like = self.y0[0] if isinstance(self.y0, tuple) else self.y0
         self.alpha = alpha if isinstance(alpha, Tensor) else None
@@ -75,7 +76,7 @@ class Call:
 
     def problem(self, site: Site, progress: Progress | None = None) -> Problem:
         """Return what is solved, beside the tensors that gradients are wanted of."""
-        field, method = Field(self.f, self.packing, self.first + self.elapsed, self.like, self.low), self.method
+        field, method = Field(self.f, self.packing, self.first + self.elapsed, self.like, self.casts), self.method
         is_uniform = isinstance(method.mesh, Uniform)
         is_fixed = self.alpha is None or not self.alpha.requires_grad
         return Problem(

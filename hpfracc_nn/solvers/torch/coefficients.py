@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -9,6 +11,7 @@ from torch import Tensor
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.stochastic import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
+from hpfracc_nn.solvers.torch.casts import Casts
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.packing import Packing, State
 
@@ -23,7 +26,7 @@ class Coefficients:
         packing: How its states are laid out.
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
-        low: The dtype of the autocast that the equation runs under, or None.
+        casts: The autocast that the equation runs under, or None.
         diffusion: The shape of g.
 
     Attributes:
@@ -41,27 +44,27 @@ class Coefficients:
         packing: Packing,
         times: np.ndarray,
         like: Tensor,
-        low: torch.dtype | None,
+        casts: Casts | None,
         diffusion: torch.Size,
     ):
-        self._given = sde, packing, times, like, low, diffusion
+        self._given = sde, packing, times, like, casts, diffusion
         self.packing, self.noise_type = packing, sde.noise_type
-        self.eps = torch.finfo(low or like.dtype).eps
+        self.eps = torch.finfo(like.dtype).eps if casts is None else casts.eps(like.dtype, like.device.type)
         self.dt = float(times[-1] - times[0]) / (times.size - 1)
         if self.dt > torch.finfo(like.dtype).max:
             raise ValueError(
                 f"{OWNER}(dt={self.dt:g}): needs steps that {like.dtype} can hold; pass times in another unit."
             )
         self.step = torch.full((), self.dt, dtype=like.dtype, device=like.device)
-        self.drift = Field(sde.drift, packing, times, like, low, OWNER, "sde.drift")
-        self.diffusion = Field(sde.diffusion, packing, times, like, low, OWNER, "sde.diffusion", diffusion)
+        self.drift = Field(sde.drift, packing, times, like, casts, OWNER, "sde.drift")
+        self.diffusion = Field(sde.diffusion, packing, times, like, casts, OWNER, "sde.diffusion", diffusion)
         self._is_elementwise = len(diffusion) == len(packing.shape)
         self.shape = packing.shape if self._is_elementwise else torch.Size((*diffusion[:-2], diffusion[-1]))
 
     def shifted(self, part: float) -> Coefficients:
         """Return those at times that lie a part of a step later."""
-        sde, packing, times, like, low, diffusion = self._given
-        return Coefficients(sde, packing, times + part * self.dt, like, low, diffusion)
+        sde, packing, times, like, casts, diffusion = self._given
+        return Coefficients(sde, packing, times + part * self.dt, like, casts, diffusion)
 
     def with_slope(self, n: int, y: Tensor, factor: Tensor) -> tuple[Tensor, Tensor]:
         """Return g, and g g' times a factor, of a diagonal diffusion: its Jacobian is its own transpose."""
@@ -94,7 +97,7 @@ class Coefficients:
         return x + self.applied(g, noise)
 
 
-def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dtype | None) -> torch.Size:
+def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, casts: Casts | None) -> torch.Size:
     """Return the shape of the diffusion at the start, that of the joined state where states are tuples.
 
     Raises:
@@ -103,7 +106,7 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, low: torch.dt
     """
     like = y0[0] if isinstance(y0, tuple) else y0
     t = torch.as_tensor(t0, dtype=like.dtype, device=like.device)
-    with torch.no_grad(), torch.autocast(like.device.type, low, enabled=low is not None):
+    with torch.no_grad(), nullcontext() if casts is None else casts.renewed():
         found = sde.diffusion(t, y0)
     if isinstance(y0, tuple):
         parts = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.torch.casts import Casts
 from hpfracc_nn.solvers.torch.packing import Packing, State
 
 _TIMES = 1024  # are tensors of their own together
@@ -24,7 +25,7 @@ class Field:
         packing: How its states are laid out.
         times: The mesh, [n + 1].
         like: A tensor of the states' dtype and device.
-        low: The dtype of the autocast that f runs under, or None.
+        casts: The autocast that f runs under, or None.
         owner: What solves, for messages.
         argument: What f is called there.
         shape: Of what f returns; None is a state's.
@@ -41,7 +42,7 @@ class Field:
         packing: Packing,
         times: np.ndarray,
         like: Tensor,
-        low: torch.dtype | None = None,
+        casts: Casts | None = None,
         owner: str = "fdeint",
         argument: str = "f",
         shape: torch.Size | None = None,
@@ -54,8 +55,8 @@ class Field:
         self._whose = "the state's" if shape is None else "its first"
         self._part = -1  # which of the times are tensors of their own
         self._each: Sequence[Tensor] = ()
-        self._low = low
-        self._run = f if low is None else self._autocast
+        self._casts = casts
+        self._run = f if casts is None else self._autocast
 
     def __call__(self, n: int, z: Tensor) -> Tensor:
         """Return the right-hand side at step n, of the shape of z."""
@@ -90,7 +91,8 @@ class Field:
 
     def _autocast(self, t: Tensor, y: Any) -> Any:
         """Return f as it would run for the caller, with its results in the states' dtype."""
-        with torch.autocast(self.times.device.type, self._low):
+        assert self._casts is not None, "it is called where there is one"
+        with self._casts.renewed():
             found = self.f(t, y)
         if isinstance(found, tuple | list):
             return tuple(part.to(self.dtype) if isinstance(part, Tensor) else part for part in found)

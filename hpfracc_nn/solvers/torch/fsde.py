@@ -17,6 +17,7 @@ from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
 from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
 from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.stochastic import StochasticMethod
+from hpfracc_nn.solvers.torch.casts import present, without
 from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.packing import S, State
 from hpfracc_nn.solvers.torch.problem import Progress
@@ -124,7 +125,7 @@ def integrated(
     check_untraced("fsdeint", "y0")
     like = y0[0] if isinstance(y0, tuple | list) and y0 else y0
     kind = like.device.type if isinstance(like, Tensor) else "cpu"
-    low = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-    with torch.autocast(kind, enabled=False):
-        call = StochasticCall(sde, y0, ts, alpha, method, dt, low)
+    casts = present(kind)
+    with without(kind):
+        call = StochasticCall(sde, y0, ts, alpha, method, dt, casts)
         return call.solved(site, adjoint, generator, params, progress)

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import uncompiled
@@ -16,6 +15,7 @@ from hpfracc_nn.solvers.mesh import Mesh
 from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.solvers.schemes import Scheme
 from hpfracc_nn.solvers.torch.call import Call
+from hpfracc_nn.solvers.torch.casts import present, without
 from hpfracc_nn.solvers.torch.faults import check_untraced
 from hpfracc_nn.solvers.torch.field import RightHandSide
 from hpfracc_nn.solvers.torch.packing import S, State
@@ -112,8 +112,8 @@ def solved(
     check_untraced("fdeint", "y0")
     call = Call(f, y0, ts, alpha, method, n_steps, dy0)
     kind = call.like.device.type
-    if not torch.is_autocast_enabled(kind):
+    call.casts = present(kind)
+    if call.casts is None:
         return call.solved(site, adjoint, params, progress)
-    call.low = torch.get_autocast_dtype(kind)
-    with torch.autocast(kind, enabled=False):
+    with without(kind):
         return call.solved(site, adjoint, params, progress)

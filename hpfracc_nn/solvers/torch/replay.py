@@ -10,6 +10,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import Plan
 from hpfracc_nn.solvers.torch.blocks import Advance, Forgetful, NoiseRows, Solve, Tensors
+from hpfracc_nn.solvers.torch.casts import without
 from hpfracc_nn.solvers.torch.faults import check_once
 from hpfracc_nn.solvers.torch.parameters import direct_parts
 from hpfracc_nn.solvers.torch.sources import check_known
@@ -94,7 +95,7 @@ class _Solve(torch.autograd.Function):
         needs = ctx.needs_input_grad[4:]
         wanted = [each for each, is_needed in zip(parameters, needs[3:], strict=True) if is_needed]
         replay = Replay(solve, weighting, plan, ctx.weights, wanted, needs[1], whole if needs[2] else None)
-        with torch.autocast(grads[0].device.type, enabled=False), tenure.renewed(wanted):
+        with without(grads[0].device.type), tenure.renewed(wanted):
             z0_gradient = replay.run(grads[0].contiguous(), carries, list(saved))
             totals = iter(direct_parts(wanted, replay.totals))
         return (

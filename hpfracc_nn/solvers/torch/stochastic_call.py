@@ -21,6 +21,7 @@ from hpfracc_nn.solvers.stochastic import OWNER, StochasticMethod, check_noise, 
 from hpfracc_nn.solvers.torch import kernels, replay  # noqa: F401  kernels are registered on import
 from hpfracc_nn.solvers.torch.arguments import checked_state, orders_of, resolution, times_of
 from hpfracc_nn.solvers.torch.blocks import NoiseRows, Solve, Tensors
+from hpfracc_nn.solvers.torch.casts import Casts
 from hpfracc_nn.solvers.torch.coefficients import Coefficients, check_structure, diffusion_shape
 from hpfracc_nn.solvers.torch.noise import NoisePath, check_generator, learned
 from hpfracc_nn.solvers.torch.one_step_blocks import OneStepBlocks
@@ -48,7 +49,7 @@ class StochasticCall:
         alpha: float | Tensor,
         method: StochasticMethod,
         dt: float | None,
-        low: torch.dtype | None,
+        casts: Casts | None,
     ):
         noise_type = noise_type_of(sde)
         check_noise(OWNER, sde, method.noise)
@@ -67,8 +68,8 @@ class StochasticCall:
         outputs = checks.increasing(OWNER, times_of(OWNER, ts))
         self.first = float(outputs[0])
         self.elapsed, self.outputs = mesh_of(outputs, resolution(ts), dt)
-        shape = diffusion_shape(sde, self.y0, self.first, low)
-        self.coefficients = Coefficients(sde, self.packing, self.first + self.elapsed, self.like.detach(), low, shape)
+        shape = diffusion_shape(sde, self.y0, self.first, casts)
+        self.coefficients = Coefficients(sde, self.packing, self.first + self.elapsed, self.like.detach(), casts, shape)
 
     def solved(
         self,
