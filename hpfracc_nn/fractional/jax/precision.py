@@ -158,6 +158,7 @@ def _widened(argument: Array) -> Array:
 
 def _along(slope: Array, moved: Array) -> Array:
     """Return the change of a result whose first axes are those of the argument that moves."""
+    moved = jnp.asarray(moved)  # a tangent of jax.jvp may be a Python number
     return slope * moved.astype(slope.dtype).reshape(*moved.shape, *(1,) * (slope.ndim - moved.ndim))
 
 
