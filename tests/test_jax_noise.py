@@ -3,6 +3,7 @@
 import json
 import math
 import pathlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from hpfracc_nn.solvers import (  # noqa: E402
     Coloured,
     CompoundPoisson,
     FractionalBrownian,
+    MarkovFractionalBrownian,
     NormalJumps,
     RiemannLiouvilleBrownian,
 )
@@ -162,3 +164,20 @@ def test_jumps_have_gradients_in_their_parameters(make):
     slope = jax.jit(jax.grad(lambda x: jnp.tanh(increments(make(x), 4, (2,), dt=0.5, key=KEY)).sum()))(0.4)
     assert jnp.isfinite(slope)
     assert slope != 0
+
+
+def test_rates_of_a_traced_index_are_those_of_its_bounds():
+    bounds, seen = (0.2, 0.5), []
+
+    @jax.jit
+    def drawn(hurst):
+        noise = MarkovFractionalBrownian(hurst, bounds, 4)
+        seen.append(noise.rates(5, 0.05))
+        return jax.jvp(lambda each: increments(replace(noise, hurst=each), 5, (3,), dt=0.05, key=KEY), (hurst,), (1.0,))
+
+    with jax.enable_x64(True):
+        (after, _), (before, _), (_, slope) = (drawn(jnp.asarray(hurst)) for hurst in (0.30001, 0.29999, 0.3))
+        around = (after - before) / 2e-5
+    np.testing.assert_allclose(slope, around, rtol=0, atol=1e-7)  # differences of 1e-12, over 2e-5
+    assert len(seen) == 1
+    np.testing.assert_array_equal(seen[0], MarkovFractionalBrownian(0.4, bounds, 4).rates(5, 0.05))
