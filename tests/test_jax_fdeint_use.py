@@ -330,11 +330,15 @@ def test_a_graded_mesh_wants_its_exponent_where_alpha_is_traced():
 
 
 @pytest.mark.slow
-def test_a_traced_order_out_of_bounds_is_clamped_and_raises_under_checkify():
+@pytest.mark.parametrize("scheme", ["predictor_corrector", "trapezoid"])
+def test_a_traced_order_out_of_bounds_is_nan_and_raises_under_checkify(scheme):
     def last(alpha):
-        return fdeint(lambda t, y: -y, Y0, TS, alpha)[-1]
+        return fdeint(lambda t, y: -y, Y0, TS, alpha, scheme=scheme)[-1]
 
-    np.testing.assert_array_equal(jax.jit(last)(1.4), jax.jit(last)(1.0))
+    assert np.isnan(jax.jit(last)(1.4)).all()
+    assert np.isnan(jax.jit(jax.grad(lambda alpha: last(alpha).sum()))(1.4))
+    # 0 is the nearest order, which it is the limit of.
+    np.testing.assert_array_equal(jax.jit(last)(0.0), jax.jit(last)(float(jnp.finfo(jnp.float32).eps)))
     error, _ = jax.jit(checkify.checkify(last))(1.4)
     with pytest.raises(checkify.JaxRuntimeError, match="alpha within its bounds"):
         error.throw()

@@ -311,9 +311,11 @@ def test_nothing_is_promoted_unasked():
 
 
 @pytest.mark.slow
-def test_a_traced_order_is_clamped_and_raises_under_checkify():
+def test_a_traced_order_beyond_its_bounds_is_nan_and_raises_under_checkify():
     solve = jax.jit(lambda alpha: fsdeint(DRIFTLESS, jnp.zeros(2), [0.0, 1.0], dt=0.5, alpha=alpha, key=KEY))
-    np.testing.assert_array_equal(solve(1.5), solve(1.0))
+    assert np.isnan(solve(1.5)[1:]).all()
+    assert np.isnan(jax.grad(lambda alpha: solve(alpha).sum())(1.5))
+    assert np.isfinite(solve(0.5)).all()  # on the bound the nearest order
     checked = checkify.checkify(solve, errors=checkify.user_checks)
     with pytest.raises(checkify.JaxRuntimeError, match="needs every alpha within its bounds"):
         checked(1.5)[0].throw()

@@ -176,17 +176,45 @@ def test_half_precision_is_computed_in_single():
         assert relative(found, exact) <= jnp.finfo(dtype).eps
 
 
-def test_concrete_orders_out_of_bounds_raise_and_traced_ones_are_clamped():
+def test_concrete_orders_out_of_bounds_raise_and_traced_ones_are_nan():
     x = jnp.ones((2, 9)).cumsum(-1)
     with pytest.raises(ValueError, match=r"caputo\(alpha=1.5.*within its bounds \(0, 1\)"):
         fjx.caputo(x, jnp.asarray(1.5))
     call = jax.jit(lambda alpha: fjx.caputo(x, alpha, dt=0.1))
-    assert np.array_equal(call(jnp.asarray(1.5)), call(jnp.asarray(1.0)))
+    assert np.isnan(call(jnp.asarray(1.5))).all()
+    assert np.isnan(jax.jit(jax.grad(lambda alpha: fjx.caputo(x, alpha, dt=0.1).sum()))(jnp.asarray(1.5)))
     error, _ = checkify.checkify(call)(jnp.asarray(1.5))
     with pytest.raises(checkify.JaxRuntimeError, match="within its bounds"):
         error.throw()
     error, _ = checkify.checkify(call)(jnp.asarray(0.5))
     error.throw()
+
+
+@pytest.mark.parametrize("n", [9, pytest.param(300, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "name", [name if name == "riesz" else pytest.param(name, marks=pytest.mark.slow) for name in NAMES]
+)
+def test_a_traced_order_beyond_its_bounds_makes_its_own_channel_nan_and_no_other(name, n):
+    kind, x = DEFINITIONS[name], jnp.asarray(walk(2, 2, n))
+
+    def total(alpha):
+        y = applied(x, kind(alpha))
+        return y.sum(), y
+
+    call = jax.jit(jax.value_and_grad(total, has_aux=True))
+    for beyond in (1.5, -0.2):
+        (_, y), slope = call(jnp.asarray([0.4, beyond]))
+        assert np.isnan(y[:, 1]).all()
+        assert np.isnan(slope[1])
+        assert np.isfinite(y[:, 0]).all()
+
+
+def test_a_bound_that_rounding_exceeds_is_the_bound():
+    """As low + (high - low) u, computed in single precision, does at u = 1."""
+    x = jnp.ones((2, 9)).cumsum(-1)
+    call = jax.jit(lambda alpha: applied(x, fjx.Caputo(alpha, bounds=(0.1, 0.7))))
+    assert np.array_equal(call(jnp.nextafter(jnp.float32(0.7), jnp.float32(1))), call(jnp.float32(0.7)))
+    assert np.isnan(call(jnp.float32(0.7001))).all()
 
 
 @pytest.mark.slow

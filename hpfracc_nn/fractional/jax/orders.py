@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 from jax.experimental import checkify
 
@@ -22,7 +23,7 @@ def alpha_shape(definition: Definition | Multiplier) -> tuple[int, ...]:
 def checked_alpha(owner: str, definition: Definition) -> Array:
     """Return a definition's orders, an array, within its bounds.
 
-    Concrete ones that lie outside raise. Traced ones are clamped, and raise under `jax.experimental.checkify`.
+    Concrete ones that lie outside raise. Traced ones become NaN, and raise under `jax.experimental.checkify`.
 
     Raises:
         TypeError: They are no floating array of JAX.
@@ -53,13 +54,28 @@ def floating_alpha(owner: str, alpha: Any) -> Array:
     return alpha
 
 
-def within(owner: str, alpha: Array, low: float, high: float) -> Array:
-    """Return traced orders clamped to bounds; on a bound their gradient is whole, beyond it zero."""
-    inside = (alpha >= low) & (alpha <= high)
+def within(owner: str, alpha: Array, low: float, high: float, nearest: tuple[float, float] | None = None) -> Array:
+    """Return traced orders as `bounded` does; under `jax.experimental.checkify` those beyond their bounds raise."""
+    least, most = nearest or (low, high)
     checkify.debug_check(
-        inside.all(),
-        f"{owner}: needs every alpha within its bounds ({low:g}, {high:g}); got one of {{alpha}}.",
+        ((alpha >= least) & (alpha <= most)).all(),
+        f"{owner}: needs every alpha within its bounds ({least:g}, {most:g}); got one of {{alpha}}.",
         alpha=alpha,
     )
-    # Not jnp.clip, which halves the gradient on a bound.
-    return jnp.where(alpha < low, low, jnp.where(alpha > high, high, alpha)).astype(alpha.dtype)
+    return bounded(alpha, low, high, nearest)
+
+
+def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] | None = None) -> Array:
+    """Return orders within bounds; beyond them NaN, as their gradient is.
+
+    Args:
+        alpha: The orders.
+        low: The lower bound; what exceeds a bound by no more than it is rounded becomes the bound.
+        high: The upper bound.
+        nearest: Of bounds that are no orders themselves the nearest ones that are, which orders on a bound become.
+    """
+    rounding = 4 * float(jnp.finfo(alpha.dtype).eps)  # of low + (high - low) * u, u from 0 to 1
+    is_inside = (alpha >= low - rounding * abs(low)) & (alpha <= high + rounding * abs(high))
+    # Added without a gradient of its own: on a bound the gradient is whole, and beyond it what follows makes it NaN.
+    moved = jnp.where(is_inside, jnp.clip(alpha, *(nearest or (low, high))) - alpha, jnp.nan)
+    return alpha + lax.stop_gradient(moved)

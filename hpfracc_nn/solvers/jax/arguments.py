@@ -120,8 +120,8 @@ def orders_of(owner: str, alpha: Any, has_slope: bool) -> Orders:
         checks.orders(owner, values, has_slope, isinstance(alpha, jax.Array))
         return Orders(values, None, shape, highest)
     eps = float(jnp.finfo(alpha.dtype).eps)  # 0 and 2 are no orders of an equation
-    high = 2 - 2 * eps if has_slope else 1.0
-    return Orders(None, within(owner, alpha, eps, high).reshape(-1), shape, highest)
+    nearest = eps, 2 - 2 * eps if has_slope else 1.0
+    return Orders(None, within(owner, alpha, 0.0, highest, nearest).reshape(-1), shape, highest)
 
 
 def times_of(owner: str, ts: Any) -> np.ndarray | Array:

@@ -56,8 +56,8 @@ def fsdeint(
         ts: Increasing times, in the caller's unit, not traced: of NumPy, or made outside of what is compiled.
         args: A pytree that drift and diffusion get as a third argument, where it is not None.
         alpha: In (1/2, 1]: a float, or an array, which may be learned: one number, or one for each entry along some of
-            y0's axes. A traced one is clamped, and raises under `jax.experimental.checkify`; it is solved with weights,
-            be it 1 or not.
+            y0's axes. A traced one beyond gives NaN, and raises under `jax.experimental.checkify`; it is solved with
+            weights, be it 1 or not.
         noise: What drives the equation: the increments of `Brownian()`, or of another `Noise`; increments of Brownian
             motion as an array, [n_steps, *shape]; or a Brownian path of diffrax, of the shape of a step's noise.
         scheme: "euler", "milstein", "heun", "srk", "reversible_heun", or a `StochasticScheme`.

@@ -50,7 +50,7 @@ def fdeint(
         ts: Increasing times, in the caller's unit; on a uniform mesh, points of it. Traced ones are taken for such, and
             states at times that are not are NaN.
         alpha: In (0, 2): a float, or an array, which may be traced: one number, or one for each entry along some of
-            y0's axes (a shape that broadcasts to y0's). A traced one is clamped, to (0, 1] without `dy0`.
+            y0's axes (a shape that broadcasts to y0's). A traced one beyond, without `dy0` above 1, is NaN.
         args: A pytree that f is given, or None.
         scheme: "rectangle", "predictor_corrector", "trapezoid", "bdf2", or a `Scheme` with its options.
         history: "auto", which asks the BackendManager, "full", "fft", "exponentials", or a `History` with its options.

@@ -202,7 +202,8 @@ def orders_of(alpha: Any) -> Orders:
         check_orders(values)
         return Orders(values, None, shape, 1.0)
     eps = float(jnp.finfo(alpha.dtype).eps)  # at 1/2 the residual's deviation is infinite
-    return Orders(None, within(OWNER, alpha, 0.5 + eps, 1.0).reshape(-1), shape, 1.0, 0.5 + eps)
+    least = 0.5 + eps
+    return Orders(None, within(OWNER, alpha, 0.5, 1.0, (least, 1.0)).reshape(-1), shape, 1.0, least)
 
 
 def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:

@@ -40,7 +40,7 @@ def arfima_errors(
         alpha: The order, a number or an array of no axes, which may be traced.
         ar: The lags' coefficients, [p].
         mean: The level; a number, or an array that broadcasts to the series, with a time axis of length 1.
-        bounds: Where a traced alpha lies, to which it is clamped; None is (0, 1).
+        bounds: Where a traced alpha lies, beyond which it is NaN; None is (0, 1).
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 

@@ -1,7 +1,7 @@
 """The order of a transformation at a step, and what follows from it: numbers, computed in float64 and rounded once.
 
 A Python number is known when the step is traced: its numbers are NumPy's, and errors are raised at the door. An array
-may be traced, and is then clamped to its range; under `jax.experimental.checkify` one out of range is an error.
+may be traced; one out of range is then NaN, and under `jax.experimental.checkify` an error.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from jax import numpy as jnp
 from jax.experimental import checkify
 
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.orders import bounded
 from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.training.fractional_options import IN_RANGE, check_alpha
@@ -52,15 +53,14 @@ def is_identity(alpha: Alpha) -> bool:
 
 
 def at(alpha: Alpha, count: Array) -> float | Array:
-    """Return the order after `count` steps: a float where it is a number, or an array in [0, 1]; raises as `check`."""
+    """Return the order after `count` steps: a float where it is a number, else an array, NaN outside [0, 1]."""
     value = alpha(count) if callable(alpha) else alpha
     check(value)
     if not _is_array(value):
         return float(value)
     order = jnp.asarray(value, widest())
     checkify.debug_check((order > 0) & (order <= 1), "Invalid alpha value: {alpha}: " + IN_RANGE, alpha=order)
-    # Not jnp.clip, which halves the gradient on a bound.
-    return jnp.where(order > 1, 1.0, jnp.where(order < 0, 0.0, order))
+    return bounded(order, 0.0, 1.0)
 
 
 def numbers(make: Callable[..., Any], alpha: float | Array, dtype: Any) -> Any:
