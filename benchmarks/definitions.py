@@ -34,10 +34,10 @@ def calls(shape: tuple[int, int], dtype: torch.dtype, backward: bool) -> dict[st
     dt, manager = 10 / shape[1], BackendManager(Settings(mode="prior", calibration="shipped"))
 
     def forward(definition: object) -> Callable[[], object]:
-        return lambda: derivative(x, definition, dt=dt, manager=manager)
+        return lambda: derivative(x, definition, dt=dt, dim=-1, manager=manager)
 
     def both(definition: object) -> Callable[[], object]:
-        return lambda: torch.autograd.grad(derivative(x, definition, dt=dt, manager=manager), x, g)
+        return lambda: torch.autograd.grad(derivative(x, definition, dt=dt, dim=-1, manager=manager), x, g)
 
     make = both if backward else forward
     return {name: make(kind(ALPHA)) for name, kind in {**DEFINITIONS, **MULTIPLIERS}.items()}

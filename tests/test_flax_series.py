@@ -12,6 +12,7 @@ import jax
 from flax import nnx
 from jax import numpy as jnp
 
+from hpfracc_nn import FractionalLaplacian
 from hpfracc_nn.data import arfima, fgn
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax import linen as of_linen
@@ -162,7 +163,7 @@ def test_a_wave_in_a_plane_is_an_eigenfunction():
 
 MODULES = [
     ("ARFIMA", (2,), {}, (2, 20, 3), (2, 20, 3)),
-    ("SpectralFractional", (0.8,), {"learn_alpha": True, "channels": 3}, (2, 20, 3), (2, 20, 3)),
+    ("SpectralFractional", (0.8,), {"learn_alpha": True, "channels": 3, "dim": -2}, (2, 20, 3), (2, 20, 3)),
     ("RoughnessFeatures", (3, 2), {"learn_alpha": True}, (2, 20, 3), (2, 6)),
 ]
 
@@ -207,7 +208,11 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
         (lambda: functional.SpectralFractional(0.5, dim=(-2, -1), dt=(1, 1, 1)), ValueError, "one spacing"),
         (lambda: functional.SpectralFractional(2.5, learn_alpha=True), ValueError, "alpha=2.5"),
         (lambda: functional.SpectralFractional([0.5, 1.5], channels=3), ValueError, "one order per channel"),
-        (lambda: functional.SpectralFractional(0.5, channels=3)({}, jnp.zeros((2, 8, 4))), ValueError, "3 channels"),
+        (
+            lambda: functional.SpectralFractional(0.5, channels=3, dim=-2)({}, jnp.zeros((2, 8, 4))),
+            ValueError,
+            "3 channels",
+        ),
         (lambda: functional.RoughnessFeatures(1, skip=-1), ValueError, "skip=-1"),
         (lambda: functional.RoughnessFeatures(1, floor=1e-50), ValueError, "floor=1e-50"),
         (lambda: functional.RoughnessFeatures(1, alpha=1.5), ValueError, r"RoughnessFeatures\(alpha=1.5\)"),
@@ -218,3 +223,17 @@ def test_modules_of_both_kinds_are_their_core(name, arguments, options, shape, r
 def test_what_cannot_be_is_told(call, kind, message):
     with pytest.raises(kind, match=message):
         call()
+
+
+def test_a_field_of_several_axes_must_say_which_are_space():
+    fields = jnp.ones((2, 8, 3))
+    for options in ({}, {"channels": 3}):
+        core = functional.SpectralFractional(0.5, **options)
+        with pytest.raises(ValueError, match=r"^SpectralFractional\(dim=None, x of shape \(2, 8, 3\)\): needs dim, "):
+            core({}, fields)
+        np.testing.assert_array_equal(
+            core({}, fields[0]), functional.SpectralFractional(0.5, dim=-2, **options)({}, fields[0])
+        )
+    assert functional.SpectralFractional(0.5, "periodic_riesz")({}, fields).shape == fields.shape
+    with pytest.raises(ValueError, match=r"needs dim, because FractionalLaplacian takes one to 2 of 2 axes"):
+        FractionalLaplacian(0.5)(fields[0])

@@ -72,14 +72,14 @@ def test_the_gradient_in_the_factors_is_that_of_the_transforms(sizes, channels, 
 @every_kernel
 def test_a_layer_runs_on_each_kernel_and_says_so(kernel):
     manager = BackendManager(Settings(mode="prior", force_algorithm=kernel.algorithm))
-    layer = SpectralFractional(0.7, learn_alpha=True, manager=manager, dt=0.1, dtype=torch.float64)
+    layer = SpectralFractional(0.7, learn_alpha=True, manager=manager, dt=0.1, dim=-1, dtype=torch.float64)
     x = torch.randn(4, 3, 16, dtype=torch.float64, requires_grad=True)
     before = kernel.calls["run"], kernel.calls["adjoint"]
     y = layer(x)
     y.square().sum().backward()
     assert (kernel.calls["run"], kernel.calls["adjoint"]) == (before[0] + 1, before[1] + 1)
     torch.testing.assert_close(
-        y, FractionalLaplacian(torch.as_tensor(layer.alpha).detach())(x, dt=0.1), rtol=0, atol=1e-10
+        y, FractionalLaplacian(torch.as_tensor(layer.alpha).detach())(x, dt=0.1, dim=-1), rtol=0, atol=1e-10
     )
     (plan,) = layer.site.plans()
     assert (plan.kernel.name, plan.forwards, plan.backwards) == (kernel.name, 1, 1)
@@ -116,11 +116,11 @@ def test_within_a_limit_of_memory_it_is_computed_in_parts_with_the_same_result(k
 def test_the_plan_of_a_long_call_says_how_many_rows_at_a_time(kernel):
     manager = BackendManager(Settings(mode="prior", force_algorithm=kernel.algorithm, memory_limit="64KiB"))
     x = torch.randn(100, 64)
-    y = derivative(x, FractionalLaplacian(0.7), manager=manager)
+    y = derivative(x, FractionalLaplacian(0.7), dim=-1, manager=manager)
     (plan,) = manager.shared_site(OP, "torch", "functions").plans()
     assert plan.chunk is not None
     assert plan.chunk < 100
-    torch.testing.assert_close(y, derivative(x, FractionalLaplacian(0.7)))
+    torch.testing.assert_close(y, derivative(x, FractionalLaplacian(0.7), dim=-1))
 
 
 def test_parts_cover_every_row_once_and_keep_the_channels_together():
@@ -142,11 +142,11 @@ def test_parts_cover_every_row_once_and_keep_the_channels_together():
 
 def test_the_manager_that_is_asked_for_a_multiplier_is_the_one_that_was_passed():
     manager = BackendManager(Settings(mode="prior", force_algorithm="dense"))
-    derivative(torch.randn(4, 64), FractionalLaplacian(0.5), manager=manager)
+    derivative(torch.randn(4, 64), FractionalLaplacian(0.5), dim=-1, manager=manager)
     (plan,) = manager.shared_site(OP, "torch", "functions").plans()
     assert (plan.kernel.algorithm, plan.forwards) == ("dense", 1)
     with pytest.raises(TypeError, match="needs a BackendManager"):
-        derivative(torch.randn(4, 64), FractionalLaplacian(0.5), manager="dense")  # type: ignore[arg-type]
+        derivative(torch.randn(4, 64), FractionalLaplacian(0.5), dim=-1, manager="dense")  # type: ignore[arg-type]
 
 
 def test_the_workload_of_a_multiplier_is_what_a_call_asks_for():
@@ -192,7 +192,7 @@ def test_a_layer_tells_the_options_of_its_definition_also_of_the_users_own():
 
 def test_an_order_that_is_a_module_is_the_layers_own():
     shared = Alpha([0.5, 1.5], (0, 2), (2,))
-    layers = [SpectralFractional(shared, dt=dt) for dt in (0.1, 0.2)]
+    layers = [SpectralFractional(shared, dt=dt, dim=-1) for dt in (0.1, 0.2)]
     x = torch.randn(3, 2, 16)
     torch.stack([layer(x).square().sum() for layer in layers]).sum().backward()
     assert layers[0].order is layers[1].order is shared

@@ -1,7 +1,9 @@
 """Multipliers on periodic signals, by their registration alone: eigenfunctions, gradients, layouts, closed forms."""
 
+import functools
 import itertools
 import math
+import re
 from typing import Any
 
 import numpy as np
@@ -20,6 +22,7 @@ from hpfracc_nn.fractional import (
 )
 from hpfracc_nn.fractional.definitions.fractional_laplacian import _hurwitz
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.layers.torch import SpectralFractional
 from tests.reference_cases import EXTENDED
 
 every_multiplier = pytest.mark.parametrize("kind", MULTIPLIERS.values(), ids=list(MULTIPLIERS))
@@ -116,13 +119,13 @@ def test_gradients_of_every_order_and_transforms(kind: type[Multiplier]) -> None
     alpha = torch.tensor([0.4, 1.0, 1.6], dtype=torch.float64, requires_grad=True)
 
     def operator(x: torch.Tensor, alpha: torch.Tensor) -> torch.Tensor:
-        return derivative(x, kind(alpha), dt=0.7)
+        return derivative(x, kind(alpha), dt=0.7, dim=-1)
 
     assert torch.autograd.gradcheck(operator, (x, alpha), check_forward_ad=True, check_batched_grad=True)
     assert torch.autograd.gradgradcheck(operator, (x, alpha))
     mapped = torch.func.vmap(lambda x: operator(x, alpha))(x)
     torch.testing.assert_close(mapped, operator(x, alpha))
-    fixed = derivative(x, kind([0.4, 1.0, 1.6]), dt=0.7)
+    fixed = derivative(x, kind([0.4, 1.0, 1.6]), dt=0.7, dim=-1)
     torch.testing.assert_close(fixed, operator(x, alpha))
 
 
@@ -131,7 +134,8 @@ def test_gradients_of_every_order_and_transforms(kind: type[Multiplier]) -> None
 def test_multipliers_compile_into_one_graph(kind: type[Multiplier]) -> None:
     x = torch.randn(2, 3, 9, dtype=torch.float64)
     alpha = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
-    for operator in (lambda x: derivative(x, kind(alpha), dt=0.7), lambda x: derivative(x, kind(0.4), dt=0.7)):
+    for order in (alpha, 0.4):
+        operator = functools.partial(derivative, definition=kind(order), dt=0.7, dim=-1)
         compiled = torch.compile(operator, backend="aot_eager", fullgraph=True)
         torch.testing.assert_close(compiled(x), operator(x))
 
@@ -140,8 +144,8 @@ def test_multipliers_compile_into_one_graph(kind: type[Multiplier]) -> None:
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 2e-3), ("float32", 1e-6), ("float64", 1e-14)])
 def test_the_dtype_stays_and_sets_the_accuracy(kind: type[Multiplier], dtype: str, bound: float) -> None:
     x = np.random.default_rng(0).standard_normal((2, 50)).astype(dtype)
-    wanted = kind(0.5)(x.astype(float))
-    for y in (kind(0.5)(x), kind(0.5)(torch.as_tensor(x)).numpy()):
+    wanted = kind(0.5)(x.astype(float), dim=-1)
+    for y in (kind(0.5)(x, dim=-1), kind(0.5)(torch.as_tensor(x), dim=-1).numpy()):
         assert y.dtype == x.dtype
         assert np.linalg.norm(y - wanted) <= bound * np.linalg.norm(wanted)
 
@@ -260,7 +264,7 @@ def test_nothing_in_gives_nothing_out() -> None:
 def test_tensors_without_data_keep_their_shape(kind: type[Multiplier]) -> None:
     x, alpha = torch.ones(2, 8, device="meta"), torch.tensor(0.5, requires_grad=True)
     for order in (0.5, alpha):
-        y = kind(order)(x)
+        y = kind(order)(x, dim=-1)
         assert y.shape == x.shape
         assert y.device.type == "meta"
 
@@ -328,3 +332,43 @@ def test_tensors_without_data_keep_their_shape(kind: type[Multiplier]) -> None:
 def test_what_cannot_be_transformed_is_refused(call: Any, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("place", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+def test_a_field_of_several_axes_must_say_which_of_them_are_transformed(place: Any) -> None:
+    """A plane wave on a square has |k|**alpha as its factor on both axes, |k_1|**alpha on the last alone."""
+    n = 16
+    t = 2 * math.pi * np.arange(n) / n
+    field = place(np.sin(3 * t[:, None] + 4 * t))
+    message = re.escape(
+        "(dim=None, x of shape (16, 16)): needs dim, because FractionalLaplacian takes one to 2 of 2 axes; "
+        "pass dim=-1 for the last alone, or such as dim=(-2, -1)."
+    )
+    for call in (lambda: derivative(field, FractionalLaplacian(1.0)), lambda: FractionalLaplacian(1.0)(field)):
+        with pytest.raises(ValueError, match=message):
+            call()
+    for axes, factor in (((-2, -1), 5.0), (-1, 4.0), (0, 3.0)):
+        found = derivative(field, FractionalLaplacian(1.0), dt=t[1], dim=axes)
+        np.testing.assert_allclose(found, factor * field, rtol=0, atol=1e-12)
+    derivative(field, FractionalLaplacian(1.0, space="line"))  # which takes one axis only
+    derivative(field, PeriodicRiesz(1.0))
+    derivative(field, FractionalLaplacian([1.0] * n))  # one axis is that of the orders
+    derivative(field[0], FractionalLaplacian(1.0))
+
+
+def test_a_layer_of_a_field_must_say_so_too() -> None:
+    fields = torch.ones(2, 3, 8)
+    for call in (
+        lambda: SpectralFractional(0.5)(fields),
+        lambda: SpectralFractional(0.5, channels=3)(fields),
+        lambda: SpectralFractional(0.5, learn_alpha=True)(fields),
+    ):
+        with pytest.raises(ValueError, match=r"^SpectralFractional\(dim=None, x of shape \(2, 3, 8\)\): needs dim, "):
+            call()
+    for layer, x in (
+        (SpectralFractional(0.5, dim=-1), fields),
+        (SpectralFractional(0.5, "periodic_riesz"), fields),
+        (SpectralFractional(0.5, channels=3), fields[0]),
+        (SpectralFractional(0.5), fields[0, 0]),
+    ):
+        assert layer(x).shape == x.shape

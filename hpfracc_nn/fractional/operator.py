@@ -37,7 +37,7 @@ def derivative(
     *,
     dt: float | Sequence[float] = 1.0,
     t: Samples | None = None,
-    dim: int | Sequence[int] = -1,
+    dim: int | Sequence[int] | None = None,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return the fractional derivative of `x` along `dim`.
@@ -55,7 +55,8 @@ def derivative(
         t: Times of the samples in place of `dt`, increasing: [n], or of a shape that broadcasts to that of `x` where
             signals have their own. Definitions that interpolate (Caputo, RiemannLiouville and the integral, schemes
             "l1", "l1_2" and "trapezoid") take them. They have no gradient.
-        dim: The time axis; for a `FractionalLaplacian` one to three axes.
+        dim: The time axis, the last by default; for a `FractionalLaplacian` one to three axes, to be given where `x`
+            has more than one besides those of alpha.
         manager: Who chooses the kernel; None is the process-wide BackendManager. For a multiplier (`PeriodicWeyl`,
             `PeriodicRiesz`, `FractionalLaplacian`) of a NumPy array there is one routine, and no choice.
 
@@ -83,7 +84,8 @@ def derivative(
                 f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."
             )
         return apply_multiplier("derivative", x, definition, dt, dim, manager)
-    return apply("derivative", x, definition, dt, dim, manager, t)  # type: ignore[arg-type]  # checked there
+    axis: Any = -1 if dim is None else dim
+    return apply("derivative", x, definition, dt, axis, manager, t)  # type: ignore[arg-type]  # checked there
 
 
 def integral(

@@ -78,7 +78,7 @@ def workload(
                 f"workload({type(definition).__name__}, framework='numpy'): needs framework='torch'; NumPy arrays "
                 "have one routine for multipliers, and there is no choice to ask for."
             )
-        axes, _ = transformed_axes("workload", tuple(shape), definition.most_axes, 1.0, dim, alpha_shape)
+        axes, _ = transformed_axes("workload", tuple(shape), definition, 1.0, dim, alpha_shape)
         n = math.prod(shape[axis] for axis in axes)
         return Workload(
             MULTIPLIER,

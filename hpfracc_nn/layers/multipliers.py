@@ -43,7 +43,7 @@ def check_numbers(alpha: Any, start: Multiplier) -> None:
         )
 
 
-def axes_of(kind: Multiplier, dim: int | Sequence[int], dt: float | Sequence[float]) -> tuple[Axes, Steps]:
+def axes_of(kind: Multiplier, dim: Any, dt: float | Sequence[float]) -> tuple[Axes, Steps]:
     """Return the axes and the spacing on each, as tuples; one spacing stands for all.
 
     Raises:

@@ -46,7 +46,7 @@ CASES = [
         (),
         lambda draw, batch: (draw(batch, 3, 20),),
         reference,
-        {"dt": 0.3},
+        {"dt": 0.3, "dim": -1},
         alphas=(0.4, 1.0, 1.7),
         limit=(0.0, lambda layer: lambda x: x),
         refusals=(
@@ -58,7 +58,7 @@ CASES = [
             ("infinite", lambda: SpectralFractional(math.inf), ValueError, "finite alpha"),
             (
                 "other channels",
-                lambda: SpectralFractional(0.5, channels=3)(torch.zeros(2, 4, 8)),
+                lambda: SpectralFractional(0.5, channels=3, dim=-1)(torch.zeros(2, 4, 8)),
                 ValueError,
                 "needs 3 channels",
             ),

@@ -24,7 +24,8 @@ _CORRECTIONS = tuple(float(bernoulli(14)[2 * m]) / math.factorial(2 * m) for m i
 class FractionalLaplacian(Multiplier):
     """`(-Laplacian)**(alpha/2)`: the multiplier `|omega|**alpha`, omega the vector of 2 pi times the frequencies.
 
-    On one to three axes: `dim` and `dt` take a sequence. The box is PERIODIC: a function that decays on the whole space
+    On one to three axes: `dim` and `dt` take a sequence, and `dim` must be given where there are more axes than one and
+    those of alpha. The box is PERIODIC: a function that decays on the whole space
     meets the images of itself in the neighbouring boxes. Its result falls like `distance**-(d + alpha)` however fast it
     decays itself, so that the images are seen: for a box of length L the error falls like `L**-(d + alpha)` only.
 
@@ -86,6 +87,10 @@ class FractionalLaplacian(Multiplier):
         mass = c * dt * length ** (-1 - alpha) * (ahead + behind)
         moment = c * alpha * dt * length ** (-2 - alpha) * (ahead_next - behind_next)
         return mass, moment
+
+    @property
+    def is_of_fields(self) -> bool:
+        return self.space == "periodic"  # on the line one axis is all that it takes
 
     @property
     def interval(self) -> tuple[float, float]:

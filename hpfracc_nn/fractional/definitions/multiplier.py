@@ -77,11 +77,16 @@ class Multiplier(ABC):
         return -math.inf, math.inf
 
     @property
+    def is_of_fields(self) -> bool:
+        """Whether it takes more axes than one, so that it must be told which of several are meant."""
+        return self.most_axes > 1
+
+    @property
     def is_fixed(self) -> bool:
         """Whether alpha is a number or numbers, and not a framework's tensor."""
         return isinstance(self.alpha, float | tuple)
 
-    def __call__(self, x: Any, *, dt: float | Sequence[float] = 1.0, dim: int | Sequence[int] = -1) -> Any:
+    def __call__(self, x: Any, *, dt: float | Sequence[float] = 1.0, dim: int | Sequence[int] | None = None) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
         from hpfracc_nn.fractional import operator  # it knows the definitions: at the top this would be a cycle
 

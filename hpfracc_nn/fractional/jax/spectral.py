@@ -98,7 +98,7 @@ def apply_at(owner: str, x: Array, definition: Multiplier, dt: Any, dim: Any, si
     dtype = computed_in(owner, x)
     alpha = None if definition.is_fixed else _checked_alpha(owner, definition)
     orders = alpha_shape(definition)
-    axes, steps = transformed_axes(owner, x.shape, definition.most_axes, dt, dim, orders)
+    axes, steps = transformed_axes(owner, x.shape, definition, dt, dim, orders)
     if x.size == 0:
         return x if alpha is None else x + 0 * alpha.sum().astype(x.dtype)
     others = [axis for axis in range(x.ndim) if axis not in axes]
@@ -110,7 +110,7 @@ def apply_at(owner: str, x: Array, definition: Multiplier, dt: Any, dim: Any, si
 
 
 def _checked_alpha(owner: str, definition: Multiplier) -> Array:
-    """Return orders in an array: concrete ones that are none of this operator's raise, traced ones are clamped."""
+    """Return orders in an array: concrete ones that are none of this operator's raise, traced ones are NaN."""
     alpha = floating_alpha(owner, definition.alpha)
     if isinstance(alpha, jax.core.Tracer):
         low, high = definition.interval

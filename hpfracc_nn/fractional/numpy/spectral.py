@@ -42,7 +42,7 @@ def apply(
             f"{owner}(alpha of type {type(definition.alpha).__name__}): needs a float or an array of floats "
             "for a NumPy x; pass x as a tensor of the same framework as alpha."
         )
-    axes, steps = transformed_axes(owner, x.shape, definition.most_axes, dt, dim, np.shape(definition.alpha))
+    axes, steps = transformed_axes(owner, x.shape, definition, dt, dim, np.shape(definition.alpha))
     if not x.size:
         return np.zeros_like(x)
     last = tuple(range(-len(axes), 0))

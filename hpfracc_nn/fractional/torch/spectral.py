@@ -41,7 +41,7 @@ def apply_at(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, s
         x: Samples.
         definition: The operator.
         dt: One spacing, or one for each axis.
-        dim: One axis or several.
+        dim: One axis or several, or None: see `transformed_axes`.
         site: Where the plans are kept; None in a compiled graph, which asks nobody.
     """
     dtype = computed_in(owner, x)
@@ -51,7 +51,7 @@ def apply_at(owner: str, x: Tensor, definition: Multiplier, dt: Any, dim: Any, s
         if may_be_read(definition.alpha):
             for value in definition.alpha.reshape(-1).tolist():
                 definition.check(value)
-    axes, steps = transformed_axes(owner, x.shape, definition.most_axes, dt, dim, alpha_shape(definition))
+    axes, steps = transformed_axes(owner, x.shape, definition, dt, dim, alpha_shape(definition))
     if 0 in x.shape or x.device.type == "meta":
         return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
     with torch.autocast(x.device.type, enabled=False):

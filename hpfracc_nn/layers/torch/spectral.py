@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.torch import spectral
 from hpfracc_nn.fractional.torch.alpha import Alpha
@@ -46,7 +47,8 @@ class SpectralFractional(nn.Module):
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is (0, 2).
         dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
-        dim: The axis or axes of space; the last by default.
+        dim: The axis or axes of space; None is the last. To be given where the operator takes several and the field
+            has more axes than one and that of `channels`, such as one of a batch.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
         device: Of the parameter, if there is one.
         dtype: Of the parameter; alpha and the factors are computed in float64 whatever it is.
@@ -79,7 +81,7 @@ class SpectralFractional(nn.Module):
         learn_alpha: bool = False,
         bounds: tuple[float, float] | None = None,
         dt: float | Sequence[float] = 1.0,
-        dim: int | Sequence[int] = -1,
+        dim: int | Sequence[int] | None = None,
         manager: BackendManager | None = None,
         device: torch.device | str | None = None,
         dtype: torch.dtype | None = None,
@@ -89,7 +91,8 @@ class SpectralFractional(nn.Module):
         given = multiplier_of(definition)
         start = given if isinstance(alpha, Alpha) else replace(given, alpha=alpha)
         check_numbers(alpha, start)
-        self.dim, self.dt = axes_of(start, dim, dt)
+        self.dim, self.dt = axes_of(start, -1 if dim is None else dim, dt)
+        self._is_told = dim is not None
         self.channels = None if channels is None else errors.count(OWNER, "channels", channels)
         order = self._order(alpha, start, bounds, learn_alpha, device, dtype)
         self.learn_alpha = order is not None
@@ -109,6 +112,8 @@ class SpectralFractional(nn.Module):
         """Return the operator applied to x; same shape, dtype and device."""
         if not isinstance(x, Tensor):
             raise TypeError(f"{OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        if not self._is_told:
+            check_told(OWNER, x.shape, self.definition, 1 if self.channels is None else 2)
         if self.channels is not None:
             check_channels(x.shape, self.dim, self.channels)
         definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
@@ -24,6 +25,8 @@ from hpfracc_nn.layers.multipliers import (
     multiplier_of,
 )
 from hpfracc_nn.selection import BackendManager
+
+_SPACE = (-2,)  # before the features
 
 
 @dataclass(frozen=True)
@@ -46,7 +49,8 @@ class SpectralFractional(Ordered):
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
         bounds: Where a learned alpha stays; None is (0, 2).
         dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
-        dim: The axis or axes of space; the last but one, before the features, by default.
+        dim: The axis or axes of space; None is the last but one, before the features. To be given where the operator
+            takes several and the field has more axes than these two, such as one of a batch.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
 
     Shape:
@@ -73,7 +77,7 @@ class SpectralFractional(Ordered):
     learn_alpha: bool = False
     bounds: tuple[float, float] | None = None
     dt: float | Sequence[float] = 1.0
-    dim: int | Sequence[int] = -2
+    dim: int | Sequence[int] | None = None
     manager: BackendManager | None = None
 
     def __post_init__(self) -> None:
@@ -81,7 +85,7 @@ class SpectralFractional(Ordered):
         given = multiplier_of(self.definition)
         start = given if isinstance(self.alpha, Alpha) else replace(given, alpha=self.alpha)
         check_numbers(self.alpha, start)
-        axes, steps = axes_of(start, self.dim, self.dt)
+        axes, steps = axes_of(start, _SPACE if self.dim is None else self.dim, self.dt)
         channels = None if self.channels is None else errors.count(OWNER, "channels", self.channels)
         if isinstance(self.alpha, Alpha):
             shape = self.alpha.shape
@@ -96,7 +100,8 @@ class SpectralFractional(Ordered):
                 start.check(end)
         alpha, learns = hashable(self.alpha), order is not None
         settle(self, alpha=alpha, definition=start, channels=channels, learn_alpha=learns, order=order)
-        settle(self, dt=steps * len(axes) if len(steps) == 1 else steps, dim=axes)
+        dim = None if self.dim is None else axes
+        settle(self, dt=steps * len(axes) if len(steps) == 1 else steps, dim=dim)
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
         """Return {"order": {"raw": [] or [channels]}} where alpha is learned, else {}; nothing is drawn."""
@@ -110,9 +115,12 @@ class SpectralFractional(Ordered):
             x: The field.
             key: For an order that is random.
         """
-        if self.channels is not None:
-            check_channels(jnp.shape(x), self.dim, self.channels)  # type: ignore[arg-type]
         definition: Any = self.definition
+        axes: Any = _SPACE if self.dim is None else self.dim
+        if self.dim is None:
+            check_told(OWNER, jnp.shape(x), definition, 2)
+        if self.channels is not None:
+            check_channels(jnp.shape(x), axes, self.channels)
         if self.order is not None:
             definition = replace(definition, alpha=self._present(params, key))
-        return operator.apply_multiplier(OWNER, x, definition, self.dt, self.dim, self.manager)
+        return operator.apply_multiplier(OWNER, x, definition, self.dt, axes, self.manager)
