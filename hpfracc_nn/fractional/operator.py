@@ -84,8 +84,7 @@ def derivative(
                 f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."
             )
         return apply_multiplier("derivative", x, definition, dt, dim, manager)
-    axis: Any = -1 if dim is None else dim
-    return apply("derivative", x, definition, dt, axis, manager, t)  # type: ignore[arg-type]  # checked there
+    return apply("derivative", x, definition, dt, -1 if dim is None else dim, manager, t)  # type: ignore[arg-type]
 
 
 def integral(

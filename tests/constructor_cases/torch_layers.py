@@ -56,7 +56,7 @@ CASES = [
     Call(layers.FractionalLayer, lambda: {"learn_alpha": True}, on(2, 5), name="FractionalLayer that learns"),
     Call(layers.FractionalLinear, lambda: {"in_features": 2, "out_features": 2}, on(5, 2)),
     Call(layers.RoughnessFeatures, lambda: {"channels": 2}, on(1, 2, 9)),
-    Call(layers.SpectralFractional, use=on(2, 8)),
+    Call(layers.SpectralFractional, lambda: {"dim": -1}, on(2, 8)),
     Call(NeuralFDE, lambda: {"f": Field()}, solved),
     Call(NeuralFSDE, lambda: {"drift": Field(), "diffusion": Field()}, solved),
     Call(NeuralFSDE, learning_index, name="NeuralFSDE that learns its index"),
