@@ -76,6 +76,12 @@ class Stencil:
         """Whether there are enough samples for the starting column to act on."""
         return self.start_column is not None and self.n > self.start_index
 
+    @property
+    def ahead(self) -> int:
+        """How many samples at the start count in all results: those of x(0), of S, and of the starting column."""
+        slopes = self.terms == 2 or (self.subtract and self.taylor == 2)
+        return max(4 if slopes else 1, self.start_index + 1 if self.starts else 1)
+
     def as_matrix(self) -> np.ndarray:
         """Return the dense float64 matrix M with y = M x, shape [*c, n, n]; for NumPy stencils."""
         n, column = self.n, np.asarray(self.left)

@@ -65,5 +65,5 @@ def in_passes(run: Callable[..., None], adjoint: Callable[..., None]) -> Steps:
 
 
 def _quietly() -> np.errstate:
-    """NumPy warns of infinities that meet; a row that holds one is unspecified, and that is documented."""
+    """NumPy warns of infinities that meet; what they make of a row is computed again, see `fractional.gaps`."""
     return np.errstate(invalid="ignore")

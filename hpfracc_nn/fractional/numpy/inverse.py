@@ -35,14 +35,15 @@ def solve(
     data = np.moveaxis(y, axis, -1).astype(np.float64)
     first, slope = (_given(owner, name, value, data) for name, value in zip(("x0", "dx0"), start, strict=True))
     found = columns_of(definition, y.shape[axis], dt)
-    x = solved(
-        found,
-        data,
-        lambda z: operator.apply(owner, np.ascontiguousarray(z), inverse, dt, -1, manager),
-        first,
-        None if slope is None else slope * dt,
-        NUMPY,
-    )
+    with np.errstate(invalid="ignore"):  # infinities may meet
+        x = solved(
+            found,
+            data,
+            lambda z: operator.apply(owner, np.ascontiguousarray(z), inverse, dt, -1, manager),
+            first,
+            None if slope is None else slope * dt,
+            NUMPY,
+        )
     return np.ascontiguousarray(np.moveaxis(x, -1, axis), dtype=y.dtype)
 
 

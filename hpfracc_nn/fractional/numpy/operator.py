@@ -12,11 +12,12 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.gaps import held, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe, spectral  # noqa: F401  kernels: registered on import
 from hpfracc_nn.fractional.numpy.frame import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
-from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Work, Workload, carried_out, given_manager
+from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 _COMPUTED_IN: dict[np.dtype, np.dtype] = {
     np.dtype(np.float16): np.dtype(np.float32),
@@ -55,7 +56,7 @@ def apply(
         again = partial(weights_of, definition, layout.n, dt, found.dtype)
         plan, ready = carried_out(_PREPARED, site, plan, x.dtype, layout, found, again)
         plan.kept = weakref.ref(ready)
-    y = carried_out(_PRODUCT, site, plan, ready, _arranged(x, ready))
+    y = _applied(site, plan, ready, _arranged(x, ready))
     if ready.is_direct:
         return y
     inverse = ready.layout.inverse
@@ -122,6 +123,21 @@ def _arranged(x: np.ndarray, ready: _Ready) -> np.ndarray:
         return ordered
     # A copy of what is read-only or not aligned too: compiled code is made for arrays that are neither.
     return np.require(ordered, ready.dtype, ("C", "A", "W"))
+
+
+def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
+    """Carry out the plan, and once more where samples are not finite; see `fractional.gaps`."""
+    y, layout = carried_out(_PRODUCT, site, plan, ready, x), ready.layout
+    if is_clear(y, layout.n, layout.width, layout.n - 1):
+        return y  # type: ignore[no-any-return]
+    shape = layout.canonical
+    found = held(x.reshape(shape), ready.frame.stencil.ahead)
+    if found is None:
+        return y  # type: ignore[no-any-return]
+    finite, reached = found
+    y = carried_out(_PRODUCT, site, plan, ready, finite.reshape(x.shape))
+    y.reshape(shape)[reached] = np.nan
+    return y  # type: ignore[no-any-return]
 
 
 def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:

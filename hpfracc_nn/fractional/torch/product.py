@@ -18,7 +18,9 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from hpfracc_nn.fractional.gaps import held
 from hpfracc_nn.fractional.torch import differences as diff
+from hpfracc_nn.fractional.torch.ends import is_clear
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
@@ -52,14 +54,36 @@ class Product:
 
     def forward(self, x: Tensor) -> Tensor:
         """Run the plan's kernel."""
-        return carried_out(_FORWARD, self.site, self.plan, self, _readable(x))
+        x = _readable(x)
+        y = carried_out(_FORWARD, self.site, self.plan, self, x)
+        if not y.is_cpu or is_clear(y, self.canonical, at_end=True):
+            return y
+        return self._mended(x, y, lambda finite: carried_out(_FORWARD, self.site, self.plan, self, finite))
 
     def backward(
         self, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         """Return the gradient in x, if it is wanted, and where alpha is given that in alpha, of as many values."""
-        x = None if x is None else _readable(x)
-        return carried_out(_BACKWARD, self.site, self.plan, self, x, _readable(g), alpha, needs_x)
+        x, g = None if x is None else _readable(x), _readable(g)
+        gx, order = carried_out(_BACKWARD, self.site, self.plan, self, x, g, alpha, needs_x)
+        if gx is None or not gx.is_cpu or is_clear(gx, self.canonical, at_end=False):
+            return gx, order
+
+        def again(finite: Tensor) -> Tensor:
+            return carried_out(_BACKWARD, self.site, self.plan, self, None, finite, None, True)[0]
+
+        return self._mended(g, gx, again, backwards=True), order
+
+    def _mended(self, x: Tensor, y: Tensor, run: Callable[[Tensor], Tensor], *, backwards: bool = False) -> Tensor:
+        """Return what is made of x, which is y, without what is not finite in x spoiling other times."""
+        numbers = x.detach().to(torch.float32) if x.dtype == torch.bfloat16 else x.detach()
+        found = held(numbers.numpy().reshape(self.canonical), self.frame.stencil.ahead, backwards=backwards)
+        if found is None:
+            return y
+        finite, reached = map(torch.from_numpy, found)
+        y = run(finite.to(x.dtype).view(x.shape))
+        y.view(self.canonical).masked_fill_(reached, torch.nan)
+        return y
 
     def adopt(self, plan: Plan) -> None:
         """Go on with another plan's kernel, and make its form first."""

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
 from hpfracc_nn.fractional.nonuniform.costs import OP
@@ -43,7 +44,7 @@ def computed(
     """Return the result in the kernels' order, [sets, rows, n]; alpha [a, 1], or each row its own, [a, n]."""
     data, times = _arranged(x, place), place.times
     y = np.zeros(data.shape)
-    with np.errstate(invalid="ignore"):  # a row that holds an infinity is unspecified
+    with np.errstate(invalid="ignore"):  # infinities may meet
         if times.cells:
             power = formulas.power(alpha if alpha.shape[-1] == 1 else alpha[:, 1:])
             weights = weights_of(power, times, formulas.inputs, dtype)
@@ -61,7 +62,13 @@ def _product(weights: CellWeights, z: np.ndarray, manager: BackendManager | None
     key = z.shape, z.dtype, weights.power.shape, weights.states
     plan = site.pick(key, lambda: _workload(weights, z))
     plan, form = carried_out(_FORMED, site, plan, weights)
-    return carried_out(_PRODUCT, site, plan, weights, form, plan, z)
+    y = carried_out(_PRODUCT, site, plan, weights, form, plan, z)
+    found = None if are_finite(y[..., -1]) else held(z.swapaxes(2, 3))
+    if found is None:
+        return y  # type: ignore[no-any-return]
+    finite, reached = found
+    y = carried_out(_PRODUCT, site, plan, weights, form, plan, np.ascontiguousarray(finite.swapaxes(2, 3)))
+    return np.where(reached.any(axis=-1), y.dtype.type(np.nan), y)
 
 
 def _formed(plan: Plan, weights: CellWeights) -> tuple[Plan, Form]:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
+from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.nonuniform.costs import OP
 from hpfracc_nn.fractional.nonuniform.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.nonuniform.torch.forms import Form
@@ -77,7 +78,7 @@ def multiplied(weights: CellWeights, z: Tensor, site: Site) -> Tensor:
     product = Product(site, plan, weights, form)
     if needs or learns:
         return _Applied.apply(z, power, product)  # type: ignore[no-any-return]
-    return carried_out(_FORWARD, site, plan, product, z)  # type: ignore[no-any-return]
+    return _forward(product, z)
 
 
 class _Applied(torch.autograd.Function):
@@ -86,7 +87,7 @@ class _Applied(torch.autograd.Function):
         ctx.product = product
         learns = ctx.needs_input_grad[1]
         ctx.save_for_backward(z if learns else None, power if learns else None)
-        return carried_out(_FORWARD, product.site, product.plan, product, z)  # type: ignore[no-any-return]
+        return _forward(product, z)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
@@ -99,8 +100,34 @@ class _Applied(torch.autograd.Function):
             if torch.is_grad_enabled() or is_batched(g) or (forward_ad._current_level >= 0 and has_tangent(g)):
                 found = product.backward(z, g, power, needs_z)
             else:
-                found = carried_out(_BACKWARD, product.site, plan, product, z, g, power, needs_z)
+                found = _backward(plan, product, z, g, power, needs_z)
         return (*found, None)
+
+
+def _forward(product: Product, z: Tensor) -> Tensor:
+    """Carry out the product, and once more where data are not finite; see `fractional.gaps`."""
+    y = carried_out(_FORWARD, product.site, product.plan, product, z)
+    found = None if not y.is_cpu or are_finite(y.numpy()[..., -1]) else held(z.detach().mT.numpy())
+    if found is None:
+        return y  # type: ignore[no-any-return]
+    finite, reached = map(torch.from_numpy, found)
+    y = carried_out(_FORWARD, product.site, product.plan, product, finite.mT.contiguous())
+    return y.masked_fill(reached.any(dim=-1), torch.nan)  # type: ignore[no-any-return]
+
+
+def _backward(
+    plan: Plan, product: Product, z: Tensor | None, g: Tensor, power: Tensor | None, needs_z: bool
+) -> Gradients:
+    """The same for the gradients."""
+    gz, order = carried_out(_BACKWARD, product.site, plan, product, z, g, power, needs_z)
+    if gz is None or not gz.is_cpu or are_finite(gz.numpy()[..., 0]):
+        return gz, order
+    found = held(g.resolve_neg().numpy()[..., None], backwards=True)
+    if found is None:
+        return gz, order
+    finite, reached = map(torch.from_numpy, found)
+    gz, _ = carried_out(_BACKWARD, product.site, product.plan, product, None, finite[..., 0], None, True)
+    return gz.masked_fill(reached.mT, torch.nan), order
 
 
 def _in_parts(step: Any, plan: Plan, form: Form, data: Tensor) -> Tensor:
