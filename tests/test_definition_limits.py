@@ -1,10 +1,27 @@
-"""Definitions with a time scale where a formula loses its digits: orders towards 0, memory far shorter than a step."""
+"""Definitions at their limits: orders towards 0 and memory far shorter than a step, where a formula loses its digits.
+
+Orders above the range: the way out that the message names.
+"""
+
+import math
+import re
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+import scipy.interpolate
 import torch
+from scipy.special import rgamma
 
-from hpfracc_nn.fractional import AtanganaBaleanu, CaputoFabrizio, TemperedCaputo, TemperedRiemannLiouville
+from hpfracc_nn.fractional import (
+    DEFINITIONS,
+    AtanganaBaleanu,
+    CaputoFabrizio,
+    Riesz,
+    TemperedCaputo,
+    TemperedRiemannLiouville,
+    mittag_leffler,
+)
 
 DT = 0.1
 X = np.random.default_rng(0).standard_normal(60)
@@ -54,3 +71,79 @@ def test_the_second_derivative_in_the_order_is_whole_at_zero(kind: type[Atangana
     step = 1e-4
     quotient = (-3 * at_zero + 4 * slope(step)[0] - slope(2 * step)[0]).item() / (2 * step)
     assert curve.item() == pytest.approx(quotient, rel=1e-6)
+
+
+# Orders above the range
+
+RATE = 0.7
+
+
+def caputo_of_exp(alpha: float, t: np.ndarray) -> np.ndarray:
+    first = max(0, math.ceil(alpha))
+    return np.sum([t ** (k - alpha) / math.gamma(k + 1 - alpha) for k in range(first, first + 40)], axis=0)
+
+
+def exponential_memory(alpha: float, t: np.ndarray) -> np.ndarray:
+    r = (alpha - 1) / (2 - alpha)
+    return (np.exp(t) - np.exp(-r * t)) / (1 + r) / (2 - alpha)
+
+
+def mittag_leffler_memory(alpha: float, t: np.ndarray) -> np.ndarray:
+    order = alpha - 1
+    places, rule = np.polynomial.legendre.leggauss(60)
+    places, rule = (places + 1) / 2, rule / 2
+    ages = t[:, None] * places**4  # near 0 the memory is a function of ages**order, here of places**(4 order)
+    memory = mittag_leffler(-order / (1 - order) * ages**order, order, 1.0)
+    return t * ((np.exp(t[:, None] - ages) * memory) @ (4 * places**3 * rule)) / (1 - order)
+
+
+def riemann_liouville_of_exp(alpha: float, t: np.ndarray) -> np.ndarray:
+    return caputo_of_exp(alpha, t) + np.sum(
+        [t ** (k - alpha) * rgamma(k + 1 - alpha) for k in range(math.ceil(alpha))], 0
+    )
+
+
+def tempered(closed_form: Callable) -> Callable:
+    grown = 1 + RATE  # exp(RATE t) times exp(t)
+    return lambda alpha, t: np.exp(-RATE * t) * grown**alpha * closed_form(alpha, grown * t)
+
+
+EXPONENTIALS: dict[str, tuple[Callable, float]] = {  # D^alpha of exp, and the error that 400 steps leave
+    "caputo": (caputo_of_exp, 5e-4),
+    "caputo_hadamard": (caputo_of_exp, 5e-4),
+    "marchaud": (lambda alpha, t: np.exp(t), 1e-5),
+    "caputo_fabrizio": (exponential_memory, 3e-6),
+    "atangana_baleanu": (mittag_leffler_memory, 3e-6),
+    "riemann_liouville": (riemann_liouville_of_exp, 1e-3),
+    "hadamard": (riemann_liouville_of_exp, 1e-3),
+    "grunwald_letnikov": (riemann_liouville_of_exp, 3e-2),  # of first order
+    "riemann_liouville_integral": (lambda alpha, t: caputo_of_exp(-alpha, t), 1e-5),
+    "hadamard_integral": (lambda alpha, t: caputo_of_exp(-alpha, t), 1e-5),
+    "tempered_caputo": (tempered(caputo_of_exp), 1e-3),
+    "tempered_riemann_liouville": (tempered(riemann_liouville_of_exp), 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", [name for name, kind in DEFINITIONS.items() if kind is not Riesz])
+@pytest.mark.parametrize("above", [0.3, 0.7])
+def test_the_way_out_of_an_order_above_the_range_gives_the_derivative_of_that_order(name: str, above: float) -> None:
+    """What the message says is done, on exp."""
+    kind, (closed_form, most) = DEFINITIONS[name], EXPONENTIALS[name]
+    alpha, options = kind.highest + above, {"rate": RATE} if name.startswith("tempered") else {}
+    begin = -20.0 if name == "marchaud" else 0.0
+    t = np.linspace(begin, 1, round(400 * (1 - begin)) + 1)
+    dt = t[1] - t[0]
+    with pytest.raises(ValueError, match=r"needs -?\d <= alpha <= [12]; ") as raised:
+        kind(alpha, **options)
+    recipe = str(raised.value).partition("; ")[2]
+    y, spline = np.exp(t), re.search(r"scipy\.interpolate\.CubicSpline\(.*?\)\(.*?\)", recipe)
+    if spline:
+        y = eval(spline[0], {"scipy": scipy, "t": t, "u": t, "x": y})  # of Hadamard's, t is the logarithm of time
+    if "x' + rate x" in recipe:
+        y = scipy.interpolate.CubicSpline(t, y)(t, 1) + RATE * y
+    for order in re.findall(r"alpha=([\d.]+\d|\d)", recipe):
+        y = kind(float(order), **options)(y, dt=dt)
+    if "y' + rate y" in recipe:
+        y = np.gradient(y, dt, edge_order=2) + RATE * y
+    at = np.array([-201, -1])
+    np.testing.assert_allclose(y[at], closed_form(alpha, t[at]), rtol=most)

@@ -73,10 +73,32 @@ def test_powers_are_met_at_the_declared_rate(kind: type[Definition], options: di
             t, dt = np.linspace(0, 2, n_steps + 1), 2 / n_steps
             y = definition(t**exponent, dt=dt)
             errors.append(np.abs(y[np.rint(points / dt).astype(int)] - power(points, exponent, definition)).max())
-        rates = [math.log2(coarse / fine) for coarse, fine in itertools.pairwise(errors) if fine > 1e-11]
+        fallen = rates([error for error in errors if error > 1e-11])
         # the next term of the error is not yet small: for a fast memory, and for 3 - alpha at small alpha
         slack = 0.35 if options.get("rate") == 30.0 or options["scheme"] in ("l1", "l1_2") else 0.1
-        assert max(errors) < 1e-10 or min(rates) > definition.accuracy(alpha) - slack, (alpha, errors)
+        assert max(errors) < 1e-10 or min(fallen) > definition.accuracy(alpha) - slack, (alpha, errors)
+
+
+@with_powers
+def test_the_largest_error_of_all_samples_falls_at_the_declared_rate(kind: type[Definition], options: dict) -> None:
+    exponents = (0, 1, 2, 3) if kind.subtracts or kind.dt_power > 0 else (1, 2, 3)  # else zero at the first sample
+    for alpha in within(kind, (-0.5, 0.3, 0.8, 1.3, 1.7)):
+        definition = kind(alpha, **options)
+        declared, largest, early = definition.uniform_accuracy(alpha), [], []
+        for n_steps in (64, 128, 256):
+            t, dt = np.linspace(0, 2, n_steps + 1), 2 / n_steps
+            wanted = sum(power(t[1:], j, definition) / math.factorial(j) for j in exponents)
+            errors = np.abs(definition(sum(t**j / math.factorial(j) for j in exponents), dt=dt)[1:] - wanted)
+            largest.append(errors.max())
+            early.append(errors[:3].max())
+        slack = 0.2 if options.get("rate") == 30.0 else 0.1  # as above
+        assert min(rates(largest)) > declared - slack, (alpha, largest)
+        if declared < definition.accuracy(alpha):  # not understated
+            assert max(rates(early)) < declared + 0.25, (alpha, early)  # the next power is dt times as large
+
+
+def rates(errors: list[float]) -> list[float]:
+    return [math.log2(coarse / fine) for coarse, fine in itertools.pairwise(errors)]
 
 
 @every_case

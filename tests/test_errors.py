@@ -18,7 +18,8 @@ def says(error, message):
 ALPHAS = [
     (
         lambda: fnn.Caputo(2.3),
-        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use alpha=1.3 on the result.",
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; take the samples' own derivative first, "
+        "such as scipy.interpolate.CubicSpline(t, x, axis=-1)(t, 1), then alpha=1.3 of it.",
     ),
     (
         lambda: fnn.RiemannLiouville(2.5),
@@ -51,7 +52,8 @@ ALPHAS = [
     ),
     (
         lambda: fnn.Caputo([0.5, 2.3, 0.2]),
-        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use alpha=1.3 on the result.",
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; take the samples' own derivative first, "
+        "such as scipy.interpolate.CubicSpline(t, x, axis=-1)(t, 1), then alpha=1.3 of it.",
     ),
     (lambda: fnn.Caputo(NAN), "Caputo(alpha=nan): needs a finite alpha; pass 0 <= alpha <= 2."),
     (lambda: fnn.Caputo(INF), "Caputo(alpha=inf): needs a finite alpha; pass 0 <= alpha <= 2."),

@@ -46,7 +46,7 @@ def test_what_a_marchaud_derivative_needs_is_said() -> None:
     with pytest.raises(ValueError, match=r"^Marchaud\(history='old'\): needs one of 'constant', 'zero'; pass one"):
         Marchaud(0.5, history="old")
     with pytest.raises(
-        ValueError, match=r"needs 0 <= alpha <= 1; differentiate once with alpha=1, then use alpha=0\.2"
+        ValueError, match=r"needs 0 <= alpha <= 1; take the samples' own .*, then alpha=0\.2 of it, with history='zero'"
     ):
         Marchaud(1.2)
     with pytest.raises(ValueError, match=r"history_bound: needs one alpha; pass one definition per channel\.$"):

@@ -15,7 +15,8 @@ CONSTRUCTORS = [
     (
         lambda: FractionalLayer(2.3),
         ValueError,
-        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; differentiate once with alpha=1, then use alpha=1.3 on the result.",
+        "Caputo(alpha=2.3): needs 0 <= alpha <= 2; take the samples' own derivative first, "
+        "such as scipy.interpolate.CubicSpline(t, x, axis=-1)(t, 1), then alpha=1.3 of it.",
     ),
     (
         lambda: FractionalLayer(float("nan")),

@@ -187,6 +187,15 @@ def test_lines_are_exact(kind, scheme, alpha):
     np.testing.assert_allclose(got[1:], wanted[1:], rtol=1e-10, atol=2e-11 if alpha > 1 else 1e-12)
 
 
+@pytest.mark.parametrize("alpha", [1.001, 1.4, 2.0])
+@pytest.mark.parametrize("scheme", ["l1", "l1_2"])
+@pytest.mark.parametrize("kind", [Caputo, RiemannLiouville])
+def test_above_one_parabolas_are_exact_from_the_second_sample_on(kind, scheme, alpha):
+    definition, t = kind(alpha, scheme), random_times(60, last=3.0)
+    # Samples of size 9 and steps from 1e-2 on: rounding grows like eps 9 / step**alpha.
+    np.testing.assert_allclose(definition(t**2, t=t)[1:], exact.power(t[1:], 2, definition), rtol=0, atol=2e-11)
+
+
 # Shapes
 
 

@@ -94,6 +94,23 @@ def test_the_error_above_one_falls_at_the_declared_rate(kind, scheme, alpha, fun
     assert max(errors) < floor or min(rates(errors)) >= SCHEMES[scheme].rate(alpha) - 0.1, errors
 
 
+@pytest.mark.parametrize("scheme", ["l1", "l1_2", "bdf2"])
+@pytest.mark.parametrize("kind", [Caputo, RiemannLiouville])
+def test_the_first_samples_of_a_second_derivative_are_right(kind, scheme):
+    y = kind(2.0, scheme)(np.exp(np.arange(50) * 1e-3), dt=1e-3)
+    np.testing.assert_allclose(y[1:4], 1, rtol=4e-3)  # dt times the third derivative, for a fault of 0.13 to 1
+
+
+@pytest.mark.parametrize("alpha", [1.2, 1.5, 1.8])
+@pytest.mark.parametrize("scheme", Caputo.schemes)
+def test_data_that_begin_like_their_order_cost_the_slope_at_the_start(scheme, alpha):
+    errors = []
+    for n_steps in STEPS:
+        y = Caputo(alpha, scheme)(np.linspace(0, 2, n_steps + 1) ** alpha, dt=2 / n_steps)
+        errors.append(abs(y[-1] - math.gamma(1 + alpha)))
+    assert min(rates(errors)) > alpha - 1 - 0.12, errors  # x'(0) = 0 is read as dt**(alpha - 1), beside order 1
+
+
 @pytest.mark.parametrize(("scheme", "most"), [("l1_2", 5e-9), ("bdf2", 3e-7)])
 def test_the_half_derivative_of_a_sine_is_this_accurate_everywhere(scheme, most):
     t, definition = np.linspace(0, 1, 1001), Caputo(0.5, scheme)

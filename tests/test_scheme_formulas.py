@@ -54,14 +54,13 @@ def test_a_derivative_is_an_integral_of_slopes_and_an_integral_one_of_samples():
 def test_schemes_that_interpolate_take_any_times_and_those_with_a_column_say_where_it_acts():
     assert {name for name, each in SCHEMES.items() if each.pieces} == {"l1", "l1_2", "trapezoid"}
     assert all((each.pieces is None) == (each.power is None) for each in SCHEMES.values())
-    assert {name for name, each in SCHEMES.items() if each.start} == {"l1_2", "bdf2"}
+    assert {name for name, each in SCHEMES.items() if each.start} == {"l1", "l1_2", "bdf2"}
     assert all((each.start is None) == (each.start_index is None) for each in SCHEMES.values())
-    assert [l1_2.start_index(taylor) for taylor in (1, 2)] == [1, 1]
-    assert [bdf2.start_index(taylor) for taylor in (1, 2)] == [1, 2]
+    assert [l1.start_index(taylor) for taylor in (1, 2)] == [None, 1]
+    assert [each.start_index(taylor) for each in (l1_2, bdf2) for taylor in (1, 2)] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("alpha", [0.3, 1.4])
-@pytest.mark.parametrize("scheme", ["l1_2", "bdf2"])
+@pytest.mark.parametrize(("scheme", "alpha"), [("l1", 1.4), ("l1_2", 0.3), ("l1_2", 1.4), ("bdf2", 0.3), ("bdf2", 1.4)])
 def test_a_starting_column_is_zero_before_the_difference_that_it_acts_on(scheme, alpha):
     stencil = DEFINITIONS["caputo"](alpha, scheme).stencil(6, 1.0, NUMPY)
     assert stencil.start is not None
@@ -103,6 +102,7 @@ def test_the_declared_rate_of_centred_differences_is_reached():
         y = Riesz(1.2)(np.exp(-(t**2)), dt=12 / n_steps)
         errors.append(np.abs(y + exact.gaussian(t, 1.2)).max())
     assert math.log2(errors[0] / errors[1]) == pytest.approx(SCHEMES["centred"].rate(1.2), abs=0.06)
+    assert SCHEMES["centred"].uniform_rate(1.2, False) == SCHEMES["centred"].rate(1.2)  # it is the largest error
 
 
 def test_every_declared_rate_is_tested():

@@ -55,7 +55,6 @@ class AtanganaBaleanu(Definition):
 
     highest: ClassVar[float] = 1.0
     schemes: ClassVar[tuple[str, ...]] = ("l1",)
-    beyond: ClassVar[str] = "differentiate once with alpha=1, then use alpha={rest} on the result."
     dt_power: ClassVar[float] = 0.0
     is_tabulated: ClassVar[bool] = False
 
@@ -73,6 +72,9 @@ class AtanganaBaleanu(Definition):
         return 1
 
     def accuracy(self, alpha: float) -> float:
+        return 2.0
+
+    def uniform_accuracy(self, alpha: float) -> float:
         return 2.0
 
     @property

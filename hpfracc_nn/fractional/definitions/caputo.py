@@ -16,8 +16,10 @@ class Caputo(Definition):
     alpha = 1 the first samples are read to estimate x'(0).
 
     The default scheme `l1_2` has order 3 - alpha on smooth data for alpha <= 1 and 2 above, at the cost of `l1`.
-    `bdf2` has order 2 everywhere, `l1` order 2 - alpha and positive weights, `grunwald` order 1. On data like
-    t**alpha, which are not smooth at 0, every scheme is of first order.
+    `bdf2` has order 2 for every alpha, `l1` order 2 - alpha (3 - alpha above 1) and positive weights, `grunwald` order
+    1. These hold at a fixed time. The largest error of all samples is one of the first and falls like dt**(2 - alpha),
+    above alpha = 1 like dt**(3 - alpha), of `grunwald` by one order less. On data like t**alpha, which are not smooth
+    at 0, every scheme is of first order at a fixed time, above alpha = 1 of order alpha - 1.
 
     Raises:
         TypeError: As in `Definition`.
@@ -35,4 +37,3 @@ class Caputo(Definition):
     scheme: str = "l1_2"
 
     schemes: ClassVar[tuple[str, ...]] = ("l1", "l1_2", "bdf2", "grunwald")
-    beyond: ClassVar[str] = "differentiate once with alpha=1, then use alpha={rest} on the result."

@@ -51,7 +51,6 @@ class CaputoFabrizio(Definition):
 
     highest: ClassVar[float] = 1.0
     schemes: ClassVar[tuple[str, ...]] = ("l1",)
-    beyond: ClassVar[str] = "differentiate once with alpha=1, then use alpha={rest} on the result."
     dt_power: ClassVar[float] = 0.0
     is_tabulated: ClassVar[bool] = False
 
@@ -78,6 +77,9 @@ class CaputoFabrizio(Definition):
         return tuple(sorted({self._decay(alpha) for alpha in self.orders})) if self.is_fixed else ()
 
     def accuracy(self, alpha: float) -> float:
+        return 2.0
+
+    def uniform_accuracy(self, alpha: float) -> float:
         return 2.0
 
     def _decay(self, alpha: float) -> float:

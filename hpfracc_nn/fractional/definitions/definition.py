@@ -66,7 +66,12 @@ class Definition:
     highest: ClassVar[float] = 2.0
     schemes: ClassVar[tuple[str, ...]] = ()
     subtracts: ClassVar[bool] = True
-    beyond: ClassVar[str] = ""  # the way out when alpha is too large
+    # The way out when alpha is too large. Order 1 of the operator itself would not do, which begins with 0, a jump;
+    # neither would `np.gradient`, whose error jumps at both ends: differentiated again, it does not fall with dt.
+    beyond: ClassVar[str] = (
+        "take the samples' own derivative first, such as scipy.interpolate.CubicSpline(t, x, axis=-1)(t, 1), "
+        "then alpha={rest} of it."
+    )
     dt_power: ClassVar[float] = -1.0  # the result's unit of time is this times alpha
     own_fields: ClassVar[tuple[str, ...]] = ()  # names of the options that a class adds to the fields of all
     is_tabulated: ClassVar[bool] = True  # whether weights are analytic in alpha a little beyond any bounds
@@ -154,8 +159,7 @@ class Definition:
     def differences(self) -> int:
         """m, the backward differences taken before the product: max(0, ceil(alpha - 1/4)) of the upper bound.
 
-        It changes the rounding, and beside that only bdf2 near the start: its starting column multiplies another entry.
-        A bound of (0, 1) gives 1 for every alpha in it.
+        It changes the rounding and nothing else. A bound of (0, 1) gives 1 for every alpha in it.
         """
         return max(0, math.ceil(self.interval[1] - 0.25))
 
@@ -211,7 +215,7 @@ class Definition:
         """
         m = self.differences if differences is None else differences
         taylor, terms, own = self.taylor, self.terms if n else 0, self.in_steps(dt)
-        start_index = self._scheme.start_index
+        start_index = self._start_index
 
         def scale() -> Array:
             return xp.exp(self.dt_power * alpha * math.log(dt))[..., None]
@@ -223,8 +227,8 @@ class Definition:
             differences=m,
             subtract=self.subtracts,
             taylor=taylor if self.subtracts else 1,
-            start_column=(lambda rows: own._start(alpha, m, rows, xp) * scale()) if n and self._starts else None,
-            start_index=1 if start_index is None else start_index(taylor),
+            start_column=(lambda rows: own._start(alpha, m, rows, xp) * scale()) if n and start_index else None,
+            start_index=start_index or 1,
             analytic_columns=(lambda rows: own._analytic(alpha, rows, xp) * scale()[..., None]) if terms else None,
             terms=terms,
         )
@@ -258,17 +262,26 @@ class Definition:
         return ()
 
     def accuracy(self, alpha: float) -> float:
-        """Return the order of convergence on smooth data."""
+        """Return the order of convergence on smooth data, at a fixed time."""
         return self._scheme.rate(alpha)
+
+    def uniform_accuracy(self, alpha: float) -> float:
+        """Return the same of the largest error of all samples but the first: near it, errors may fall more slowly.
+
+        Where no Taylor polynomial is subtracted the data are zero at the first sample. If it is not positive, the
+        largest error does not fall.
+        """
+        return self._scheme.uniform_rate(alpha, self.subtracts)
 
     @property
     def _scheme(self) -> Scheme:
         return SCHEMES[self.scheme]
 
     @property
-    def _starts(self) -> bool:
-        """Whether there is a starting column."""
-        return self.subtracts and self._scheme.start is not None
+    def _start_index(self) -> int | None:
+        """The entry of d that the starting column acts on; None where there is no column."""
+        found = self._scheme.start_index
+        return found(self.taylor) if self.subtracts and found is not None else None
 
     @property
     def terms(self) -> int:

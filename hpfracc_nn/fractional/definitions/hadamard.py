@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -83,6 +84,11 @@ class CaputoHadamard(Caputo):
         >>> float((y[-1] / math.log(4) ** 0.5).round(4))
         1.1284
     """
+
+    beyond: ClassVar[str] = (
+        "take the samples' own derivative in u = log(t) first, such as "
+        "scipy.interpolate.CubicSpline(u, x, axis=-1)(u, 1), then alpha={rest} of it."
+    )
 
 
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept

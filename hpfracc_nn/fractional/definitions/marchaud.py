@@ -45,7 +45,9 @@ class Marchaud(Definition):
 
     highest: ClassVar[float] = 1.0
     schemes: ClassVar[tuple[str, ...]] = ("l1", "l1_2", "bdf2", "grunwald")
-    beyond: ClassVar[str] = "differentiate once with alpha=1, then use alpha={rest} on the result."
+    beyond: ClassVar[str] = (
+        f"{Definition.beyond.removesuffix('.')}, with history='zero' where x was constant before the first sample."
+    )
 
     def __post_init__(self) -> None:
         errors.one_of(self._name, "history", self.history, _HISTORIES)

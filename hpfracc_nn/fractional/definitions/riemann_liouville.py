@@ -20,7 +20,8 @@ class RiemannLiouville(Definition):
     It is Caputo's plus `t**(j - alpha) / Gamma(j + 1 - alpha) x^(j)(0)` for j < c, taken in closed form: at t = 0 it is
     infinite where x(0) != 0, and the first sample is `dt**-alpha x(0)`. alpha = 0 is the identity.
 
-    The default scheme `bdf2` has order 2 for every alpha, which the analytic terms do not disturb.
+    The default scheme `bdf2` has order 2 at a fixed time for every alpha, and the first samples order 2 - alpha, above
+    alpha = 1 3 - alpha; the analytic terms do not disturb it.
 
     Raises:
         TypeError: As in `Definition`.

@@ -78,7 +78,7 @@ class TemperedCaputo(Definition):
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
         column = self._missed(alpha, rows, xp)
-        if self._starts:
+        if self._start_index:
             column = column - math.expm1(-self.rate) * self._start(alpha, self.differences, rows, xp)
         return xp.stack([column])
 

@@ -4,8 +4,8 @@
 
 with w the derivative of the interpolated samples (above alpha = 1: of their slopes) and p = ceil(alpha) - alpha, or for
 an integral w the interpolated samples and p = alpha. At equal steps these are the stencils of the schemes l1, l1_2 and
-trapezoid: above alpha = 1 the slope at a sample is the two-step backward difference, x less its Taylor polynomial is
-zero before the start, where one more cell lies as long as the first, and x'(0) comes from the first four samples.
+trapezoid: above alpha = 1 the slope at a sample is the two-step backward difference, at the first step that of the
+parabola that begins with x'(0), and x'(0) comes from the first four samples.
 
 Everything here is float64 and of shape [sets, ...]; sets is 1 where all signals share times and orders.
 """
@@ -89,7 +89,7 @@ class Cellwise:
     def _slopes(self, x: Array, times: Times, xp: Namespace) -> Array:
         """Return the slope of x less its Taylor polynomial at every sample, 0 at the first."""
         steps = times.steps[:, None]
-        before = np.concatenate([steps[..., :1], steps[..., :-1]], axis=-1)
+        before = np.concatenate([0 * steps[..., :1], steps[..., :-1]], axis=-1)  # the slope at 0 is known itself
         slope = (x[..., 1:] - x[..., :-1]) / xp.constant(steps, x) - self._first_slope(x, times, xp)
         nothing = 0 * slope[..., :1]
         increase = slope - xp.concat([nothing, slope[..., :-1]])

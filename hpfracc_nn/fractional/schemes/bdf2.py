@@ -1,7 +1,7 @@
 """Convolution quadrature by the two-step backward difference formula: ((3/2)(1 - z/3)(1 - z))**alpha.
 
 Lubich, SIAM J. Math. Anal. 17 (1986) 704. Second order; the starting column makes it exact for t (above alpha = 1 for
-t**2), without which the order falls to 1 near t = 0.
+t**2), without which the order would fall to 1 - alpha (2 - alpha) at the first samples and stay below 2 near them.
 """
 
 from __future__ import annotations
@@ -31,38 +31,44 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
 
 
 def start_index(taylor: int) -> int:
-    """The column acts on the first difference that does not vanish for t**taylor."""
-    return taylor
+    """The column acts on d[1], which is that of u whatever m is."""
+    return 1
 
 
 def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
-    """Return the column on d[taylor] that makes the scheme exact for t**taylor, at the given rows.
+    """Return the column on d[1] that makes the scheme exact for t**taylor, at the given rows; 0 at row 0.
 
-    It is zero at rows below `taylor`. Shapes: rows [k], increasing; result [*c, k].
+    Shapes: rows [k], increasing; result [*c, k].
     """
     alpha = xp.asarray(alpha)
-    parts, k = [0 * alpha[..., None]] * int((rows < taylor).sum()), rows[rows >= taylor]
+    parts, k = [0 * alpha[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
     if k.size:
-        parts.append(_correction(alpha, taylor, order, k, xp))
+        parts.append(_correction(alpha, taylor, k, xp))
     return xp.concat(parts)
 
 
 def rate(alpha: float) -> float:
-    """Order of convergence on smooth data."""
+    """Order of convergence on smooth data, at a fixed time."""
     return 2.0
 
 
-def _correction(alpha: Array, taylor: int, order: int, k: np.ndarray, xp: Namespace) -> Array:
-    """The derivative of t**taylor at samples k >= taylor, less what the scheme gives, per unit of d[taylor]."""
+def uniform_rate(alpha: float, subtracts: bool = True) -> float:
+    """The same of the largest error; see `Scheme`. The first power that has no column is missed by O(1) of it."""
+    return min(2.0, (3 if alpha > 1 else 2) - alpha if subtracts else 1 - alpha)
+
+
+def _correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
+    """The derivative of t**taylor at samples k >= 1, less what the scheme gives: d[1] is 1 there."""
     power = taylor - alpha[..., None]
     exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.lgamma(1 + power))
     if taylor == 1:  # k = z / (1-z)**2
         return exact - left(alpha, taylor, 2, k - 1, xp)
-    # k**2 = z (1 + z) / (1-z)**3; its `order`-th difference is 4, 3, 2 at sample 2
-    lags = np.union1d(k - 1, k - 2)
+    # k**2 = z (1 + z) / (1-z)**3
+    before = np.maximum(k - 2, 0)
+    lags = np.union1d(k - 1, before)
     reached = left(alpha, taylor, 3, lags, xp)
-    quadratic = sum(xp.take(reached, np.searchsorted(lags, k - back)) for back in (1, 2))
-    return (exact - quadratic) / (4.0 - order)
+    both = [xp.take(reached, np.searchsorted(lags, each)) for each in (k - 1, before)]
+    return exact - both[0] - both[1] * xp.constant(1.0 * (k > 1), power)
 
 
 def _direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:

@@ -33,5 +33,10 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
 
 
 def rate(alpha: float) -> float:
-    """Order of convergence on smooth data that vanish, with enough derivatives, at both ends."""
+    """Order of convergence on smooth data that vanish, with enough derivatives, at both ends; at a fixed time."""
+    return 2.0
+
+
+def uniform_rate(alpha: float, subtracts: bool = False) -> float:
+    """The same of the largest error; see `Scheme`."""
     return 2.0

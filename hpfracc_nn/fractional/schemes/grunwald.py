@@ -26,8 +26,13 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
 
 
 def rate(alpha: float) -> float:
-    """Order of convergence on smooth data that vanish at the start."""
+    """Order of convergence on smooth data that vanish at the start, at a fixed time."""
     return 1.0
+
+
+def uniform_rate(alpha: float, subtracts: bool = True) -> float:
+    """The same of the largest error; see `Scheme`. The first power that is left of the data is missed by O(1) of it."""
+    return min(1.0, (2 if subtracts and alpha > 1 else 1) - alpha)
 
 
 def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:

@@ -1,7 +1,8 @@
 """The L1-2 scheme: a quadratic through the last three samples on every cell but the first.
 
 Gao, Sun & Zhang, J. Comput. Phys. 259 (2014) 33. Order 3 - alpha; above alpha = 1 order 2. The quadratic correction
-of cell k has weight q_k; the first cell has no third sample, so the starting column takes its correction back.
+of cell k has weight q_k; the first cell has no third sample, so the starting column takes its correction back (above
+alpha = 1 it also mends the first slope, as in `l1`).
 """
 
 from __future__ import annotations
@@ -21,16 +22,16 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
 
 
 def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
-    """Return the column that acts on d[1], at the given rows: -q_(k-1) at sample k, 3/2 of it above alpha = 1.
+    """Return the column that acts on d[1], at the given rows: -q_(k-1) at sample k.
+
+    Above alpha = 1 it is `l1.start` with b + q (1-z) in place of b, less 2 q_(k-1).
 
     Shapes: rows [k], increasing; result [*c, k].
     """
-    factor = -1.5 if taylor == 2 else -1.0
-    exponent = taylor - xp.asarray(alpha)
-    parts, later = [0 * exponent[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
-    if later.size:
-        parts.append(power_weights(exponent, later - 1, xp, (0,), (factor,)))
-    return xp.concat(parts)
+    if taylor == 1:
+        return l1.from_first(alpha, taylor, rows, xp, (0,), (-1,))
+    powers = multiply(differences(1), l1.first_slope)
+    return l1.from_first(alpha, taylor, rows, xp, powers, (powers[0] - 2, *powers[1:]))
 
 
 def pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
@@ -52,5 +53,8 @@ def start_index(taylor: int) -> int:
 
 
 def rate(alpha: float) -> float:
-    """Order of convergence on smooth data."""
+    """Order of convergence on smooth data, at a fixed time."""
     return 3 - alpha if alpha <= 1 else 2.0
+
+
+uniform_rate = l1.uniform_rate  # the slope is linear on the first cell: t**2, above alpha = 1 t**3, is not met there

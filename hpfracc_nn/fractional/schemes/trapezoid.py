@@ -33,5 +33,10 @@ def power(alpha: Array, taylor: int) -> Array:
 
 
 def rate(alpha: float) -> float:
-    """Order of convergence on smooth data."""
+    """Order of convergence on smooth data, at a fixed time."""
+    return 2.0
+
+
+def uniform_rate(alpha: float, subtracts: bool = False) -> float:
+    """The same of the largest error; see `Scheme`."""
     return 2.0
