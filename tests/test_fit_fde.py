@@ -240,6 +240,25 @@ def test_a_fit_refuses_with_the_rule(options, text):
         fitted(0.5, None, noise=0.0, **options)
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (
+            {"alpha": [0.5, 0.7]},
+            r"alpha=\[0\.5, 0\.7\]\): needs one number.*NeuralFDE\(f, \[0\.5, 0\.7\], learn_alpha=True",
+        ),
+        ({"alpha": torch.tensor([0.5, 0.7])}, r"alpha=tensor\(.*\): needs one number"),
+        ({"alpha": "half"}, r"alpha='half'\): needs one number"),
+        ({"bounds": [(0.1, 1.0), (0.1, 1.0)]}, r"bounds=.*needs two numbers"),
+        ({"level": [0.95]}, r"level=\[0\.95\]\): needs a real number"),
+        ({"tolerance": "small"}, r"tolerance='small'\): needs a real number"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_the_way_out(options, text):
+    with pytest.raises(TypeError, match=rf"fit_fde\({text}"):
+        fit_fde(decay, TIMES, TIMES[:, None], torch.ones(1).double(), {"rate": 1.0}, **options)
+
+
 def test_one_time_of_many_numbers_is_enough():
     starts, noise = torch.linspace(0.5, 2, 12).double(), 1e-3 * np.random.default_rng(0).standard_normal(12)
     rates = torch.linspace(0.2, 3, 12).double()

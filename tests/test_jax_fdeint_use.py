@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jax.experimental import checkify
 
 from hpfracc_nn.selection import BackendManager, Settings
-from hpfracc_nn.solvers import FixedPoint, Graded, Newton, Trapezoid
+from hpfracc_nn.solvers import SCHEMES, FixedPoint, Graded, Newton, Trapezoid
 from hpfracc_nn.solvers.jax import MultiTerm, fdeint, programs
 
 TS = np.linspace(0, 1, 21)
@@ -342,6 +342,13 @@ def test_a_traced_order_out_of_bounds_is_nan_and_raises_under_checkify(scheme):
     error, _ = jax.jit(checkify.checkify(last))(1.4)
     with pytest.raises(checkify.JaxRuntimeError, match="alpha within its bounds"):
         error.throw()
+
+
+@pytest.mark.parametrize(("value", "text"), [(jnp.inf, "infinite"), (jnp.nan, "NaN")])
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_a_forcing_that_has_no_value_at_the_start_is_refused(scheme, value, text):
+    with pytest.raises(FloatingPointError, match=rf"fdeint\(f\): .*f is {text} at t = 0, .* size 1; return a finite"):
+        fdeint(lambda t, y: jnp.where(t > 0, 1.0, value) - y, np.ones(1), TS, 0.7, scheme=scheme)
 
 
 @pytest.mark.slow

@@ -410,7 +410,21 @@ REFUSED = [
         ValueError,
         r"needs entries that depend on the same entry of y alone",
     ),
-    ({"sde": SDE(lambda t, y: jnp.log(-1 - y**2), ADDITIVE.diffusion)}, FloatingPointError, r"is not finite at t=0.25"),
+    (
+        {"sde": SDE(lambda t, y: jnp.log(0.3 - t) + y, ADDITIVE.diffusion)},
+        FloatingPointError,
+        r"is not finite at t=0.75",
+    ),
+    (
+        {"sde": SDE(lambda t, y: jnp.log(-1 - y**2), ADDITIVE.diffusion)},
+        FloatingPointError,
+        r"fsdeint\(sde\.drift\): .*sde\.drift is NaN at t = 0, where .* size 0; return a finite value",
+    ),
+    (
+        {"sde": SDE(ADDITIVE.drift, lambda t, y: jnp.full((4,), t**-0.3), "diagonal")},
+        FloatingPointError,
+        r"sde\.diffusion is infinite at t = 0",
+    ),
 ]
 
 

@@ -152,6 +152,13 @@ def test_a_right_hand_side_that_writes_to_the_state_is_refused(guard, scheme):
         call(f=lambda t, y: (y[0].neg_(), y[1] + 1), y0=(tensor(1.0), tensor(1.0, 2.0)), scheme=scheme)
 
 
+def test_it_is_where_gradients_are_wanted_and_the_state_stays():
+    y0 = tensor(1.0).requires_grad_()
+    with pytest.raises(ValueError, match="leaves y as it is"):
+        call(f=lambda t, y: y.neg_(), y0=y0)
+    assert y0.item() == 1
+
+
 def test_the_parts_of_a_tuple_are_checked_one_by_one():
     y0 = (tensor(1.0), tensor(1.0, 2.0))
     with pytest.raises(TypeError, match=r"needs a tuple of 2 tensors.*step 0, t=0, f returned Tensor"):
@@ -167,6 +174,17 @@ def test_what_is_not_finite_is_refused_at_its_step(scheme, kind, adjoint):
     y0 = tensor(1.0).requires_grad_()
     with pytest.raises(FloatingPointError, match=r"at step 4, t=0\.4, f returned one that is not .* size 0\.\d+"):
         call(f=lambda t, y: torch.where(t > 0.35, kind, -y), scheme=scheme, y0=y0, adjoint=adjoint)
+
+
+@pytest.mark.parametrize("mesh", ["uniform", "graded"])
+@pytest.mark.parametrize("scheme", [*SCHEMES, Trapezoid(FixedPoint())], ids=str)
+def test_a_forcing_that_has_no_value_at_the_start_is_refused(scheme, mesh):
+    if mesh == "graded" and scheme == "bdf2":
+        pytest.skip("it needs equal steps")
+    for f, text in ((lambda t, y: t**-0.4 - y, "infinite"), (lambda t, y: y * (torch.sin(t) / t), "NaN")):
+        for options in ({}, {"adjoint": False}, {"y0": tensor(1.0).requires_grad_()}):
+            with pytest.raises(FloatingPointError, match=rf"fdeint\(f\): .*f is {text} at t = 0, .* size 1; return"):
+                call(f=f, scheme=scheme, mesh=mesh, n_steps=10, **options)
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.vmap])

@@ -41,6 +41,24 @@ def undefined(owner: str, n: int, t: float, size: float, how: str = "") -> Float
     )
 
 
+def singular(label: str, argument: str, t: float, is_nan: bool, size: float) -> FloatingPointError:
+    """Return what is said where a right-hand side has no value at the start.
+
+    Args:
+        label: Of the call, with the argument.
+        argument: What the right-hand side is called there.
+        t: The start.
+        is_nan: Whether it is not infinite either.
+        size: Of the state.
+    """
+    how = "NaN" if is_nan else "infinite"
+    return FloatingPointError(
+        f"{label}: needs finite values; {argument} is {how} at t = {t:g}, where the equation begins, "
+        f"for a state of size {size:.3g}; return a finite value there, or solve for what remains when the "
+        "singular part of the solution is subtracted."
+    )
+
+
 def unsolved(
     owner: str, n: int, t: float, iterations: int, way_out: str, what: str = "the equation", change: float | None = None
 ) -> NotSolved:

@@ -37,6 +37,11 @@ def check_solution(owner: str, scheme: Scheme, right_side: RightSide, inputs: In
         at = states[min(k, n - 1)]
         is_moderate = np.abs(at).max() < np.finfo(at.dtype).max ** 0.1
         if is_moderate and not np.isfinite(np.asarray(f(inputs.times[k], jnp.asarray(at)))).all():
+            if k == 0:
+                value = np.asarray(f(inputs.times[0], jnp.asarray(at)))
+                raise faults.singular(
+                    f"{owner}(f)", "f", float(inputs.times[0]), bool(np.isnan(value).any()), float(np.abs(at).max())
+                )
             raise faults.undefined(owner, k, float(inputs.times[k]), float(np.abs(at).max()))
     if not is_solved[n - 1]:
         roots = scheme.roots  # type: ignore[attr-defined]  # only these solve equations

@@ -17,10 +17,17 @@ from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
-from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers import checks, faults
 from hpfracc_nn.solvers import noise as noises
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
-from hpfracc_nn.solvers.jax.coefficients import check_structure, coefficients_of, joined, noise_shape, parted
+from hpfracc_nn.solvers.jax.coefficients import (
+    Coefficients,
+    check_structure,
+    coefficients_of,
+    joined,
+    noise_shape,
+    parted,
+)
 from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
@@ -99,7 +106,7 @@ class StochasticCall:
         rows = self._drawn(method, key)
         solve = self._volterra if self.has_memory else self._one_steps
         states = solve(method, rows, adjoint, checkpoint)
-        check_finite(states, self.times[self.outputs])
+        check_finite(states, self.times[self.outputs], self.coefficients, self.z0)
         return parted(self.layout, states)
 
     def _streams(self, method: StochasticMethod) -> int:
@@ -214,8 +221,14 @@ def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
     return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
 
 
-def check_finite(states: Array, times: np.ndarray) -> None:
+def check_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> None:
     """Raise where a solution is not finite; under checkify where it is traced.
+
+    Args:
+        states: At the output times.
+        times: These.
+        coefficients: Of the equation.
+        z0: The state at the start.
 
     Raises:
         FloatingPointError: It is not.
@@ -224,6 +237,11 @@ def check_finite(states: Array, times: np.ndarray) -> None:
     if is_traced(states):
         checkify.debug_check(is_finite.all(), not_finite("at some time"))
     elif not np.asarray(is_finite).all():
+        for name in ("drift", "diffusion"):
+            value = np.asarray(getattr(coefficients, name)(0, z0))
+            if not np.isfinite(value).all():
+                size, is_nan = float(np.abs(np.asarray(z0)).max()), bool(np.isnan(value).any())
+                raise faults.singular(f"{OWNER}(sde.{name})", f"sde.{name}", float(times[0]), is_nan, size)
         i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
         raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
 

@@ -107,7 +107,8 @@ def diffusion_shape(sde: StochasticEquation, y0: State, t0: float, casts: Casts 
     like = y0[0] if isinstance(y0, tuple) else y0
     t = torch.as_tensor(t0, dtype=like.dtype, device=like.device)
     with torch.no_grad(), nullcontext() if casts is None else casts.renewed():
-        found = sde.diffusion(t, y0)
+        # A copy: what it writes to its argument is refused later, and is not to be the caller's tensor.
+        found = sde.diffusion(t, tuple(part.clone() for part in y0) if isinstance(y0, tuple) else y0.clone())
     if isinstance(y0, tuple):
         parts = [tuple(part.shape) for part in found] if isinstance(found, tuple | list) else type(found).__name__
         return torch.Size(joined_shape(sde.noise_type, parts, [tuple(part.shape) for part in y0]))

@@ -9,8 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.faults import singular
 from hpfracc_nn.solvers.torch.casts import Casts
 from hpfracc_nn.solvers.torch.packing import Packing, State
+from hpfracc_nn.solvers.torch.wrapped import bare, is_finite
 
 _TIMES = 1024  # are tensors of their own together
 
@@ -75,15 +77,19 @@ class Field:
         return found
 
     def _first(self, n: int, z: Tensor) -> Tensor:
-        """Return what a call returns, and see that it leaves z as it is."""
-        before = z.clone() if z.is_inference() else z._version
-        found = self(n, z)
-        if torch.equal(z, before) if isinstance(before, Tensor) else z._version == before:
-            return found
-        raise ValueError(
-            f"fdeint(f): needs a function that leaves y as it is; at step {n}, t={float(self.times[n]):g}, f wrote to "
-            "it; return a new tensor, such as -y for y.neg_(), or work on y.clone()."
-        )
+        """Return what a call returns, and see that it leaves z as it is, and that it has a value at the start."""
+        y = z.clone()  # z may be the caller's own
+        before = y.clone() if y.is_inference() else y._version
+        found = self(n, y)
+        if not (torch.equal(y, before) if isinstance(before, Tensor) else y._version == before):
+            raise ValueError(
+                f"{self.label}: needs a function that leaves y as it is; at step {n}, t={float(self.times[n]):g}, "
+                f"{self.argument} wrote to it; return a new tensor, such as -y for y.neg_(), or work on y.clone()."
+            )
+        if n == 0 and not is_finite(found):
+            is_nan = bool(torch.isnan(bare(found)).any())
+            raise singular(self.label, self.argument, float(self.times[0]), is_nan, float(bare(z).abs().max()))
+        return found
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""

@@ -193,14 +193,20 @@ def _check(
     level: float,
     tolerance: float,
 ) -> None:
-    low, high = bounds
+    low, high = errors.pair("fit_fde", "bounds", bounds)
+    order = errors.as_numbers(alpha)
+    if order is None or order.shape:
+        raise TypeError(
+            f"fit_fde(alpha={alpha!r}): needs one number, the first value of the order that all equations share; pass "
+            "for example 0.5, or train a NeuralFDE(f, [0.5, 0.7], learn_alpha=True), which has an order for each entry."
+        )
     if not 0 < low < high <= 1:
         raise ValueError(f"fit_fde(bounds={bounds}): needs 0 < low < high <= 1; pass for example (0.02, 1).")
     if not low <= alpha <= high:
         raise ValueError(f"fit_fde(alpha={alpha}): needs a first value between the bounds {bounds}; pass one inside.")
-    if not 0 < level < 1:
+    if not 0 < errors.real("fit_fde", "level", level, 0.0, above=True) < 1:
         raise ValueError(f"fit_fde(level={level}): needs 0 < level < 1; pass for example 0.95.")
-    if not 0 < tolerance < 1:
+    if not 0 < errors.real("fit_fde", "tolerance", tolerance, 0.0, above=True) < 1:
         raise ValueError(f"fit_fde(tolerance={tolerance}): needs 0 < tolerance < 1; pass for example 1e-8.")
     if "alpha" in params:
         raise ValueError("fit_fde(params with 'alpha'): alpha is a parameter already; pass its first value as alpha=.")
