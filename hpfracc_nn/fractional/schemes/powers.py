@@ -103,19 +103,26 @@ def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
     """The first lags, with F_k = (k+1)**j (1 + expm1((P - j) log(k+1))): the polynomial meets (k+1)**j exactly.
 
-    j is one less than the number of differences in the polynomial, which is where P ends when the weights get small.
+    j is where the weights get small, one less than the number of differences in the polynomial; they do at 0 too.
     """
     j = max(0, _zeros_at_one(powers) - 1)
+    head = _near_power(j, exponent, xp, powers)
+    if j:
+        head = xp.where(exponent < 0.5, _near_power(0, exponent, xp, powers), head)
+    if not moments:
+        return head
+    return head + xp.matmul(_cell_moments(exponent, xp), xp.constant(_toeplitz(moments), exponent))
+
+
+def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, ...]) -> Array:
+    """Return (powers(z) F)_k of the first lags, without cancellation where P is near j."""
     k = np.arange(1.0, _HEAD + 1)
     exact = [
         float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))
         for lag in range(_HEAD)
     ]
     grown = xp.expm1((exponent - j) * xp.constant(np.log(k), exponent)) * xp.constant(k**j, exponent)
-    head = xp.matmul(grown, xp.constant(_toeplitz(powers), exponent)) + xp.constant(np.array(exact), exponent)
-    if not moments:
-        return head
-    return head + xp.matmul(_cell_moments(exponent, xp), xp.constant(_toeplitz(moments), exponent))
+    return xp.matmul(grown, xp.constant(_toeplitz(powers), exponent)) + xp.constant(np.array(exact), exponent)
 
 
 def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
