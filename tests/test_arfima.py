@@ -285,7 +285,7 @@ FAULTS = [
     (lambda: ARFIMA().fit(torch.ones(30) + 1j), TypeError, "ARFIMA.fit(series of dtype torch.complex64): needs real"),
     (lambda: ARFIMA().fit(["a"] * 30), TypeError, "ARFIMA.fit(series of dtype <U1): needs real samples; pass floats."),
     (lambda: ARFIMA().requires_grad_(False).fit(S), ValueError, "ARFIMA.fit: needs something to estimate; every"),
-    (lambda: ARFIMA()(S), TypeError, "ARFIMA(x of type numpy.ndarray): needs a tensor; pass torch.as_tensor(x)."),
+    (lambda: ARFIMA()(S), TypeError, "ARFIMA(x of type ndarray): needs a torch tensor; pass torch.as_tensor(x)."),
     (lambda: ARFIMA().forecast(3), ValueError, "ARFIMA.forecast(series=None): needs a series to go on with; pass"),
     (lambda: ARFIMA().forecast(0, S), ValueError, "ARFIMA.forecast(steps=0): needs steps >= 1; pass a whole number"),
     (lambda: ARFIMA().forecast_interval(3), ValueError, "ARFIMA: needs a series that it was fitted to; call fit"),

@@ -291,7 +291,7 @@ def test_axes_of_images_may_share_an_order_or_have_their_own() -> None:
         FractionalConv2d(3, 2, 3, alpha=0.4, **options),
         FractionalConv2d(3, 2, 3, alpha=[0.4, 0.7], **options),
     )
-    assert [tuple(layer.order.raw.shape) for layer in (shared, own)] == [(), (2,)]
+    assert [tuple(layer.order.raw.shape) for layer in (shared, own)] == [(1,), (2,)]
     for layer, orders in ((shared, (0.4, 0.4)), (own, (0.4, 0.7))):
         down = FractionalLayer(orders[0], "grunwald_letnikov", dim=-2, dt=0.5)(x)
         both = FractionalLayer(orders[1], "grunwald_letnikov", dim=-1, dt=0.25)(down)

@@ -23,7 +23,14 @@ from hpfracc_nn.fractional.schemes.exponentials import exponentials
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.torch import FractionalDifference, FractionalLayer
+from hpfracc_nn.layers.torch import (
+    ARFIMA,
+    FractionalConv1d,
+    FractionalDifference,
+    FractionalGRU,
+    FractionalLayer,
+    RoughnessFeatures,
+)
 from hpfracc_nn.selection import BackendManager, Settings
 from tests.torch_cases import DT, alphas_of, every_scheme, matrix, multiplied, shipped_manager
 
@@ -184,6 +191,37 @@ def test_the_memory_of_a_state_does_not_depend_on_the_step(name: str) -> None:
         sizes.add(state.nbytes)
     assert sizes == {state.nbytes}
     assert state.step == 200
+
+
+OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
+    "a bank of two parts": (FractionalDifference(3, 2, bounds=(-1, 1), init=[-0.5, 0.4]), (2, 3)),
+    "ARFIMA": (ARFIMA(2, alpha=0.3), (4,)),
+    "ARFIMA without an axis": (ARFIMA(0, alpha=0.3), ()),
+    "RoughnessFeatures": (RoughnessFeatures(3, orders=2), (2, 3)),
+    "FractionalConv1d": (FractionalConv1d(3, 2, 4, padding="causal", alpha=0.4, dtype=torch.float64), (2, 3)),
+    "FractionalGRU": (FractionalGRU(3, 2, alpha=0.4, dtype=torch.float64), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_the_state_of_every_layer_has_the_same_methods(name: str) -> None:
+    (layer, shape), x = OTHERS[name], data(5, *OTHERS[name][1])
+    first = layer.initial_state(shape, horizon=9)
+    _, state = layer.step(x[0], first)
+    expected, _ = layer.step(x[1], state)
+    leaves = [leaf for leaf in torch.utils._pytree.tree_leaves(state) if isinstance(leaf, Tensor)]
+    assert state.nbytes == sum(leaf.numel() * leaf.element_size() for leaf in leaves) > 0
+    assert state.step == 1
+    copies = [copy.copy(state), copy.deepcopy(state), state.to("cpu"), state.detach(), state.renew(first)]
+    copies.append(torch.utils._pytree.tree_map(lambda leaf: leaf, state))
+    copies.append(pickle.loads(pickle.dumps(state.detach())))
+    for each in copies:
+        assert type(each) is type(state)
+        assert torch.equal(layer.step(x[1], each)[0], expected)
+    moved = torch.utils._pytree.tree_leaves(state.to("meta"))
+    assert all(leaf.is_meta for leaf in moved if isinstance(leaf, Tensor))
+    with pytest.raises(TypeError, match="needs a device"):
+        state.to(torch.float32)
 
 
 @pytest.mark.parametrize("name", STREAMED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -82,6 +83,31 @@ def test_a_saved_program_runs_in_a_fresh_process(strict: bool, tmp_path: pathlib
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert close(torch.tensor(json.loads(done.stdout), dtype=torch.float64), net(x).detach())
+
+
+class Orders(nn.Module):
+    """Orders of every kind: one that layers share, one for each channel, and one that is fixed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shared = fnn.Alpha(0.4, (0, 1))
+        self.first = fnn.FractionalLayer(self.shared, "grunwald_letnikov", dt=0.1)
+        self.each = fnn.FractionalLayer([0.2, 0.4, 0.6], learn_alpha=True)
+        self.fixed = fnn.FractionalLayer(0.3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(self.fixed(self.each(x)))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not any(map(shutil.which, ("g++", "clang++"))), reason="AOTInductor needs a C++ compiler")
+def test_a_package_of_aotinductor_runs(tmp_path: pathlib.Path) -> None:
+    net, x = Orders(), rand(2, 3, 40)
+    with torch.no_grad():
+        made = torch._inductor.aoti_compile_and_package(exported(net, x), package_path=str(tmp_path / "net.pt2"))
+        program = torch._inductor.aoti_load_package(made)
+        for shape in ((2, 3, 40), (3, 3, 25)):
+            assert close(program(rand(*shape)), net(rand(*shape)))
 
 
 def gradient(f: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:

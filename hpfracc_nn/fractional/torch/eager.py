@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import PackedSequence
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, Multiplier
@@ -17,6 +18,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
+from hpfracc_nn.fractional.torch.place import is_spread
 from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.product import Product
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
@@ -42,7 +44,7 @@ def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     if is_dense and x.dtype in _COMPUTED_IN and x.numel() and not x.is_meta:
         return _at_once(owner, x, definition, dt, dim, site)
     if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        raise no_tensor(owner, "x", x)
     dtype = computed_in(owner, x, definition)
     check_dense(owner, "x", x)
     if torch.jit.is_tracing():
@@ -86,8 +88,27 @@ def wrong_dtype(owner: str, x: Tensor) -> TypeError:
     )
 
 
-def check_dense(owner: str, name: str, given: Tensor) -> None:
-    """Raise for a tensor that is nested, sparse or in MKL-DNN's layout."""
+def no_tensor(owner: str, name: str, given: Any) -> TypeError:
+    """Return what is raised for what is no tensor."""
+    if isinstance(given, PackedSequence):
+        return TypeError(
+            f"{owner}({name}: PackedSequence): needs rows of one length; pass what torch.nn.utils.rnn."
+            f"pad_packed_sequence({name}) returns first, and leave out what comes of the padding."
+        )
+    return TypeError(
+        f"{owner}({name} of type {type(given).__name__}): needs a torch tensor; pass torch.as_tensor({name})."
+    )
+
+
+def check_dense(owner: str, name: str, given: Any) -> None:
+    """Raise for what is no tensor, or one that is nested, sparse, in MKL-DNN's layout or spread over processes."""
+    if not isinstance(given, Tensor):
+        raise no_tensor(owner, name, given)
+    if type(given) is not Tensor and is_spread(given):
+        raise TypeError(
+            f"{owner}({name}: DTensor): needs a tensor of one process; pass {name}.to_local() where every process has "
+            f"whole series, or {name}.full_tensor()."
+        )
     if given.is_nested:
         raise TypeError(
             f"{owner}({name}: nested tensor): needs rows of one length; take them one by one from {name}.unbind(), or "

@@ -91,8 +91,6 @@ def compiled(
     Raises:
         ValueError: In torch.export, where the manager or the class of the definition is the caller's own.
     """
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     check_dense(owner, "x", x)
     name = _NAMES.get(type(definition))
     manager = where.manager if isinstance(where, Site) else where
@@ -329,10 +327,14 @@ def _orders_with_batch(info: Any, alpha: Tensor, where: int | None, ndim: int) -
 
 
 def _read(given: tuple) -> tuple[Operator, bool, bool, bool]:
-    """Return what stands behind the tensors; the dispatcher leaves out what has its default value."""
+    """Return what stands behind the tensors; the dispatcher leaves out what has its default value.
+
+    A program of AOTInductor hands over None where a list is empty.
+    """
     count = len(Operator._fields)
     needs_x, needs_alpha, traced = (*given[count:], False, False, False)[:3]
-    return Operator(*given[:count]), needs_x, needs_alpha, traced
+    known: list[Any] = [() if each is None else each for each in given[:count]]
+    return Operator(*known), needs_x, needs_alpha, traced
 
 
 def _layout(operator: Operator, x: Tensor, definition: Definition) -> Layout:

@@ -47,8 +47,6 @@ def _on_other_sides(
     owner: str, x: Tensor, definition: Definition, dim: int, on_left: Callable[[Tensor, Definition, int], Tensor]
 ) -> Tensor:
     """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
     check_dense(owner, "x", x)
     axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
     backwards = x.flip(axis)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -72,9 +73,9 @@ class ProbabilisticAlpha(Alpha):
         self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
         free = first_free(owner, distribution, means, spread, self.bounds)
         self.spread = nn.Parameter(torch.empty_like(self.raw))
-        with torch.no_grad():
-            for parameter, value in zip((self.raw, self.spread), free, strict=True):
-                parameter.copy_(torch.as_tensor(value))
+        self._first = dict(zip(("raw", "spread"), map(np.asarray, free), strict=True))
+        self.keep("distribution", distribution, self.raw.device)
+        self._begin()
         self._prior_moments, self._prior = prior_of(owner, distribution, prior, self.bounds)
 
     def forward(self) -> Tensor:
@@ -133,7 +134,7 @@ class ProbabilisticAlpha(Alpha):
         return LAWS[self.distribution]
 
     def _own(self) -> Pair:
-        return self._law.own(self.raw.to(torch.float64), self.spread.to(torch.float64), TORCH)
+        return self._law.own(self._free(self.raw), self._free(self.spread), TORCH)
 
     def _scaled(self, u: Tensor) -> Tensor:
         low, high = self.bounds

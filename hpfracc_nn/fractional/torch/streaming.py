@@ -293,10 +293,8 @@ def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
         raise TypeError(
             f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
         )
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
-    computed_in(owner, x)  # raises where the dtype is none of ours
     check_dense(owner, "x", x)
+    computed_in(owner, x)  # raises where the dtype is none of ours
     check_slice(owner, tuple(x.shape), state.shape)
     if x.device != state.device:
         raise ValueError(

@@ -12,17 +12,18 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.differencing import fdiff
-from hpfracc_nn.fractional.framework import type_name
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
+from hpfracc_nn.fractional.torch.stated import with_axes
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.torch import arfima_fit
 from hpfracc_nn.layers.torch.arfima_fit import ArfimaEstimates
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
+from hpfracc_nn.layers.torch.state_tuple import StateTuple
 from hpfracc_nn.selection import BackendManager
 
 
@@ -55,7 +56,7 @@ class ARFIMA(nn.Module):
 
     Attributes:
         ar: The coefficients of the lags, [p]; None where there are none. They begin at 0.
-        mean: The level, a number; it begins at 0.
+        mean: The level, one number, [1]; it begins at 0.
 
     Shape:
         Input and output: [..., n, ...], time on `dim`; floating.
@@ -109,7 +110,7 @@ class ARFIMA(nn.Module):
         )
         if self.difference.channels is not None:
             raise ValueError(f"ARFIMA(alpha={alpha}): needs one order; make a model for each series.")
-        self.mean = nn.Parameter(torch.zeros((), device=device, dtype=dtype))
+        self.mean = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
         weights = torch.zeros(self.lags, device=device, dtype=dtype)
         self.register_parameter("ar", nn.Parameter(weights) if self.lags else None)
         self._estimates: ArfimaEstimates | None = None
@@ -136,12 +137,16 @@ class ARFIMA(nn.Module):
             )
         return self._estimates
 
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Begin anew with zeros; the order stays."""
+        for parameter in self.parameters(recurse=False):
+            parameter.zero_()
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the one-step errors of `x`; same shape, dtype and device."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"ARFIMA(x of type {type_name(x)}): needs a tensor; pass torch.as_tensor(x).")
-        computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         check_dense("ARFIMA", "x", x)
+        computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
         u = self.difference(x - self.mean)
         if self.ar is None:
@@ -154,7 +159,7 @@ class ARFIMA(nn.Module):
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
-    ) -> tuple[StreamState, Tensor]:
+    ) -> StateTuple:
         """Return the state before the first sample, for `step`: that of the difference, and its last p values.
 
         Args:
@@ -167,9 +172,9 @@ class ARFIMA(nn.Module):
             TypeError: An argument has the wrong type.
         """
         state = self.difference.initial_state(shape, horizon=horizon, device=device)
-        return state, torch.zeros((self.lags, *shape), dtype=torch.float64, device=state.device)
+        return StateTuple((state, torch.zeros((self.lags, *shape), dtype=torch.float64, device=state.device)))
 
-    def step(self, x: Tensor, state: tuple[StreamState, Tensor]) -> tuple[Tensor, tuple[StreamState, Tensor]]:
+    def step(self, x: Tensor, state: tuple[StreamState, Tensor]) -> tuple[Tensor, StateTuple]:
         """Return the error of the next sample, and the state after it; `state` itself stays as it is.
 
         Args:
@@ -184,13 +189,14 @@ class ARFIMA(nn.Module):
             raise TypeError(
                 f"ARFIMA.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
             )
+        check_dense("ARFIMA.step", "x", x)
         computed_in("ARFIMA.step", x)
         stream, past = state
-        u, stream = self.difference.step(x - self.mean, stream)
+        u, stream = self.difference.step(x - self.mean.reshape(()), stream)
         if self.ar is None:
-            return u, (stream, past)
+            return u, StateTuple((stream, past))
         found = u - torch.tensordot(self.ar.to(past), past, dims=1).to(u)
-        return found, (stream, torch.cat([u.to(past)[None], past[:-1]]))
+        return found, StateTuple((stream, torch.cat([u.to(past)[None], past[:-1]])))
 
     def fit(self, series: Any) -> ARFIMA:
         """Estimate alpha, where it is learned, the mean and the lags' coefficients, and return the model itself.
@@ -306,6 +312,14 @@ class ARFIMA(nn.Module):
         if self._series is None:
             raise ValueError(f"ARFIMA.{method}(series=None): needs a series to go on with; pass one, or fit one first.")
         return self._series.to(self.mean.device)
+
+    def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
+        with_axes(self, state_dict, prefix)
+        super()._load_from_state_dict(state_dict, prefix, *given)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self.mean.data = self.mean.data.reshape(1)  # older versions pickled a number without an axis
 
     def _read(self, method: str, series: Any, least: int) -> Tensor:
         """Return the series as a float64 tensor where the parameters are, or raise."""

@@ -13,6 +13,7 @@ from torch.nn import functional
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.layers.attention import OP, checked_bounds, checked_orders
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
@@ -248,8 +249,7 @@ class FractionalAttention(Projections):
             TypeError: `state` is no state.
         """
         owner = f"{_OWNER}.step"
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        check_dense(owner, "x", x)
         if not isinstance(state, AttentionState):
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."

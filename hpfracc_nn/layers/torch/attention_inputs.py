@@ -34,8 +34,6 @@ def with_batch(
 ) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
     """Return query, key and value as [batch, time, features], and whether they came without a batch; or raise."""
     for name, x in zip(("query", "key", "value"), given, strict=True):
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{owner}({name} of type {type(x).__name__}): needs a torch tensor.")
         check_dense(owner, name, x)
     query, key, value = given
     if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.layers.block_orders import check_block_bounds, check_block_orders
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
@@ -281,8 +282,7 @@ def check_memory(owner: str, alpha: float | Sequence[float] | Alpha, bounds: tup
 def check_floating(owner: str, x: Any) -> None:
     """Raise unless x is a real floating tensor, and nothing traces."""
     check_untraced(owner, "x")
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a tensor; pass torch.as_tensor(x).")
+    check_dense(owner, "x", x)
     if not x.is_floating_point():
         raise TypeError(f"{owner}(x of dtype {x.dtype}): needs a floating tensor; convert with x.float().")
 

@@ -22,6 +22,7 @@ from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.bank import first_orders, middle, stretches
 from hpfracc_nn.layers.channels import channel_axis
 from hpfracc_nn.layers.torch.order import check_no_module
+from hpfracc_nn.layers.torch.state_tuple import StateTuple
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
@@ -91,6 +92,8 @@ class FractionalDifference(Stated):
             self._take(init, init.taken_by(owner, bounds, (self.channels * self.orders,)))
         else:
             self._start(init, (0.0, 1.0) if bounds is None else bounds, device, dtype)
+        for name, value in self.stated().items():
+            self.keep(name, value, self._learned[0].raw.device)
         self._inverse = np.argsort(np.concatenate([index for index, _ in self._parts])).tolist()
         self.site = given_manager(owner, manager).site("toeplitz", "torch")
 
@@ -104,8 +107,7 @@ class FractionalDifference(Stated):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return every channel's fractional differences."""
-        if getattr(x, "is_nested", False):  # it has no shape
-            check_dense("FractionalDifference", "x", x)
+        check_dense("FractionalDifference", "x", x)
         if x.ndim != 3:
             raise ValueError(
                 f"FractionalDifference(x of shape {tuple(x.shape)}): needs three axes, batch, channels and time; "
@@ -124,7 +126,7 @@ class FractionalDifference(Stated):
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
-    ) -> tuple[StreamState, ...]:
+    ) -> StateTuple:
         """Return the state before the first sample, for `step`: a tuple with one for each part of the bank.
 
         A bank has one part, or more where its bounds contain a whole number.
@@ -145,7 +147,7 @@ class FractionalDifference(Stated):
                 f"{owner}(shape={shape}): needs [batch, {self.channels}], the shape of one time slice; "
                 f"pass for example ({shape[0] if shape else 1}, {self.channels})."
             )
-        return tuple(
+        return StateTuple(
             streaming.initial_state(
                 owner,
                 self._definition(part),
@@ -158,7 +160,7 @@ class FractionalDifference(Stated):
             for part, (index, _) in enumerate(self._parts)
         )
 
-    def step(self, x: Tensor, state: tuple[StreamState, ...]) -> tuple[Tensor, tuple[StreamState, ...]]:
+    def step(self, x: Tensor, state: tuple[StreamState, ...]) -> tuple[Tensor, StateTuple]:
         """Return the next sample of the result, [batch, channels * orders], and the state after it.
 
         Args:
@@ -175,8 +177,7 @@ class FractionalDifference(Stated):
                 f"{owner}(state of type {type(state).__name__}): needs the states of {len(self._parts)} parts; "
                 "pass what initial_state returned."
             )
-        if getattr(x, "is_nested", False):
-            check_dense(owner, "x", x)
+        check_dense(owner, "x", x)
         if x.ndim != 2 or x.shape[1] != self.channels:
             raise ValueError(
                 f"{owner}(x of shape {tuple(x.shape)}): needs one time slice [batch, {self.channels}]; "
@@ -186,7 +187,7 @@ class FractionalDifference(Stated):
             streaming.step(owner, part, one, self._source(k))
             for k, (part, one) in enumerate(zip(self._split(x, 1), state, strict=True))
         ]
-        return self._joined([y for y, _ in taken], 1), tuple(one for _, one in taken)
+        return self._joined([y for y, _ in taken], 1), StateTuple(one for _, one in taken)
 
     def stated(self) -> dict[str, Any]:
         """Return which orders each learned part has, see `Stated`."""

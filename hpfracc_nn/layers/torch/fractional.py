@@ -105,10 +105,10 @@ class FractionalLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
+        if type(x) is not Tensor or self.channels is not None:
+            check_dense("FractionalLayer", "x", x)
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
         if self.channels is not None:
-            if getattr(x, "is_nested", False):  # it has no shape
-                check_dense("FractionalLayer", "x", x)
             check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
 

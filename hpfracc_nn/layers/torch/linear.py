@@ -142,8 +142,7 @@ class FractionalLinear(nn.Linear):
 
     def forward(self, input: Tensor) -> Tensor:
         """Return the layer's value at `input`; same dtype and device."""
-        if getattr(input, "is_nested", False):  # it has no shape
-            check_dense("FractionalLinear", "input", input)
+        check_dense("FractionalLinear", "input", input)
         check_features("FractionalLinear", "input", input.shape, 2, self.in_features)
         if errors.axis("FractionalLinear", self.derivative.dim, input.ndim) == input.ndim - 1:
             raise ValueError(

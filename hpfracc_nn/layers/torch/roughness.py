@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.eager import computed_in
+from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.layers.roughness_orders import checked_orders
 from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.order import check_no_module
@@ -189,6 +189,5 @@ def _orders(
 
 def _wide(owner: str, x: Tensor) -> torch.dtype:
     """Return the dtype that energies of `x` are computed in, or raise."""
-    if not isinstance(x, Tensor):
-        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+    check_dense(owner, "x", x)
     return computed_in(owner, x)

@@ -13,6 +13,7 @@ from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.torch import spectral
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.multiplied import OP
 from hpfracc_nn.layers.multipliers import (
     OWNER,
@@ -110,8 +111,7 @@ class SpectralFractional(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{OWNER}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        check_dense(OWNER, "x", x)
         if not self._is_told:
             check_told(OWNER, x.shape, self.definition, 1 if self.channels is None else 2)
         if self.channels is not None:

@@ -88,8 +88,7 @@ def _weight_of(owner: str, module: nn.Module, name: str) -> tuple[Tensor, bool]:
 
 def check_images(owner: str, x: Tensor, channels: int, axes: int) -> None:
     """Raise unless x has `channels` channels before its last `axes` axes, and at most a batch before them."""
-    if getattr(x, "is_nested", False):  # it has no shape
-        check_dense(owner, "input", x)
+    check_dense(owner, "input", x)
     if x.ndim not in (axes + 1, axes + 2) or x.shape[-axes - 1] != channels:
         shape = f"{channels}, n" if axes == 1 else f"{channels}, height, width"
         raise ValueError(

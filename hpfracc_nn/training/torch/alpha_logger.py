@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Callback
 from lightning.pytorch.loggers import Logger
-from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.place import is_spread
 from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 
 log = logging.getLogger(__name__)
@@ -50,8 +53,9 @@ class AlphaLogger(Callback):
     beyond `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean
     counts, and "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
 
-    Rank zero logs. The sanity check takes no step and leaves no row. A new run begins a new history, and a resumed one
-    continues that of its checkpoint: its own, or else the only one that is there, whatever numbers it was made with.
+    Rank zero logs; orders that lie over several processes (FSDP) are gathered in all of them. The sanity check takes no
+    step and leaves no row. A new run begins a new history, and a resumed one continues that of its checkpoint: its own,
+    or else the only one that is there, whatever numbers it was made with.
 
     Args:
         log_every_n_steps: Steps from one row to the next; None is the trainer's own number.
@@ -161,15 +165,20 @@ class AlphaLogger(Callback):
         else:
             log.info("AlphaLogger: the checkpoint's history is of another version; it begins anew.")
 
-    @rank_zero_only
     @torch.no_grad()
     def _note(self, trainer: pl.Trainer, step: int, loggers: Sequence[Logger] = ()) -> None:
         """Keep and log the orders as they are after `step` steps, once."""
+        values: dict[str, float] = {}
+        with _whole(trainer.model):
+            for module, order in self._orders.items():
+                if is_spread(order.raw) or trainer.is_global_zero:
+                    values |= self._values(module, order)
+        if trainer.is_global_zero:
+            self._log(trainer, step, values, loggers)
+
+    def _log(self, trainer: pl.Trainer, step: int, values: dict[str, float], loggers: Sequence[Logger]) -> None:
         if self._rows and self._rows[-1].step >= step:
             return
-        values: dict[str, float] = {}
-        for module, order in self._orders.items():
-            values |= self._values(module, order)
         self._rows += [AlphaRow(step, trainer.current_epoch, name, value) for name, value in values.items()]
         for logger in loggers if values else ():
             prefix = f"{type(self).__name__}{logger.group_separator}"
@@ -185,6 +194,16 @@ class AlphaLogger(Callback):
         if values.numel() <= self.most:
             return {f"{name}.{k}": value for k, value in enumerate(values.flatten().tolist())}
         return {f"{name}.{what}": getattr(values, what)().item() for what in ("mean", "min", "max")}
+
+
+def _whole(model: nn.Module | None) -> AbstractContextManager[Any]:
+    """Let every process see whole parameters where FSDP's first version has left each a part of them."""
+    fsdp = sys.modules.get("torch.distributed.fsdp")
+    wrapper = None if fsdp is None else fsdp.FullyShardedDataParallel
+    if wrapper is None or model is None or not any(isinstance(part, wrapper) for part in model.modules()):
+        return nullcontext()
+    found: AbstractContextManager[Any] = wrapper.summon_full_params(model, writeback=False)
+    return found
 
 
 def learned_orders(module: nn.Module) -> dict[str, Alpha]:

@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.streaming import Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.eager import computed_in
+from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.place import check_place
 from hpfracc_nn.layers.recurrence import averaging
 from hpfracc_nn.layers.torch.order import started
@@ -291,8 +291,7 @@ class Recurrent(nn.RNNBase):
                 f"{owner}(state of type {type(state).__name__}): needs a state of {self.num_layers} layers; "
                 "pass what initial_state returned."
             )
-        if not isinstance(x, Tensor):
-            raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a torch tensor; pass torch.as_tensor(x).")
+        check_dense(owner, "x", x)
         check_state(owner, state, self.proj_size or self.hidden_size, self.hidden_size, self.memory, self._source())
         wanted = (*state.h[0].shape[:-1], self.input_size)
         if tuple(x.shape) != wanted:

@@ -247,13 +247,19 @@ def _read(arguments: Sequence[Any]) -> tuple[Given, Names, bool]:
     """Return what stands behind the arguments; the dispatcher leaves out what has its default value."""
     last = _INPUTS + len(Names._fields)
     (traced,) = (*arguments[last:], False)[:1]
-    return Given(*arguments[:_INPUTS]), Names(*arguments[_INPUTS:last]), traced
+    return Given(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
 
 
 def _read_backward(arguments: Sequence[Any]) -> tuple[Given, Names, list[Tensor], Tensor, Tensor, bool]:
     last = _INPUTS + len(Names._fields)
     made, out, values, learns = arguments[last:]
-    return Given(*arguments[:_INPUTS]), Names(*arguments[_INPUTS:last]), made, out, values, learns
+    return Given(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), made, out, values, learns
+
+
+def _names(given: Sequence[Any]) -> Names:
+    """A program of AOTInductor hands over None where a list is empty."""
+    known: list[Any] = [() if each is None else each for each in given]
+    return Names(*known)
 
 
 def _recurrence(names: Names) -> Recurrence:
