@@ -59,7 +59,7 @@ def test_memory_keeps_nodes_apart_at_depth():
 def test_the_longest_step_is_where_the_most_different_nodes_cease_to_approach_each_other(alpha):
     x, longest = torch.randn(2, 3, dtype=torch.float64), made("diffusion", alpha).longest_step
     for factor, is_stable in ((0.97, True), (1.03, False)):
-        layer = made("diffusion", alpha, t1=longest * factor * 400, n_steps=400)
+        layer = made("diffusion", alpha, t1=longest * factor * 60, n_steps=60)
         start, found = layer.lin(x), layer(x, PAIR)
         assert bool(((found[0] - found[1]).abs() < (start[0] - start[1]).abs()).all()) == is_stable
 

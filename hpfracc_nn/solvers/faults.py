@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 WITH_NEWTON = "take more steps, or raise the tolerance or the iterations of Newton(...)"
 WITH_FIXED_POINT = "take more steps, or pass roots=Newton() to the scheme"
 
@@ -23,6 +25,52 @@ def diverged(owner: str, n: int, t: float, size: float) -> FloatingPointError:
         f"{owner}: the solution diverged at step {n}, t={t:g}, where it was {size:.3g} one step before; take more "
         "steps, or an implicit scheme such as 'trapezoid', if the equation has a solution there."
     )
+
+
+def exploded(
+    owner: str,
+    scheme: str,
+    n: int,
+    t: float,
+    size: float,
+    start: float,
+    limit: float,
+    decay: float,
+    steps: float,
+) -> FloatingPointError:
+    """Return what is said where steps of a scheme are too long for a decay.
+
+    Args:
+        owner: What solves.
+        scheme: By its name.
+        n: The step.
+        t: Its time.
+        size: Of the state.
+        start: What it began with.
+        limit: The largest dt**alpha times the rate of a decay that the scheme is stable with; 0 where there is none.
+        decay: What that is here.
+        steps: That would do; infinite where none would.
+    """
+    way_out = f"take {_rounded_up(steps)} steps or more, or "
+    if owner == "fdeint":
+        way_out += "scheme='trapezoid', which is stable with any"
+    else:
+        way_out += "solve by fdeint with scheme='trapezoid' where the noise does not matter"
+    if not steps < math.inf:
+        way_out = "take scheme='heun' or 'euler'"
+    return FloatingPointError(
+        f"{owner}: the solution exploded: at step {n}, t={t:g}, it is {size:.3g} and began with {start:.3g}, because "
+        f"{scheme!r} is stable where the rate of a decay times dt**alpha is up to {limit:.3g} and here that is "
+        f"{decay:.3g}; {way_out}."
+    )
+
+
+def _rounded_up(steps: float) -> str:
+    """Return a number of two digits that is not smaller."""
+    if not steps < math.inf:
+        return "infinitely many"
+    unit = 10.0 ** (math.floor(math.log10(steps)) - 1)
+    return f"{math.ceil(steps / unit) * unit:.2g}" if steps > 1e6 else str(int(math.ceil(steps / unit) * unit))
 
 
 def undefined(owner: str, n: int, t: float, size: float, how: str = "") -> FloatingPointError:

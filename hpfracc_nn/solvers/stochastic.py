@@ -5,18 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import checks
+from hpfracc_nn.solvers.explosions import Limits
 from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
 from hpfracc_nn.solvers.mesh import ON_MESH
 from hpfracc_nn.solvers.noise import NOISES, Noise
 from hpfracc_nn.solvers.rules import INTERPRETATIONS, NOISE_TYPES, Case, Rule, driver_of, rule_of
 from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES, StochasticScheme
-from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, VolterraWeights
+from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, VolterraWeights, stability
 
 OWNER = "fsdeint"
 NEARBY = 1 / 64  # of a state's size, and of 1: where a diffusion is looked at besides the start
@@ -78,6 +80,21 @@ class StochasticMethod:
             type(noise).__name__,
         )
         return rule_of(OWNER, case)
+
+    def limits(self, orders: np.ndarray | None, times: np.ndarray, first: float) -> Limits | None:
+        """Return how fast a decay of the drift a solve can follow; None for a scheme that does not say.
+
+        Args:
+            orders: Those of a memory, [a], or None where there is none.
+            times: The mesh, as time since the start.
+            first: Where it begins.
+        """
+        if orders is not None:
+            return Limits(OWNER, self.scheme.name, partial(stability, self.weights), orders, times, first)
+        largest = getattr(self.scheme, "stability", None)
+        if largest is None:
+            return None
+        return Limits(OWNER, self.scheme.name, lambda alpha: largest, np.ones(1), times, first)
 
 
 def checked_noise(owner: str, noise: Any) -> Noise:

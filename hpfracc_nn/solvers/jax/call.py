@@ -15,7 +15,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
+from hpfracc_nn.solvers.explosions import Limits
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
+from hpfracc_nn.solvers.jax.explosions import check_explosion
 from hpfracc_nn.solvers.jax.faults import check_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.planning import workload_of
@@ -99,6 +101,9 @@ class Call:
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, times.grid.n_steps, nodes))
         inputs, found = carried_out(_TRACED, site, plan, self, sums, nodes, adjoint, checkpoint, progress)
         check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
+        limits = self._limits()
+        if limits is not None:
+            check_explosion(limits, layout, self.z0, found.states, lambda: found.values)
         return layout.parted(self._at_outputs(found))
 
     def computed(
@@ -134,6 +139,16 @@ class Call:
             what = facts_of(self.right_side.jaxpr), self.layout, scheme, history, times.grid
             run = compiled((OWNER, *what, kernel.name, kernel.run, nodes, adjoint, checkpoint), run)
         return inputs, run(inputs)
+
+    def _limits(self) -> Limits | None:
+        """Return how fast a decay a solve can follow; None for schemes that follow any, and where that is traced."""
+        decay, times, values = getattr(self.method.scheme, "stability", None), self.times, self.orders.values
+        if decay is None or values is None or is_traced(times.dt):
+            return None
+        n_steps = times.grid.n_steps
+        elapsed = times.grid.times or np.arange(n_steps + 1) * float(times.dt)
+        first = 0.0 if is_traced(times.at) else float(times.at[0])
+        return Limits(OWNER, self.method.scheme.name, decay, values, np.asarray(elapsed), first)
 
     def _slope(self, dy0: State) -> Array:
         """Return the derivative at the start, 0 for the orders that have no such condition."""

@@ -19,15 +19,18 @@ from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
 from hpfracc_nn.solvers import checks, faults
 from hpfracc_nn.solvers import noise as noises
+from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
 from hpfracc_nn.solvers.jax.coefficients import (
     Coefficients,
+    by_order,
     check_structure,
     coefficients_of,
     joined,
     noise_shape,
     parted,
 )
+from hpfracc_nn.solvers.jax.explosions import check_explosion
 from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
@@ -105,8 +108,13 @@ class StochasticCall:
         check_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
         rows = self._drawn(method, key)
         solve = self._volterra if self.has_memory else self._one_steps
-        states = solve(method, rows, adjoint, checkpoint)
+        # At the end all states are looked at, whatever the outputs are.
+        last = np.arange(max(0, self.n_steps - WINDOW), self.n_steps + 1)
+        places = np.union1d(self.outputs, last)
+        found = solve(method, rows, places, adjoint, checkpoint)
+        states = found[np.searchsorted(places, self.outputs)] if places.size > self.outputs.size else found
         check_finite(states, self.times[self.outputs], self.coefficients, self.z0)
+        self._check_explosion(method, last, found[-last.size :])
         return parted(self.layout, states)
 
     def _streams(self, method: StochasticMethod) -> int:
@@ -124,7 +132,23 @@ class StochasticCall:
         state = method.noise.start(self.n_steps, shape, dt, source)
         return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
 
-    def _one_steps(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
+    def _check_explosion(self, method: StochasticMethod, steps: np.ndarray, states: Array) -> None:
+        """Raise where the solution explodes at its end; under checkify where it is traced."""
+        if self.orders.values is None:
+            return
+        limits = method.limits(
+            self.orders.values if self.has_memory else None, self.times - self.times[0], self.times[0]
+        )
+        if limits is not None:
+            ordered = jax.vmap(lambda z: by_order(self.layout, z))
+            drifts = jax.vmap(self.coefficients.drift)
+            check_explosion(
+                limits, self.layout, self.z0, ordered(states), lambda: ordered(drifts(steps[:-1], states[:-1]))
+            )
+
+    def _one_steps(
+        self, method: StochasticMethod, noise: Array, places: np.ndarray, adjoint: bool, checkpoint: bool
+    ) -> Array:
         c, bare, scheme, interpretation = (
             self.coefficients,
             self.coefficients.bare,
@@ -137,14 +161,16 @@ class StochasticCall:
 
         first = one_step_of(scheme, c, interpretation).start(self.z0)
         kept = math.ceil(math.sqrt(self.n_steps)) if checkpoint else 1
-        loop = Loop(advance, self.n_steps, self.outputs, kept)
+        loop = Loop(advance, self.n_steps, places, kept)
         run = loop.recorded if adjoint else loop.plain
         if not is_staged():
-            what = scheme, interpretation, tuple(self.outputs.tolist()), adjoint, kept
+            what = scheme, interpretation, tuple(places.tolist()), adjoint, kept
             run = compiled((OWNER, c.facts, self.layout, *what), run)
         return run(OneStepInputs(c.given, first, noise))
 
-    def _volterra(self, method: StochasticMethod, noise: Array, adjoint: bool, checkpoint: bool) -> Array:
+    def _volterra(
+        self, method: StochasticMethod, noise: Array, places: np.ndarray, adjoint: bool, checkpoint: bool
+    ) -> Array:
         orders, layout = self.orders, self.layout
         # Of a scheme, equal steps ask for the weights alone.
         sums = Sum(cast(Scheme, OfRates(method.weights)), method.history, Grid(self.n_steps), layout.dtype.name)
@@ -154,7 +180,7 @@ class StochasticCall:
         key = sums, layout.shape, nodes is None, orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, self.n_steps, nodes))
         states = carried_out(_TRACED, site, plan, self, method, sums, nodes, noise, adjoint, checkpoint)
-        return states[self.outputs]  # type: ignore[no-any-return]
+        return states[places]  # type: ignore[no-any-return]
 
     def computed(
         self,

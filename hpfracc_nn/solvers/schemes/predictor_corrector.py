@@ -12,6 +12,7 @@ from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes.cells import constant_block, linear_block
 from hpfracc_nn.solvers.schemes.rectangle import predictor
 from hpfracc_nn.solvers.schemes.scheme import Weights
+from hpfracc_nn.solvers.schemes.stability import largest_decay
 from hpfracc_nn.solvers.schemes.trapezoid import corrector
 
 
@@ -55,6 +56,14 @@ class PredictorCorrector:
     def order(self, alpha: float) -> float:
         """Return min(2, 1 + alpha)."""
         return min(2.0, 1 + alpha)
+
+    def stability(self, alpha: float) -> float:
+        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable.
+
+        With an odd number of corrections it is Gamma(2 + alpha) up to alpha = 1.6, where the characteristic function
+        has its root at 1: what is unstable grows without alternating.
+        """
+        return largest_decay(alpha, self.corrections)
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `Scheme.weights`: the predictor's, then the corrector's."""

@@ -13,6 +13,7 @@ from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes.cells import constant_block
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
 from hpfracc_nn.solvers.schemes.scheme import Weights, lags, scaled
+from hpfracc_nn.solvers.schemes.stability import largest_decay
 
 
 @dataclass(frozen=True)
@@ -47,13 +48,16 @@ class Rectangle:
         return 1.0
 
     def stability(self, alpha: float) -> float:
-        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable, for alpha up to 1.
+        """Return the largest dt**alpha * rate with which a decay, D^alpha y = -rate y, is stable.
 
-        It is where the characteristic function has its root at -1, where steps alternate: Gamma(1 + alpha) /
-        (2 eta(-alpha)), eta Dirichlet's; 2 at alpha = 1, as of Euler's method, and 1 as alpha goes to 0.
+        Up to alpha = 1 it is where the characteristic function has its root at -1, where steps alternate: Gamma(1 +
+        alpha) / (2 eta(-alpha)), eta Dirichlet's; 2 at alpha = 1, as of Euler's method, and 1 as alpha goes to 0. From
+        1.4 on roots leave the unit circle elsewhere, and at 2 there is no such rate.
 
         Source: Lubich, IMA J. Numer. Anal. 6 (1986) 87.
         """
+        if alpha > 1:
+            return largest_decay(alpha, 0)
         alternating = cohen_sum(lambda k: (k + 1) ** alpha - k**alpha)
         return math.gamma(1 + alpha) / alternating
 

@@ -18,6 +18,7 @@ class StochasticScheme(Protocol):
         streams: Independent normal numbers that each channel of the noise needs per step: 1, or 2 where an integral
             of the path over the step is needed beside its increment.
         needs_diagonal: Whether it stands on each entry of a diagonal diffusion depending on its own entry of y alone.
+        stability: The largest dt * rate with which a decay, y' = -rate y, is stable; 0 where none is.
 
     Examples:
         >>> scheme = RungeKutta()
@@ -33,6 +34,8 @@ class StochasticScheme(Protocol):
     def streams(self) -> int: ...
     @property
     def needs_diagonal(self) -> bool: ...
+    @property
+    def stability(self) -> float: ...
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,7 @@ class Euler:
     name: ClassVar[str] = "euler"
     streams: ClassVar[int] = 1
     needs_diagonal: ClassVar[bool] = False
+    stability: ClassVar[float] = 2.0
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ class Milstein:
     name: ClassVar[str] = "milstein"
     streams: ClassVar[int] = 1
     needs_diagonal: ClassVar[bool] = True
+    stability: ClassVar[float] = 2.0
 
 
 @dataclass(frozen=True)
@@ -110,6 +115,7 @@ class Heun:
     name: ClassVar[str] = "heun"
     streams: ClassVar[int] = 1
     needs_diagonal: ClassVar[bool] = False
+    stability: ClassVar[float] = 2.0
 
 
 @dataclass(frozen=True)
@@ -139,6 +145,7 @@ class RungeKutta:
     name: ClassVar[str] = "srk"
     streams: ClassVar[int] = 2
     needs_diagonal: ClassVar[bool] = True
+    stability: ClassVar[float] = 2.0
 
 
 @dataclass(frozen=True)
@@ -166,6 +173,7 @@ class ReversibleHeun:
     name: ClassVar[str] = "reversible_heun"
     streams: ClassVar[int] = 1
     needs_diagonal: ClassVar[bool] = False
+    stability: ClassVar[float] = 0.0  # a second root, -(r + sqrt(1 + r**2)) for r = dt * rate, always grows
 
 
 STOCHASTIC_SCHEMES: dict[str, type[Euler] | type[Milstein] | type[Heun] | type[RungeKutta] | type[ReversibleHeun]] = {

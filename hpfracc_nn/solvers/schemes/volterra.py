@@ -19,10 +19,12 @@ from typing import ClassVar, Protocol
 
 import numpy as np
 
-from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.schemes.powers import differences, power_weights
-from hpfracc_nn.solvers.schemes.rectangle import predictor
+from hpfracc_nn.solvers.schemes.rectangle import cohen_sum, predictor
 from hpfracc_nn.solvers.schemes.scheme import Weights, lags
+
+_LAGS = 24  # of an alternating sum, to 1e-15
 
 
 class VolterraWeights(Protocol):
@@ -191,6 +193,12 @@ class Left:
 VOLTERRA_WEIGHTS: dict[str, type[Hybrid] | type[Average] | type[Isometry] | type[Left]] = {
     each.name: each for each in (Hybrid, Average, Isometry, Left)
 }
+
+
+def stability(weights: VolterraWeights, alpha: float) -> float:
+    """Return the largest h**a * rate with which the drift is stable for a decay: see `Rectangle.stability`."""
+    column = weights.weights(np.array([alpha]), _LAGS, 1.0, NUMPY).columns[0, 0, 1:]
+    return 1 / cohen_sum(lambda k: float(column[k]), _LAGS)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ the numbers that were computed, for every scheme.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.solvers.explosions import WINDOW, Limits
 from hpfracc_nn.solvers.stochastic import not_finite
+from hpfracc_nn.solvers.torch.explosions import Watch, largest
+from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.noise import NoisePath
 from hpfracc_nn.solvers.torch.problem import Progress
 from hpfracc_nn.solvers.torch.wrapped import is_finite
@@ -161,6 +165,8 @@ class Solve:
         times: Of all steps, for messages.
         progress: Called as progress(steps done, steps in all) after each block, or None.
         makes_leaves: Whether drift or diffusion are known to make tensors that require a gradient by themselves.
+        limits: How fast a decay the steps can follow, or None where that is not known.
+        drift: Of the equation, where there are limits.
     """
 
     steps: Steps
@@ -170,6 +176,8 @@ class Solve:
     times: np.ndarray
     progress: Progress | None = None
     makes_leaves: bool = False
+    limits: Limits | None = None
+    drift: Field | None = None
 
     def __post_init__(self) -> None:
         bounds = range(0, self.n_steps + 1, self.steps.block)
@@ -189,19 +197,22 @@ class Solve:
         Without a graph, and both without members unless it `keeps` them, for a replay.
 
         Raises:
-            FloatingPointError: A state is not finite.
+            FloatingPointError: A state is not finite, or the solution explodes.
         """
+        watch = self._watch(z0)
         found = z0.new_empty(self.outputs.size, *z0.shape)
         carry: Tensors = (z0,)
         carries: list[Tensors] = []
         pasts: list[Tensors] = []
+        recent: list[Tensor] = []
         for first, last in self.blocks:
             past = memory.opened(first, last)
             made = self.steps.run(first, last, carry, shared, past, self.noise.rows(first, last))
             if keeps:
                 carries.append(carry)
                 pasts.append((torch.stack(made.sums), past[1]) if past else ())
-            self.check(first, made.states)
+            recent = [*recent, *made.states][-WINDOW - 1 :]
+            self.check(first, made.states, recent, watch)
             memory.add(first, made.values)
             low, high = self.wanted(first, last)
             if high - low == last - first:
@@ -218,17 +229,37 @@ class Solve:
         """Return the states at the outputs with the graph of every step: one block for all.
 
         Raises:
-            FloatingPointError: A state is not finite.
+            FloatingPointError: A state is not finite, or the solution explodes.
         """
         last = self.n_steps + 1
         states = self.steps.run(0, last, (z0,), shared, past, self.noise.rows(0, last)).states
-        self.check(0, states)
+        self.check(0, states, states[-WINDOW - 1 :], self._watch(z0))
         return torch.stack([states[n] for n in self.outputs])
 
-    def check(self, first: int, states: list[Tensor]) -> None:
-        """Raise where a state is not finite: one look for a block, at its last."""
-        if is_finite(states[-1]):
+    def _watch(self, z0: Tensor) -> Watch | None:
+        """Return what looks after explosions."""
+        return None if self.limits is None or self.drift is None else Watch(self.limits, self.drift.packing, z0)
+
+    def check(self, first: int, states: list[Tensor], recent: list[Tensor], watch: Watch | None) -> None:
+        """Raise where a state is not finite, or the solution explodes: one look for a block, at its last.
+
+        Args:
+            first: The block's first step.
+            states: Of its steps.
+            recent: The last of these, and of the block before where there are few.
+            watch: What looks after explosions, or None.
+        """
+        n, size = first + len(states) - 1, largest(states[-1])
+        if size < math.inf:
+            if watch is not None and watch.is_due(size):
+                watch.look(n, size, recent, lambda k: self._drift(n - WINDOW + k, recent[k]))
             return
         for n, state in enumerate(states, start=first):
             if not is_finite(state):
                 raise FloatingPointError(not_finite(f"at step {n}, t={self.times[n]:g}"))
+
+    def _drift(self, n: int, state: Tensor) -> Tensor:
+        """Return the drift at a step, without a graph."""
+        assert self.drift is not None, "there are limits"
+        with torch.no_grad():
+            return self.drift(n, state)

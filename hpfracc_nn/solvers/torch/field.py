@@ -51,7 +51,7 @@ class Field:
     ):
         self.f, self.packing, self.argument = f, packing, argument
         self.label = f"{owner}({argument})"
-        self.dtype = like.dtype
+        self.dtype, self.begin = like.dtype, float(times[0])
         self.times = torch.as_tensor(times).to(device=like.device, dtype=like.dtype)
         self._shape, self._is_tuple = packing.shape if shape is None else shape, packing.is_tuple
         self._whose = "the state's" if shape is None else "its first"

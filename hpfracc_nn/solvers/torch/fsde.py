@@ -82,7 +82,7 @@ def fsdeint(
     Raises:
         ValueError: An argument is out of range, things do not go together, or drift or diffusion return another shape.
         TypeError: An argument has the wrong type.
-        FloatingPointError: The solution is not finite.
+        FloatingPointError: The solution is not finite, or explodes.
         LookupError: No kernel that the manager allows can keep this history.
 
     Source: Kloeden & Platen, Numerical Solution of Stochastic Differential Equations (1992); Bennedsen, Lunde &

@@ -72,7 +72,7 @@ def fdeint(
     Raises:
         ValueError: An argument is out of range, or f returns another shape.
         TypeError: An argument has the wrong type, or f returns one.
-        FloatingPointError: f returns what is not finite, or the solution diverges.
+        FloatingPointError: f returns what is not finite, or the solution diverges or explodes.
         RuntimeError: The equation of an implicit step is not solved.
         LookupError: No kernel that the manager allows can keep this history.
 

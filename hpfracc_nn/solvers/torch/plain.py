@@ -15,6 +15,8 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_batched
+from hpfracc_nn.solvers.explosions import WINDOW
+from hpfracc_nn.solvers.torch.explosions import largest
 from hpfracc_nn.solvers.torch.faults import check_states
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.problem import Problem
@@ -79,6 +81,11 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_s
         if problem.progress is not None:
             problem.progress(n, problem.n_steps)
     check_states(field, states)
+    watch = problem.watch(z0)
+    if watch is not None:
+        size, begin = largest(states[-1]), max(0, problem.n_steps - WINDOW)
+        if watch.is_due(size):
+            watch.look(problem.n_steps, size, states[begin:], lambda k: values[begin + k])
     return torch.stack(states)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import TypeVar
@@ -14,8 +15,10 @@ from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.shelf import Charge, Shelf, free
 from hpfracc_nn.selection import Plan, Site, Workload
+from hpfracc_nn.solvers.explosions import WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import Scheme
+from hpfracc_nn.solvers.torch.explosions import Watch
 from hpfracc_nn.solvers.torch.faults import fault
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.operand import Forward, Matrix, Operand, Reversed, toeplitz
@@ -132,12 +135,13 @@ class Problem:
         """Return the states at all steps, [n_steps + 1, *shape]; without a graph.
 
         Raises:
-            FloatingPointError: A state or a right-hand side is not finite.
+            FloatingPointError: A state or a right-hand side is not finite, or the solution explodes.
         """
         with torch.no_grad():
             past, step, field = self.past(plan), step_of(self.scheme, self.field), self.field
             states = self.like.new_empty(self.n_steps + 1, *self.packing.shape)
             weights, last_step, before = self.own_weights, self.n_steps, z0
+            watch = self.watch(z0)
             for first in range(0, last_step + 1, past.block):
                 end = past.begin(first, self.base(z0, dz0, first, min(first + past.block, last_step + 1)))
                 for n, state in zip(range(first, end), states[first:end].unbind(), strict=True):
@@ -148,7 +152,7 @@ class Problem:
                     if n < last_step:
                         past.put(n, field(n, state))
                     before = state
-                self._check(first, end, states, past)
+                self._check(first, end, states, past, watch)
                 if self.progress is not None:
                     self.progress(end - 1, last_step)
         self.tell(plan, past)
@@ -176,10 +180,25 @@ class Problem:
         if past.plan is plan and plan.due(past.direction):
             self.site.manager.record(plan, past.seconds, past.direction)
 
-    def _check(self, first: int, last: int, states: Tensor, past: Past) -> None:
-        """Raise where a state or a right-hand side of the block is not finite: one look for all its steps."""
+    def watch(self, z0: Tensor) -> Watch | None:
+        """Return what looks after explosions, for schemes that explode."""
+        decay = getattr(self.scheme, "stability", None)
+        if decay is None:
+            return None
+        limits = Limits("fdeint", self.scheme.name, decay, self.orders, self.times, self.field.begin)
+        return Watch(limits, self.packing, z0)
+
+    def _check(self, first: int, last: int, states: Tensor, past: Past, watch: Watch | None) -> None:
+        """Raise where a state or a right-hand side of the block is not finite, or the solution explodes: one look for
+        all its steps.
+        """
         end = min(last, self.n_steps)
-        if bool(torch.isfinite(states[first:last].sum()) & torch.isfinite(past.values[:, first:end].sum())):
+        sums = states[first:last].sum() + past.values[:, first:end].sum()
+        size = float(states[last - 1].abs().max() + 0 * sums)  # not a number where something is not finite
+        if size < math.inf:
+            if watch is not None and watch.is_due(size):
+                begin = max(0, last - 1 - WINDOW)
+                watch.look(last - 1, size, states[begin:last].unbind(), lambda k: past.views[begin + k])
             return
         for n in range(first, last):
             if not bool(torch.isfinite(states[n]).all()):

@@ -160,7 +160,9 @@ class StochasticCall:
             steps = VolterraBlocks(c, method.weights, n_steps, numbers, is_plain)
         else:
             steps = OneStepBlocks(one_step_of(method.scheme, c, method.interpretation), n_steps, numbers)
-        return Solve(steps, NoiseRows(path), n_steps, self.outputs, self.first + self.elapsed, progress)
+        limits = method.limits(self.orders if self.has_memory else None, self.elapsed, self.first)
+        times = self.first + self.elapsed
+        return Solve(steps, NoiseRows(path), n_steps, self.outputs, times, progress, limits=limits, drift=c.drift)
 
 
 def _is_differentiated(alpha: Tensor) -> bool:

@@ -77,6 +77,8 @@ def fit_fsde(
         TypeError: `y0` is no tensor.
         ValueError: An argument is out of range, there are fewer moments than parameters, a moment is the same for all
             paths, or the moments do not tell the parameters apart.
+        FloatingPointError: The solution at the first values is not finite or explodes; where one at later values does,
+            the optimisation takes shorter steps.
 
     Source: McFadden, Econometrica 57 (1989) 995; Duffie & Singleton, Econometrica 61 (1993) 929.
 
@@ -123,12 +125,20 @@ def fit_fsde(
             each = _finite("simulated", found(simulated.paths(simulated.natural(torch.from_numpy(point)))))
             weight = _weight(each, count, paths) if n else _relative(wanted)
 
-        def objective(x: np.ndarray, weight: Tensor = weight) -> tuple[float, np.ndarray]:
+        seen: list[float] = []
+
+        def objective(x: np.ndarray, weight: Tensor = weight, seen: list[float] = seen) -> tuple[float, np.ndarray]:
             leaf = torch.from_numpy(x.copy()).requires_grad_()
-            left = found(simulated.paths(simulated.natural(leaf))).mean(0) - target
+            try:
+                left = found(simulated.paths(simulated.natural(leaf))).mean(0) - target
+            except FloatingPointError:
+                if not seen:  # at the first values there is nothing to go back to
+                    raise
+                return 2 * max(seen), np.zeros_like(x)  # the optimisation takes a shorter step
             value = left @ weight @ left
             (slope,) = torch.autograd.grad(value, leaf)
-            return value.item(), slope.numpy()
+            seen.append(value.item())
+            return seen[-1], slope.numpy()
 
         ended = minimize(
             objective, point, jac=True, method="L-BFGS-B", options={"maxiter": iterations, "ftol": tolerance}
