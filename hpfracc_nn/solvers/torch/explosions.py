@@ -65,8 +65,9 @@ class Watch:
 
     def _undoes(self, n: int, y: Tensor, f: Tensor) -> bool:
         """Whether f undoes an entry of the state before step n in this step: where it does not, nothing explodes."""
-        longest = float(self.limits.reach(n, is_exact=False)[-1].max())
-        return y.shape == f.shape and bool((((f < 0) == (y > 0)) & (f.abs() * longest > y.abs())).any())
+        times = self.limits.times
+        longest = max(float(times[n] - times[n - 1]) ** alpha for alpha in self.limits.orders.tolist())
+        return y.shape == f.shape and float((torch.add(y, f, alpha=longest) * y).min()) < 0
 
     def _spread(self, reach: np.ndarray, like: Tensor) -> Tensor:
         """Return a number for each step and order in a shape that broadcasts to that of states."""
