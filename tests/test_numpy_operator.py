@@ -361,6 +361,7 @@ def test_a_plan_for_an_unknown_framework_is_refused():
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
+@pytest.mark.filterwarnings("ignore:os.fork.. was called:RuntimeWarning")  # by JAX, where another test has loaded it
 def test_a_child_that_is_forked_while_a_thread_makes_weights_can_make_its_own():
     begun, go_on = threading.Event(), threading.Event()
 

@@ -78,18 +78,26 @@ class Field:
 
     def _first(self, n: int, z: Tensor) -> Tensor:
         """Return what a call returns, and see that it leaves z as it is, and that it has a value at the start."""
-        y = z.clone()  # z may be the caller's own
-        before = y.clone() if y.is_inference() else y._version
-        found = self(n, y)
-        if not (torch.equal(y, before) if isinstance(before, Tensor) else y._version == before):
-            raise ValueError(
-                f"{self.label}: needs a function that leaves y as it is; at step {n}, t={float(self.times[n]):g}, "
-                f"{self.argument} wrote to it; return a new tensor, such as -y for y.neg_(), or work on y.clone()."
-            )
+        kept, version = z.detach().clone(), None if z.is_inference() else z._version
+        try:
+            found = self(n, z)
+        except RuntimeError as error:
+            if z.requires_grad and "a leaf Variable that requires grad is being used in an in-place" in str(error):
+                raise self._writes(n) from error
+            raise
+        if not torch.equal(z, kept) if version is None else z._version != version:
+            z.detach().copy_(kept)  # z may be the caller's own
+            raise self._writes(n)
         if n == 0 and not is_finite(found):
             is_nan = bool(torch.isnan(bare(found)).any())
             raise singular(self.label, self.argument, float(self.times[0]), is_nan, float(bare(z).abs().max()))
         return found
+
+    def _writes(self, n: int) -> ValueError:
+        return ValueError(
+            f"{self.label}: needs a function that leaves y as it is; at step {n}, t={float(self.times[n]):g}, "
+            f"{self.argument} wrote to it; return a new tensor, such as -y for y.neg_(), or work on y.clone()."
+        )
 
     def at(self, t: Tensor, z: Tensor) -> Tensor:
         """Return the right-hand side at a time, unchecked: for tracers, which see one call in place of many."""
