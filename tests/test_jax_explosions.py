@@ -1,5 +1,7 @@
 """Explosions of explicit schemes in JAX; `test_solver_explosions.py` is the twin."""
 
+from math import gamma
+
 import numpy as np
 import pytest
 
@@ -64,6 +66,22 @@ def test_what_is_right_does_not_raise():
     grown = fdeint(lambda t, y: 8 * y * (1 - y), jnp.full(1, 1e-12), np.array([0.0, 20.0]), 1.0, n_steps=400)
     assert grown[-1, 0] == pytest.approx(1.0, abs=1e-3)
     fdeint(lambda t, y: -3 * jnp.sign(y), jnp.zeros(1), ENDS, 0.9, n_steps=100, scheme="rectangle")
+
+
+@pytest.mark.parametrize("n_steps", [208, 209])
+def test_what_has_been_larger_does_not_raise(n_steps):
+    # D^0.3 of t**2 (1 - t)**2, which rises again after t = 1
+    def f(t, y):
+        return sum(c * gamma(k + 1) / gamma(k + 0.7) * t ** (k - 0.3) for k, c in {4: 1, 3: -2, 2: 1}.items()) + 0 * y
+
+    def end(times):
+        return fdeint(f, jnp.zeros(1), times, 0.3, n_steps=n_steps)[-1, 0]
+
+    times = np.array([0.0, n_steps / 200])
+    exact = ((times[1] - 1) * times[1]) ** 2
+    assert end(times) == pytest.approx(exact, abs=1e-4)  # of second order, and f moves by 0.06
+    error, _ = checkify.checkify(jax.jit(lambda: end(times)), errors=checkify.user_checks)()
+    assert error.get() is None
 
 
 def test_few_outputs_have_the_states_and_gradients_of_many():

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 
-from hpfracc_nn import mittag_leffler
+from hpfracc_nn import Caputo, derivative, mittag_leffler
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.solvers import SDE, Left, PredictorCorrector, Rectangle, fdeint, fsdeint
 from hpfracc_nn.solvers.method import Method
@@ -146,6 +146,21 @@ def test_so_do_those_with_memory_and_the_reversible_scheme():
         fsdeint(sde, y0, ENDS, dt=0.01, scheme="reversible_heun")
 
 
+def test_a_solution_that_overflows_within_a_block_names_the_limit():
+    expected = r"up to 1\.68 and here that is 4\.33; take 660 steps"
+    for adjoint in (True, False):
+        with pytest.raises(FloatingPointError, match=expected):
+            fdeint(lambda t, y: -300 * y, torch.ones(1), ENDS, 0.8, n_steps=200, adjoint=adjoint)
+
+
+@pytest.mark.parametrize("adjoint", [True, False])
+@pytest.mark.parametrize(("alpha", "limit"), [(1.0, "2"), (0.7, r"1\.38")])
+def test_so_do_stochastic_ones(alpha, limit, adjoint):
+    sde = SDE(lambda t, y: -150 * y, lambda t, y: 0.1 + 0 * y, "additive")
+    with pytest.raises(FloatingPointError, match=f"exploded.* up to {limit} and"):
+        fsdeint(sde, torch.ones(50), torch.linspace(0, 4, 201), alpha=alpha, adjoint=adjoint)
+
+
 def network(seed):
     """One whose weights are large."""
     rng = np.random.default_rng(seed)
@@ -189,6 +204,46 @@ def test_what_is_right_does_not_raise(name, alpha):
         scale = (duration / n_steps) ** (1 - alpha) * (Rectangle().stability(alpha) / 2)
         f = lambda t, y: scale * plain(t, y)  # noqa: E731
     fdeint(f, tensor(*start), [0.0, given.pop("duration")], alpha, n_steps=n_steps, **given)
+
+
+def power(k, alpha, t):
+    """Caputo's derivative of t**k."""
+    return math.gamma(k + 1) / math.gamma(k + 1 - alpha) * t ** (k - alpha)
+
+
+@pytest.mark.parametrize("n_steps", [208, 209, 211])
+@pytest.mark.parametrize("alpha", [0.2, 0.3])
+@pytest.mark.parametrize("scheme", ["rectangle", "predictor_corrector"])
+def test_what_has_been_larger_does_not_raise(scheme, alpha, n_steps):
+    # t**2 (1 - t)**2 rises again after t = 1, while its derivative still falls from what was there before.
+    def f(t, y):
+        return power(4, alpha, t) - 2 * power(3, alpha, t) + power(2, alpha, t) + 0 * y
+
+    end = n_steps / 200
+    found = fdeint(f, tensor(0.0), [0.0, end], alpha, n_steps=n_steps, scheme=scheme, adjoint=False)[-1, 0]
+    # the rectangle rule's error is about half a step of f, which moves by 0.06 and back
+    torch.testing.assert_close(float(found), (end - 1) ** 2 * end**2, rtol=0, atol=3e-3)
+
+
+@pytest.mark.parametrize(("scheme", "n_steps"), [("rectangle", 10), ("predictor_corrector", 16)])
+@pytest.mark.parametrize("alpha", [1.7, 1.9])
+def test_rounding_beside_a_solution_does_not_raise(scheme, alpha, n_steps):
+    noise = 1e-15 * torch.randn(4000, n_steps + 1, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise[:, 0] = 0
+    noise[0] = torch.arange(n_steps + 1) ** 2
+    forces = derivative(noise, Caputo(alpha))
+    zeros = torch.zeros(4000, dtype=torch.float64)
+    for k, adjoint in ((n, a) for n in range(8, n_steps + 1) for a in (True, False)):
+        fdeint(
+            lambda t, y: forces[:, round(float(t))],
+            zeros,
+            [0, k],
+            alpha,
+            dy0=zeros,
+            scheme=scheme,
+            n_steps=k,
+            adjoint=adjoint,
+        )
 
 
 NOISY = {

@@ -5,7 +5,9 @@ is. An entry is exploding where, over the last `WINDOW` steps, at each of them
 
     f has the sign opposite to y,    |f| dt**alpha > limit |y|,    and |y| is larger after the step than before,
 
-and y is `GROWTH` times all that the solution began with. One that the scheme follows is moved by a small part of itself
+y is `GROWTH` times all that the solution began with, and has hardly been larger, nor has another entry been `GROWTH`
+times larger: an explosion is soon the largest of all, while what comes back to zero, or is rounding, may look like one
+there. One that the scheme follows is moved by a small part of itself
 where it is largest, and f that points back makes it smaller. Above alpha = 1 unstable steps may turn as they grow, so
 that there the later half of the window need only be larger than the first.
 """
@@ -56,7 +58,7 @@ class Limits:
         powers = np.diff(self.times[n - WINDOW : n + 1])[:, None] ** self.orders
         return powers / np.maximum([self.decay(alpha) for alpha in self.orders], SMALLEST) if is_exact else powers
 
-    def are_exploding(self, states: Array, values: Array, reach: Array, start: Array | float) -> Array:
+    def are_exploding(self, states: Array, values: Array, reach: Array, start: Array | float, most: Array) -> Array:
         """Return which entries of a state explode, [...].
 
         Args:
@@ -64,6 +66,7 @@ class Limits:
             values: The right-hand sides of the first `WINDOW` of them.
             reach: As of `reach`, in a shape that broadcasts to that of the values.
             start: The largest number that the solution began with.
+            most: The largest absolute values of the states up to now, of all steps or of those that are known, [...].
         """
         sizes = abs(states)
         before, after = sizes[:-1], sizes[1:]
@@ -71,7 +74,8 @@ class Limits:
         half = WINDOW // 2
         is_steady = self.orders.max() <= 1
         grows = (after > before).all(0) if is_steady else after[half:].sum(0) > after[:half].sum(0)
-        return is_undone.all(0) & grows & (after[-1] > GROWTH * start)
+        is_largest = (2 * after[-1] >= most) & (GROWTH * after[-1] >= most.max())
+        return is_undone.all(0) & grows & is_largest & (after[-1] > GROWTH * start)
 
     def error(self, n: int, size: float, start: float, rate: float, order: int) -> FloatingPointError:
         """Return what is said of an explosion.

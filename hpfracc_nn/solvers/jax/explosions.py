@@ -33,9 +33,9 @@ def check_explosion(limits: Limits, layout: Layout, z0: Array, states: Array, dr
     if n < WINDOW:
         return
     if is_traced(states):
-        states, traced, most = (lax.stop_gradient(each) for each in (states, drifts(), jnp.abs(z0).max()))
+        states, traced, begun = (lax.stop_gradient(each) for each in (states, drifts(), jnp.abs(z0).max()))
         reach = layout.spread(jnp.asarray(limits.reach(n), states.dtype))
-        found = limits.are_exploding(states[-WINDOW - 1 :], traced[-WINDOW:], reach, most)
+        found = limits.are_exploding(states[-WINDOW - 1 :], traced[-WINDOW:], reach, begun, jnp.abs(states).max(0))
         checkify.debug_check(~found.any(), f"{limits.owner}: the solution exploded; take more steps.")
         return
     last, start = np.abs(np.asarray(states[-1])), float(np.abs(np.asarray(z0)).max())
@@ -43,7 +43,7 @@ def check_explosion(limits: Limits, layout: Layout, z0: Array, states: Array, dr
         return
     rows, values = np.asarray(states[-WINDOW - 1 :]), np.asarray(drifts()[-WINDOW:])
     exact: Any = limits.reach(n).astype(rows.dtype)
-    found = limits.are_exploding(rows, values, layout.spread(exact), start)
+    found = limits.are_exploding(rows, values, layout.spread(exact), start, np.abs(np.asarray(states)).max(0))
     if found.any():
         entry = int(np.argmax(np.where(found, last, 0)))
         rate = float(np.abs(values[-1]).reshape(-1)[entry] / np.abs(rows[-2]).reshape(-1)[entry])

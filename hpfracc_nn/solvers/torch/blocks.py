@@ -211,8 +211,8 @@ class Solve:
             if keeps:
                 carries.append(carry)
                 pasts.append((torch.stack(made.sums), past[1]) if past else ())
-            recent = [*recent, *made.states][-WINDOW - 1 :]
             self.check(first, made.states, recent, watch)
+            recent = [*recent, *made.states][-WINDOW - 1 :]
             memory.add(first, made.values)
             low, high = self.wanted(first, last)
             if high - low == last - first:
@@ -233,30 +233,37 @@ class Solve:
         """
         last = self.n_steps + 1
         states = self.steps.run(0, last, (z0,), shared, past, self.noise.rows(0, last)).states
-        self.check(0, states, states[-WINDOW - 1 :], self._watch(z0))
+        self.check(0, states, [], self._watch(z0))
         return torch.stack([states[n] for n in self.outputs])
 
     def _watch(self, z0: Tensor) -> Watch | None:
         """Return what looks after explosions."""
         return None if self.limits is None or self.drift is None else Watch(self.limits, self.drift.packing, z0)
 
-    def check(self, first: int, states: list[Tensor], recent: list[Tensor], watch: Watch | None) -> None:
+    def check(self, first: int, states: list[Tensor], before: list[Tensor], watch: Watch | None) -> None:
         """Raise where a state is not finite, or the solution explodes: one look for a block, at its last.
 
         Args:
             first: The block's first step.
             states: Of its steps.
-            recent: The last of these, and of the block before where there are few.
+            before: The last ones before these.
             watch: What looks after explosions, or None.
         """
         n, size = first + len(states) - 1, largest(states[-1])
         if size < math.inf:
-            if watch is not None and watch.is_due(size):
-                watch.look(n, size, recent, lambda k: self._drift(n - WINDOW + k, recent[k]))
+            self._look(n, size, [*before, *states], watch)
             return
         for n, state in enumerate(states, start=first):
             if not is_finite(state):
+                finite = [*before, *states[: n - first]]
+                self._look(n - 1, largest(finite[-1]) if finite else 0.0, finite, watch)
                 raise FloatingPointError(not_finite(f"at step {n}, t={self.times[n]:g}"))
+
+    def _look(self, n: int, size: float, states: list[Tensor], watch: Watch | None) -> None:
+        """Raise where the solution explodes up to step n, the last of the states, which has this size."""
+        if watch is not None and watch.is_due(size):
+            recent = states[-WINDOW - 1 :]
+            watch.look(n, size, recent, lambda k: self._drift(n - WINDOW + k, recent[k]))
 
     def _drift(self, n: int, state: Tensor) -> Tensor:
         """Return the drift at a step, without a graph."""

@@ -34,7 +34,14 @@ class Watch:
         """Whether a state of that size calls for a look; not where it is no number."""
         return size > self._bound
 
-    def look(self, n: int, size: float, states: Sequence[Tensor], value: Callable[[int], Tensor]) -> None:
+    def look(
+        self,
+        n: int,
+        size: float,
+        states: Sequence[Tensor],
+        value: Callable[[int], Tensor],
+        most: Callable[[], Tensor] | None = None,
+    ) -> None:
         """Raise where the solution explodes.
 
         Args:
@@ -42,6 +49,7 @@ class Watch:
             size: Of its state.
             states: Those of `WINDOW` steps and of step n; fewer where there are not so many.
             value: Returns the right-hand side at one of the former by its place.
+            most: Returns the largest absolute values of the states of all steps; None is of those that are given.
 
         Raises:
             FloatingPointError: It explodes.
@@ -53,9 +61,10 @@ class Watch:
         if any(each.shape != every[0].shape for each in (*map(bare, states), *every)):
             return  # one of them is the same for a batch of vmap
         rows, values = torch.stack([bare(each) for each in states]), torch.stack(every)
+        largest_yet = rows.abs().amax(0) if most is None else bare(most())
         for is_exact in (False, True):  # the scheme's own limit takes some time to find
             reach = self._spread(self.limits.reach(n, is_exact), rows)
-            found = self.limits.are_exploding(rows, values, reach, self._start)
+            found = self.limits.are_exploding(rows, values, reach, self._start, largest_yet)
             if not bool(found.any()):
                 return
         last = rows[-1].abs()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.problem import Problem
 from hpfracc_nn.solvers.torch.solving import Equation, equation_of, evaluated
 from hpfracc_nn.solvers.torch.transforms import root_in_graph
+from hpfracc_nn.solvers.torch.wrapped import bare, is_finite
 
 Step = Callable[[int, Tensor, Tensor, Tensor], Tensor]
 
@@ -80,13 +82,28 @@ def solve(problem: Problem, z0: Tensor, dz0: Tensor | None, orders: Tensor, is_s
             values.append(field(n, y))
         if problem.progress is not None:
             problem.progress(n, problem.n_steps)
+    _look(problem, states, values)
     check_states(field, states)
-    watch = problem.watch(z0)
-    if watch is not None:
-        size, begin = largest(states[-1]), max(0, problem.n_steps - WINDOW)
-        if watch.is_due(size):
-            watch.look(problem.n_steps, size, states[begin:], lambda k: values[begin + k])
     return torch.stack(states)
+
+
+def _look(problem: Problem, states: list[Tensor], values: list[Tensor]) -> None:
+    """Raise where the solution explodes, at the last step or before the first one that is not finite."""
+    watch = problem.watch(states[0])
+    if watch is None:
+        return
+    if not is_finite(states[-1]):
+        states = list(takewhile(is_finite, states))
+    if not states or not watch.is_due(size := largest(states[-1])):
+        return
+    begin = max(0, len(states) - 1 - WINDOW)
+
+    def most() -> Tensor:
+        plain = map(bare, states)
+        last = bare(states[-1])
+        return torch.stack([each.abs() for each in plain if each.shape == last.shape]).amax(0)
+
+    watch.look(len(states) - 1, size, states[begin:], lambda k: values[begin + k], most)
 
 
 def _step_of(problem: Problem, is_seen: bool) -> Step:

@@ -18,7 +18,7 @@ from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.solvers.explosions import WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept
 from hpfracc_nn.solvers.schemes import Scheme
-from hpfracc_nn.solvers.torch.explosions import Watch
+from hpfracc_nn.solvers.torch.explosions import Watch, largest
 from hpfracc_nn.solvers.torch.faults import fault
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.operand import Forward, Matrix, Operand, Reversed, toeplitz
@@ -196,15 +196,27 @@ class Problem:
         sums = states[first:last].sum() + past.values[:, first:end].sum()
         size = float(states[last - 1].abs().max() + 0 * sums)  # not a number where something is not finite
         if size < math.inf:
-            if watch is not None and watch.is_due(size):
-                begin = max(0, last - 1 - WINDOW)
-                watch.look(last - 1, size, states[begin:last].unbind(), lambda k: past.views[begin + k])
+            self._look(last, size, states, past, watch)
             return
         for n in range(first, last):
             if not bool(torch.isfinite(states[n]).all()):
+                self._look(n, largest(states[n - 1]), states, past, watch)
                 raise fault(self.field, n, states[max(n - 1, 0)])
             if n < self.n_steps and not bool(torch.isfinite(past.views[n]).all()):
                 raise fault(self.field, n, states[n])
+
+    def _look(self, end: int, size: float, states: Tensor, past: Past, watch: Watch | None) -> None:
+        """Raise where the solution explodes up to the step before `end`, whose state has this size."""
+        if watch is None or not watch.is_due(size):
+            return
+        begin, known = max(0, end - 1 - WINDOW), states[:end]
+        watch.look(
+            end - 1,
+            size,
+            states[begin:end].unbind(),
+            lambda k: past.views[begin + k],
+            lambda: torch.maximum(known.amax(0), -known.amin(0)),
+        )
 
     def _shelved(self, build: Callable[[Charge], T], *key: Hashable) -> T:
         """Return weights that are kept for later solves, where the orders stay."""
