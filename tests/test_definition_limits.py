@@ -6,6 +6,7 @@ Orders above the range: the way out that the message names.
 import math
 import re
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -129,7 +130,8 @@ EXPONENTIALS: dict[str, tuple[Callable, float]] = {  # D^alpha of exp, and the e
 def test_the_way_out_of_an_order_above_the_range_gives_the_derivative_of_that_order(name: str, above: float) -> None:
     """What the message says is done, on exp."""
     kind, (closed_form, most) = DEFINITIONS[name], EXPONENTIALS[name]
-    alpha, options = kind.highest + above, {"rate": RATE} if name.startswith("tempered") else {}
+    alpha = kind.highest + above
+    options: dict[str, Any] = {"rate": RATE} if name.startswith("tempered") else {}
     begin = -20.0 if name == "marchaud" else 0.0
     t = np.linspace(begin, 1, round(400 * (1 - begin)) + 1)
     dt = t[1] - t[0]

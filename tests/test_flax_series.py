@@ -227,7 +227,8 @@ def test_what_cannot_be_is_told(call, kind, message):
 
 def test_a_field_of_several_axes_must_say_which_are_space():
     fields = jnp.ones((2, 8, 3))
-    for options in ({}, {"channels": 3}):
+    each: list[dict[str, Any]] = [{}, {"channels": 3}]
+    for options in each:
         core = functional.SpectralFractional(0.5, **options)
         with pytest.raises(ValueError, match=r"^SpectralFractional\(dim=None, x of shape \(2, 8, 3\)\): needs dim, "):
             core({}, fields)

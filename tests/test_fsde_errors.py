@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -347,17 +348,21 @@ def test_a_generator_is_no_seed(wrong):
 @pytest.mark.parametrize("alpha", [1.0, 0.8])
 @pytest.mark.parametrize(("which", "other"), [("drift", "diffusion"), ("diffusion", "drift")])
 def test_a_coefficient_is_named_that_writes_to_the_state_or_has_no_value_at_the_start(which, other, alpha):
+    def equation(function):
+        parts: dict[str, Any] = {which: function, other: lambda t, y: y.cos()}
+        return SDE(**parts)
+
     def solved(function):
         y0 = torch.ones(2, dtype=torch.float64)
         with torch.no_grad():
-            fsdeint(SDE(**{which: function, other: lambda t, y: y.cos()}), y0, [0.0, 1.0], dt=0.1, alpha=alpha)
+            fsdeint(equation(function), y0, [0.0, 1.0], dt=0.1, alpha=alpha)
 
     held = torch.ones(2, dtype=torch.float64)
     with pytest.raises(
         ValueError, match=rf"fsdeint\(sde\.{which}\): .*step 0, t=0, sde\.{which} wrote to it.*y\.clone"
     ):
         solved(lambda t, y: y.neg_())
-    sde = SDE(**{which: lambda t, y: y.neg_(), other: lambda t, y: y.cos()})
+    sde = equation(lambda t, y: y.neg_())
     with pytest.raises(ValueError, match="leaves y as it is"), torch.no_grad():
         fsdeint(sde, held, [0.0, 1.0], dt=0.1, alpha=alpha)
     assert torch.equal(held, torch.ones(2).double())

@@ -308,7 +308,8 @@ def test_rates_are_found_once_and_are_the_same_in_any_unit_of_time():
 @pytest.mark.parametrize("bounds", [(0.2, 0.6), (0.5, 0.9)])
 def test_rates_of_a_learned_index_follow_from_its_bounds_and_are_better_at_both(noise, bounds):
     learned = noise(torch.tensor(0.55), bounds)
-    rates = np.exp(np.linspace(*equal_shares(noise.form, 16, *bounds, 100), 16))
+    first, last = equal_shares(noise.form, 16, bounds[0], bounds[1], 100)
+    rates = np.exp(np.linspace(first, last, 16))
     for hurst in bounds:
         weights = markov.weights_of(noise.form, rates, hurst, 1.0)
         balanced = markov.error_of(noise.form, rates, weights, hurst, 100, 0.01)

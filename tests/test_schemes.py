@@ -119,6 +119,7 @@ def test_starting_columns_put_the_first_cell_right(scheme, alpha):
     if scheme == "l1" and alpha < 1:
         assert column is None
         return
+    assert column is not None
     rows = np.array([1, 2, 3, 4, 16, 17, 18, 19, 100, 1999, 10**6])
     sequences = (integral_of_powers, trapezoid_error)[: 1 if scheme == "l1" else 2]
     with workdps(DIGITS):

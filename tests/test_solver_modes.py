@@ -5,6 +5,7 @@ import pytest
 pytest.importorskip("torch")
 
 import math
+from typing import Any
 
 import numpy as np
 import torch
@@ -93,7 +94,8 @@ def test_with_a_graph_nothing_is_added_up_in_half_precision():
 
 
 def test_f_is_evaluated_again_as_it_was_at_first():
-    net, y0, seen = Net(), torch.randn(2, 3, requires_grad=True), []
+    net, y0 = Net(), torch.randn(2, 3, requires_grad=True)
+    seen: list[Any] = []
     note = seen.append  # a list that f held would be put back
 
     def f(t, y):
