@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.testing._internal.two_tensor import TwoTensor
 
 import hpfracc_nn as fnn
 
@@ -33,6 +34,30 @@ def test_a_fake_call_gives_the_shape_and_leaves_no_fake_weights_behind() -> None
     assert fake.shape == (5, 200)
     x = torch.randn(5, 200)
     assert torch.allclose(fnn.derivative(x, definition), fnn.derivative(x.double(), definition).float(), atol=1e-5)
+
+
+GRADIENTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "equal steps": lambda x: fnn.caputo(x, 0.4),
+    "learned": lambda x: fnn.caputo(x, torch.tensor(0.4, requires_grad=True)),
+    "any times": lambda x: fnn.caputo(x, 0.4, t=np.arange(30.0) ** 1.5),
+    "periodic": lambda x: fnn.derivative(x, fnn.PeriodicWeyl(0.4)),
+}
+
+
+@pytest.mark.parametrize("call", GRADIENTS.values(), ids=GRADIENTS.keys())
+def test_gradients_that_have_no_memory_of_their_own_are_followed(call: Callable[[Tensor], Tensor]) -> None:
+    x = torch.linspace(0, 3, 240).sin().reshape(2, 4, 30).requires_grad_()
+    y = call(x)
+    grads = [torch.randn_like(y), torch.randn_like(y)]
+    wanted = [torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in grads]
+    (both,) = torch.autograd.grad(y, x, TwoTensor(*grads), retain_graph=True)
+    # Two ways to add up some hundred products in float32.
+    assert all(
+        torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip((both.a, both.b), wanted, strict=True)
+    )
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        (fake,) = torch.autograd.grad(y, x, mode.from_tensor(grads[0]))
+    assert (type(fake), fake.shape) == (FakeTensor, x.shape)
 
 
 def test_a_default_device_elsewhere_moves_no_working_memory() -> None:

@@ -58,6 +58,16 @@ def unpacked(tensor: Tensor) -> tuple[Tensor, Tensor | None]:
     return torch._VF._unpack_dual(tensor, level=0)  # type: ignore[attr-defined]
 
 
+def is_followed(g: Tensor) -> bool:
+    """Whether something looks at a backward pass with the gradient `g`, so that it must consist of torch operations.
+
+    Kernels read memory, which a tensor of a class of its own, or of a dispatch mode, may not have.
+    """
+    return (
+        torch.is_grad_enabled() or is_batched(g) or is_watched(g) or (forward_ad._current_level >= 0 and has_tangent(g))
+    )
+
+
 def is_batched(tensor: Tensor) -> bool:
     """Whether `tensor` stands for a batch of gradients (is_grads_batched) or lives inside a functorch transform."""
     return torch._C._functorch.is_legacy_batchedtensor(tensor) or torch._C._functorch.is_functorch_wrapped_tensor(

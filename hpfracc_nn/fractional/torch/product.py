@@ -16,14 +16,13 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from hpfracc_nn.fractional.gaps import held
 from hpfracc_nn.fractional.torch import differences as diff
 from hpfracc_nn.fractional.torch.ends import is_clear
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched
+from hpfracc_nn.fractional.torch.probe import is_followed
 from hpfracc_nn.fractional.torch.rows import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
@@ -238,7 +237,7 @@ class _ProductFunction(torch.autograd.Function):
         product.site.again(product.plan)
         x, alpha = ctx.saved_tensors or (None, None)
         needs_x = ctx.needs_input_grad[0]
-        if torch.is_grad_enabled() or is_batched(g) or (forward_ad._current_level >= 0 and has_tangent(g)):
+        if is_followed(g):
             with torch.autocast(g.device.type, enabled=False):
                 return _placed(product.formula_backward(x, g, alpha), alpha)
         if not torch._C._is_any_autocast_enabled():

@@ -11,14 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.nonuniform.costs import OP
 from hpfracc_nn.fractional.nonuniform.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.nonuniform.torch.forms import Form
 from hpfracc_nn.fractional.nonuniform.torch.weights import CellWeights
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_traced
+from hpfracc_nn.fractional.torch.probe import is_followed, is_traced
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, Workload, carried_out
 
 _NAMES = {torch.float32: "float32", torch.float64: "float64"}
@@ -97,7 +96,7 @@ class _Applied(torch.autograd.Function):
         z, power = ctx.saved_tensors
         needs_z = ctx.needs_input_grad[0]
         with torch.autocast(g.device.type, enabled=False):
-            if torch.is_grad_enabled() or is_batched(g) or (forward_ad._current_level >= 0 and has_tangent(g)):
+            if is_followed(g):
                 found = product.backward(z, g, power, needs_z)
             else:
                 found = _backward(plan, product, z, g, power, needs_z)
