@@ -43,9 +43,8 @@ def derivative(
     """Return the fractional derivative of `x` along `dim`.
 
     How accurate it is, on smooth samples and on others, depends on the definition's scheme and is said there.
-    A sample that is not finite makes its own row NaN from there on, and leaves what comes before it, as long as the
-    operator looks to the left, for arrays on a CPU; on devices, in compiled graphs and in JAX its whole row is
-    unspecified. Other rows stay exact.
+    A sample that is not finite makes its own row NaN from there on, with `side="right"` up to there, on a CPU; on
+    devices, in compiled graphs and in JAX its whole row is unspecified. Other rows stay exact.
 
     Args:
         x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
