@@ -331,3 +331,9 @@ def test_thirty_noisy_series_give_the_order_and_an_honest_interval(alpha):
     assert abs(np.mean([fit.estimates["alpha"] for fit in fits]) - alpha) < 0.005
     inside = sum(fit.intervals["alpha"][0] <= alpha <= fit.intervals["alpha"][1] for fit in fits)
     assert inside >= 26
+
+
+@pytest.mark.parametrize("params", [None, [0.7], "rate", 0.7])
+def test_parameters_without_names_are_refused(params):
+    with pytest.raises(TypeError, match=r"fit_fde\(params of type .*needs first values by their names"):
+        fit_fde(lambda t, y, p: -y, [0.5, 1.0], [[0.5], [0.4]], torch.ones(1), params)

@@ -208,6 +208,11 @@ def _check(
         raise ValueError(f"fit_fde(level={level}): needs 0 < level < 1; pass for example 0.95.")
     if not 0 < errors.real("fit_fde", "tolerance", tolerance, 0.0, above=True) < 1:
         raise ValueError(f"fit_fde(tolerance={tolerance}): needs 0 < tolerance < 1; pass for example 1e-8.")
+    if not isinstance(params, Mapping):
+        raise TypeError(
+            f"fit_fde(params of type {type(params).__name__}): needs first values by their names; pass a dict such as "
+            '{"rate": 1.0}, or {} where there is only the order.'
+        )
     if "alpha" in params:
         raise ValueError("fit_fde(params with 'alpha'): alpha is a parameter already; pass its first value as alpha=.")
     for name, value in params.items():
