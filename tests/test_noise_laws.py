@@ -265,8 +265,8 @@ NEGLIGIBLE = 1e-6  # of a path, the rounding of single precision: rates are sear
 @pytest.mark.parametrize(("n_steps", "duration"), [(50, 1.0), (400, 30.0)])
 def test_the_rates_are_better_than_those_whose_shares_are_equal(noise, hurst, n_states, n_steps, duration):
     dt, form = duration / n_steps, noise.form
-    ends = equal_shares(form, n_states, hurst, hurst, n_steps)
-    rates = np.exp(np.linspace(*ends, n_states)) / duration
+    first, last = equal_shares(form, n_states, hurst, hurst, n_steps)
+    rates = np.exp(np.linspace(first, last, n_states)) / duration
     weights = markov.weights_of(form, rates, hurst, duration)
     balanced = markov.error_of(form, rates, weights, hurst, n_steps, dt)
     found = noise(hurst, n_states=n_states).error(n_steps, dt)
