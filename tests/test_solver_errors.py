@@ -9,6 +9,7 @@ import torch
 
 from hpfracc_nn.solvers import (
     SCHEMES,
+    SDE,
     FFTBlocks,
     FixedPoint,
     Graded,
@@ -19,6 +20,7 @@ from hpfracc_nn.solvers import (
     Trapezoid,
     Window,
     fdeint,
+    fsdeint,
 )
 from hpfracc_nn.solvers.torch import solving
 from tests.solver_cases import tensor
@@ -300,3 +302,11 @@ def test_progress_is_told():
     call(ts=torch.linspace(0, 1, 201), progress=lambda done, of: seen.append((done, of)))
     assert seen[-1] == (200, 200)
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_states_that_are_not_dense_are_refused():
+    y0 = torch.eye(2, dtype=torch.float64).to_sparse()
+    with pytest.raises(TypeError, match=r"fdeint\(y0 of layout .*: needs a dense tensor"):
+        fdeint(lambda t, y: -y, y0, [0.0, 1.0], 0.5)
+    with pytest.raises(TypeError, match=r"fsdeint\(y0 of layout .*: needs a dense tensor"):
+        fsdeint(SDE(lambda t, y: -y, lambda t, y: y), y0, [0.0, 1.0])

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.probe import has_tangent
 from hpfracc_nn.solvers.torch.packing import State
 from hpfracc_nn.solvers.torch.wrapped import bare, is_finite, is_shared
@@ -32,6 +33,7 @@ def checked_state(owner: str, name: str, y: Any) -> State:
                 f"{owner}({name} of type {type(part).__name__}): needs a tensor, or a tuple of tensors; pass "
                 f"torch.as_tensor({name})."
             )
+        check_dense(owner, name, part)
         if part.dtype not in _DTYPES:
             raise TypeError(
                 f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; convert with "
