@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 from torch.func import jvp
 
-from hpfracc_nn.fractional import tables
+from hpfracc_nn.fractional import derivative, tables
 from hpfracc_nn.fractional.definitions import (
+    DEFINITIONS,
     Caputo,
     Definition,
+    DistributedOrder,
     GrunwaldLetnikov,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
@@ -270,3 +272,25 @@ def test_tables_first_used_inside_a_transform_serve_calls_outside() -> None:
     batched = torch.vmap(near)(alpha.expand(2, 1))
     for got in (inside, batched[0], batched[1], near(alpha)):
         torch.testing.assert_close(got, wanted, rtol=1e-12, atol=1e-14)
+
+
+FEW_SAMPLES = [
+    (kind, scheme, low)
+    for kind in DEFINITIONS.values()
+    if kind is not DistributedOrder
+    for scheme in kind.schemes
+    for low in (0.0, 1.0)
+    if kind.lowest <= low and low + 1 <= kind.highest
+]
+
+
+@pytest.mark.parametrize(("kind", "scheme", "low"), FEW_SAMPLES)
+def test_a_learned_order_of_few_samples_is_the_fixed_one(kind: type[Definition], scheme: str, low: float) -> None:
+    alpha = torch.tensor(low + 0.4, dtype=torch.float64, requires_grad=True)
+    for n in (1, 2, 3):
+        x = torch.linspace(1, 2, n, dtype=torch.float64) ** 2
+        learned = derivative(x, kind(alpha, scheme, (low, low + 1)), dt=0.1)
+        fixed = derivative(x, kind(low + 0.4, scheme), dt=0.1)
+        scale = max(1.0, float(fixed.abs().max()))
+        torch.testing.assert_close(learned.detach(), fixed, rtol=0, atol=1e-12 * scale)  # the tolerance of a table
+        assert torch.autograd.grad(learned.sum(), alpha)[0].isfinite()

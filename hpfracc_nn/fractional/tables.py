@@ -278,7 +278,8 @@ def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs
     coefficients = transform @ values
     size, largest = np.abs(coefficients), np.abs(values).max(axis=1, keepdims=True)
     tail = size[:, _TAIL:].max(axis=1, keepdims=True)
-    degree = int(np.flatnonzero((size > np.maximum(_ROUNDING * largest, 10 * tail)).any(axis=(0, 2)))[-1]) + 1
+    counted = np.flatnonzero((size > np.maximum(_ROUNDING * largest, 10 * tail)).any(axis=(0, 2)))
+    degree = int(counted.max(initial=0)) + 1  # all values may be zero, as those of one sample are
     if degree >= _TAIL or tail.max() > _LEFT * largest.max():
         return None
     return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO]
