@@ -459,7 +459,7 @@ def noise(d: Draw, which: str, leaves: dict[str, Any]) -> dict[str, Any]:
     if "hurst" in getattr(NOISES[which], "__dataclass_fields__", {}):
         low = d.one(0.1, 0.6)
         states = {"n_states": d.one(4, 8, 16)} if which.startswith("markov") else {}
-        return call(path, parameter("hurst", low, low + 0.35), {"tuple": [low - 0.05, low + 0.39]}, **states)
+        return call(path, parameter("hurst", low, low + 0.3), {"tuple": [low - 0.05, round(low + 0.35, 3)]}, **states)
     if which == "coloured":
         return call(path, parameter("time", 0.05, 2.0))
     if which == "alpha_stable":
