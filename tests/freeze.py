@@ -1,5 +1,7 @@
 """Draw public calls over everything that is registered, run them, and write what they return: `python -m tests.freeze`.
 
+With numbers of rows of `families` only the calls of those are drawn anew.
+
 What a call may not combine it refuses, and another one is drawn. Each is run once more with other kernels: what then
 differs by more than the call's tolerance is printed and not kept.
 """
@@ -13,6 +15,7 @@ import multiprocessing
 import os
 import pathlib
 import random
+import sys
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any
@@ -625,19 +628,26 @@ def again(spec: dict[str, Any]) -> dict[str, Any]:
         fnn.configure(force_algorithm=None)
 
 
-def main(workers: int = 2) -> None:
-    """Write the file, and print what was refused and what other kernels find."""
+def main(rows: list[int]) -> None:
+    """Write the file, and print what was refused and what other kernels find.
+
+    Args:
+        rows: Of `families`, those that are drawn anew; the calls of the others stay. Empty: all.
+    """
     os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
     os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
     calls: list[dict[str, Any]] = []
-    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
-        for found, report in pool.map(drawn, range(len(families()))):
+    if rows:
+        kept = map(json.loads, lzma.decompress(FILE.read_bytes()).splitlines())
+        calls = [call for call in kept if call["seed"] // 100_000 not in rows]
+    with ProcessPoolExecutor(2, multiprocessing.get_context("spawn")) as pool:
+        for found, report in pool.map(drawn, rows or range(len(families()))):
             calls += found
             print(report, flush=True)  # noqa: T201
-    text = "\n".join(json.dumps(each, separators=(",", ":")) for each in calls)
+    text = "\n".join(json.dumps(each, separators=(",", ":")) for each in sorted(calls, key=lambda call: call["seed"]))
     FILE.write_bytes(lzma.compress(text.encode(), preset=9))
     print(f"{len(calls)} calls, {FILE.stat().st_size} bytes")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    main([int(row) for row in sys.argv[1:]])
