@@ -331,8 +331,8 @@ def jax_layer(d: Draw, which: str) -> dict[str, Any]:
     else:
         options = {} if which == "ProbabilisticAlpha" else {"bounds": {"tuple": [0.0, 1.0]}}
         args, made = [], call(path, d.number(0.1, 0.9), **options, **wide)
-        if which == "ProbabilisticAlpha":
-            args = [{"key": 3}]
+        if which == "ProbabilisticAlpha" and d.odds(0.5):
+            return {"call": {"module": made, "method": "sample", "args": [{"key": 3}, [4]], "kw": {}}}
     return {"leaves": leaves, "call": {"module": made, "args": args, "kw": {}}}
 
 
