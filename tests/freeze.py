@@ -203,11 +203,6 @@ LAYERS = [
     "ProbabilisticAlpha",
     "Alpha",
 ]
-DEFINITIONS_OF_LAYERS = """
-    FractionalLayer FractionalLinear FractionalConv1d FractionalConv2d FractionalDifference FractionalLSTM
-    FractionalGRU FractionalAttention FractionalGraphConv SpectralFractional RoughnessFeatures ARFIMA
-    ProbabilisticAlpha Alpha
-""".split()  # noqa: SIM905
 DEFINITIONS_OF_LAYERS = ("caputo", "riemann_liouville", "grunwald_letnikov", "caputo_fabrizio", "atangana_baleanu")
 EDGES = {"integers": [[0, 1, 1, 2, 2, 3, 3, 0, 4, 4, 0], [1, 0, 2, 1, 3, 2, 0, 3, 4, 0, 1]]}
 
@@ -512,7 +507,7 @@ def training(d: Draw, framework: str, which: str) -> dict[str, Any]:
     if which.endswith(("_loss", "_score")):
         root = {"torch": "hpfracc_nn.training", "jax": "hpfracc_nn.jax"}[framework]
         shapes = ([n, 4, 2], [n, 3, 2]) if which != "trajectory_loss" else ([n, 3], [n, 3])
-        leaves = {"ys": ["walk", list(shapes[0])], "seen": ["walk", list(shapes[1])]}
+        leaves: dict[str, Any] = {"ys": ["walk", list(shapes[0])], "seen": ["walk", list(shapes[1])]}
         return {"leaves": leaves, "call": call(f"{root}.{which}", leaf("ys"), leaf("seen"))}
     if which in ("whittle", "structure_function"):
         path = {"leaves": {"x": ["walk", [400]]}}
@@ -590,7 +585,7 @@ def drawn(row: int) -> tuple[list[dict[str, Any]], str]:
         assert tries < 12 * count, (draw.__name__, frameworks, refused.most_common(8))
         seed = row * 100_000 + tries
         framework, which = frameworks[len(kept) % len(frameworks)], over[(len(kept) // len(frameworks)) % len(over)]
-        spec = {"family": draw.__name__, "framework": framework, "seed": seed, "tolerance": EXACT}
+        spec: dict[str, Any] = {"family": draw.__name__, "framework": framework, "seed": seed, "tolerance": EXACT}
         try:
             spec |= draw(Draw(SEED * 10_000_000 + seed), framework, which)
             call = Call(spec)

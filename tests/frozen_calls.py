@@ -262,7 +262,7 @@ class Call:
                 from flax import nnx
 
                 layer = self.built(tree["module"], given, _same)
-                split, given["parameters"], others = nnx.split(layer, nnx.Param, ...)
+                split, given["parameters"], others = nnx.split(layer, nnx.Param, ...)  # type: ignore[misc]
 
             def total(given: dict[str, Any], others: Any, one_sign: Any) -> tuple[Any, list[Any]]:
                 if split is not None:

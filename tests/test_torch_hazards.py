@@ -50,7 +50,7 @@ def test_gradients_that_have_no_memory_of_their_own_are_followed(call: Callable[
     y = call(x)
     grads = [torch.randn_like(y), torch.randn_like(y)]
     wanted = [torch.autograd.grad(y, x, g, retain_graph=True)[0] for g in grads]
-    (both,) = torch.autograd.grad(y, x, TwoTensor(*grads), retain_graph=True)
+    both: Any = torch.autograd.grad(y, x, TwoTensor(*grads), retain_graph=True)[0]
     # Two ways to add up some hundred products in float32.
     assert all(
         torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip((both.a, both.b), wanted, strict=True)
