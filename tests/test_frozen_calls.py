@@ -19,7 +19,7 @@ FILE = pathlib.Path(__file__).parent / "reference" / "frozen_calls.json.xz"
 CALLS: list[dict[str, Any]] = [json.loads(line) for line in lzma.decompress(FILE.read_bytes()).splitlines()]
 COMPILED = [call for call in CALLS if call["framework"] == "jax"]  # seconds each
 OTHERS = [call for call in CALLS if call["framework"] != "jax"]
-FAST = {call["seed"] for call in [*COMPILED[:: len(COMPILED) // 10], *OTHERS[:: len(OTHERS) // 190]]}
+FAST = {call["seed"] for call in [*COMPILED[:: len(COMPILED) // 4], *OTHERS[:: len(OTHERS) // 196]]}
 
 
 def cases() -> list[Any]:

@@ -39,6 +39,7 @@ def test_steps_that_are_too_long_for_a_decay_raise(scheme):
         decay(6.0, 0.2, scheme=scheme)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rate", "alpha", "mesh"), [(30.0, 0.6, "graded"), (5.0, [0.1, 0.9], "uniform")])
 def test_so_do_those_of_other_meshes_and_orders(rate, alpha, mesh):
     with pytest.raises(FloatingPointError, match="exploded"):
@@ -55,7 +56,7 @@ def test_traced_ones_say_so_under_checkify():
     assert jnp.isfinite(jax.jit(lambda: decay(6.0, 0.2))()).all()  # as it is elsewhere
 
 
-@pytest.mark.parametrize("alpha", [1.0, 0.7])
+@pytest.mark.parametrize("alpha", [pytest.param(1.0, marks=pytest.mark.slow), 0.7])
 def test_so_do_stochastic_equations(alpha):
     with pytest.raises(FloatingPointError, match=r"fsdeint: the solution exploded: at step 100, t=1, "):
         linear(500.0, alpha=alpha)
@@ -68,7 +69,7 @@ def test_what_is_right_does_not_raise():
     fdeint(lambda t, y: -3 * jnp.sign(y), jnp.zeros(1), ENDS, 0.9, n_steps=100, scheme="rectangle")
 
 
-@pytest.mark.parametrize("n_steps", [208, 209])
+@pytest.mark.parametrize("n_steps", [208, pytest.param(209, marks=pytest.mark.slow)])
 def test_what_has_been_larger_does_not_raise(n_steps):
     # D^0.3 of t**2 (1 - t)**2, which rises again after t = 1
     def f(t, y):
@@ -84,6 +85,7 @@ def test_what_has_been_larger_does_not_raise(n_steps):
     assert error.get() is None
 
 
+@pytest.mark.slow
 def test_few_outputs_have_the_states_and_gradients_of_many():
     sde = SDE(lambda t, y: -y, lambda t, y: 0.1 * jnp.ones_like(y), "additive")
 
