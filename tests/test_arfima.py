@@ -326,3 +326,12 @@ def test_a_level_outside_its_range_is_an_error(fitted, level, kind, message):
     for call in (fitted.estimates.summary, fitted.estimates.intervals_at):
         with pytest.raises(kind, match="^" + re.escape(f"ArfimaEstimates({message}")):
             call(level)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_errors_have_the_dtype_of_the_series_whatever_that_of_the_parameters(dtype):
+    x = torch.eye(1, 4, dtype=dtype)
+    errors = ARFIMA(ar=1, alpha=0.5)(x)
+    assert errors.dtype == dtype
+    # Grunwald's weights at alpha = 1/2, which bfloat16 holds.
+    assert errors.flatten().tolist() == pytest.approx([1.0, -0.5, -0.125, -0.0625], rel=1e-14)

@@ -148,7 +148,7 @@ class ARFIMA(nn.Module):
         check_dense("ARFIMA", "x", x)
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
-        u = self.difference(x - self.mean)
+        u = self.difference(x - self.mean.reshape(()))  # a number leaves the dtype of x as it is
         if self.ar is None:
             return u
         past = torch.cat([u.new_zeros((*u.shape[:axis], self.lags, *u.shape[axis + 1 :])), u], axis)
