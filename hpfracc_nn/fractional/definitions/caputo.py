@@ -17,9 +17,9 @@ class Caputo(Definition):
 
     The default scheme `l1_2` has order 3 - alpha on smooth data for alpha <= 1 and 2 above, at the cost of `l1`.
     `bdf2` has order 2 for every alpha, `l1` order 2 - alpha (3 - alpha above 1) and positive weights, `grunwald` order
-    1. These hold at a fixed time. The largest error of all samples is one of the first and falls like `dt**(2 -
-    alpha)`, above alpha = 1 like `dt**(3 - alpha)`, of `grunwald` by one order less. On data like `t**alpha`, which
-    are not smooth at 0, every scheme is of first order at a fixed time, above alpha = 1 of order alpha - 1.
+    1. These hold at a fixed time. The largest error of all samples is one of the first and falls like
+    `dt**(2 - alpha)`, above alpha = 1 like `dt**(3 - alpha)`, of `grunwald` by one order less. On data like `t**alpha`,
+    which are not smooth at 0, every scheme is of first order at a fixed time, above alpha = 1 of order alpha - 1.
 
     Raises:
         TypeError: As in `Definition`.
