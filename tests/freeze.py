@@ -25,8 +25,8 @@ SEED = 25
 
 # What a result may differ by, relative to its largest entry (a gradient: to that under weights of one sign).
 EXACT = 1e-12  # kernels in float64
-EXPONENTIALS = 1e-10  # a memory of exponentials for an order that is traced, or implicit schemes that stop at 1e-12
-LOOSE = 1e-8  # optimizers over the fits, whose last digits follow where they stop
+EXPONENTIALS = 1e-10  # solves: exponentials for a traced order may be others, implicit schemes stop at 1e-12
+LOOSE = 1e-8  # estimates by a search: their last digits follow from where it stops
 
 
 def name(path: str) -> dict[str, Any]:
