@@ -4,9 +4,11 @@ import copy
 import gc
 import pickle
 import re
+import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from dataclasses import replace
 
 import pytest
@@ -108,6 +110,95 @@ def test_counts_outlive_their_plans_and_their_site():
     gc.collect()
     assert manager.sites() == []
     assert manager.counters() == expected
+
+
+# Settings that change while calls are on their way
+
+
+def test_a_backward_pass_counts_whose_plan_was_let_go_meanwhile():
+    manager = fake_manager()
+    site = manager.site("test_op", "torch")
+    plans = [site.pick(0, Describe()) for _ in range(3)]
+    manager.configure(force_algorithm="dense")
+    site.pick(0, Describe())  # lets the plan of the first three calls go
+    for count, plan in enumerate(plans, 1):
+        site.again(plan)
+        assert manager.counters()["backward"] == count
+    expected = {"forward": 4, "backward": 3, "picks": {"torch/fft": 3, "torch/dense": 1}}
+    assert manager.counters() == expected
+    del plans, plan
+    gc.collect()
+    assert manager.counters() == expected
+
+
+def test_a_backward_pass_counts_whose_plan_is_gone_before_anybody_asks():
+    manager = fake_manager()
+    site = manager.site("test_op", "torch")
+    plan = site.pick(0, Describe())
+    manager.configure(force_algorithm="dense")
+    site.pick(0, Describe())
+    site.again(plan)
+    alive = weakref.ref(plan)
+    del plan
+    assert alive() is None  # nobody keeps it for the sake of its counts
+    assert manager.counters()["backward"] == 1
+
+
+def test_a_call_whose_kernel_fails_after_its_plan_was_let_go_counts_once():
+    manager = fake_manager()
+    site = manager.site("test_op", "torch")
+    plan = site.pick(0, Describe())
+    manager.configure(explore_fraction=0.1)
+    site.pick(0, Describe())
+    site.again(site.stand_in(plan, ["torch/fft"], "forward"))
+    expected = {"forward": 2, "backward": 1, "picks": {"torch/fft": 1, "torch/dense": 1}}
+    assert {**manager.counters(), "picks": +Counter(manager.counters()["picks"])} == expected
+
+
+def test_a_call_that_waited_while_another_thread_chose_counts_for_what_it_runs():
+    manager = fake_manager(mode="learn")
+    site, picked = manager.site("test_op", "torch"), []
+    plan = site.pick(0, Describe())
+    plan.left = 1  # the next call decides
+    waiting = threading.Thread(target=lambda: picked.append(site.pick(0, Describe())))
+    with manager.lock:
+        waiting.start()
+        while plan.forwards < 2:
+            time.sleep(0)
+        manager.configure(force_algorithm="dense")
+        site.pick(0, Describe())
+    waiting.join()
+    assert [each.algorithm for each in picked] == ["dense"]
+    assert +Counter(manager.counters()["picks"]) == {"torch/fft": 1, "torch/dense": 2}
+
+
+def test_threads_that_call_fail_and_go_backwards_while_others_configure_are_counted():
+    add_up, manager = [], fake_manager()
+    site, works = manager.site("test_op", "torch"), [replace(WORK, n=n) for n in (100, 200, 300)]
+
+    def hammer(thread):
+        backwards = 0
+        for call in range(300):
+            if thread < 2:
+                manager.configure(explore_fraction=(0.1, 0.2)[call % 2])
+                continue
+            which = (call + thread) % len(works)
+            plan = site.pick(which, Describe(works[which]))
+            if call % 10 == thread:
+                plan = site.stand_in(plan, [plan.kernel.name], "forward")
+            if call % 2:
+                site.again(plan)
+                backwards += 1
+        add_up.append(backwards)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        in_threads(hammer)
+    finally:
+        sys.setswitchinterval(interval)
+    counted = manager.counters()
+    assert (counted["forward"], counted["backward"]) == (6 * 300, sum(add_up))
 
 
 def test_a_site_keeps_a_bounded_number_of_plans(monkeypatch):

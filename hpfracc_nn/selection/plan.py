@@ -1,7 +1,8 @@
 """How a workload is run: a decision that stays, with counters that move."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hpfracc_nn.selection.decision import confidence, predictions
 from hpfracc_nn.selection.registry import Compilation, Kernel
@@ -11,7 +12,17 @@ from hpfracc_nn.selection.workload import Direction, Workload
 LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
 
 
-@dataclass(slots=True, eq=False)
+class Uses(NamedTuple):
+    """Consultations of a kernel, forward and backward, and how often it replaced another one."""
+
+    op: str
+    kernel: str
+    forwards: int
+    backwards: int
+    switches: int
+
+
+@dataclass(slots=True, weakref_slot=True, eq=False)
 class Plan:
     """How a workload is run: chosen once, for forward and backward together, then counted.
 
@@ -45,6 +56,7 @@ class Plan:
         failures: Exceptions and wrong results of its kernel.
         announced: Whether the journal of its manager knows of it.
         counted: Consultations, forward and backward, and switches that the manager has added up for good.
+        heir: Who is given a plan's last counts at its end; set where its site has let it go, and others still have it.
         kept: Room for whoever picks the plan: what it would make anew at every call.
 
     Examples:
@@ -81,6 +93,7 @@ class Plan:
     failures: int = field(default=0, init=False)
     announced: bool = field(default=False, init=False, repr=False)
     counted: tuple[int, int, int] = field(default=(0, 0, 0), init=False, repr=False)
+    heir: Callable[[Uses], None] | None = field(default=None, init=False, repr=False)
     kept: Any = field(default=None, init=False, repr=False)
     forward: Samples = field(init=False, repr=False)
     backward: Samples = field(init=False, repr=False)
@@ -152,14 +165,25 @@ class Plan:
             other.backwards += 1
             self.backwards -= 1
 
-    def uncounted(self) -> tuple[int, int, int]:
-        """Return the consultations, forward and backward, and switches that the manager has not added up yet."""
-        forwards, backwards, switches = self.counted
-        return self.forwards - forwards, self.backwards - backwards, self.switches - switches
+    def uncounted(self) -> Uses:
+        """Return what the manager has not added up yet."""
+        return self._since((self.forwards, self.backwards, self.switches))
 
-    def settle(self) -> None:
-        """Take all that there is as added up."""
-        self.counted = self.forwards, self.backwards, self.switches
+    def settle(self) -> Uses:
+        """Return the same, which is added up from now on."""
+        counts = self.forwards, self.backwards, self.switches
+        uses, self.counted = self._since(counts), counts
+        return uses
+
+    def _since(self, counts: tuple[int, int, int]) -> Uses:
+        forwards, backwards, switches = (now - before for now, before in zip(counts, self.counted, strict=True))
+        return Uses(self.workload.op, self.kernel.name, forwards, backwards, switches)
+
+    def __del__(self) -> None:
+        # A thread, or the backward pass of an autograd graph, may use a plan long after its site has let it go.
+        heir = getattr(self, "heir", None)  # absent where `__init__` raised
+        if heir is not None:
+            heir(self.settle())
 
     def samples(self, direction: Direction) -> Samples:
         return self.forward if direction == "forward" else self.backward

@@ -248,11 +248,15 @@ class Site:
         manager, started = self.manager, time.perf_counter()
         manager.harvest()
         with manager.lock:
-            if self._plans.get(key) is not plan or plan.left > 0:  # another thread decided while this one waited
-                return self._plans.get(key, plan)
-            if manager.has_changed(self.framework):
+            present = self._plans.get(key)
+            if present is None or manager.has_changed(self.framework):
                 plan.forwards -= 1
                 return self.pick(key, describe)
+            if present is not plan:  # another thread decided while this one waited
+                plan.move(present, "forward")
+                return present
+            if plan.left > 0:
+                return plan
             chosen, reason = self._learnt(key, plan) if plan.learns else self._renewed(key, plan)
             manager.chosen(self, plan, chosen, reason, time.perf_counter() - started)
         manager.tell()

@@ -1,13 +1,16 @@
 """How often each kernel was consulted, took over and failed, at sites that live and at those that are gone."""
 
+import weakref
 from collections import Counter, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.plan import Plan, Uses
 from hpfracc_nn.selection.reporting import Counters
 from hpfracc_nn.selection.workload import Direction
 
+T = TypeVar("T")
 Use = tuple[str, str, Direction]  # operation, kernel, pass
 
 
@@ -23,11 +26,9 @@ class Totals:
     uses: Counter[Use] = field(default_factory=Counter)
     switches: Counter[tuple[str, str]] = field(default_factory=Counter)
 
-    def add(self, plans: Iterable[Plan]) -> None:
-        """Count what of the plans was not added up for good."""
-        for plan in plans:
-            op, name = plan.workload.op, plan.kernel.name
-            forwards, backwards, switches = plan.uncounted()
+    def add(self, uses: Iterable[Uses]) -> None:
+        """Count these too."""
+        for op, name, forwards, backwards, switches in uses:
             self.uses[op, name, "forward"] += forwards
             self.uses[op, name, "backward"] += backwards
             self.switches[op, name] += switches
@@ -55,6 +56,8 @@ class Tally:
         self.failures = Counter[tuple[str, str, str]]()
         self.stand_ins = Counter[tuple[str, str]]()
         self._past = Totals()
+        self._late: weakref.WeakSet[Plan] = weakref.WeakSet()  # added up, and still somebody's, who may count on
+        self._last = deque[Uses]()  # what others of these had counted when they went
 
     def close(self, number: int, plans: tuple[Plan, ...]) -> None:
         """Retire the plans of a site that is gone; it takes no lock."""
@@ -62,17 +65,19 @@ class Tally:
         self.open.discard(number)
 
     def fold(self) -> None:
-        """Add up the plans that are retired, for good."""
+        """Add up the plans that are retired, for good, and what those before them have counted since."""
         for plans in _drain(self.retired):
-            for plan in plans:
-                self._past.add([plan])
-                plan.settle()  # one that an interrupt left in two places counts once
+            self._late.update(plans)
+        for plan in list(self._late):
+            plan.heir = self._last.append
+            self._past.add([plan.settle()])  # one that an interrupt left in two places counts once
+        self._past.add(_drain(self._last))
 
     def totals(self, plans: Iterable[Plan]) -> Totals:
         """Return the counts of all plans there were, of which `plans` are in use."""
         self.fold()
         found = self._past.copy()
-        found.add(plans)
+        found.add(plan.uncounted() for plan in plans)
         return found
 
     def counters(self, plans: Iterable[Plan]) -> Counters:
@@ -86,6 +91,6 @@ class Tally:
         return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
 
 
-def _drain(queue: deque[tuple[Plan, ...]]) -> Iterator[tuple[Plan, ...]]:
+def _drain(queue: deque[T]) -> Iterator[T]:
     while queue:
         yield queue.popleft()
