@@ -21,6 +21,8 @@ os.environ.setdefault("HPFRACC_NN_SELECTION", "prior")
 os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
 # JAX reads it once: four devices, over which batches are sharded.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
+# Nor does it take three quarters of a CUDA device for each process of a run with several.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,9 @@ import ctypes
 import re
 import shutil
 import subprocess
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -24,6 +27,8 @@ from tests import torch_cases
 
 SHIM = Path(__file__).parent / "cuda"
 FAULTS = {1: "some threads ended where others wait at a barrier", 2: "shared memory was written beyond its end"}
+# Few signals, each long enough to be cut: just two segments of the least length, odd ends, many of them.
+CUT = [(1, 4096), (3, 4099), (2, 20001)]
 needs_compiler = pytest.mark.skipif(shutil.which("g++") is None, reason="needs g++")
 
 _MAIN = """
@@ -117,3 +122,19 @@ def manager_for(kernel: Kernel) -> BackendManager:
     return BackendManager(
         Settings(force_backend=kernel.backend, force_algorithm=kernel.algorithm, calibration="shipped", mode="prior")
     )
+
+
+@contextmanager
+def waiting_is_an_error() -> Iterator[None]:
+    """Let whatever waits for the device raise.
+
+    Torch warns once that it does not see all that waits, when the mode is set already: as an error that would leave it
+    so for every test after this one.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype", UserWarning)
+        try:
+            torch.cuda.set_sync_debug_mode("error")
+            yield
+        finally:
+            torch.cuda.set_sync_debug_mode("default")

@@ -9,6 +9,7 @@ import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,10 +17,12 @@ from torch import Tensor
 
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.definitions import Caputo
-from hpfracc_nn.fractional.torch.kernels import cuda_launch
+from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_recurrence
+from hpfracc_nn.fractional.torch.kernels.cuda_product import Scan
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
 from hpfracc_nn.solvers import Exponentials, Full, fdeint
+from tests.cuda_cases import CUT, waiting_is_an_error
 from tests.torch_cases import KERNELS
 
 pytestmark = pytest.mark.gpu
@@ -66,6 +69,37 @@ def test_values_and_gradients_are_those_of_the_host(kernel: Kernel) -> None:
         errors = [float((one.detach().cpu().double() - other).norm() / other.norm()) for one, other in pairs]
         written(kernel, **{f"errors at {alpha}": errors})
         assert max(errors) <= 5e-6  # ten times the bound of smooth data; faults are of order one
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("rows", "n"), CUT)
+@pytest.mark.parametrize("algorithm", ["chunked_scan", "recurrence"])
+def test_signals_that_are_cut_into_segments_are_those_of_the_host(
+    algorithm: str, rows: int, n: int, dtype: torch.dtype
+) -> None:
+    (kernel,) = (each for each in CUDA if each.algorithm == algorithm)
+    shape, dim = ((1, n, rows + 1), 1) if algorithm == "recurrence" else ((rows, n), -1)
+    assert scan_of(algorithm).cut(*cut_of(shape, dim, dtype)).segments > 1
+    generator = torch.Generator().manual_seed(n)
+    there, g = (torch.randn(shape, dtype=torch.float64, generator=generator) for _ in range(2))
+    x, bound = there.to("cuda", dtype).requires_grad_(), {torch.float32: 5e-6, torch.float64: 1e-10}[dtype]
+    there.requires_grad_()
+    calls = (x, forced(kernel)), (there, None)
+    for definition in (Caputo(0.5), Caputo(1.7)):
+        y, wanted = (apply("test", each, definition, 0.1, dim, manager) for each, manager in calls)
+        gx = torch.autograd.grad(y, x, g.to("cuda", dtype))[0], torch.autograd.grad(wanted, there, g)[0]
+        for one, other in ((y, wanted), gx):
+            assert (one.detach().cpu().double() - other).norm() <= bound * other.norm()
+
+
+def scan_of(algorithm: str) -> Scan:
+    return {"chunked_scan": cuda_chunked_scan, "recurrence": cuda_recurrence}[algorithm].SCAN
+
+
+def cut_of(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> tuple[Any, ...]:
+    """Return what a cut follows from: the canonical shape, states, bytes of a sample, the device."""
+    canonical = (shape[0], 1, *shape[1:]) if dim == 1 else (shape[0], 1, shape[1], 1)
+    return canonical, 24, dtype.itemsize, torch.device("cuda:0")
 
 
 @every_kernel
@@ -241,11 +275,8 @@ def test_a_call_waits_for_nothing(kernel: Kernel) -> None:
     g = torch.ones_like(x)
     torch.autograd.grad(apply("test", x, Caputo(0.5), 0.1, dim, manager), x, g)
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with waiting_is_an_error():
         torch.autograd.grad(apply("test", x, Caputo(0.5), 0.1, dim, manager), x, g)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @every_kernel

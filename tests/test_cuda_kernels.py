@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.selection import Kernel, kernels
 from hpfracc_nn.solvers import Exponentials, Full, fdeint
 from hpfracc_nn.training.torch.optimizers.kernels import cuda_mix
-from tests.cuda_cases import Emulated, emulated, manager_for, needs_compiler  # noqa: F401  a fixture
+from tests.cuda_cases import CUT, Emulated, emulated, manager_for, needs_compiler  # noqa: F401  a fixture
 from tests.test_optimizer_mix import MIXES, expected
 from tests.test_torch_kernels import (
     CHANNELS,
@@ -70,6 +70,32 @@ def test_segments_change_nothing(emulated: Emulated, algorithm: str, n: int, def
     assert_is_the_matrix(CUDA[algorithm], definition, *shape_for(algorithm, 3, n))
     is_split = algorithm == "recurrence" or n > 2000
     assert ("chain" in emulated.launches) == is_split
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize(("rows", "n"), CUT)
+@pytest.mark.parametrize("algorithm", ["chunked_scan", "recurrence"])
+def test_few_long_signals_are_cut_and_right(
+    emulated: Emulated,  # noqa: F811
+    algorithm: str,
+    rows: int,
+    n: int,
+    dtype: torch.dtype,
+) -> None:
+    """As on a device with many processors: both ways, against the FFT in double precision."""
+    emulated.processors = 132
+    shape, dim = ((1, n, rows + 1), 1) if algorithm == "recurrence" else ((rows, n), -1)
+    forced, exact = CUDA[algorithm], Forced(next(each for each in KERNELS if each.name == "torch/fft"), "cpu")
+    x, g = forced.random(*shape), forced.random(*shape, seed=1)
+    bound = {torch.float32: 2e-6, torch.float64: 1e-11}[dtype]
+    for definition in (Caputo(0.5), Caputo(1.7)):
+        emulated.launches.clear()
+        found = forced(x.to(dtype), definition, dim=dim), backward_of(forced, x.to(dtype), g.to(dtype), definition, dim)
+        wanted = exact(x, definition, dim=dim), backward_of(exact, x, g, definition, dim)
+        assert {"forward_ends", "backward_ends", "chain", "finish"} <= set(emulated.launches)
+        for one, other in zip(found, wanted, strict=True):
+            assert (one.double() - other).norm() <= bound * other.norm()
 
 
 @pytest.mark.slow

@@ -58,6 +58,21 @@ def test_registers_hold_what_a_thread_works_on(source: Source, tmp_path: Path) -
     assert max(spilled) <= SPILLED
 
 
+@pytest.mark.slow
+@every_source
+def test_cupys_nvrtc_compiles_every_source(source: Source) -> None:
+    """By the compiler that a device's machine has, with the options that CuPy adds; it needs no device."""
+    nvrtc = pytest.importorskip("cupy").cuda.nvrtc
+    try:
+        nvrtc.getVersion()
+    except RuntimeError as missing:
+        pytest.skip(str(missing))
+    program = nvrtc.createProgram(source.text, "kernel.cu", (), ())
+    options = (*source.definitions, "-ftz=true", "-arch=sm_90", "--device-as-default-execution-space")
+    nvrtc.compileProgram(program, options)
+    assert len(nvrtc.getCUBIN(program)) > 1000
+
+
 @every_source
 def test_a_source_stands_alone(source: Source) -> None:
     """NVRTC is handed one text, without files beside it or headers of a C++ library."""

@@ -66,6 +66,12 @@ class Source(NamedTuple):
         return tuple(found)
 
 
+class _Stream(NamedTuple):
+    """A stream of torch as CuPy's launches take it, in every version: an object that has its address."""
+
+    ptr: int
+
+
 class Facts(NamedTuple):
     """What a launch depends on: multiprocessors, and bytes of shared memory that a block may have."""
 
@@ -92,9 +98,10 @@ def launch(
     """
     import cupy
 
-    stream = cupy.cuda.ExternalStream(torch.cuda.current_stream(device).cuda_stream, device.index)
-    with cupy.cuda.Device(device.index), stream:
-        _loaded(source, function, device.index, shared > _USUAL)((grid,), (block,), (given,), shared_mem=shared)
+    stream = _Stream(torch.cuda.current_stream(device).cuda_stream)
+    with cupy.cuda.Device(device.index):
+        kernel = _loaded(source, function, device.index, shared > _USUAL)
+        kernel((grid,), (block,), (given,), shared_mem=shared, stream=stream)
     _ready.add((source, str(device)))
 
 
