@@ -1,4 +1,4 @@
-"""Which frameworks a test file needs: those that it, or a file of tests that it imports, imports at its top."""
+"""Which packages a test file needs: those that it, or a file of tests that it imports, imports at its top."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import ast
 import functools
 import importlib.util
 import pathlib
+import re
 from collections.abc import Iterator
 
 import hpfracc_nn
 
 TESTS = pathlib.Path(__file__).parent
 OF_PACKAGE = {"torch": "torch", "lightning": "torch", "jax": "jax", "flax": "jax", "optax": "jax"}
+GENERIC = re.compile(r"torch\.testing\._internal\.(common_(modules|optimizers|utils)|opinfo)\b")  # import expecttest
 
 
 @functools.cache
 def needed(path: pathlib.Path) -> frozenset[str]:
-    """Return the frameworks without which the file cannot be imported."""
+    """Return the packages without which the file cannot be imported; without others it says itself what it skips."""
     found: set[str] = set()
     for name in _imported(path):
         parts = name.split(".")
@@ -28,12 +30,13 @@ def needed(path: pathlib.Path) -> frozenset[str]:
             found.update(*(needed(file) for file in files if file.exists() and file != path))
         else:
             found |= {OF_PACKAGE[parts[0]]} if parts[0] in OF_PACKAGE else set()
+            found |= {"expecttest"} if GENERIC.match(name) else set()
     return frozenset(found)
 
 
 @functools.cache
-def is_there(framework: str) -> bool:
-    return importlib.util.find_spec(framework) is not None
+def is_there(package: str) -> bool:
+    return importlib.util.find_spec(package) is not None
 
 
 def _imported(path: pathlib.Path) -> Iterator[str]:

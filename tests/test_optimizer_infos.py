@@ -11,13 +11,27 @@ import pytest
 import torch
 from torch.testing._internal.common_optimizers import OptimizerErrorEnum
 
-from tests.optimizer_cases import BASES
-from tests.optimizer_infos import every_info, inputs, linear, with_foreach, with_fused
+from tests.optimizer_cases import BASES, every_class, parameters, parameters_of, train
+from tests.optimizer_infos import INFOS, every_info, inputs, linear, with_foreach, with_fused
 
 
 @pytest.fixture(autouse=True)
 def seeded():
     torch.manual_seed(0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
+@every_class
+def test_at_alpha_1_it_is_the_base_optimizer_bit_for_bit(cls, dtype):
+    """After 50 steps: parameters, state and saved options."""
+    for options in inputs(INFOS[BASES[cls]], skip=()):
+        learns = not options.get("differentiable")  # then torch changes no leaf that requires a gradient
+        start = [torch.nn.Parameter(p.detach().to(dtype), requires_grad=learns) for p in parameters()]
+        ours = train(cls, 50, copy.deepcopy(start), **options)
+        theirs = train(BASES[cls], 50, copy.deepcopy(start), **options)
+        for p, q in zip(parameters_of(ours), parameters_of(theirs), strict=True):
+            assert torch.equal(p, q), options
+            torch.testing.assert_close(dict(ours.state[p]), dict(theirs.state[q]), rtol=0, atol=0)
 
 
 @every_info

@@ -1,6 +1,5 @@
-"""What the fractional optimizers compute: the base optimizer at alpha = 1, the averages, fixed points, equivariance."""
+"""What the fractional optimizers compute: the averages, limits, fixed points, equivariance."""
 
-import copy
 import io
 import math
 from typing import Any
@@ -8,7 +7,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch.testing._internal.common_optimizers import _get_optim_inputs_including_global_cliquey_kwargs, optim_db
 
 from hpfracc_nn.training import FractionalAdam, FractionalSGD, power_law
 from hpfracc_nn.training.torch.optimizers.kinds import KINDS
@@ -21,34 +19,9 @@ from tests.optimizer_cases import (
     every_open_kind,
     gradients,
     parameters,
-    parameters_of,
     quartic,
     train,
 )
-
-INFOS: dict[Any, Any] = {info.optim_cls: info for info in optim_db}
-
-
-def option_combinations(cls):
-    """Return every combination of options that PyTorch's own tests of the base optimizer use."""
-    return [
-        each.kwargs
-        for each in _get_optim_inputs_including_global_cliquey_kwargs("cpu", torch.float32, INFOS[BASES[cls]])
-    ]
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, pytest.param(torch.float64, marks=pytest.mark.slow)])
-@every_class
-def test_at_alpha_1_it_is_the_base_optimizer_bit_for_bit(cls, dtype):
-    """After 50 steps: parameters, state and saved options."""
-    for options in option_combinations(cls):
-        learns = not options.get("differentiable")  # then torch changes no leaf that requires a gradient
-        start = [torch.nn.Parameter(p.detach().to(dtype), requires_grad=learns) for p in parameters()]
-        ours = train(cls, 50, copy.deepcopy(start), **options)
-        theirs = train(BASES[cls], 50, copy.deepcopy(start), **options)
-        for p, q in zip(parameters_of(ours), parameters_of(theirs), strict=True):
-            assert torch.equal(p, q), options
-            torch.testing.assert_close(dict(ours.state[p]), dict(theirs.state[q]), rtol=0, atol=0)
 
 
 @pytest.mark.slow

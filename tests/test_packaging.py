@@ -1,7 +1,9 @@
-"""The metadata that the build, the citation and the change log share."""
+"""The metadata that the build, the citation and the change log share, and what runs where a package is not there."""
 
 import pathlib
 import re
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -95,3 +97,48 @@ def test_every_make_target_is_phony():
     assert phony
     assert targets == set(phony[1].split())
     assert targets >= {"demo", "test", "lint", "bench", "docs", "gpu"}
+
+
+# Packages that machines lack on which all the rest is there: a base dependency of small use, and two of tests.
+ABSENT = ("expecttest", "opentelemetry", "platformdirs")
+WITHOUT = f"""
+import sys
+from importlib.machinery import PathFinder
+
+class Without(PathFinder):
+    @classmethod
+    def find_spec(cls, name, path=None, target=None):
+        return None if name.split(".")[0] in {ABSENT} else super().find_spec(name, path, target)
+
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+import hpfracc_nn
+import pytest
+sys.exit(pytest.main(sys.argv[1:]))
+"""
+
+
+def run_without(*arguments: str) -> str:
+    command = [sys.executable, "-c", WITHOUT, "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *arguments]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def test_the_package_and_what_pytest_loads_need_no_absent_package():
+    found = run_without("--collect-only", "tests/test_packaging.py", "tests/test_telemetry.py")
+    assert "tests/test_packaging.py::" in found
+    assert "could not import 'opentelemetry" in found  # said, as what is left out by itself
+
+
+@pytest.mark.slow
+def test_the_whole_suite_is_collected_without_absent_packages():
+    pytest.importorskip("torch")
+    found = run_without("--collect-only")
+    assert "tests/test_torch_hazards.py::" in found  # which needs no more of PyTorch's tests than PyTorch has
+    assert "tests/test_torch_opinfo.py::" not in found
+
+
+@pytest.mark.slow
+def test_torch_kernels_are_tested_without_absent_packages():
+    pytest.importorskip("torch")
+    assert " passed" in run_without("-m", "not slow", "tests/test_torch_kernels.py")

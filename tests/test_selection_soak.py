@@ -1,6 +1,5 @@
 """A manager at work for long: right results, tables within their bounds, nothing left over, no deadlock."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -11,6 +10,7 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import WisdomFile
+from tests.frameworks import is_there
 
 pytest.importorskip("torch")
 
@@ -39,7 +39,7 @@ def finished(process: subprocess.Popen[str]) -> Any:
 def soaks(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """What two processes found that learnt at the same time, with one file: one told OpenTelemetry, one did not."""
     directory = tmp_path_factory.mktemp("wisdom")
-    can_tell = importlib.util.find_spec("opentelemetry.sdk") is not None
+    can_tell = is_there("opentelemetry") and is_there("opentelemetry.sdk")
     processes = [started(directory, 0, "off"), started(directory, 1, "on" if can_tell else "off")]
     try:
         found = [finished(process) for process in processes]
