@@ -13,6 +13,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
 from jax.experimental import checkify  # noqa: E402
+from jax.extend.core import jaxprs_in_params  # noqa: E402
 
 from hpfracc_nn.fractional.namespace import NUMPY  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Cost, Settings, kernels  # noqa: E402
@@ -190,6 +191,49 @@ def test_below_1_the_adjoint_follows_forward_mode_too(doubles):
     step = 1e-5
     curve = (jax.grad(of_alpha)(0.7 + step) - jax.grad(of_alpha)(0.7 - step)) / (2 * step)
     assert jax.hessian(of_alpha)(0.7) == pytest.approx(float(curve), rel=1e-6)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("outputs", [np.linspace(0, 1.2, 1201)[[0, 1, 2, 500, 777, 1200]], [0.9, 1.2], [0.0, 1.2]])
+@pytest.mark.parametrize("options", [{}, {"checkpoint": True}], ids=["each", "blocks"])
+def test_states_at_some_times_and_their_slopes_are_those_of_all(outputs, options, doubles):
+    every, start = np.linspace(0, 1.2, 1201), outputs[0]
+    steps = np.round((np.asarray(outputs) - start) / 1e-3).astype(int)
+    equation = SDE(lambda t, y, args: jnp.sin(args * y), lambda t, y, args: jnp.cos(y) * args)
+
+    def at(ts, args, **options):
+        return fsdeint(equation, jnp.ones(2), ts, args=args, key=KEY, dt=1e-3, **options)
+
+    def wanted(args):
+        return at(every[every >= start - 1e-9], args, adjoint=False)[steps]
+
+    def slopes(of):
+        return jax.jit(lambda args: (of(args), jax.jvp(of, (args,), (1.0,))[1], jax.vjp(of, args)[1](along(of(args)))))
+
+    assert_close(slopes(lambda args: at(outputs, args, **options))(0.7), slopes(wanted)(0.7))
+
+
+def numbers_made(jaxpr):
+    """Return how many numbers the operations of a program make, those of a loop as often as it takes them."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [numbers_made(each) for each in jaxprs_in_params(equation.params)]
+        own = sum(math.prod(getattr(each.aval, "shape", ())) for each in equation.outvars)
+        total += equation.params.get("length", 1) * sum(inner) if inner else own
+    return total
+
+
+@pytest.mark.parametrize("options", [{}, {"checkpoint": True}, {"adjoint": False}], ids=["each", "blocks", "plain"])
+@pytest.mark.parametrize("transform", [lambda f: f, jax.grad, lambda f: jax.grad(jax.grad(f))], ids=range(3))
+def test_at_alpha_1_the_work_of_a_derivative_grows_as_the_output_times_do(transform, options):
+    def made(n):
+        def mean(rate):
+            equation = SDE(lambda t, y: -rate * y, lambda t, y: jnp.ones_like(y))
+            return fsdeint(equation, jnp.ones(3), np.linspace(0, 1, n + 1), key=KEY, **options).mean()
+
+        return numbers_made(jax.make_jaxpr(transform(mean))(1.0).jaxpr)
+
+    assert made(2500) == pytest.approx(5 * made(500), rel=0.1)
 
 
 @pytest.mark.slow

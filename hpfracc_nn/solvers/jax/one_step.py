@@ -6,8 +6,9 @@ it for reverse mode. Of all steps, or of each so many one, is kept what it begin
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +19,6 @@ from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.solvers.jax.past import zeros
 from hpfracc_nn.solvers.jax.solving import arrays
 
 Carry = tuple[Array, ...]  # what a step takes from the one before, the state first
@@ -81,7 +81,8 @@ class Loop:
     def recorded(self, inputs: Inputs) -> Array:
         """Return the same with the derivative of the scheme itself; what blocks begin with is kept only for it."""
         whole = jax.custom_jvp(self._found)
-        states = jax.custom_jvp(lambda inputs: self._found(inputs).states)
+        sparing = replace(self, kept=max(self.kept, math.isqrt(self.n_steps)))
+        states = jax.custom_jvp(lambda inputs: sparing._found(inputs).states)
 
         def rule(primals: tuple[Inputs], tangents: tuple[Inputs]) -> tuple[Found, Found]:
             found = whole(*primals)
@@ -95,51 +96,34 @@ class Loop:
         states.defjvp(rule_of_states, symbolic_zeros=True)
         return states(inputs)  # type: ignore[no-any-return]
 
-    def _groups(self) -> Iterator[tuple[int, int, int]]:
-        """Yield what blocks of equal length there are: the first step, how many blocks, and their length."""
+    def _groups(self) -> Iterator[_Group]:
+        """Yield what blocks of equal length there are."""
         blocks, rest = divmod(self.n_steps, self.kept)
         if blocks:
-            yield 0, blocks, self.kept
+            yield _Group.of(self.outputs, 0, blocks, self.kept)
         if rest:
-            yield blocks * self.kept, 1, rest
-
-    def _steps(self, noise: Array, first: int, blocks: int, length: int) -> tuple[np.ndarray, Array, np.ndarray]:
-        """Return the numbers of a group's steps, their noise, and which of the outputs they lead to, by blocks.
-
-        One more output than there are is where the states go that are none.
-        """
-        last = first + blocks * length
-        places = np.full(self.n_steps + 1, self.outputs.size)
-        places[self.outputs] = np.arange(self.outputs.size)
-        rows = noise[first:last].reshape(blocks, length, *noise.shape[1:])
-        return (
-            np.arange(first, last).reshape(blocks, length),
-            rows,
-            places[first + 1 : last + 1].reshape(blocks, length),
-        )
-
-    def _begun(self, state: Array) -> Array:
-        """Return room for the states at the outputs, and for one that is none; the first is there."""
-        room = zeros(state, self.outputs.size + 1)
-        return _put(room, state, 0) if self.outputs[0] == 0 else room
+            yield _Group.of(self.outputs, blocks * self.kept, 1, rest)
 
     def _found(self, inputs: Inputs) -> Found:
-        def step(begun: tuple[Carry, Array], x: Any) -> tuple[tuple[Carry, Array], None]:
-            (carry, states), (n, row, place) = begun, x
-            carry = self.advance(inputs.given, carry, n, row)
-            return (carry, _put(states, carry[0], place)), None
+        def step(carry: Carry, x: tuple[Any, Array]) -> tuple[Carry, Array]:
+            after = self.advance(inputs.given, carry, *x)
+            return after, after[0]
 
-        def block(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Carry]:
-            return lax.scan(step, begun, xs)[0], begun[0]
-
-        def single(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Carry]:
-            return step(begun, _only(xs))[0], begun[0]
-
-        begun, begins = (inputs.carry, self._begun(inputs.carry[0])), []
+        carry, begins, states = inputs.carry, [], self._first(inputs.carry)
         for group in self._groups():
-            begun, kept = lax.scan(block if group[2] > 1 else single, begun, self._steps(inputs.noise, *group))
+
+            def block(begin: Carry, xs: Any) -> tuple[Carry, tuple[Carry, Array]]:
+                slots, *steps = xs
+                after, found = _scanned(step, begin, tuple(steps))
+                return after, (begin, group.taken(found, slots))  # noqa: B023
+
+            carry, (kept, found) = lax.scan(block, carry, (group.slots, *group.steps(inputs.noise)))
             begins.append(kept)
-        return Found(begun[1][:-1], tuple(begins))
+            states.append(group.wanted(found))
+        return Found(jnp.concatenate(states), tuple(begins))
+
+    def _first(self, carry: Carry) -> list[Array]:
+        return [carry[0][None]] if self.outputs[0] == 0 else []
 
     def _tangent(self, inputs: Inputs, moved: Inputs, found: Found, is_whole: bool) -> Found:
         """Return the derivative of what was found along that of the inputs; of the states alone unless all is asked."""
@@ -159,41 +143,78 @@ class Loop:
                 return jax.jvp(taken, (parts, carry, row), (slopes, dcarry, drow))
             return jax.jvp(lambda parts, carry: taken(parts, carry, row), (parts, carry), (slopes, dcarry))
 
-        def single(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Any]:
-            dcarry, dstates = begun
-            n, row, place, drow = _only(xs[:-1])
-            carry = xs[-1]
-            _, after = linear(parts, slopes, carry, dcarry, n, row, drow)
-            return (after, _put(dstates, after[0], place)), dcarry if is_whole else None
+        def steps_of(parts: Any, slopes: Any, begun: tuple[Carry, Carry], xs: Any) -> tuple[Carry, Array]:
+            def step(given: tuple[Carry, Carry], x: Any) -> tuple[tuple[Carry, Carry], Array]:
+                carry, dcarry = linear(parts, slopes, *given, *x)
+                return (carry, dcarry), dcarry[0]
 
-        @partial(jax.checkpoint, prevent_cse=False)
-        def retaken(parts: Any, slopes: Any, begun: tuple[Carry, Array], xs: Any) -> tuple[Carry, Array]:
-            def step(given: Any, x: Any) -> Any:
-                (carry, dcarry, dstates), (n, row, place, drow) = given, x
-                carry, after = linear(parts, slopes, carry, dcarry, n, row, drow)
-                return (carry, after, _put(dstates, after[0], place)), None
-
-            *steps, begin = xs
-            return lax.scan(step, (begin, *begun), tuple(steps))[0][1:]  # type: ignore[no-any-return]
-
-        def block(begun: tuple[Carry, Array], xs: Any) -> tuple[tuple[Carry, Array], Any]:
-            return retaken(parts, slopes, begun, xs), begun[0] if is_whole else None
+            (_, dcarry), states = _scanned(step, begun, xs)
+            return dcarry, states
 
         dcarry = tuple(map(arrays, moved.carry, inputs.carry))
-        begun, begins = (dcarry, self._begun(dcarry[0])), []
+        begins, states = [], self._first(dcarry)
         for group, kept in zip(self._groups(), found.begins, strict=True):
-            n, rows, places = self._steps(inputs.noise, *group)
-            drows = self._steps(moved.noise, *group)[1] if moves_noise else None
-            xs = (n, rows, places, drows, kept)
-            begun, dkept = lax.scan(block if group[2] > 1 else single, begun, xs)
+            retaken = steps_of if group.length == 1 else jax.checkpoint(steps_of, prevent_cse=False)
+
+            def block(dbegin: Carry, xs: Any) -> tuple[Carry, tuple[Any, Array]]:
+                begin, slots, *steps = xs
+                after, found = retaken(parts, slopes, (begin, dbegin), tuple(steps))  # noqa: B023
+                return after, (dbegin if is_whole else None, group.taken(found, slots))  # noqa: B023
+
+            drows = group.steps(moved.noise)[1] if moves_noise else None
+            xs = (kept, group.slots, *group.steps(inputs.noise), drows)
+            dcarry, (dkept, dstates) = lax.scan(block, dcarry, xs)
             begins.append(dkept)
-        return Found(begun[1][:-1], tuple(begins))
+            states.append(group.wanted(dstates))
+        return Found(jnp.concatenate(states), tuple(begins))
 
 
-def _put(states: Array, state: Array, place: Any) -> Array:
-    return lax.dynamic_update_index_in_dim(states, state, place, 0)
+class _Group(NamedTuple):
+    """Blocks of equal length, and the outputs that their steps lead to.
+
+    Attributes:
+        first: The first step.
+        length: Of each block.
+        slots: The steps of each block that lead to outputs, [blocks, most], the first where there are fewer.
+        places: Where the outputs are among these, one after the other, [outputs].
+    """
+
+    first: int
+    length: int
+    slots: np.ndarray
+    places: np.ndarray
+
+    @classmethod
+    def of(cls, outputs: np.ndarray, first: int, blocks: int, length: int) -> _Group:
+        """Return blocks of so many steps from the first one on."""
+        inside = outputs[(outputs > first) & (outputs <= first + blocks * length)]
+        block, step = np.divmod(inside - first - 1, length)
+        counts = np.bincount(block, minlength=blocks)
+        slot = np.arange(inside.size) - (counts.cumsum() - counts)[block]
+        slots = np.zeros((blocks, counts.max()), int)
+        slots[block, slot] = step
+        return cls(first, length, slots, block * slots.shape[1] + slot)
+
+    def steps(self, noise: Array) -> tuple[np.ndarray, Array]:
+        """Return the numbers of the steps and their noise, by blocks."""
+        shape = (self.slots.shape[0], self.length)
+        last = self.first + shape[0] * shape[1]
+        rows = noise[self.first : last].reshape(*shape, *noise.shape[1:])
+        return np.arange(self.first, last).reshape(shape), rows
+
+    def taken(self, states: Array, slots: Array) -> Array:
+        """Return what a block keeps of the states that its steps lead to."""
+        return states if self.slots.shape[1] == self.length else states[slots]
+
+    def wanted(self, found: Array) -> Array:
+        """Return the states at the outputs of what the blocks kept."""
+        states = found.reshape(self.slots.size, *found.shape[2:])
+        return states if self.places.size == self.slots.size else states[self.places]
 
 
-def _only(xs: Any) -> Any:
-    """Return what a block of one step has of it."""
-    return jax.tree.map(lambda each: each[0], xs)
+def _scanned(step: Callable[[Any, Any], tuple[Any, Array]], carry: Any, xs: Any) -> tuple[Any, Array]:
+    """Return what `lax.scan` does; a single step is no loop."""
+    if xs[0].shape[0] > 1:
+        return lax.scan(step, carry, xs)  # type: ignore[no-any-return]
+    carry, found = step(carry, jax.tree.map(lambda each: each[0], xs))
+    return carry, found[None]
