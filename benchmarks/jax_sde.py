@@ -3,8 +3,9 @@
     python benchmarks/jax_sde.py [--group NAME ...] [--cells NAME] [--output DIR]
 
 Groups: `classical` (alpha = 1, Euler: the equation of `sde.py`, forward and training), `volterra` (alpha = 0.7, the
-same), `noise` (fractional Brownian motion). All by default. A network 8-64-64-8, diagonal noise, float32, one thread of
-torch and of XLA. Compiled before. Medians of interleaved rounds.
+same), `noise` (fractional Brownian motion); of a network 8-64-64-8 and diagonal noise. `outputs`: the gradient of the
+mean square of a linear equation's states at all of its steps, in its rate, beside a loop of `jax.lax.scan` as one writes
+it and diffrax. All by default. float32, one thread of torch and of XLA. Compiled before. Medians of interleaved rounds.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from pathlib import Path
 os.environ["XLA_FLAGS"] = "--xla_cpu_multi_thread_eigen=false intra_op_parallelism_threads=1"
 
 import jax
+import numpy as np
 import sde as on_torch
 import torch
 from extent import Cells, add_cells
@@ -83,7 +85,7 @@ def table_of(name: str, title: str) -> Callable[[Cells], Table]:
             "what": ("", ""),
             "n": ("steps", ""),
             "us": ("us per step", ".4g"),
-            "ratio": ("JAX's over it", ".2f"),
+            "ratio": ("JAX's over it", ".3g"),
             "rounds": ("rounds", ""),
         }
         return Table(f"jax-sde-{name}", f"{title}, one thread, {machine()}, jax {jax.__version__}.", columns)
@@ -138,9 +140,57 @@ def fill_noise(table: Table, allocator: str, cells: Cells) -> None:
     fill(table, {"draw": {"JAX": drawn, "PyTorch": lambda: torch_increments(noise, n, shape, dt=0.01)}}, n, cells)
 
 
+LINEAR = SDE(lambda t, y, rate: -rate * y, lambda t, y, rate: 0.5 * jnp.ones_like(y), "additive")
+
+
+def written_loop(n: int, y0: jax.Array) -> Callable:
+    """Return Euler and Maruyama's method as one writes it: (rate, key) -> the states at all steps."""
+
+    def states(rate, key):
+        def step(y, dw):
+            after = y - rate * y / n + 0.5 * dw
+            return after, after
+
+        increments = jax.random.normal(key, (n, *y0.shape)) / n**0.5
+        return jnp.concatenate([y0[None], jax.lax.scan(step, y0, increments)[1]])
+
+    return states
+
+
+def outputs_calls(n: int) -> dict[str, Call]:
+    """Return the gradients of the mean square of the states at all of n steps, a batch of 64 times 8."""
+    y0, ts, keys = jnp.ones((64, 8)), np.linspace(0, 1, n + 1), iter(range(1 << 30))
+
+    def ours(**options) -> Callable:
+        return lambda rate, key: fsdeint(LINEAR, y0, ts, args=rate, key=key, **options)
+
+    solves = {
+        "JAX": ours(),
+        "JAX, checkpoint": ours(checkpoint=True),
+        "JAX, no adjoint": ours(adjoint=False),
+        "written loop": written_loop(n, y0),
+    }
+    if find_spec("diffrax") is not None and n <= 1000:  # some ms for each step
+        solves["diffrax"] = import_module("sde_diffrax").linear(n, y0)
+    return {
+        name: compiled(jax.grad(lambda rate, key, solve=solve: jnp.mean(solve(rate, key) ** 2)), jnp.ones(()), keys)
+        for name, solve in solves.items()
+    }
+
+
+def fill_outputs(table: Table, allocator: str, cells: Cells) -> None:
+    for n in {Cells.QUICK: (50,), Cells.REPORT: (1000, 4000), Cells.FULL: (1000, 2000, 4000, 8000)}[cells]:
+        fill(table, {"gradient": outputs_calls(n)}, n, cells)
+    if find_spec("diffrax") is None:
+        table.note("diffrax is not installed.")
+
+
 GROUPS = {
     "classical": Group(table_of("classical", "Euler and Maruyama's method, batch 256"), fill_classical),
     "volterra": Group(table_of("volterra", "Stochastic Volterra equation, alpha 0.7, batch 64"), fill_volterra),
+    "outputs": Group(
+        table_of("outputs", "Gradient of all states of a linear equation, [64, 8], alpha 1"), fill_outputs
+    ),
     "noise": Group(table_of("noise", "Fractional Brownian motion, [256, 8]"), fill_noise),
 }
 

@@ -53,7 +53,13 @@ RUNS = (
     Run("threads", ("python-threads",), 90),
     Run("product", ("peers", "loop"), 120, ("--group", "peers")),
     Run("jax_operators", ("jax_operators",), 120, needs=("jax",)),
-    Run("jax_sde", ("jax-sde-classical", "jax-sde-volterra", "jax-sde-noise"), 300, REPORTED, needs=("jax",)),
+    Run(
+        "jax_sde",
+        ("jax-sde-classical", "jax-sde-volterra", "jax-sde-outputs", "jax-sde-noise"),
+        300,
+        REPORTED,
+        needs=("jax",),
+    ),
     Run(
         "product",
         ("forward", "backward", "layouts", "threads"),

@@ -1,4 +1,4 @@
-"""The equation of `sde.py` by diffrax: Euler's method in single precision, compiled by XLA, on one thread."""
+"""The equations of `sde.py` and `jax_sde.py` by diffrax: Euler's method, single precision, by XLA, on one thread."""
 
 from __future__ import annotations
 
@@ -66,3 +66,20 @@ def calls(net: torch.nn.Sequential, scale: torch.Tensor, y0: torch.Tensor, n: in
         return call
 
     return called(forward), called(gradient)
+
+
+def linear(n: int, y0: jax.Array) -> Callable:
+    """Return the solve of the linear equation of `jax_sde.py`, with its states at all steps: (rate, key) -> states.
+
+    By diffrax's defaults: a Brownian tree, and backpropagation through checkpoints.
+    """
+    ts = jnp.linspace(0, 1, n + 1)
+
+    def solve(rate, key):
+        tree = diffrax.VirtualBrownianTree(0.0, 1.0, 0.5 / n, y0.shape, key)
+        noise = diffrax.ControlTerm(lambda t, y, rate: lineax.DiagonalLinearOperator(0.5 * jnp.ones_like(y)), tree)
+        terms = diffrax.MultiTerm(diffrax.ODETerm(lambda t, y, rate: -rate * y), noise)
+        options = {"saveat": diffrax.SaveAt(ts=ts), "stepsize_controller": diffrax.StepTo(ts), "max_steps": n}
+        return diffrax.diffeqsolve(terms, diffrax.Euler(), 0.0, 1.0, None, y0, rate, **options).ys
+
+    return solve
