@@ -4,8 +4,9 @@
 
 Groups: `classical` (alpha = 1, Euler: the equation of `sde.py`, forward and training), `volterra` (alpha = 0.7, the
 same), `noise` (fractional Brownian motion); of a network 8-64-64-8 and diagonal noise. `outputs`: the gradient of the
-mean square of a linear equation's states at all of its steps, in its rate, beside a loop of `jax.lax.scan` as one writes
-it and diffrax. All by default. float32, one thread of torch and of XLA. Compiled before. Medians of interleaved rounds.
+mean square of a linear equation's states at all of its steps, in its rate, beside a loop of `jax.lax.scan` as one
+writes it and diffrax. All by default. float32, one thread of torch and of XLA. Compiled before. Medians of interleaved
+rounds.
 """
 
 from __future__ import annotations
