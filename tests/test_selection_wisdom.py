@@ -1,6 +1,7 @@
 """What was learnt: how it merges, and what becomes of its file when writers meet, die, or find no room."""
 
 import dataclasses
+import errno
 import json
 import logging
 import os
@@ -10,14 +11,18 @@ import stat
 import statistics
 import subprocess
 import sys
+import time
+import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
-from filelock import FileLock
+from filelock import FileLock, SoftFileLock
 
 from hpfracc_nn import BackendManager, GrunwaldLetnikov, derivative
+from hpfracc_nn.analytics import History
 from hpfracc_nn.selection import Machine, Place, Settings, Timing, Wisdom, WisdomFile, wisdom, wisdom_file
+from hpfracc_nn.selection.journal import LATEST
 from hpfracc_nn.selection.probe import _probes
 from hpfracc_nn.selection.wisdom import MOST_SAMPLES, OtherSchemaError, decode, encode
 from hpfracc_nn.selection.wisdom_file import ForeignError, default_directory, inspect
@@ -146,7 +151,7 @@ def test_another_machine_takes_times_and_no_rates():
         ({"forward": None}, "Timing(forward=None, backward=None): needs at least one of them."),
         ({"samples": 0}, "Timing(samples=0): needs a whole number, samples >= 1."),
         ({"samples": True}, "Timing(samples=True): needs a whole number, samples >= 1."),
-        ({"when": float("inf")}, "Timing(time=inf): needs seconds since 1970, 0 <= time < 1e+12."),
+        ({"when": float("inf")}, "Timing(time=inf): needs seconds since 1970, 0 <= time < 9.2e+09."),
         ({"trust": "blind"}, "Timing(trust='blind'): needs one of own, prior."),
     ],
 )
@@ -445,6 +450,40 @@ def test_a_missing_lock_of_the_file_system_is_an_os_error(file, caplog, monkeypa
     monkeypatch.setattr(FileLock, "acquire", none)
     assert not file.merge(learnt())
     assert len(lines(caplog)) == 1
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs flock")
+@pytest.mark.parametrize("action", ["error", "ignore"])
+def test_where_the_kernel_has_no_flock_a_file_is_the_lock(file, monkeypatch, action):
+    def none(*_):
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr("fcntl.flock", none)
+    with warnings.catch_warnings():
+        warnings.simplefilter(action)
+        for each in (learnt(), Wisdom.of([timing("new")])):
+            assert file.merge(each)
+        assert file.read() == learnt().merged(Wisdom.of([timing("new")]))
+        with SoftFileLock(file.path.with_suffix(".lock")):
+            assert not file.merge(learnt(), seconds=0.05)
+        assert file.merge(Wisdom.of([timing("last")]))
+    assert file.read().timings.keys() >= {(timing("last").key, timing("last").arm)}
+
+
+@pytest.mark.parametrize("seconds", [-1.0, -62e9, 1e10, 1e12, 1e300])
+def test_a_clock_that_is_set_wrong_keeps_nobody_from_computing_and_saving(tmp_path, monkeypatch, seconds):
+    manager = BackendManager(Settings(mode="learn", calibration="shipped", wisdom=str(tmp_path)))
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time", lambda: seconds)
+        for _ in range(3):
+            derivative(np.arange(64.0), GrunwaldLetnikov(1.0), manager=manager)
+        assert manager.save()
+        history = History.of(manager)
+    times = [*(each.time for each in history.events), *(each.time for each in history.looks)]
+    assert times
+    assert all(0 <= each < LATEST for each in times)
+    (path,) = tmp_path.glob("*.json")
+    assert WisdomFile(tmp_path).load(path).timings
 
 
 def test_a_home_that_nobody_knows_makes_no_directory_called_tilde(tmp_path, caplog, monkeypatch):

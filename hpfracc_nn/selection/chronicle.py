@@ -1,13 +1,12 @@
 """What a manager keeps of its choices: counts, events, and who is told of them."""
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
 from hpfracc_nn.selection import listening, telemetry
 from hpfracc_nn.selection.failure import text_of
-from hpfracc_nn.selection.journal import Choice, Event, Journal, Look
+from hpfracc_nn.selection.journal import Choice, Event, Journal, Look, wall_time
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.settings import Settings
@@ -75,7 +74,7 @@ class Chronicle(ABC):
         workload, name = plan.workload, plan.kernel.name
         self.journal.note(
             Choice(
-                time=time.time(),
+                time=wall_time(),
                 workload=workload,
                 kernel=name,
                 site=site.label or site.op,

@@ -15,7 +15,13 @@ from hpfracc_nn.selection.workload import Direction, Workload
 
 MOST_EVENTS = 4096
 MOST_LOOKS = 512
+LATEST = 9.2e9  # seconds since 1970, in the year 2261: dates and spans count nanoseconds in 64 bits
 FIRST_INTERVAL = 0.05  # seconds between two looks at the counts; twice as many whenever there are too many looks
+
+
+def wall_time() -> float:
+    """Return the seconds since 1970, at least 0 and less than `LATEST`, whatever the clock is set to."""
+    return min(max(time.time(), 0.0), LATEST - 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,4 +198,4 @@ def _look(uses: Mapping[tuple[str, str, Direction], int]) -> Look:
     both = Counter[tuple[str, str]]()
     for (op, kernel, _), count in uses.items():
         both[op, kernel] += count
-    return Look(time.time(), dict(both))
+    return Look(wall_time(), dict(both))

@@ -14,6 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from hpfracc_nn.selection.bucket import Key, key_of
 from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction
+from hpfracc_nn.selection.journal import wall_time
 from hpfracc_nn.selection.knowledge import MOST_KEYS
 from hpfracc_nn.selection.machine import Machine
 from hpfracc_nn.selection.objective import eligible, handicaps
@@ -298,7 +299,7 @@ class Learner:
         return name in self._timed.get(key, ()) and self.policy.knows(key)
 
     def _learnt(self) -> Wisdom:
-        timings = timings_of(self.policy.state(), self._new, time.time(), self._basis())
+        timings = timings_of(self.policy.state(), self._new, wall_time(), self._basis())
         return Wisdom.of(timings, self._machine.calibrated())
 
     def _basis(self) -> Basis:

@@ -2,7 +2,6 @@
 
 import math
 import threading
-import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from contextlib import contextmanager
 from hpfracc_nn.selection import listening
 from hpfracc_nn.selection.decision import Change
 from hpfracc_nn.selection.device_times import DeviceTimes
-from hpfracc_nn.selection.journal import Drift, Journal
+from hpfracc_nn.selection.journal import Drift, Journal, wall_time
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.profiling import Block
@@ -133,7 +132,7 @@ class Records(ABC):
     def _note_drift(self, plan: Plan, change: Change) -> None:
         self.journal.note(
             Drift(
-                time=time.time(),
+                time=wall_time(),
                 workload=plan.workload,
                 kernel=plan.kernel.name,
                 direction=change.direction,

@@ -3,7 +3,6 @@
 import logging
 import math
 import threading
-import time
 from abc import abstractmethod
 from collections import Counter, deque
 from collections.abc import Callable, Collection
@@ -14,7 +13,7 @@ from hpfracc_nn.selection.chronicle import Chronicle
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.failure import cause_of, kind_of, text_of
 from hpfracc_nn.selection.fallback import carried_out
-from hpfracc_nn.selection.journal import Defeat, Failure, Quarantined
+from hpfracc_nn.selection.journal import Defeat, Failure, Quarantined, wall_time
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.objective import eligible, handicaps
 from hpfracc_nn.selection.operations import RUN, operation
@@ -90,7 +89,7 @@ class Recovery(Chronicle):
             self.tally.failures[plan.workload.op, plan.kernel.name, kind] += 1
             self.journal.note(
                 Failure(
-                    time=time.time(),
+                    time=wall_time(),
                     workload=plan.workload,
                     kernel=plan.kernel.name,
                     direction=direction,
@@ -112,7 +111,7 @@ class Recovery(Chronicle):
                 site.expire(plan.kernel, self._is_left_alone)
             self.journal.note(
                 Quarantined(
-                    time=time.time(),
+                    time=wall_time(),
                     workload=workload,
                     kernel=plan.kernel.name,
                     seconds=seconds,
@@ -134,7 +133,7 @@ class Recovery(Chronicle):
         with self.lock:
             self.journal.note(
                 Defeat(
-                    time=time.time(),
+                    time=wall_time(),
                     workload=plan.workload,
                     kernel=plan.kernel.name,
                     direction=direction,

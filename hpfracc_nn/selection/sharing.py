@@ -1,12 +1,12 @@
 """What a manager has learnt, as text: for a checkpoint, and for the other processes of one training run."""
 
 import threading
-import time
 from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any
 
 from hpfracc_nn.selection.fingerprint import digest, facts
+from hpfracc_nn.selection.journal import wall_time
 from hpfracc_nn.selection.learning import Learner
 from hpfracc_nn.selection.wisdom import Trust, decode, encode
 
@@ -24,7 +24,7 @@ class Sharing(ABC):
             timed_here: Leave out what came from a file or from another process.
         """
         with self.lock:
-            known = self.learner.known(timed_here, time.time())
+            known = self.learner.known(timed_here, wall_time())
         return encode(known, _facts()).decode()
 
     def import_wisdom(self, text: str) -> Trust:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 from hpfracc_nn.selection.fingerprint import SCHEMA
+from hpfracc_nn.selection.journal import LATEST
 from hpfracc_nn.selection.machine import Place, Rates
 
 Trust = Literal["own", "prior"]
@@ -18,7 +19,6 @@ MOST_SAMPLES = 64  # a new sample weighs at least 1/65: what was learnt long ago
 MOST_TIMINGS = 4096  # half a megabyte
 _SECONDS = ("forward", "backward", "forward_estimate", "backward_estimate")
 LONGEST = 1e9  # seconds that a kernel may take, 30 years
-LATEST = 1e12  # seconds since 1970
 MOST = 1e30  # operations or bytes per second
 
 
@@ -87,7 +87,7 @@ class Timing:
         if not isinstance(self.samples, int) or isinstance(self.samples, bool) or self.samples < 1:
             raise ValueError(f"Timing(samples={self.samples!r}): needs a whole number, samples >= 1.")
         if not (_is_number(self.time) and 0 <= self.time < LATEST):
-            raise ValueError(f"Timing(time={self.time!r}): needs seconds since 1970, 0 <= time < {LATEST:.0e}.")
+            raise ValueError(f"Timing(time={self.time!r}): needs seconds since 1970, 0 <= time < {LATEST:g}.")
         if not isinstance(self.basis, str):
             raise ValueError(f"Timing(basis={self.basis!r}): needs a text.")
         if not isinstance(self.trust, str) or self.trust not in TRUSTS:

@@ -263,11 +263,16 @@ class WisdomFile:
     @contextlib.contextmanager
     def _locked(self, seconds: float) -> Iterator[None]:
         with _importing:
-            from filelock import FileLock  # not at the top: loaded, it watches every fork and every audit event
+            from filelock import FileLock, SoftFileLock  # not at the top: they watch every fork and every audit event
 
-        lock = FileLock(self.path.with_suffix(".lock"), mode=0o600)
+        path = self.path.with_suffix(".lock")
+        lock = FileLock(path, mode=0o600)
         try:
-            lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
+            try:
+                lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
+            except UserWarning:  # where warnings are errors: the kernel has no flock for this file system
+                lock = SoftFileLock(path, mode=0o600)
+                lock.acquire(timeout=seconds, poll_interval=POLL_SECONDS)
             yield
         except NotImplementedError as error:  # what older filelocks say where the file system has no locks
             raise OSError(f"{self.path}: {error}") from None

@@ -1,12 +1,11 @@
 """What the call sites of a model did while it was watched, over stages and over a resumed run."""
 
-import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from typing import Any
 
 from hpfracc_nn.selection import Plan, ReportRow, Site
-from hpfracc_nn.selection.journal import MOST_LOOKS, Look
+from hpfracc_nn.selection.journal import MOST_LOOKS, Look, wall_time
 from hpfracc_nn.selection.reporting import Counts, row_of, shared
 
 SCHEMA = 3
@@ -197,7 +196,7 @@ class Steps:
             use = each.plan.workload.op, each.plan.kernel.name
             uses[use] = uses.get(use, 0) + each.counts().calls
         self.steps.append(step)
-        self.looks.append(Look(time.time(), uses))
+        self.looks.append(Look(wall_time(), uses))
         if len(self.steps) > MOST_LOOKS:
             del self.steps[1::2], self.looks[1::2]
 
