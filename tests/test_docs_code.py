@@ -21,6 +21,7 @@ PAGES = [
     "docs/index.md",
     "docs/tour.md",
     "docs/quickstarts.md",
+    "docs/differencing.md",
     "docs/migration.md",
     "docs/jax.md",
     "docs/jax_layers.md",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Any
 
 _NUMBERS = (bool, int, float, complex)  # torch.compile cannot look at their ancestors
@@ -12,11 +13,17 @@ def framework_of(kind: type) -> str:
     """Return whose array it is: the package of its class, or of one that it derives from."""
     if kind in _NUMBERS:
         return "numpy"
+    package = package_of(kind, _PACKAGES)
+    return "numpy" if package is None else _PACKAGES[package]
+
+
+def package_of(kind: type, packages: Container[str]) -> str | None:
+    """Return which of the packages a class is from, or one that it derives from; None where it is from none."""
     for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
-        if package in _PACKAGES:
-            return _PACKAGES[package]
-    return "numpy"
+        if package in packages:
+            return package
+    return None
 
 
 def type_name(x: Any) -> str:

@@ -7,6 +7,7 @@ deterministic, the only one there is for it; the same rows give the same result.
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import numpy as np
@@ -18,46 +19,62 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import fdiff
 from hpfracc_nn.fractional.differencing import MODES
-from hpfracc_nn.fractional.framework import type_name
+from hpfracc_nn.fractional.framework import package_of, type_name
+from hpfracc_nn.fractional.labelled import PACKAGES, times_of, with_numbers
 
 POLICIES = ("expanding", "fixed")
+
+_LATE = 1.5  # of the longest step between training rows: a row that comes later does not follow them, some are missing
 
 
 class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Differences of order `alpha_[j]` of each column j. Subclasses have window, mode and window_policy, and fit."""
 
     alpha_: np.ndarray
+    rows_: np.ndarray
     window: int
     mode: str
     window_policy: str
 
     def transform(self, X: Any) -> Any:
-        """Return the differences of the columns of `X`, a series of its own: nothing is remembered of other calls.
+        """Return the differences of the columns of `X`: of the training rows, or of rows that follow them.
 
-        To go on with a series, pass the last `window` - 1 rows again before the new ones, with mode="valid" and
-        window_policy="fixed": the result is that of the new rows. With window_policy="expanding" pass all rows.
+        Rows that begin as the training rows do are the series from its first row on, with zeros before it. Rows that
+        follow the training rows have these before them, of which `fit` has kept what has a weight, so that the result
+        is that of the whole series. Which of them rows are
+
+        - the index of a pandas or xarray table says, where it holds numbers or times: either its labels are those of
+          the training rows, as many as there are of both, or the first of them comes after the last training row, by
+          no more than 1.5 times the longest step between training rows. Others, which overlap with the training rows,
+          precede them, or come after a gap, are refused;
+        - without such an index, and with that which pandas gives where none is passed (0, 1, 2, ...), both in `fit` and
+          here, the rows themselves say: those that begin with all the training rows are the series, others follow it.
 
         Args:
-            X: [rows, columns], a row for each moment; an array or a data frame.
+            X: [rows, columns], a row for each moment; an array or a table.
 
         Returns:
-            [rows, columns]; in mode "valid" without the first `window` - 1 rows, in a data frame with the index of the
-            others. scikit-learn's own containers take as many rows as they gave: in a Pipeline with a y, or in a
+            [rows, columns], a table of the type of `X` with its index unless `set_output` asks for another. In mode
+            "valid" without the rows that are made of less than `window`: the first `window` - 1 of the series.
+            scikit-learn's own containers take as many rows as they gave: in a Pipeline with a y, or in a
             ColumnTransformer beside columns that keep theirs, use mode "same", and leave the first rows out of both
             afterwards.
 
         Raises:
-            ValueError: `X` has other columns than in `fit`, or in mode "valid" fewer rows than the window.
+            ValueError: `X` has other columns than in `fit`, or in mode "valid" fewer rows than the window; its times do
+                not increase, or its rows neither begin as the training rows do nor follow them.
         """
         check_is_fitted(self)
         values = self._read(X, reset=False)
-        left_out = 0 if self.mode == "same" else self.window - 1
+        before = self._before(X, values)
+        left_out = 0 if self.mode == "same" else max(0, self.window - 1 - (self._n_rows if len(before) else 0))
         if left_out >= len(values):
             raise ValueError(
-                f"{type(self).__name__}(window={self.window}, mode='valid'): needs at least {self.window} rows; X has "
+                f"{type(self).__name__}(window={self.window}, mode='valid'): needs at least {left_out + 1} rows; X has "
                 f"{len(values)}, pass more, or a shorter window."
             )
-        return self._as_asked(self._differences(values, self.alpha_)[left_out:], X, left_out)
+        series = np.concatenate([before.astype(values.dtype, copy=False), values])
+        return self._as_asked(self._differences(series, self.alpha_)[len(before) + left_out :], X)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -83,6 +100,45 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         errors.one_of(owner, "mode", self.mode, MODES)
         errors.one_of(owner, "window_policy", self.window_policy, POLICIES)
 
+    def _remember(self, X: Any, values: np.ndarray) -> None:
+        """Keep of the training rows what the differences of later rows are made of, and what tells the rows again."""
+        kept = len(values) if self.window_policy == "expanding" else min(self.window - 1, len(values))
+        self.rows_ = values[len(values) - kept :].copy()
+        self._n_rows = len(values)
+        self._content = _content(values)
+        self._times = times_of(type(self).__name__, "X", X)
+
+    def _before(self, X: Any, values: np.ndarray) -> np.ndarray:
+        """Return the training rows that come before `X`, [0 or kept, columns], or raise."""
+        owner = type(self).__name__
+        times, trained = times_of(owner, "X", X), self._times
+        if times is None or trained is None or _are_counted(times, trained):
+            return self.rows_ if _content(values[: self._n_rows]) != self._content else self.rows_[:0]
+        if _kind(times) != _kind(trained):
+            raise ValueError(
+                f"{owner}.transform(X with an index of {times.dtype}): needs labels like those of the training rows, "
+                f"of {trained.dtype}; convert the index, or pass an array, such as X.to_numpy(), of rows that follow."
+            )
+        shared = min(len(times), len(trained))
+        if times[:shared].equals(trained[:shared]):
+            return self.rows_[:0]
+        steps = trained[1:] - trained[:-1]
+        if times[0] > trained[-1]:
+            if not len(steps) or times[0] - trained[-1] <= _LATE * steps.max():
+                return self.rows_
+            fault = f"comes {times[0] - trained[-1]} after the last training row, whose steps are {steps.max()} at most"
+        elif times[0] == trained[0]:
+            row = int(np.argmin(np.asarray(times[:shared] == trained[:shared])))
+            fault = f"is the first training row, but row {row}, {times[row]}, is not the training row {trained[row]}"
+        else:
+            where = "among" if times[0] > trained[0] else "before"
+            fault = f"lies {where} the training rows, which go from {trained[0]} to {trained[-1]}"
+        raise ValueError(
+            f"{owner}.transform(X): needs the rows that follow the training rows, or the series from the first of them "
+            f"on; row 0, {times[0]}, {fault}. Pass the rows between too, or fit on the rows before X; an array, such "
+            "as X.to_numpy(), is taken to follow."
+        )
+
     def _differences(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
         """The differences of each column, those of the warm-up too."""
         window = self.window if self.window_policy == "fixed" else None
@@ -92,8 +148,31 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             found[:, which] = fdiff(values[:, which], float(alpha), axis=0, window=window)
         return found
 
-    def _as_asked(self, found: np.ndarray, X: Any, left_out: int) -> Any:
-        """The result, in a frame where one is asked for and rows are missing: scikit-learn would give it all of X's."""
-        if left_out and hasattr(X, "iloc") and _get_output_config("transform", self)["dense"] == "pandas":
-            return type(X)(found, index=X.index[left_out:])
-        return found
+    def _as_asked(self, found: np.ndarray, X: Any) -> Any:
+        """Return the result in a table like `X`, unless scikit-learn is to make another of it."""
+        asked = _get_output_config("transform", self)["dense"]
+        return with_numbers(X, found) if asked in ("default", package_of(type(X), PACKAGES)) else found
+
+
+def _content(values: np.ndarray) -> bytes:
+    """Return what tells rows from others, alike for both floating types."""
+    with np.errstate(over="ignore"):
+        rows = np.ascontiguousarray(values, np.float32) + np.float32(0)  # of the zeros, one
+    return hashlib.blake2b(rows.tobytes() + repr(rows.shape).encode(), digest_size=16).digest()
+
+
+def _are_counted(times: Any, trained: Any) -> bool:
+    """Whether labels say nothing: both indexes count rows as pandas does by itself, or one does and one has dates."""
+    counted = [_is_counted(times), _is_counted(trained)]
+    return all(counted) or (any(counted) and _kind(times) != _kind(trained))
+
+
+def _is_counted(index: Any) -> bool:
+    """Whether the labels are 0, 1, 2, ..., as pandas counts rows."""
+    return bool(index.dtype.kind == "i" and index[0] == 0 and index[-1] == len(index) - 1)
+
+
+def _kind(index: Any) -> tuple[str, bool]:
+    """Return what an index can be compared with: numbers, spans of time, times without a zone, times with one."""
+    kind = index.dtype.kind
+    return "number" if kind in "iuf" else kind, getattr(index, "tz", None) is None

@@ -26,6 +26,7 @@ class FractionalDifferencer(ColumnDifferences):
 
     Attributes:
         alpha_: The orders, [columns].
+        rows_: What later rows are made of besides themselves: the last `window` - 1 training rows, or all of them.
         n_features_in_: Columns seen in `fit`.
         feature_names_in_: Their names, where they have any.
 
@@ -66,6 +67,7 @@ class FractionalDifferencer(ColumnDifferences):
                 f"{values.shape[1]} columns; pass as many."
             )
         self.alpha_ = np.broadcast_to(alphas, values.shape[1:]).copy()
+        self._remember(X, values)
         return self
 
     def inverse_transform(self, X: Any) -> np.ndarray:

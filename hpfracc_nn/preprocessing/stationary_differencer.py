@@ -50,6 +50,7 @@ class StationaryDifferencer(ColumnDifferences):
         alpha_: The orders, [columns]; `upper`, with a warning, where no order that was tried passes.
         pvalues_: Of the test at these orders, [columns]; 0 for a constant column. A column passes where it is not above
             `level`.
+        rows_: As in `FractionalDifferencer`.
         n_features_in_: Columns seen in `fit`.
         feature_names_in_: Their names, where they have any.
 
@@ -99,6 +100,7 @@ class StationaryDifferencer(ColumnDifferences):
             for column, size in zip(values.T.astype(np.float64), rounding, strict=True)
         ]
         self.alpha_, self.pvalues_ = np.array(found).T
+        self._remember(X, values)
         for column in np.flatnonzero(~(self.pvalues_ <= self.level)):
             warnings.warn(
                 f"StationaryDifferencer: column {column} keeps its unit root at level {self.level:g} up to order "
