@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from importlib import metadata
 from pathlib import Path
 
@@ -51,15 +50,6 @@ def test_it_imports_no_framework_and_does_not_depend_on_what_was_imported():
     )
     done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert done.stdout == f"{digest(facts())} []\n", done.stderr
-
-
-def test_it_takes_less_than_five_milliseconds():
-    def seconds():
-        begin = time.perf_counter()
-        facts()
-        return time.perf_counter() - begin
-
-    assert min(seconds() for _ in range(20)) < 5e-3  # 1.5 ms here; the least, for a busy machine only adds
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="needs an affinity mask")

@@ -66,8 +66,8 @@ class Tally:
 
     def fold(self) -> None:
         """Add up the plans that are retired, for good, and what those before them have counted since."""
-        for plans in _drain(self.retired):
-            self._late.update(plans)
+        retired = [plan for plans in _drain(self.retired) for plan in plans]  # held until they are added up
+        self._late.update(retired)
         for plan in list(self._late):
             plan.heir = self._last.append
             self._past.add([plan.settle()])  # one that an interrupt left in two places counts once
