@@ -1,5 +1,6 @@
 """What every test shares."""
 
+import gc
 import importlib.util
 import math
 import os
@@ -55,6 +56,12 @@ def has_cuda() -> bool:
     if shutil.which("nvidia-smi") is None or importlib.util.find_spec("torch") is None:
         return False
     return importlib.import_module("torch").cuda.is_available()
+
+
+def pytest_collection_finish() -> None:
+    """Frameworks and tests are there to stay: a collector that passes over them spares a quarter of the time."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(tryfirst=True)  # before `-m` chooses

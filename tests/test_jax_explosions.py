@@ -46,6 +46,7 @@ def test_so_do_those_of_other_meshes_and_orders(rate, alpha, mesh):
         decay(rate, np.array(alpha), mesh=mesh)
 
 
+@pytest.mark.slow
 def test_traced_ones_say_so_under_checkify():
     error, _ = checkify.checkify(jax.jit(lambda: decay(6.0, 0.2)), errors=checkify.user_checks)()
     assert "fdeint: the solution exploded" in str(error.get())
@@ -56,20 +57,23 @@ def test_traced_ones_say_so_under_checkify():
     assert jnp.isfinite(jax.jit(lambda: decay(6.0, 0.2))()).all()  # as it is elsewhere
 
 
-@pytest.mark.parametrize("alpha", [pytest.param(1.0, marks=pytest.mark.slow), 0.7])
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [1.0, 0.7])
 def test_so_do_stochastic_equations(alpha):
     with pytest.raises(FloatingPointError, match=r"fsdeint: the solution exploded: at step 100, t=1, "):
         linear(500.0, alpha=alpha)
     assert linear(20.0, alpha=alpha).shape == (2, 3)
 
 
+@pytest.mark.slow
 def test_what_is_right_does_not_raise():
     grown = fdeint(lambda t, y: 8 * y * (1 - y), jnp.full(1, 1e-12), np.array([0.0, 20.0]), 1.0, n_steps=400)
     assert grown[-1, 0] == pytest.approx(1.0, abs=1e-3)
     fdeint(lambda t, y: -3 * jnp.sign(y), jnp.zeros(1), ENDS, 0.9, n_steps=100, scheme="rectangle")
 
 
-@pytest.mark.parametrize("n_steps", [208, pytest.param(209, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n_steps", [208, 209])
 def test_what_has_been_larger_does_not_raise(n_steps):
     # D^0.3 of t**2 (1 - t)**2, which rises again after t = 1
     def f(t, y):

@@ -276,6 +276,7 @@ def test_a_definition_is_a_pytree():
     assert jax.tree.structure(fjx.Caputo(0.4)) == jax.tree.structure(fjx.Caputo(0.4))
 
 
+@pytest.mark.slow
 def test_a_loop_over_lengths_of_one_bucket_compiles_once():
     """The samples after a signal's own end change nothing before it, and a traced length masks them."""
     rng, compiled = np.random.default_rng(0), []
