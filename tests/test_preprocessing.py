@@ -85,8 +85,12 @@ def test_columns_are_differenced_with_the_window(walks, alpha, policy, lags):
     assert same.alpha_.tolist() == orders.tolist()
 
 
-def test_the_expanding_window_is_undone(walks):
-    taken = FractionalDifferencer([0.4, 1.2], window_policy="expanding").fit(walks)
+@pytest.mark.parametrize(
+    ("alpha", "policy"),
+    [([0.4, 1.2], "expanding"), ([0.4, 1.0], "fixed"), ([-0.7, 0.99], "fixed"), ([2.0, 0.0], "fixed")],
+)
+def test_what_was_differenced_comes_back(walks, alpha, policy):
+    taken = FractionalDifferencer(alpha, window_policy=policy).fit(walks)
     assert np.allclose(taken.inverse_transform(taken.transform(walks)), walks, rtol=0, atol=1e-10)
     single = walks.astype(np.float32)
     assert taken.inverse_transform(taken.transform(single)).dtype == np.float32
@@ -103,6 +107,27 @@ def test_frames_keep_their_names_and_the_index_of_their_rows(walks, mode):
     assert (found.index == days[0 if mode == "same" else 9 :]).all()
     assert taken.feature_names_in_.tolist() == ["first", "second"]
     assert FractionalDifferencer(0.4, window=10, mode=mode).fit_transform(frame).equals(found)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "expanding"])
+def test_rows_that_follow_come_back_as_the_table_they_were(walks, policy):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame(walks, index=pandas.date_range("2020-01-01", periods=600))
+    taken = FractionalDifferencer([0.4, 0.8], window=50, window_policy=policy).fit(frame[:400])
+    for rows in (frame, frame[:400], frame[400:], frame[400:401]):
+        pandas.testing.assert_frame_equal(taken.inverse_transform(taken.transform(rows)), rows, check_freq=False)
+
+
+def test_gaps_leave_nan_where_they_have_a_weight(walks):
+    holed = walks.copy()
+    holed[[100, 398], 0] = np.nan
+    taken = FractionalDifferencer(0.4, window=10).fit(holed[:400])
+    expected = fdiff(holed, 0.4, axis=0, window=10)
+    assert np.allclose(taken.transform(holed[:400]), expected[:400], rtol=0, atol=1e-12, equal_nan=True)
+    assert np.allclose(taken.transform(holed[400:]), expected[400:], rtol=0, atol=1e-12, equal_nan=True)
+    assert np.isnan(taken.transform(holed[400:])[:, 0]).sum() == 8
+    with pytest.raises(ValueError, match="contains NaN"):
+        StationaryDifferencer().fit(holed)
 
 
 def test_it_stands_in_a_pipeline(walks):
@@ -248,10 +273,10 @@ def test_what_cannot_be_transformed_is_an_error(estimator, given, kind, message)
 
 
 def test_what_cannot_be_undone_is_an_error(walks):
-    for taken in (FractionalDifferencer(), FractionalDifferencer(mode="valid", window_policy="expanding")):
-        taken.fit(walks)
-        with pytest.raises(ValueError, match=r"needs mode='same' and window_policy='expanding' to be undone"):
-            taken.inverse_transform(walks)
+    with pytest.raises(ValueError, match=r"mode='valid'\): needs mode='same' to be undone"):
+        FractionalDifferencer(mode="valid").fit(walks).inverse_transform(walks)
+    with pytest.raises(ValueError, match=r"alpha=1.5, window=100\): needs an order between -1 and 1 to be undone"):
+        FractionalDifferencer(1.5).fit(walks).inverse_transform(walks)
     with pytest.raises(ValueError, match=r"inverse_transform\(X of 1 columns\): needs 2 columns, as in fit"):
         FractionalDifferencer(window_policy="expanding").fit(walks).inverse_transform(walks[:, :1])
     with pytest.raises(NotFittedError):

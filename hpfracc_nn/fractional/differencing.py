@@ -13,6 +13,7 @@ Hosking, Fractional Differencing, Biometrika 68 (1981) 165; Lopez de Prado, Adva
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any, ClassVar
@@ -21,6 +22,8 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.inverse import reciprocal
+from hpfracc_nn.fractional.labelled import is_table, joined, mapped
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.operator import Samples, placed
 from hpfracc_nn.fractional.schemes.grunwald import binomial
@@ -36,10 +39,13 @@ _BINOMIAL = 3.0  # orders that the series of `binomial` is made for
 def fdiff(
     a: Samples,
     n: Any,
-    axis: int = -1,
+    axis: int | None = None,
     window: int | None = None,
     mode: str = "same",
     *,
+    prepend: Samples | None = None,
+    append: Samples | None = None,
+    dim: Hashable | None = None,
     manager: BackendManager | None = None,
 ) -> Samples:
     """Return the difference of order `n` of `a` along `axis`: (1 - z)**n a, with zeros before the first sample.
@@ -52,19 +58,28 @@ def fdiff(
     it: in the `window` samples from it on, or in all from it on. At a whole order it spreads as in `numpy.diff` and
     `numpy.cumsum`.
 
+    Tables of pandas (Series, DataFrame), polars (Series, DataFrame) and xarray (DataArray, Dataset) come back as such,
+    with their labels: those of time less the warm-up. Their times have to increase; labels that are neither numbers nor
+    times say nothing of it. Missing values are gaps, and come back as NaN. A polars frame keeps its column of times.
+
     Args:
-        a: Samples, [..., len, ...]: a NumPy array, what NumPy makes one of, a torch tensor or a JAX array. It is never
-            written to. Differences of whole order take any numbers; others make floats of integers, and take the real
-            and the imaginary part apart.
+        a: Samples, [..., len, ...]: a NumPy array, what NumPy makes one of, a torch tensor, a JAX array, or a table. It
+            is never written to. Differences of whole order take any numbers; others make floats of integers, and take
+            the real and the imaginary part apart.
         n: The order, a finite real number. For a tensor also one of no axes, whose gradient is then defined; its value
             is read, so that torch.compile breaks the graph there and torch.vmap cannot map over it. For a JAX array
             also one of no axes, which may be traced: then it is one product at any order, where otherwise whole
             differences are taken apart, which keeps more digits in single precision.
-        axis: The time axis.
+        axis: The time axis; None is the last one of an array, the rows of a table, and in xarray `dim`.
         window: Lags: each sample of the result is made of the last `window` samples of `a`, and the weights of older
             ones are zero. None is all samples since the first (the expanding window).
         mode: "same": as many samples as `a`. "valid": without those of the warm-up, which would need samples before
             the first: the first window - 1, or without a window the first n, where n is whole and not negative.
+        prepend: Samples before `a` that count as its own, as in `numpy.diff`: of its shape but for `axis`, or a number,
+            which is one sample; of a table the table of the rows before it.
+        append: The same for samples after it.
+        dim: Of an xarray object the dimension of time; None is the only one, or "time". Of a polars frame the column
+            that holds the times; None is that of dates, if there is one.
         manager: Who chooses the kernel; None is the process-wide BackendManager.
 
     Returns:
@@ -77,7 +92,8 @@ def fdiff(
     Raises:
         TypeError: `a` holds no numbers, or an argument has the wrong type.
         ValueError: `n` is not finite, there is no such axis or mode, the window is not positive, or in mode "valid" it
-            is missing where n is negative or not whole, or a tensor.
+            is missing where n is negative or not whole, or a tensor; the times of a table do not increase, or its rows
+            belong to several series; `prepend` or `append` does not fit.
         LookupError: No registered kernel accepts this dtype and device.
 
     Source: Hosking, Biometrika 68 (1981) 165; the window is that of Lopez de Prado (2018), section 5.5.
@@ -92,10 +108,56 @@ def fdiff(
         >>> fdiff(a, 0.5, window=2, mode="valid")
         array([ 3.5,  7. , 11.5])
     """
-    a, framework = placed(OWNER, "a", a, manager)
     errors.one_of(OWNER, "mode", mode, MODES)
     lags = None if window is None else errors.count(OWNER, "window", window)
-    return _room(framework).fdiff(a, n, axis, lags, mode, manager)
+    if is_table(a):
+        whole = joined(OWNER, {"prepend": prepend, "a": a, "append": append}, axis, dim)
+        return mapped(OWNER, "a", whole, lambda x, time: fdiff(x, n, time, lags, mode, manager=manager), axis, dim)
+    if dim is not None:
+        raise ValueError(f"{OWNER}(dim={dim!r}): needs an xarray object or a polars frame; leave dim out, pass axis.")
+    a, framework = placed(OWNER, "a", a, manager)
+    axis = errors.axis(OWNER, -1 if axis is None else axis, a.ndim, argument="axis", array="a")
+    room = _room(framework)
+    if prepend is not None or append is not None:
+        a = _extended(room, a, axis, {"prepend": prepend, "append": append})
+    return room.fdiff(a, n, axis, lags, mode, manager)
+
+
+def _extended(room: Any, a: Array, axis: int, ends: dict[str, Any]) -> Array:
+    """Return the samples with those before and after them; `a` stays where there are none."""
+    found: dict[str, Any] = {"prepend": None, "a": a, "append": None}
+    for name, part in ends.items():
+        if part is None:
+            continue
+        found[name] = part = room.as_part(a, part, axis)
+        if part.ndim != a.ndim or any(i != axis and size != a.shape[i] for i, size in enumerate(part.shape)):
+            raise ValueError(
+                f"{OWNER}({name} of shape {tuple(part.shape)}): needs the shape of a, {tuple(a.shape)}, but for axis "
+                f"{axis}; pass samples of all its series, or a number."
+            )
+    return room.concatenate([part for part in found.values() if part is not None], axis)
+
+
+def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray:
+    """Return the samples, zero before the first, of which `y` is the difference with this window.
+
+    With a window it is one product with the reciprocal of the weights' power series. That decays where -1 < n < 1: the
+    weights after the first one sum to less than it, or fall; a window that cuts the weights of other orders off leaves
+    a recursion that grows.
+
+    Raises:
+        ValueError: The window cuts, and `n` is not between -1 and 1.
+    """
+    if window is None or window >= y.shape[axis] or is_exact(n, window):
+        return fdiff(y, -n, axis)  # type: ignore[no-any-return]
+    if not -1 < n < 1:
+        raise ValueError(
+            f"{OWNER}(n={n:g}, window={window}): needs an order between -1 and 1 to be undone, because beyond it "
+            "errors grow exponentially where a window cuts; take the differences with window=None."
+        )
+    from hpfracc_nn.fractional.numpy import operator
+
+    return operator.apply(OWNER, y, WindowedSum(n, window=float(window), value=n), 1.0, axis, None)
 
 
 def _room(framework: str) -> Any:
@@ -205,6 +267,19 @@ class WindowedDifference(Definition):
         def column(lags: np.ndarray) -> Array:
             inside = xp.constant((lags < self.window).astype(np.float64), alpha)
             return difference_weights(alpha, self.value, lags, xp) * inside
+
+        return Stencil(n=n, column=column, differences=0, subtract=False)
+
+
+class WindowedSum(WindowedDifference):
+    """The inverse of a windowed difference: the reciprocal of its power series."""
+
+    def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
+        """Return the stencil of other orders; see `Definition`."""
+        of = super().stencil_at(alpha, n, dt, xp, differences)
+
+        def column(lags: np.ndarray) -> Array:
+            return xp.take(reciprocal(of.column(np.arange(lags.max() + 1)), xp), lags)
 
         return Stencil(n=n, column=column, differences=0, subtract=False)
 

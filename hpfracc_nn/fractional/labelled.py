@@ -61,6 +61,8 @@ def joined(owner: str, parts: dict[str, Any], axis: int | None, dim: Hashable | 
                 f"{owner}({name} of type {type(each).__qualname__}): needs what a is, a {type(a).__qualname__}, whose "
                 "times are known; pass the rows before or after as one."
             )
+    if len(given) == 1:
+        return a
     package = package_of(type(a), PACKAGES)
     concat = sys.modules[package].concat  # type: ignore[index]  # loaded, because a is one of its objects
     if package == "xarray":

@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
-from sklearn.utils import Tags
+from sklearn.utils import Tags, get_tags
 from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_array, check_is_fitted, validate_data
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import fdiff
-from hpfracc_nn.fractional.differencing import MODES
+from hpfracc_nn.fractional.differencing import MODES, undone
 from hpfracc_nn.fractional.framework import package_of, type_name
 from hpfracc_nn.fractional.labelled import PACKAGES, times_of, with_numbers
 
@@ -66,7 +66,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         values = self._read(X, reset=False)
-        before = self._before(X, values)
+        before = self._before("transform", X, _content(values[: self._n_rows]) == self._content)
         left_out = 0 if self.mode == "same" else max(0, self.window - 1 - (self._n_rows if len(before) else 0))
         if left_out >= len(values):
             raise ValueError(
@@ -75,6 +75,47 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             )
         series = np.concatenate([before.astype(values.dtype, copy=False), values])
         return self._as_asked(self._differences(series, self.alpha_)[len(before) + left_out :], X)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the series whose differences are the columns of `X`: that of the training rows, or what follows it.
+
+        Exact to rounding; a fixed window that cuts the weights off needs an order between -1 and 1, or a whole one.
+
+        Args:
+            X: [rows, columns], what `transform` returned of the series from its first row on; or, in a table whose
+                index says that they follow the training rows, differences of later rows, such as forecasts.
+
+        Returns:
+            [rows, columns], of the type of `X`, with its index.
+
+        Raises:
+            ValueError: Rows were left out, the order cannot be undone, `X` has another number of columns than in `fit`,
+                or its rows neither begin as the training rows do nor follow them.
+        """
+        check_is_fitted(self)
+        owner = type(self).__name__
+        values = check_array(X, **self._accepted())
+        if values.shape[1] != self.n_features_in_:
+            raise ValueError(
+                f"{owner}.inverse_transform(X of {values.shape[1]} columns): needs {self.n_features_in_} columns, as "
+                "in fit; pass what transform returned."
+            )
+        before = self._before("inverse_transform", X, True).astype(values.dtype, copy=False)
+        if self.mode == "valid" and not len(before):
+            raise ValueError(
+                f"{owner}(mode='valid'): needs mode='same' to be undone, which leaves no row out; transform with it."
+            )
+        known = self._differences(np.concatenate([before, np.zeros_like(values)]), self.alpha_)[len(before) :]
+        window = self._window
+        found = np.empty_like(values)
+        for j, alpha in enumerate(self.alpha_):
+            if window is not None and window < len(values) and not (-1 < alpha < 1 or alpha.is_integer()):
+                raise ValueError(
+                    f"{owner}(alpha={alpha:g}, window={window}): needs an order between -1 and 1 to be undone, because "
+                    "beyond it errors grow where a window cuts; use window_policy='expanding'."
+                )
+            found[:, j] = undone(values[:, j] - known[:, j], float(alpha), 0, window)
+        return with_numbers(X, found)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -92,7 +133,11 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     f"{type(self).__name__}(X of type {type_name(X)}): needs rows of one length; pass an array, or a "
                     "list of equal lists."
                 ) from None
-        return validate_data(self, X, dtype=[np.float64, np.float32], **options)
+        return validate_data(self, X, **self._accepted(), **options)
+
+    def _accepted(self) -> dict[str, Any]:
+        gaps = get_tags(self).input_tags.allow_nan
+        return {"dtype": [np.float64, np.float32], "ensure_all_finite": "allow-nan" if gaps else True}
 
     def _check_window(self) -> None:
         owner = type(self).__name__
@@ -108,15 +153,21 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         self._content = _content(values)
         self._times = times_of(type(self).__name__, "X", X)
 
-    def _before(self, X: Any, values: np.ndarray) -> np.ndarray:
-        """Return the training rows that come before `X`, [0 or kept, columns], or raise."""
+    def _before(self, method: str, X: Any, begins: bool) -> np.ndarray:
+        """Return the training rows that come before `X`, [0 or kept, columns], or raise.
+
+        Args:
+            method: Which is called.
+            X: The rows.
+            begins: Whether they are the series from its first row on, where they have no labels.
+        """
         owner = type(self).__name__
         times, trained = times_of(owner, "X", X), self._times
         if times is None or trained is None or _are_counted(times, trained):
-            return self.rows_ if _content(values[: self._n_rows]) != self._content else self.rows_[:0]
+            return self.rows_[:0] if begins else self.rows_
         if _kind(times) != _kind(trained):
             raise ValueError(
-                f"{owner}.transform(X with an index of {times.dtype}): needs labels like those of the training rows, "
+                f"{owner}.{method}(X with an index of {times.dtype}): needs labels like those of the training rows, "
                 f"of {trained.dtype}; convert the index, or pass an array, such as X.to_numpy(), of rows that follow."
             )
         shared = min(len(times), len(trained))
@@ -134,18 +185,22 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             where = "among" if times[0] > trained[0] else "before"
             fault = f"lies {where} the training rows, which go from {trained[0]} to {trained[-1]}"
         raise ValueError(
-            f"{owner}.transform(X): needs the rows that follow the training rows, or the series from the first of them "
+            f"{owner}.{method}(X): needs the rows that follow the training rows, or the series from the first of them "
             f"on; row 0, {times[0]}, {fault}. Pass the rows between too, or fit on the rows before X; an array, such "
             "as X.to_numpy(), is taken to follow."
         )
 
+    @property
+    def _window(self) -> int | None:
+        """How many rows make one of the result; None is all."""
+        return self.window if self.window_policy == "fixed" else None
+
     def _differences(self, values: np.ndarray, alphas: np.ndarray) -> np.ndarray:
         """The differences of each column, those of the warm-up too."""
-        window = self.window if self.window_policy == "fixed" else None
         found = np.empty_like(values)
         for alpha in np.unique(alphas):
             which = alphas == alpha
-            found[:, which] = fdiff(values[:, which], float(alpha), axis=0, window=window)
+            found[:, which] = fdiff(values[:, which], float(alpha), axis=0, window=self._window)
         return found
 
     def _as_asked(self, found: np.ndarray, X: Any) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from sklearn.utils.validation import check_array, check_is_fitted
+from sklearn.utils import Tags
 
 from hpfracc_nn import errors
 from hpfracc_nn.preprocessing.columns import ColumnDifferences
@@ -14,7 +14,8 @@ from hpfracc_nn.preprocessing.columns import ColumnDifferences
 class FractionalDifferencer(ColumnDifferences):
     """Differences of order `alpha` along the rows of every column: (1 - z)**alpha, with zeros before the first row.
 
-    alpha = 0 leaves the series as it is, alpha = 1 takes its first difference, a negative alpha sums.
+    alpha = 0 leaves the series as it is, alpha = 1 takes its first difference, a negative alpha sums. A row that is NaN
+    leaves NaN in the rows where it has a weight, as in `fdiff`.
 
     Args:
         alpha: The order, or one for each column.
@@ -70,30 +71,7 @@ class FractionalDifferencer(ColumnDifferences):
         self._remember(X, values)
         return self
 
-    def inverse_transform(self, X: Any) -> np.ndarray:
-        """Return the series whose differences are the columns of `X`: the difference of order -alpha.
-
-        Exact to rounding; with the expanding window only, since a fixed one has forgotten what came before it.
-
-        Args:
-            X: [rows, columns], all rows from the first on.
-
-        Returns:
-            An array, [rows, columns].
-
-        Raises:
-            ValueError: The window is fixed, rows were left out, or `X` has another number of columns than in `fit`.
-        """
-        check_is_fitted(self)
-        if (self.mode, self.window_policy) != ("same", "expanding"):
-            raise ValueError(
-                f"FractionalDifferencer(mode={self.mode!r}, window_policy={self.window_policy!r}): needs mode='same' "
-                "and window_policy='expanding' to be undone; transform with these."
-            )
-        values = check_array(X, dtype=[np.float64, np.float32])
-        if values.shape[1] != self.n_features_in_:
-            raise ValueError(
-                f"FractionalDifferencer.inverse_transform(X of {values.shape[1]} columns): needs {self.n_features_in_} "
-                "columns, as in fit; pass what transform returned."
-            )
-        return self._differences(values, -self.alpha_)
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags

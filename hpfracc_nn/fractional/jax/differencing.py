@@ -9,7 +9,6 @@ import jax
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.differencing import (
     OWNER,
@@ -30,7 +29,6 @@ _HALVES = (jnp.float16, jnp.bfloat16)
 
 def fdiff(a: Array, n: Any, axis: int, window: int | None, mode: str, manager: BackendManager | None) -> Array:
     """Return the difference of order `n`; see `fractional.fdiff`."""
-    axis = errors.axis(OWNER, axis, a.ndim, argument="axis", array="a")
     is_array = isinstance(n, jax.Array)
     order = _read(n) if is_array else order_of(n)
     left_out = warm_up(None if is_array else order, window, mode)
@@ -39,6 +37,15 @@ def fdiff(a: Array, n: Any, axis: int, window: int | None, mode: str, manager: B
     else:
         found = _any(a, n if order is None else order, axis, window, manager)
     return lax.slice_in_dim(found, min(left_out, found.shape[axis]), None, axis=axis)
+
+
+def as_part(a: Array, part: Any, axis: int) -> Array:
+    """Return samples that stand before or after `a`, as `jax.numpy.diff` takes them; a number is one sample."""
+    found = jnp.asarray(part)
+    return found if found.ndim else jnp.broadcast_to(found, (*a.shape[:axis], 1, *a.shape[axis + 1 :]))
+
+
+concatenate = jnp.concatenate
 
 
 def _read(n: Array) -> float | None:

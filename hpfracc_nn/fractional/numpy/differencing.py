@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.differencing import OWNER, WindowedDifference, is_exact, order_of, split, warm_up
 from hpfracc_nn.fractional.numpy import operator
@@ -23,10 +22,18 @@ def fdiff(
         raise TypeError(f"{OWNER}(a of dtype {a.dtype}): needs numbers; pass a.astype(numpy.float64).")
     a = a.astype(a.dtype.newbyteorder("="), copy=False)
     order = order_of(n)
-    axis = errors.axis(OWNER, axis, a.ndim, argument="axis", array="a")
     left_out = warm_up(order, window, mode)
     found = _whole(a, int(order), axis) if is_exact(order, window) else _any(a, order, axis, window, manager)
     return found if left_out == 0 else np.ascontiguousarray(_after(found, left_out, axis))
+
+
+def as_part(a: np.ndarray, part: Any, axis: int) -> np.ndarray:
+    """Return samples that stand before or after `a`; a number is one sample, in the dtype that `numpy.diff` takes."""
+    found = np.asanyarray(part)
+    return found if found.ndim else np.broadcast_to(found, (*a.shape[:axis], 1, *a.shape[axis + 1 :]))
+
+
+concatenate = np.concatenate
 
 
 def _after(a: np.ndarray, count: int, axis: int) -> np.ndarray:

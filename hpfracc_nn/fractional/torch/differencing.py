@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.differencing import (
     OWNER,
@@ -26,7 +25,6 @@ from hpfracc_nn.selection import BackendManager
 def fdiff(a: Tensor, n: Any, axis: int, window: int | None, mode: str, manager: BackendManager | None) -> Tensor:
     """Return the difference of order `n`; see `fractional.fdiff`."""
     check_dense(OWNER, "a", a)
-    axis = errors.axis(OWNER, axis, a.ndim, argument="axis", array="a")
     order = _read(n) if isinstance(n, Tensor) else order_of(n)
     left_out = warm_up(None if isinstance(n, Tensor) else order, window, mode)
     if is_exact(order, window) and not isinstance(n, Tensor):
@@ -35,6 +33,17 @@ def fdiff(a: Tensor, n: Any, axis: int, window: int | None, mode: str, manager: 
         found = _any(a, n if isinstance(n, Tensor) else order, order, axis, window, manager)
     left_out = min(left_out, found.shape[axis])
     return found if left_out == 0 else found.narrow(axis, left_out, found.shape[axis] - left_out).contiguous()
+
+
+def as_part(a: Tensor, part: Any, axis: int) -> Tensor:
+    """Return samples that stand before or after `a`, as `torch.diff` takes them; a number is one sample."""
+    found = part if isinstance(part, Tensor) else torch.as_tensor(part, device=a.device)
+    if found.ndim:
+        return found
+    return found.to(torch.result_type(a, found)).expand(*a.shape[:axis], 1, *a.shape[axis + 1 :])
+
+
+concatenate = torch.cat
 
 
 def _read(n: Tensor) -> float:
