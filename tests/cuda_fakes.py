@@ -1,13 +1,20 @@
-"""What stands for CuPy where there is no device: as much of version 14 as is used, with its signatures and errors.
+"""What stands for CuPy and for torch's streams where there is no device.
 
-tests/test_cuda_launch.py compares it with the real one where that is installed.
+Of CuPy it is as much of version 14 as is used, with its signatures and errors: tests/test_cuda_launch.py compares it
+with the real one where that is installed. Streams note what they are asked, in the order in which it is done.
 """
 
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import pytest
+import torch
+from torch import Tensor
 
 _USUAL = 48 << 10  # bytes of shared memory
 
@@ -98,3 +105,66 @@ class CuPy:
 
         self.RawModule = RawModule
         self.cuda = SimpleNamespace(Device=Device, ExternalStream=ExternalStream, launched=RawKernel("launched").kernel)
+
+
+class Note(NamedTuple):
+    """What a stream was told: to `record` an event or `wait` for it, to `keep` memory, to `launch` with addresses."""
+
+    kind: str
+    stream: int
+    what: Any
+
+
+class Cuda:
+    """Streams of torch: the current one, a log, and whether a graph is captured; `install` puts it in their place."""
+
+    def __init__(self) -> None:
+        self.log: list[Note] = []
+        self.is_captured = False
+        self._numbers = count(1)
+        self._current = [1]
+        cuda = self
+
+        class Event:
+            def __init__(self) -> None:
+                self.number = next(cuda._numbers)
+
+            def record(self, stream: Any) -> None:
+                assert not cuda.is_captured, "the event would be the graph's own"
+                cuda.log.append(Note("record", stream.cuda_stream, self.number))
+
+        class Stream:
+            def __init__(self, number: int) -> None:
+                self.cuda_stream = number
+
+            def wait_event(self, event: Event) -> None:
+                assert not cuda.is_captured, "cudaErrorStreamCaptureIsolation"
+                recorded = [note.what for note in cuda.log if note.kind == "record"]
+                assert event.number in recorded, "an event that was never recorded is not waited for"
+                cuda.log.append(Note("wait", self.cuda_stream, event.number))
+
+        self.Event, self.Stream = Event, Stream
+
+    @property
+    def current(self) -> int:
+        return self._current[-1]
+
+    @contextmanager
+    def on(self, stream: int) -> Iterator[list[Note]]:
+        """Make a stream current; the list is what is noted meanwhile."""
+        self._current.append(stream)
+        begin, noted = len(self.log), list[Note]()
+        try:
+            yield noted
+        finally:
+            noted.extend(self.log[begin:])
+            self._current.pop()
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def keep(tensor: Tensor, stream: Any) -> None:
+            self.log.append(Note("keep", stream.cuda_stream, tensor.data_ptr()))
+
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: self.Stream(self.current))
+        monkeypatch.setattr(torch.cuda, "Event", self.Event)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: self.is_captured)
+        monkeypatch.setattr(Tensor, "record_stream", keep)

@@ -4,6 +4,7 @@ Values, gradients, layouts, odd sizes and poisoned memory are the tests of every
 folder in GPU_FIGURES the times and resources of every kernel are written there, as JSON.
 """
 
+import gc
 import json
 import os
 import threading
@@ -20,6 +21,7 @@ from hpfracc_nn.fractional.definitions import Caputo
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_recurrence
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Scan
 from hpfracc_nn.fractional.torch.operator import apply
+from hpfracc_nn.fractional.weights import forget
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, kernels
 from hpfracc_nn.solvers import Exponentials, Full, fdeint
 from tests.cuda_cases import CUT, waiting_is_an_error
@@ -227,6 +229,87 @@ def test_threads_on_streams_of_their_own_do_not_disturb_each_other(kernel: Kerne
     for one, other in zip(found, wanted, strict=True):
         assert one is not None
         assert torch.equal(one, other)
+
+
+@every_kernel
+def test_operands_that_are_made_late_are_waited_for(kernel: Kernel) -> None:
+    """Those of the transpose are made on one stream, behind much else, and read on another at once."""
+    x, dim = data(kernel)
+    x.requires_grad_()
+    g = data(kernel, seed=1)[0]
+    definition, manager = Caputo(0.375), forced(kernel)  # of no other test: what is kept is made here
+    one, other = torch.cuda.Stream(), torch.cuda.Stream()
+    y = apply("test", x, definition, 0.1, dim, manager)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(one):
+        torch.cuda._sleep(100_000_000)
+        first = torch.autograd.grad(apply("test", x, definition, 0.1, dim, manager), x, g)[0]
+    with torch.cuda.stream(other):
+        second = torch.autograd.grad(apply("test", x, definition, 0.1, dim, manager), x, g)[0]
+    torch.cuda.synchronize()
+    assert torch.equal(first, second)
+    assert torch.equal(first, torch.autograd.grad(y, x, g)[0])
+
+
+@every_kernel
+def test_weights_are_let_go_only_when_every_stream_has_read_them(kernel: Kernel) -> None:
+    x, dim = data(kernel)
+    definition = Caputo(0.625)
+    wanted = apply("test", x, definition, 0.1, dim, forced(kernel))
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(100_000_000)
+        found = apply("test", x, definition, 0.1, dim, forced(kernel))
+    forget()
+    gc.collect()
+    spoilt = [torch.full((size,), torch.nan, device="cuda") for size in 50 * [64, 1024, 16384, 262144]]
+    torch.cuda.synchronize()
+    assert len(spoilt) == 200
+    assert torch.equal(found, wanted)
+
+
+@every_kernel
+def test_a_graph_reads_what_nobody_else_keeps_any_more(kernel: Kernel) -> None:
+    manager = forced(kernel, sample=False)
+    x, dim = data(kernel)
+    definition = Caputo(0.875)
+    wanted = apply("test", x, definition, 0.1, dim, manager)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        y = apply("test", x, definition, 0.1, dim, manager)
+    forget()
+    gc.collect()
+    spoilt = [torch.full((size,), torch.nan, device="cuda") for size in 50 * [64, 1024, 16384, 262144]]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert len(spoilt) == 200
+    assert torch.equal(y, wanted)
+
+
+@every_kernel
+def test_what_a_graph_makes_first_is_not_kept(kernel: Kernel) -> None:
+    """Before it was run, its operands hold nothing: an ordinary call makes its own."""
+    manager = forced(kernel, sample=False)
+    x, dim = data(kernel)
+    g, definition = data(kernel, seed=1)[0], Caputo(0.125)
+    x.requires_grad_()
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        apply("test", x, definition, 0.1, dim, manager)  # forward alone
+        torch.autograd.grad(apply("test", x, Caputo(0.5), 0.1, dim, manager), x, g)  # its code is loaded
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        found = torch.autograd.grad(apply("test", x, definition, 0.1, dim, manager), x, g)[0]
+    wanted = torch.autograd.grad(apply("test", x, definition, 0.1, dim, manager), x, g)[0]
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(found, wanted)
+    there = x.detach().cpu().double().requires_grad_()
+    exact = torch.autograd.grad(apply("test", there, definition, 0.1, dim, None), there, g.cpu().double())[0]
+    assert (wanted.cpu().double() - exact).norm() <= 5e-6 * exact.norm()
 
 
 @every_kernel

@@ -18,9 +18,11 @@ from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvil
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_product
+from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
-from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.fractional.torch.weights import Weights, weights_of
+from hpfracc_nn.fractional.weights import SHELF, forget
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister
 from hpfracc_nn.selection.environment import from_environment
 from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
@@ -92,6 +94,17 @@ def test_the_parts_are_the_operator(emulated: Emulated, shape: Shape, rows: int,
         cuda_host.through(lanes, tuple(data.shape), rows, data, y)  # type: ignore[arg-type]
         dense = matrix(definition, n)
         torch.testing.assert_close(y, multiplied(dense.T if backward else dense, data, 2), rtol=1e-11, atol=1e-10)
+
+
+def test_weights_of_the_shelf_are_charged_with_what_lies_on_a_device() -> None:
+    forget()
+    form = weights_of(Caputo(0.5), 70, 0.5, torch.float64, HERE).chunks(16)
+    before = SHELF.size
+    there = form.cached(cuda_host.There(HERE))
+    assert SHELF.size == before + sum(part.nbytes for part in there.parts)
+    there.cached(Arrangement(backward=False, multiple=1))
+    assert SHELF.size > before + sum(part.nbytes for part in there.parts)
+    assert form.cached(cuda_host.There(HERE)) is there
 
 
 @needs_compiler

@@ -8,7 +8,7 @@ several channels.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from torch.nn import functional as F
 from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.streams import kept
 
 _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
 
@@ -30,17 +31,26 @@ class ColumnForm:
     column: Tensor
     charge: Charge = field(default=free, repr=False)
     multiple: int = field(default=1, init=False)
+    _made: dict[str, Tensor] = field(default_factory=dict, init=False, repr=False)
 
-    @cached_property
+    @property
     def matrix(self) -> Tensor:
         """M [channels, n, n] with y = x M on the last axis: M[j, l] = w[l - j]."""
-        return self.charge(toeplitz(self.column, self.column.shape[-1]))
+        found: Tensor = kept(self.charge, self._made, "matrix", self._matrix)
+        return found
 
-    @cached_property
+    @property
     def spectrum(self) -> Tensor:
         """The column's transform [channels, padded // 2 + 1], padded so that nothing wraps round; rounded once."""
+        found: Tensor = kept(self.charge, self._made, "spectrum", self._spectrum)
+        return found
+
+    def _matrix(self) -> Tensor:
+        return toeplitz(self.column, self.column.shape[-1])
+
+    def _spectrum(self) -> Tensor:
         exact = torch.fft.rfft(self.column.to(torch.float64), padded_length(self.column.shape[-1]))
-        return self.charge(exact if self.column.dtype == torch.float64 else exact.to(torch.complex64))
+        return exact if self.column.dtype == torch.float64 else exact.to(torch.complex64)
 
     def product(self, x: Tensor) -> Tensor:
         if x.shape[2] > _DENSE_UP_TO:
@@ -88,6 +98,16 @@ class ChunkForm:
     charge: Charge = field(default=free, repr=False)
     _operands: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
+    @property
+    def parts(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """The four tensors, in their order."""
+        return self.near, self.far, self.into, self.decay
+
+    @property
+    def nbytes(self) -> int:
+        """Of the four."""
+        return sum(part.nbytes for part in self.parts)
+
     @cached_property
     def multiple(self) -> int:
         """L."""
@@ -100,17 +120,11 @@ class ChunkForm:
 
     def cached(self, arrangement: Any) -> Any:
         """Return arrangement.operands(self), made once per form."""
-        found = self._operands.get(arrangement)
-        if found is None:
-            found = self._operands[arrangement] = self.charge(arrangement.operands(self))
-        return found
+        return kept(self.charge, self._operands, arrangement, partial(arrangement.operands, self))
 
     def cached_shared(self, arrangement: Any) -> Any:
         """Return the same for operands made of `into` and `decay` alone."""
-        found = self.shared.get(arrangement)
-        if found is None:
-            found = self.shared[arrangement] = self.charge(arrangement.operands(self))
-        return found
+        return kept(self.charge, self.shared, arrangement, partial(arrangement.operands, self))
 
     def product(self, x: Tensor) -> Tensor:
         rows = _rows(x, self.multiple)

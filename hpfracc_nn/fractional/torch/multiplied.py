@@ -18,6 +18,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_traced
+from hpfracc_nn.fractional.torch.streams import follow, kept
 from hpfracc_nn.fractional.workloads import MULTIPLIER
 from hpfracc_nn.selection import Kernel, Plan, Site, Work, Workload, carried_out
 
@@ -50,9 +51,11 @@ class Symbol:
         if found is None:
             with torch.inference_mode(False), torch.no_grad():  # it is kept: autograd refuses what inference mode made
                 found = kernel.prepare(self, workload)
-            self._forms[kernel.name] = found
-            if found is not self.values:
-                self.charge(found)
+            if found is self.values:
+                self._forms[kernel.name] = found
+            else:
+                found = kept(self.charge, self._forms, kernel.name, lambda: found)
+        follow(self.charge)
         return found
 
 

@@ -13,6 +13,7 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.streams import kept, of
 
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -53,13 +54,11 @@ class Orders:
         self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
     ) -> tuple[Tensor, ...]:
         """Return arrays that belong to a table as tensors: kept with it, but what a tracer sees is not kept."""
-        key: Any = (name, self._device, dtype)
-        found = None if self._traced else table.placed.get(key)
-        if found is None:
-            found = tuple(torch.as_tensor(array, device=self._device).to(dtype) for array in arrays())
-            if not self._traced:
-                table.placed[key] = found
-        return found
+
+        def make() -> tuple[Tensor, ...]:
+            return tuple(torch.as_tensor(array, device=self._device).to(dtype) for array in arrays())
+
+        return self._kept(table.placed, (name, self._device, dtype), make)  # type: ignore[no-any-return]
 
     def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
         """Return what kernels keep with a table, on this device in this dtype."""
@@ -74,15 +73,17 @@ class Orders:
         return [part.reshape(-1, *shape) for part, shape in zip(parts, table.shapes, strict=True)]
 
     def _constant(self, name: str, array: np.ndarray) -> Tensor:
-        found = None if self._traced else _SMALL.get((name, self._device))
-        if found is None:
-            found = torch.as_tensor(array, device=self._device)
-            if not self._traced:
-                _SMALL[name, self._device] = found
-        return found
+        def make() -> Tensor:
+            return torch.as_tensor(array, device=self._device)
+
+        return self._kept(_SMALL, (name, self._device), make)  # type: ignore[no-any-return]
+
+    def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+        """Return what a store has; what a tracer sees is made for it."""
+        return make() if self._traced else kept(of(store, self._device), store, key, make)
 
 
-_SMALL: dict[tuple[str, torch.device], Tensor] = {}  # a few short ranges and matrices for each device
+_SMALL: dict[Any, Any] = {}  # a few short ranges and matrices for each device
 
 
 def _split(found: np.ndarray, table: Table) -> list[Tensor]:

@@ -24,6 +24,7 @@ from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_followed
 from hpfracc_nn.fractional.torch.rows import multiplied, parts, run_in_parts, step_of
+from hpfracc_nn.fractional.torch.streams import follow
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 
@@ -117,6 +118,7 @@ class Product:
     def formula_backward(self, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return the gradients in plain aten, themselves differentiable in x, g and alpha."""
         weights, form, columns = None, self.form, self.frame.columns
+        follow(form.charge)
         if alpha is not None:
             weights = self.weights().at(alpha)
             form, columns = self._form_of(weights)
@@ -154,6 +156,7 @@ class Product:
 def _run(plan: Plan, product: Product, x: Tensor) -> Tensor:
     if plan is not product.plan:
         product.adopt(plan)
+    follow(product.form.charge)
     kernel = plan.kernel
     kernel.calls["run"] += 1
     y = torch.empty_like(x)
@@ -167,6 +170,7 @@ def _run_backward(
 ) -> tuple[Tensor | None, Tensor | None]:
     if plan is not product.plan:
         product.adopt(plan)
+    follow(product.form.charge)
     kernel, gx = plan.kernel, None
     if needs_x:
         kernel.calls["adjoint"] += 1

@@ -17,6 +17,7 @@ from hpfracc_nn.fractional.torch.eager import alpha_shape, check_dense, computed
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, multiplied
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.streams import follow, on
 from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
@@ -74,9 +75,11 @@ def _factors_of(definition: Multiplier, sizes: tuple[int, ...], steps: tuple[flo
 
     def build(charge: Charge) -> Factors:
         with torch.inference_mode(False), torch.no_grad():  # autograd refuses tensors that inference mode made
-            return _factors(definition, sizes, steps, x.dtype, x.device, charge)
+            return _factors(definition, sizes, steps, x.dtype, x.device, on(x.device, charge))
 
-    return SHELF.get(key, build)
+    found = SHELF.get(key, build)
+    follow(found[0].charge)
+    return found
 
 
 def _factors(

@@ -23,6 +23,7 @@ from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.orders import Orders
 from hpfracc_nn.fractional.torch.slopes import slopes
+from hpfracc_nn.fractional.torch.streams import follow, on
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, without_negligible
 
 
@@ -41,7 +42,7 @@ class Columns:
         charge: Charge,
     ):
         self.definition, self.n, self.dtype, self.device, self.nodes = definition, n, dtype, device, nodes
-        self._dt, self._family, self._charge = dt, family, charge
+        self._dt, self._family, self.charge = dt, family, charge
         self._alpha: Any = definition.alpha
         self._orders: Orders | None = None
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
@@ -74,7 +75,7 @@ class Columns:
         if 0 not in self._forms:
             table = None if self._family is None else tables.column_table(self._family, self.n)
             if table is None:
-                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self._charge)
+                self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self.charge)
             else:
                 (column,) = self._evaluated(table)
                 self._forms[0] = ColumnForm(column)
@@ -148,9 +149,9 @@ class Columns:
         return ChunkForm(
             self._cast(toeplitz(values[..., :length], length)),
             self._cast(far),
-            self._charge(self._tensor(form.into).to(self.dtype)),
-            self._tensor(form.decay),
-            charge=self._charge,
+            self.charge(self._tensor(form.into).to(self.dtype)),
+            self.charge(self._tensor(form.decay)),
+            charge=self.charge,
         )
 
     def _single(self, near: Tensor) -> ChunkForm:
@@ -158,7 +159,8 @@ class Columns:
         channels, length, _ = near.shape
         zeros = near.new_zeros(channels, 1, length), near.new_zeros(length, 1)
         no_decay = torch.zeros(1, dtype=torch.float64, device=self.device)
-        return ChunkForm(near, *zeros, no_decay, charge=self._charge)
+        far, into, decay = self.charge((*zeros, no_decay))
+        return ChunkForm(near, far, into, decay, charge=self.charge)
 
     def _at(self, lags: np.ndarray) -> Tensor:
         values = self._tensor(self.stencil.column(lags))
@@ -170,7 +172,7 @@ class Columns:
     def _cast(self, values: Tensor) -> Tensor:
         if self.is_fixed:
             values = without_negligible(values, TORCH)
-        return self._charge(values.to(self.dtype).contiguous())
+        return self.charge(values.to(self.dtype).contiguous())
 
 
 class Weights(Columns):
@@ -262,5 +264,7 @@ def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, de
     """Return the weights of a definition: from the cache where alpha is a number or numbers, else fresh and traced."""
     if definition.is_fixed:
         key = "torch", definition, n, dt, dtype, device
-        return SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=charge))
+        found = SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=on(device, charge)))
+        follow(found.charge)
+        return found
     return Weights(definition, n, dt, dtype, device)

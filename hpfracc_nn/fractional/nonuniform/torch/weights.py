@@ -20,6 +20,7 @@ from hpfracc_nn.fractional.shelf import Charge, free
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.torch.slopes import slopes
+from hpfracc_nn.fractional.torch.streams import follow, kept, on
 from hpfracc_nn.fractional.weights import SHELF
 
 Formula = Callable[[Any, Any], Any]  # of p and its namespace
@@ -30,23 +31,23 @@ class Grid:
     """What weights take from the times alone, kept by value: tensors on a device."""
 
     def __init__(self, times: Times, inputs: int, dtype: torch.dtype, device: torch.device, charge: Charge):
-        self.times, self.inputs, self.dtype, self.device, self._charge = times, inputs, dtype, device, charge
+        self.times, self.inputs, self.dtype, self.device, self.charge = times, inputs, dtype, device, charge
         self.chunks = weights.Chunks(times, inputs, _NAMES[dtype])
 
     @cached_property
     def into(self) -> Tensor:
         """See `weights.Chunks`."""
-        return self._charge(torch.as_tensor(self.chunks.into, device=self.device).to(self.dtype))  # type: ignore[no-any-return]
+        return self.charge(torch.as_tensor(self.chunks.into, device=self.device).to(self.dtype))  # type: ignore[no-any-return]
 
     @cached_property
     def out(self) -> Tensor:
         """See `weights.Chunks`; float64."""
-        return self._charge(torch.as_tensor(self.chunks.out, device=self.device))  # type: ignore[no-any-return]
+        return self.charge(torch.as_tensor(self.chunks.out, device=self.device))  # type: ignore[no-any-return]
 
     @cached_property
     def decays(self) -> tuple[Tensor, ...]:
         """See `weights.Chunks`; float64."""
-        return self._charge(tuple(torch.as_tensor(d, device=self.device) for d in self.chunks.decays))  # type: ignore[no-any-return]
+        return self.charge(tuple(torch.as_tensor(d, device=self.device) for d in self.chunks.decays))  # type: ignore[no-any-return]
 
 
 class CellWeights:
@@ -85,9 +86,7 @@ class CellWeights:
         return Slopes(power, self.grid, self._largest)
 
     def _kept(self, name: str) -> Form:
-        found = self._forms.get(name)
-        if found is None:
-            found = self._forms[name] = self._charge(self._made(name))
+        found: Form = kept(self._charge, self._forms, name, partial(self._made, name))
         return found
 
     def _made(self, name: str) -> Form:
@@ -97,8 +96,9 @@ class CellWeights:
         near = self._joined(_chunks(grid))
         if grid.chunks.nodes is None:
             return ChunkForm(near, None, None, ())
-        out = grid.out * self._evaluated(grid.chunks.coefficients)
-        return ChunkForm(near, grid.into, out.to(grid.dtype), grid.decays)
+        into, out, decays = grid.into, grid.out, grid.decays
+        follow(grid.charge)
+        return ChunkForm(near, into, (out * self._evaluated(grid.chunks.coefficients)).to(grid.dtype), decays)
 
     def _joined(self, formulas: list[Formula]) -> Tensor:
         """Return what formulas give, in the product's dtype, one after the other along axis 1."""
@@ -153,7 +153,7 @@ def grid_of(times: Times, inputs: int, x: Tensor, dtype: torch.dtype) -> Grid:
     if is_traced(x, ()):
         return Grid(times, inputs, dtype, x.device, free)  # what a tracer sees is not kept
     key = "nonuniform grid", times, inputs, dtype, x.device
-    return SHELF.get(key, lambda charge: Grid(times, inputs, dtype, x.device, charge))
+    return SHELF.get(key, lambda charge: Grid(times, inputs, dtype, x.device, on(x.device, charge)))
 
 
 def weights_of(power: np.ndarray | Tensor, grid: Grid, x: Tensor, largest: float) -> CellWeights:
@@ -161,4 +161,4 @@ def weights_of(power: np.ndarray | Tensor, grid: Grid, x: Tensor, largest: float
     if isinstance(power, Tensor) or is_traced(x, ()):
         return CellWeights(power, grid, largest)
     key = "nonuniform", power.shape, power.tobytes(), grid.times, grid.inputs, grid.dtype, grid.device
-    return SHELF.get(key, lambda charge: CellWeights(power, grid, largest, charge))
+    return SHELF.get(key, lambda charge: CellWeights(power, grid, largest, on(grid.device, charge)))

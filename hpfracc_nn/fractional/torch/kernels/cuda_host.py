@@ -22,6 +22,7 @@ from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, 
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
 from hpfracc_nn.fractional.torch.rows import Step, parts
+from hpfracc_nn.fractional.torch.streams import Streams, on
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
 _LANES = 2
@@ -95,9 +96,12 @@ class There:
     device: torch.device
 
     def operands(self, form: ChunkForm) -> ChunkForm:
-        """Return the form there."""
-        near, far, into, decay = (each.to(self.device) for each in (form.near, form.far, form.into, form.decay))
-        return ChunkForm(near, far, into, decay)
+        """Return the form there; the account of the one here is told of what is made of it."""
+        near, far, into, decay = (part.to(self.device) for part in form.parts)
+        there = ChunkForm(near, far, into, decay, charge=on(self.device, form.charge))
+        if isinstance(there.charge, Streams):
+            there.charge.tell(there.parts)
+        return there
 
 
 def through(lanes: Sequence[Lane], shape: Shape, rows: int, x: Tensor, y: Tensor) -> None:

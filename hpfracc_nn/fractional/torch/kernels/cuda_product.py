@@ -218,7 +218,8 @@ def _begun(scan: Scan, form: ChunkForm, frame: Frame | None, shape: Shape, x: Te
     given["padded"] = -(-n // CHUNK) * CHUNK
     given["count"], given["side"] = count, cut.side
     given["segment"], given["segments"] = cut.segment, cut.segments
-    call = Call(source, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given, [])
+    kept = list(operands)  # those that a graph's capture makes are nobody else's
+    call = Call(source, x.device, cut.blocks * cut.segments, THREADS, cut.shared, given, kept)
     if cut.segments > 1:
         signals = batch * channels * width
         call.room("states", signals * cut.segments * count)

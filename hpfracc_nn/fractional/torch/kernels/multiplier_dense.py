@@ -5,13 +5,12 @@ Entry (i, j) is the response to a unit sample, taken at i - j modulo the size of
 
 from __future__ import annotations
 
-from functools import lru_cache
-
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional import multiplier_costs as costs
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol
+from hpfracc_nn.fractional.torch.streams import placed
 from hpfracc_nn.selection import Kernel, Workload, register
 
 
@@ -33,7 +32,7 @@ def adjoint(matrix: Tensor, g: Tensor, sizes: tuple[int, ...]) -> Tensor:
     return run(matrix.mT, g, sizes)
 
 
-@lru_cache(maxsize=64)
+@placed
 def _lags(sizes: tuple[int, ...], device: torch.device) -> Tensor:
     """Return where in the flat response the entry (j, i) of the transposed matrix stands."""
     with torch.inference_mode(False):

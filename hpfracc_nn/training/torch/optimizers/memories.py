@@ -17,6 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.torch.streams import placed
 from hpfracc_nn.training import power_law
 from hpfracc_nn.training.torch.optimizers.mix import Mix
 
@@ -101,12 +102,12 @@ def _window_mix(window: Window, alpha: float, turn: int, without: int | None) ->
     return Mix(float(by_lag[0] / total), tuple((weights / total).tolist()), gains)
 
 
-@lru_cache(maxsize=64)  # while a graph is captured nothing can be copied from the host: the steps before it do so
+@placed  # while a graph is captured nothing can be copied from the host: the steps before it do so
 def _weights_on(window: Window, alpha: float, device: torch.device) -> Tensor:
     return torch.as_tensor(window.weights(alpha, window.memory), device=device)
 
 
-@lru_cache(maxsize=64)
+@placed
 def _fading_on(alpha: float, device: torch.device) -> tuple[Tensor, Tensor]:
     decays = torch.as_tensor(power_law.decays(), device=device)
     return decays, torch.as_tensor(power_law.coefficients(alpha), device=device) / (1 - decays)

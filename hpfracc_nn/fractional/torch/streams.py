@@ -1,0 +1,138 @@
+"""What is kept on a CUDA device, and the streams that read it.
+
+A kept tensor is made on the stream that is current when it is first asked for. Another stream may read it only after
+that, and its memory may be used anew only when that stream has read it; torch sees to neither. So whoever makes one
+leaves an event. A stream that comes later waits for it once, on the device, and is recorded with the tensor's memory.
+
+A stream that is captured in a CUDA graph cannot wait for what was recorded outside of the capture, and need not:
+`torch.cuda.graph` lets the device come to rest before. What a graph reads is never let go, because it replays
+addresses; what is first made in a capture holds nothing before the graph runs, and is not kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache, wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.shelf import Charge, free
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class _Made(NamedTuple):
+    stream: int  # its address
+    event: torch.cuda.Event
+    tensors: list[Tensor]
+
+
+class Streams:
+    """The tensors that one owner keeps on a CUDA device, and the streams that may read them; a `Charge`.
+
+    Args:
+        charge: What is told of their bytes.
+        device: Where they lie.
+    """
+
+    def __init__(self, charge: Charge, device: torch.device):
+        self._charge, self._device = charge, device
+        self._made: list[_Made] = []
+        self._seen: dict[int, int] = {}  # how many of them each stream may read
+
+    def __call__(self, made: T) -> T:
+        """Take note of what the current stream has just made, and return it."""
+        if is_captured():
+            return made
+        self.tell(made)
+        return self._charge(made)  # type: ignore[no-any-return]
+
+    def tell(self, made: Any) -> None:
+        """Take note without a charge."""
+        stream, event = torch.cuda.current_stream(self._device), torch.cuda.Event()
+        event.record(stream)
+        self._made.append(_Made(stream.cuda_stream, event, _tensors(made)))
+
+    def follow(self) -> None:
+        """Let the current stream read all that was made so far, before what it does next."""
+        if is_captured():
+            _captured.add(self)
+            return
+        stream = torch.cuda.current_stream(self._device)
+        seen, count = self._seen.get(stream.cuda_stream, 0), len(self._made)
+        if seen == count:
+            return
+        for made in self._made[seen:count]:
+            if made.stream != stream.cuda_stream:
+                stream.wait_event(made.event)
+                for tensor in made.tensors:
+                    tensor.record_stream(stream)
+        self._seen[stream.cuda_stream] = count
+
+
+_ORDERED = ("cuda",)  # kinds of devices whose work has an order for each stream
+_captured: set[Streams] = set()  # whose tensors a graph reads, as long as the process lives
+
+
+def is_captured() -> bool:
+    """Return whether the current stream is captured in a CUDA graph."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+def on(device: torch.device, charge: Charge) -> Charge:
+    """Return the charge for what is kept on a device."""
+    return Streams(charge, device) if device.type in _ORDERED else charge
+
+
+def of(store: MutableMapping[Any, Any], device: torch.device) -> Charge:
+    """Return the charge for what a store keeps on a device: one for all of it, under a key of its own."""
+    return store.setdefault(("streams", device), Streams(free, device)) if device.type in _ORDERED else free
+
+
+def follow(charge: Charge) -> None:
+    """Let the current stream read what a charge was told of; only on a CUDA device is there anything to do."""
+    if type(charge) is Streams:
+        charge.follow()
+
+
+def kept(charge: Charge, store: MutableMapping[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    """Return what `store` has under a key, made and charged if it is not there, for the current stream to read."""
+    found = store.get(key)
+    if found is None:
+        found = charge(make())
+        if type(charge) is Streams and is_captured():
+            return found
+        found = store.setdefault(key, found)
+    follow(charge)
+    return found
+
+
+def placed(make: Callable[P, T]) -> Callable[P, T]:
+    """Keep the last 64 results of a function that makes tensors on the device which is its last argument."""
+
+    @lru_cache(maxsize=64)
+    def made(*given: Any) -> tuple[Charge, T]:
+        charge = on(given[-1], free)
+        return charge, charge(make(*given))  # type: ignore[call-arg]
+
+    @wraps(make)
+    def found(*given: P.args, **_: P.kwargs) -> T:
+        charge, tensors = made(*given)
+        follow(charge)
+        return tensors
+
+    found.forget = made.cache_clear  # type: ignore[attr-defined]
+    return found
+
+
+def _tensors(made: Any) -> list[Tensor]:
+    """Return the tensors of a tensor, a tuple or a form."""
+    if isinstance(made, Tensor):
+        return [made]
+    if is_dataclass(made):
+        made = [getattr(made, each.name) for each in fields(made)]
+    return [tensor for each in made for tensor in _tensors(each)] if isinstance(made, list | tuple) else []
