@@ -103,12 +103,47 @@ COLUMN_FAULTS = [
 ]
 
 
+LONG = 131_073  # characters: one more than a field of the csv module may have
+COLUMN_FAULTS += [
+    ("a,b,a\n1,2,3\n", "a", r"needs one column 'a', and columns 1, 3 have that name; rename all but one\."),
+    (f"a,b\n1,{'2' * LONG}\n", "a", r"line 2: needs .*; field larger than field limit \(131072\).*"),
+    (f"{'a' * LONG},b\n1,2\n", "b", r"line 1: needs .*; field larger than field limit \(131072\).*"),
+    ('a,b\n1,"2\n3,4\n', "a", r"line 3: needs .*; unexpected end of data.*"),
+    ('a,b\n1,"2" 3\n', "a", r"line 2: needs .*; ',' expected after '\"'.*"),
+    ("a,b\n1,234,5\n", "b", r"line 2: needs 2 fields as the header has, holds 3; quote .*"),
+    ("a\n1\0\n", "a", r"line 2, column 'a': needs a finite number, holds '1\\x00'; .*"),
+    (f"a\n{'x' * 1000}\n", "a", r"holds 'x{40}'\.\.\.; .*"),
+    (",".join(map(str, range(10**4))), "a", r"columns there are: '0', '1', .{,400}, \.\.\.\."),
+    ("day;a\n1;2\n", "a", r"no column 'a'; pass one of the columns there are: 'day;a'\."),
+]
+
+
 @pytest.mark.parametrize(("text", "column", "message"), COLUMN_FAULTS)
 def test_what_is_wrong_with_a_file_is_said_with_its_line(tmp_path, text, column, message):
     file = tmp_path / "series.csv"
     file.write_text(text, encoding="utf-8")
     with pytest.raises(ValueError, match=message + "$"):
         data.read_column(file, column)
+
+
+@pytest.mark.parametrize("codec", ["utf-16", "utf-32", "latin-1"])
+def test_a_file_of_another_encoding_is_named(tmp_path, codec):
+    file = tmp_path / "series.csv"
+    file.write_text("täglich,a\n1,2\n", encoding=codec)
+    with pytest.raises(ValueError, match=r"series\.csv: needs text in UTF-8; .*; save it as UTF-8\.$"):
+        data.read_column(file, "a")
+
+
+def test_lines_that_hold_nothing_and_commas_at_their_ends_are_left_out(tmp_path):
+    file = tmp_path / "series.csv"
+    file.write_text('a,"5"" pipe",a2\n1,5" x,,\n\n2,"y ""z""",0,,\n', encoding="utf-8")
+    assert data.read_column(file, "a").tolist() == [1.0, 2.0]
+
+
+def test_a_header_alone_has_no_samples(tmp_path):
+    file = tmp_path / "series.csv"
+    file.write_text("a,b", encoding="utf-8")
+    assert data.read_column(file, "a").shape == (0,)
 
 
 def test_a_missing_file_is_named():

@@ -13,6 +13,9 @@ from scipy import signal
 from hpfracc_nn import errors
 from hpfracc_nn.solvers.noise import FractionalBrownian, increments
 
+MOST_NAMED = 20  # columns in a message
+MOST_SHOWN = 40  # characters of a field
+
 
 def log_parkinson(high: Any, low: Any) -> np.ndarray:
     """Return the logarithm of Parkinson's variance of each day, log(log(high / low)**2 / (4 log 2)).
@@ -79,7 +82,8 @@ def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
 
     Raises:
         FileNotFoundError: There is no such file.
-        ValueError: It has no such column, or a line holds no finite number there.
+        ValueError: It is no text in UTF-8, has no such column, or two of that name; or a line holds no finite number
+            there, more fields than the header, or quotes that do not close.
 
     Examples:
         >>> with open("prices.csv", "w") as file:
@@ -92,13 +96,24 @@ def read_column(path: str | os.PathLike[str], column: str) -> np.ndarray:
         raise FileNotFoundError(f"no file {str(path)!r}; pass the path of a comma separated file with a header.")
     values = []
     with open(path, newline="", encoding="utf-8-sig") as file:
-        reader = csv.DictReader(file, skipinitialspace=True)
-        if column not in (reader.fieldnames or []):
-            known = ", ".join(map(repr, reader.fieldnames or [])) or "none"
-            raise ValueError(f"{path}: no column {column!r}; pass one of the columns there are: {known}.")
-        for line in reader:
-            values.append(_finite(line[column], f"{path}, line {reader.line_num}, column {column!r}"))
-    return np.array(values)
+        reader = csv.reader(file, skipinitialspace=True, strict=True)
+        try:
+            header = next(reader, [])
+            place = _place(path, header, column)
+            for fields in reader:
+                if fields:  # none in an empty line
+                    where = f"{path}, line {reader.line_num}"
+                    _check_length(where, fields, header)
+                    text = fields[place] if place < len(fields) else None
+                    values.append(_finite(text, f"{where}, column {column!r}"))
+        except csv.Error as error:
+            raise ValueError(
+                f"{path}, line {reader.line_num}: needs fields that are separated by commas, and quotes that close; "
+                f"{error}; look for a quote too many there or above."
+            ) from None
+        except UnicodeDecodeError as error:
+            raise ValueError(f"{path}: needs text in UTF-8; {error}; save it as UTF-8.") from None
+    return np.array(values, np.float64)
 
 
 def arfima(n: int, alpha: float, rng: np.random.Generator) -> np.ndarray:
@@ -243,11 +258,34 @@ def _shipped_prices() -> Any:
     return sp500.load()
 
 
+def _place(path: str | os.PathLike[str], header: list[str], column: str) -> int:
+    """Return where a column stands."""
+    places = [place for place, name in enumerate(header) if name == column]
+    if not places:
+        known = ", ".join([*map(repr, header[:MOST_NAMED]), *["..."] * (len(header) > MOST_NAMED)]) or "none"
+        raise ValueError(f"{path}: no column {column!r}; pass one of the columns there are: {known}.")
+    if len(places) > 1:
+        numbers = ", ".join(str(place + 1) for place in places)
+        raise ValueError(
+            f"{path}: needs one column {column!r}, and columns {numbers} have that name; rename all but one."
+        )
+    return places[0]
+
+
+def _check_length(place: str, fields: list[str], header: list[str]) -> None:
+    if any(fields[len(header) :]):
+        raise ValueError(
+            f"{place}: needs {len(header)} fields as the header has, holds {len(fields)}; "
+            "quote numbers and texts that hold a comma."
+        )
+
+
 def _finite(text: str | None, place: str) -> float:
     try:
         value = float(text or "nan")
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"{place}: needs a finite number, holds {text!r}; fill the gap or leave the line out.")
+        shown = repr(text) if text is None or len(text) <= MOST_SHOWN else f"{text[:MOST_SHOWN]!r}..."
+        raise ValueError(f"{place}: needs a finite number, holds {shown}; fill the gap or leave the line out.")
     return value
