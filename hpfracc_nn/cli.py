@@ -7,7 +7,6 @@ import importlib
 import platform
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from importlib import metadata
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import hpfracc_nn as fnn
 from hpfracc_nn.commands import calibrate, report, wisdom
+from hpfracc_nn.commands.terminal import in_one_line, say
 from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels
 from hpfracc_nn.selection.environment import shown
 from hpfracc_nn.selection.memory import host_free, limit
@@ -96,18 +96,18 @@ def _demo(typer: Any) -> Callable[..., None]:
         output: Annotated[Path, typer.Option(help="Folder for the figure.")] = Path("demo-output"),
     ) -> None:
         """Forecast the volatility of the S&P 500, or a series of your own, with a learned order."""
-        with _in_one_line(typer, "demo"):
+        with in_one_line("demo"):
             output.mkdir(parents=True, exist_ok=True)
             name, days, series = _series(csv, column)
             module = importlib.import_module("hpfracc_nn.training.torch.demo")
-            typer.echo(f"Fitting {module.MODEL} to {name}")
+            say(f"Fitting {module.MODEL} to {name}")
             result = module.forecast(series, alpha=alpha, learn=learn, seed=seed, quick=quick)
         for line in _forecast_lines(result):
-            typer.echo(line)
-        typer.echo(_rendered(result))
-        typer.echo(f"Figure: {_drawn(result, name, days, output)}")
+            say(line)
+        typer.echo(_rendered(result))  # its cells are escaped, and it may have colours
+        say(f"Figure: {_drawn(result, name, days, output)}")
         for line in NEXT:
-            typer.echo(line)
+            say(line)
 
     return demo
 
@@ -115,9 +115,9 @@ def _demo(typer: Any) -> Callable[..., None]:
 def _info(typer: Any) -> Callable[..., None]:
     def info() -> None:
         """Say what is installed and usable, the settings, and which kernels there are."""
-        with _in_one_line(typer, "info"):
+        with in_one_line("info"):
             for line in _info_lines():
-                typer.echo(line)
+                say(line)
 
     return info
 
@@ -132,23 +132,14 @@ def _explain(typer: Any) -> Callable[..., None]:
     ) -> None:
         """Say which kernel would run on torch tensors of this shape, and why not the others."""
         importlib.import_module(ROOMS["torch"])
-        with _in_one_line(typer, "explain"):
+        with in_one_line("explain"):
             workload = fnn.workload(
                 (rows, n, width), framework="torch", dim=1, dtype=dtype.value, needs_gradient=gradient
             )
-            typer.echo(default_manager().explain(workload))
+            for line in default_manager().explain(workload).split("\n"):
+                say(line)
 
     return explain
-
-
-@contextmanager
-def _in_one_line(typer: Any, command: str) -> Iterator[None]:
-    """Leave with status 1 where an argument, a file or the environment is wrong, and say so in one line."""
-    try:
-        yield
-    except (ValueError, OSError) as error:
-        typer.echo(f"hpfracc-nn {command}: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 def _series(csv: Path | None, column: str | None) -> tuple[str, Any, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import operator
 import sys
@@ -208,6 +209,19 @@ def function(owner: str, argument: str, value: Any) -> Callable[..., Any]:
     if not callable(value) or isinstance(value, type):
         raise TypeError(f"{owner}({argument}={value!r}): needs a function or a module; pass what is to be called.")
     return value
+
+
+def printable(text: str) -> str:
+    """Return a line of text, with what a terminal acts upon or cannot show written as in a literal of Python."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else ascii(each)[1:-1] for each in text)
+
+
+def made_printable(record: logging.LogRecord) -> bool:
+    """Let a record of a logger pass, in one printable line: names and texts in it may come out of a file."""
+    text = record.getMessage()
+    if not text.isprintable():
+        record.msg, record.args = printable(text), None
+    return True
 
 
 def text_of(error: BaseException) -> str:

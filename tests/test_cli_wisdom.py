@@ -1,6 +1,8 @@
 """The commands `hpfracc-nn calibrate` and `hpfracc-nn wisdom`: what they print, write, and refuse."""
 
+import hashlib
 import importlib.util
+import json
 import logging
 
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from hpfracc_nn import cli
 from hpfracc_nn.commands import calibrate
 from hpfracc_nn.selection import Place, Timing, Wisdom, WisdomFile
+from hpfracc_nn.selection.translation import understood
 from hpfracc_nn.selection.wisdom import encode
 from tests.selection_kernels import RATES
 
@@ -169,3 +172,62 @@ def test_a_directory_that_cannot_be_written_is_named_in_one_line(tmp_path, caplo
     assert result.exit_code == 1
     assert result.stderr.splitlines()[-1].startswith("hpfracc-nn calibrate: ")
     assert caplog.records == []
+
+
+# Files that others made
+
+HOSTILE = "\x1b]0;gotcha\x07\x1b[2J\r\n\x9b31m\u202e\ud800"  # a title, a cleared screen, a colour, text to the left
+
+
+def test_nothing_in_a_file_acts_upon_the_terminal(tmp_path, wisdom):
+    place = Place(f"torch{HOSTILE}", f"cuda{HOSTILE}", "float32", 2)
+    learnt = Wisdom.of([Timing(f"key {HOSTILE}", f"torch/{HOSTILE}", 1.0, None, 1, 1e9)], {place: RATES})
+    there = {"cpu": HOSTILE, "gpus": [HOSTILE], "packages": {HOSTILE: HOSTILE}, "caches": {HOSTILE: 1}, HOSTILE: 1}
+    foreign = tmp_path / f"\x1b[31m\n{len(HOSTILE)}.json"
+    foreign.write_bytes(encode(learnt, there))
+    said = [wisdom("show", foreign), wisdom("merge", foreign, code=1), wisdom("import", foreign), wisdom("show")]
+    said += [wisdom("show", tmp_path / "\x1b[31m", code=1), wisdom("export", tmp_path / "\x1bcopy")]
+    assert "gotcha" in said[0]
+    assert "gotcha" in said[3]
+    assert all(line.isprintable() for text in said for line in text.split("\n"))
+    assert [text.count("\n") for text in said[1:3]] == [1, 1]
+
+
+def test_nothing_in_a_file_acts_upon_the_terminal_by_the_log(tmp_path, caplog):
+    caplog.set_level(logging.DEBUG, "hpfracc_nn.selection")
+    directory = tmp_path / "\x1b[31m\nINFO all is well"
+    file = WisdomFile(directory)
+    directory.mkdir()
+    file.path.write_text("no wisdom")
+    file.path.chmod(0o600)
+    assert not file.read()
+    understood(Wisdom.of([Timing(HOSTILE, HOSTILE, 1.0, None, 1, 1e9)]), directory)
+    shown = [record.getMessage() for record in caplog.records]
+    assert len(shown) == 2
+    assert all(text.isprintable() and "all is well" in text for text in shown)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("packages", ["torch"]),
+        ("caches", 3),
+        ("gpus", 3),
+        ("gpus", "none"),
+        ("cpu", {"model": []}),
+        ("flops", {"matmul": 1e9}),
+        ("flops", {}),
+        ("threads", -(10**400)),
+    ],
+)
+def test_a_whole_file_of_unlikely_facts_is_shown_or_refused_in_one_line(tmp_path, name, value):
+    body = json.loads(encode(LEARNT, {**THERE, "gpus": [], "caches": {}}))
+    body.pop("sum")
+    where = body["calibration"][0] if name in ("flops", "threads") else body["fingerprint"]
+    where[name] = value
+    data = json.dumps(body, sort_keys=True, separators=(",", ":")).encode()
+    (tmp_path / "file").write_text(json.dumps({**body, "sum": hashlib.sha256(data).hexdigest()}))
+    result = run("wisdom", "show", tmp_path / "file")
+    assert result.exit_code in (0, 1)
+    assert result.exception is None or isinstance(result.exception, SystemExit)
+    assert result.exit_code == 0 or result.stderr.count("\n") == 1

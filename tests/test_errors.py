@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 import hpfracc_nn as fnn
+from hpfracc_nn.errors import printable
+from hpfracc_nn.training import table
+from tests.selection_kernels import WORK, fake, fake_manager, registering
 
 X = np.zeros((2, 3, 8))
 NAN, INF = float("nan"), float("inf")
@@ -295,3 +298,24 @@ def test_an_order_of_another_framework_with_numpy_samples():
 def test_nothing_is_wrong_with_an_array_without_samples():
     for shape in ((0,), (3, 0), (0, 8)):
         assert fnn.derivative(np.zeros(shape), fnn.Caputo(0.5)).shape == shape
+
+
+def test_what_is_printable_stays_and_all_else_is_escaped():
+    every = [chr(code) for code in range(0x110000)]
+    shown = [printable(each) for each in every]
+    assert all(text.isprintable() for text in shown)
+    assert all(text == each for text, each in zip(shown, every, strict=True) if each.isprintable())
+    assert len(set(shown)) == len(every)
+    assert printable("a\x1b[2J\n\u202eb\ud800 ü") == r"a\x1b[2J\n\u202eb\ud800 ü"
+
+
+def test_names_in_the_tables_of_a_report_are_escaped():
+    with registering() as add:
+        add(fake("torch/\x1b[2J"))
+        manager = fake_manager()
+        site = manager.site("test_op", "torch", "layer\n\x1b]0;gotcha\x07")
+        site.pick(0, lambda: WORK)
+        rows = manager.report()
+    texts = [table.plain(rows), table.plain(rows, 40), table.markdown(rows, "")]
+    assert all(line.isprintable() for text in texts for line in text.split("\n"))
+    assert all("gotcha" in text for text in texts)

@@ -430,6 +430,16 @@ def test_fallbacks_are_logged_at_debug_and_quarantine_at_warning(operated, clock
     ]
 
 
+def test_the_text_of_an_error_reaches_log_and_journal_without_what_a_terminal_acts_upon(operated, clock, caplog):
+    manager = made(clock)
+    operated["torch/fft"].error = RuntimeError("boom \x1b]0;gotcha\x07\u202e")
+    assert manager.run("test_op", 1) == 2
+    texts = [caplog.text.rstrip("\n"), *(event.message for event in manager.events() if hasattr(event, "message"))]
+    assert all(text.isprintable() for text in texts)
+    assert "gotcha" in texts[0]
+    assert "gotcha" in texts[-1]
+
+
 def test_a_failed_call_has_no_time(operated, clock):
     manager = made(clock)
     operated["torch/fft"].error = RuntimeError("boom")

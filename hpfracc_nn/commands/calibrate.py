@@ -3,8 +3,9 @@
 import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
+from hpfracc_nn.commands.terminal import in_one_line, say
 from hpfracc_nn.commands.wisdom import directory_option, file_in, rates_table
 from hpfracc_nn.selection import Machine, Place, Rates, Wisdom
 from hpfracc_nn.selection.workload import UNITS
@@ -24,26 +25,15 @@ def command(typer: Any, rooms: Mapping[str, str]) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Measure how fast this machine computes, with the threads set now, and keep it for later processes."""
-        try:
+        with in_one_line("calibrate", RuntimeError, AssertionError):  # AssertionError too is how torch refuses a device
             own = file_in(directory)
             rates = _measured(_places(rooms, device), rounds)
-        except (ValueError, RuntimeError, AssertionError) as error:  # AssertionError too is how torch refuses a device
-            _leave(typer, error)
-        try:
             own.update(Wisdom(rates=rates))
-        except OSError as error:
-            _leave(typer, error)
         for line in rates_table(rates):
-            typer.echo(line)
-        typer.echo(f"Kept in {own.path}")
+            say(line)
+        say(f"Kept in {own.path}")
 
     return calibrate
-
-
-def _leave(typer: Any, error: Exception) -> NoReturn:
-    said = (str(error).splitlines() or [type(error).__name__])[0]
-    typer.echo(f"hpfracc-nn calibrate: {said}", err=True)
-    raise typer.Exit(1) from None
 
 
 def _places(rooms: Mapping[str, str], device: str) -> list[tuple[str, str, str]]:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any
 
+from hpfracc_nn.commands.terminal import in_one_line, say
 from hpfracc_nn.commands.wisdom import directory_option, file_in
 
 DEFAULT = Path("report.html")
@@ -22,18 +23,15 @@ def command(typer: Any) -> Callable[..., None]:
     ) -> None:
         """Draw which kernel runs at which size, how right the predictions were, who ran when, and what failed."""
         analytics = importlib.import_module("hpfracc_nn.analytics")
-        try:
+        with in_one_line("report"):
             if file is None:
                 history = analytics.History.of_wisdom(file_in(directory).read())
             else:
                 history = analytics.History.load(file)
             path = analytics.report(history, output)
-        except (OSError, ValueError) as error:
-            typer.echo(f"hpfracc-nn report: {error}", err=True)
-            raise typer.Exit(1) from None
-        typer.echo(f"Report: {path}")
+        say(f"Report: {path}")
         if history.is_empty:
             where = file_in(directory).path if file is None else file
-            typer.echo(f"It is empty: {where} has no call yet.")
+            say(f"It is empty: {where} has no call yet.")
 
     return report

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+from hpfracc_nn.commands.terminal import in_one_line, say
 from hpfracc_nn.selection import Place, Rates, Wisdom, WisdomFile
 from hpfracc_nn.selection.environment import from_environment
 from hpfracc_nn.selection.wisdom_file import DEFAULT, OFF, inspect
@@ -63,15 +64,14 @@ def _show(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Show what was learnt: the machine, its rates, and the times of each kernel."""
-        own = _or_exit(typer, "show", lambda: file_in(directory))
-        if file is None and not own.path.exists():
-            typer.echo(f"Nothing is known yet in {own.path}")
-            typer.echo(NEXT)
-            return
-        path = own.path if file is None else file
-        wisdom, machine = _or_exit(typer, "show", lambda: inspect(path))
-        for line in _shown(path, wisdom, machine):
-            typer.echo(line)
+        with in_one_line("wisdom show"):
+            path = file_in(directory).path if file is None else file
+            if file is None and not path.exists():
+                say(f"Nothing is known yet in {path}")
+                say(NEXT)
+                return
+            for line in _shown(path, *inspect(path)):
+                say(line)
 
     return show
 
@@ -82,8 +82,9 @@ def _export(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Copy what this machine has learnt to a file."""
-        wisdom = _or_exit(typer, "export", lambda: file_in(directory).export(file))
-        typer.echo(f"{_counted(wisdom)} to {file}")
+        with in_one_line("wisdom export"):
+            wisdom = file_in(directory).export(file)
+        say(f"{_counted(wisdom)} to {file}")
 
     return export
 
@@ -94,14 +95,11 @@ def _import(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Take another machine's times to start from; they give way to the first that are measured here."""
-
-        def taken() -> Wisdom:
+        with in_one_line("wisdom import"):
             own = file_in(directory)
             wisdom = own.load(file, trust="prior")
             own.update(wisdom)
-            return wisdom
-
-        typer.echo(f"{_counted(_or_exit(typer, 'import', taken))} from {file}, as a prior")
+        say(f"{_counted(wisdom)} from {file}, as a prior")
 
     return import_
 
@@ -112,16 +110,13 @@ def _merge(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Merge what machines with the same hardware and versions have learnt; each file once: samples are counted."""
-
-        def together() -> Wisdom:
+        with in_one_line("wisdom merge"):
             own = file_in(directory)
             wisdom = Wisdom()
             for file in files:
                 wisdom = wisdom.merged(own.load(file))
             own.update(wisdom)
-            return wisdom
-
-        typer.echo(f"{_counted(_or_exit(typer, 'merge', together))} from {len(files)} file{'s' * (len(files) > 1)}")
+        say(f"{_counted(wisdom)} from {len(files)} file{'s' * (len(files) > 1)}")
 
     return merge
 
@@ -132,22 +127,14 @@ def _clear(typer: Any) -> Callable[..., None]:
         directory: Annotated[Path | None, directory_option(typer)] = None,
     ) -> None:
         """Forget what this machine has learnt."""
-        removed = _or_exit(typer, "clear", lambda: file_in(directory).clear(others=everything))
+        with in_one_line("wisdom clear"):
+            removed = file_in(directory).clear(others=everything)
         for path in removed:
-            typer.echo(f"Removed {path}")
+            say(f"Removed {path}")
         if not removed:
-            typer.echo("Nothing was known.")
+            say("Nothing was known.")
 
     return clear
-
-
-def _or_exit(typer: Any, name: str, work: Callable[[], Any]) -> Any:
-    """Return what `work` does; what is wrong with a file is said in one line."""
-    try:
-        return work()
-    except (OSError, ValueError) as error:
-        typer.echo(f"hpfracc-nn wisdom {name}: {error}", err=True)
-        raise typer.Exit(1) from None
 
 
 def _counted(wisdom: Wisdom) -> str:

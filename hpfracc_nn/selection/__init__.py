@@ -1,5 +1,8 @@
 """Which kernel runs: workloads in, plans out. Knows the kernels only by what they register."""
 
+import logging
+
+from hpfracc_nn.errors import made_printable
 from hpfracc_nn.selection.cost import CostModel
 from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.device_times import register_marker, unregister_marker
@@ -35,6 +38,8 @@ from hpfracc_nn.selection.telemetry import Telemetry
 from hpfracc_nn.selection.wisdom import Timing, Wisdom
 from hpfracc_nn.selection.wisdom_file import WisdomFile
 from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Workload
+
+logging.getLogger("hpfracc_nn.selection").addFilter(made_printable)
 
 __all__ = [
     "ALGORITHMS",

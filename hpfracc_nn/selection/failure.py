@@ -137,7 +137,7 @@ def cause_of(error: Exception) -> str:
 
 def text_of(error: BaseException) -> str:
     """Return the text of an error, on one short line."""
-    text = " ".join(errors.text_of(error).split())
+    text = errors.printable(" ".join(errors.text_of(error).split()))
     return text if len(text) <= LONGEST_CAUSE else text[: LONGEST_CAUSE - 3] + "..."
 
 

@@ -18,6 +18,7 @@ from functools import cache
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
+from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import watched
 from hpfracc_nn.selection.bucket import key_of
 from hpfracc_nn.selection.journal import Choice, Defeat, Event
@@ -130,7 +131,7 @@ class Telemetry:
                     "hpfracc.predicted_seconds.low": found.low,
                     "hpfracc.predicted_seconds.high": found.high,
                 }
-                span.add_event(CANDIDATE, facts, end)
+                span.add_event(CANDIDATE, _printable(facts), end)
             if event.error:
                 span.add_event("exception", _of_error(event.error, event.message), end)
         span.end(end)
@@ -144,7 +145,8 @@ class Telemetry:
         span.end(end)
 
     def _start(self, event: Event, start: int, facts: dict[str, Any]) -> Any:
-        return self._tracer.start_span(SPAN, kind=self._trace.SpanKind.INTERNAL, attributes=facts, start_time=start)
+        kind = self._trace.SpanKind.INTERNAL
+        return self._tracer.start_span(SPAN, kind=kind, attributes=_printable(facts), start_time=max(start, 0))
 
     def _make_observables(self, meter: Any) -> None:
         def counter(name: str, unit: str, description: str, callback: Callable[[], Iterator[Any]]) -> None:
@@ -306,7 +308,11 @@ def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dic
     """Return what metrics are told apart by: no sizes, of which there may be any number."""
     backend, algorithm = kernel.split("/", 1)
     facts = {"hpfracc.op": op, "hpfracc.backend": backend, "hpfracc.algorithm": algorithm}
-    return facts if direction is None else {**facts, "hpfracc.direction": direction}
+    return _printable(facts if direction is None else {**facts, "hpfracc.direction": direction})
+
+
+def _printable(facts: dict[str, Any]) -> dict[str, Any]:
+    return {name: printable(value) if isinstance(value, str) else value for name, value in facts.items()}
 
 
 def _nanoseconds(seconds: float) -> int:

@@ -18,6 +18,7 @@ TRUSTS: tuple[Trust, ...] = get_args(Trust)
 MOST_SAMPLES = 64  # a new sample weighs at least 1/65: what was learnt long ago fades
 MOST_TIMINGS = 4096  # half a megabyte
 _SECONDS = ("forward", "backward", "forward_estimate", "backward_estimate")
+_LISTED: dict[str, type] = {"caches": dict, "gpus": list, "packages": dict}  # of the facts of a machine
 LONGEST = 1e9  # seconds that a kernel may take, 30 years
 MOST = 1e30  # operations or bytes per second
 
@@ -199,6 +200,8 @@ def decode(data: bytes) -> tuple[Wisdom, dict[str, Any]]:
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
     facts = _field(body, "fingerprint", dict)
+    for name, kind in _LISTED.items():
+        _checked(facts.get(name, kind()), kind)
     timings = [
         _timing(key, arm, entry)
         for key, arms in _field(body, "plans", dict).items()

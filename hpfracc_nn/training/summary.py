@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import BackendManager, Plan
 from hpfracc_nn.selection.reporting import Counts, milliseconds
 from hpfracc_nn.selection.wisdom_file import WisdomFile
@@ -147,4 +148,4 @@ def footer(watched: list[Watched], managers: list[BackendManager]) -> str:
     for manager in managers:
         file = WisdomFile.at(str(manager.settings.wisdom)) if manager.settings.mode in ("learn", "frozen") else None
         said.append(f"Mode {manager.settings.mode}, wisdom {'none' if file is None else file.path}.")
-    return " ".join(said)
+    return printable(" ".join(said))

@@ -7,6 +7,7 @@ import sys
 import textwrap
 from collections.abc import Callable, Sequence
 
+from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import ReportRow
 
 WHAT: dict[str, Callable[[ReportRow], str]] = {
@@ -122,7 +123,7 @@ def _headed(cells: Sequence[Sequence[str]]) -> list[Sequence[str]]:
 
 
 def _cells(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
-    return [list(columns), *([cell(row) for cell in columns.values()] for row in rows)]
+    return [list(columns), *([printable(cell(row)) for cell in columns.values()] for row in rows)]
 
 
 def _numbered(rows: Sequence[ReportRow], columns: dict[str, Callable[[ReportRow], str]]) -> list[list[str]]:
