@@ -7,7 +7,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from hpfracc_nn import analytics, data, fractional, layers, preprocessing, selection, solvers, training
+    from hpfracc_nn import analytics, data, fractional, layers, preprocessing, selection, series, solvers, training
     from hpfracc_nn.fractional import (
         DEFINITIONS,
         MULTIPLIERS,
@@ -136,6 +136,7 @@ __all__ = [
     "preprocessing",
     "riemann_liouville",
     "selection",
+    "series",
     "solve",
     "solvers",
     "training",
@@ -143,7 +144,7 @@ __all__ = [
     "workload",
 ]
 
-_ROOMS = ("analytics", "data", "fractional", "layers", "preprocessing", "selection", "solvers", "training")
+_ROOMS = ("analytics", "data", "fractional", "layers", "preprocessing", "selection", "series", "solvers", "training")
 _LAYERS = (
     "ARFIMA",
     "Alpha",

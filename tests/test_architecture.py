@@ -26,15 +26,27 @@ ARROWS = {
     "fractional": {"errors", "selection"},
     "solvers": {"errors", "selection", "fractional"},
     "analytics": {"errors", "selection"},
-    "layers": {"errors", "selection", "fractional", "solvers"},  # a block is a memory equation, solved
+    "series": {"errors", "fractional"},
+    "layers": {"errors", "selection", "fractional", "series", "solvers"},  # a block is a memory equation, solved
     "training": {"errors", "selection", "fractional", "layers", "solvers", "analytics"},
     "preprocessing": {"errors", "fractional"},
-    "data": {"", "errors", "selection", "fractional", "layers", "solvers", "training"},
+    "data": {"", "errors", "selection", "fractional", "layers", "series", "solvers", "training"},
     "commands": {"errors", "selection", "analytics"},
     "cli": {"", "commands", "errors", "selection", "fractional", "layers", "solvers", "training", "data"},
     "__main__": {"cli"},
     "jax": {"errors", "selection", "fractional", "layers", "solvers", "training", "data"},
-    "": {"errors", "selection", "analytics", "fractional", "layers", "solvers", "training", "preprocessing", "data"},
+    "": {
+        "errors",
+        "selection",
+        "analytics",
+        "fractional",
+        "series",
+        "layers",
+        "solvers",
+        "training",
+        "preprocessing",
+        "data",
+    },
 }
 
 # Third party -> the files that may import it, also inside a function. `*` crosses folders.
@@ -43,7 +55,7 @@ JAX_FILES = ("jax/*", "*/jax/*", "*/jax.py", "flax/*", "*/flax/*", "*/flax.py")
 TOPS = ("data/*", "cli.py", "training/*")
 THIRD_PARTY = {
     "numpy": ("*",),
-    "scipy": ("fractional/*", "layers/*", "solvers/*", "training/*", "data/*", "cli.py"),
+    "scipy": ("fractional/*", "series/*", "layers/*", "solvers/*", "training/*", "data/*", "cli.py"),
     "filelock": ("selection/*",),
     "platformdirs": ("selection/*",),
     "opentelemetry": ("selection/telemetry.py", "selection/otlp.py"),
@@ -60,7 +72,7 @@ THIRD_PARTY = {
     "typer": ("cli.py",),
     "rich": ("cli.py", "commands/*", "training/*"),
     "matplotlib": (*TOPS, "analytics/*"),
-    "pandas": (*TOPS, "analytics/*"),
+    "pandas": (*TOPS, "analytics/*", "series/*"),
     "arch": TOPS,
     "statsmodels": (*TOPS, "preprocessing/*"),
     "sklearn": ("preprocessing/*",),

@@ -22,7 +22,18 @@ from tests.frameworks import is_there, needed
 
 ROOT = pathlib.Path(__file__).parents[1]
 PACKAGES = (
-    *("", ".fractional", ".layers", ".solvers", ".training", ".selection", ".preprocessing", ".analytics", ".data"),
+    *(
+        "",
+        ".fractional",
+        ".layers",
+        ".solvers",
+        ".training",
+        ".selection",
+        ".preprocessing",
+        ".analytics",
+        ".data",
+        ".series",
+    ),
     ".jax",
 )
 USUAL = {

@@ -1,0 +1,330 @@
+"""ARFIMA(p, alpha, q) with regressors and gaps, fitted to one series or to several."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from scipy import linalg
+
+from hpfracc_nn import errors
+from hpfracc_nn.series import labels
+from hpfracc_nn.series.estimation import Joint
+from hpfracc_nn.series.likelihood import CONDITIONAL, EXACT, LIKELIHOODS, Problem, Sample, is_stable
+from hpfracc_nn.series.results import ArfimaResults
+
+_COLLINEAR = 1e-10  # of a column's length, that is left of it beside those before
+_PRODUCTS = 5 * 10**7  # of samples and gaps, that the recursion keeps
+
+
+def fit_arfima(
+    series: Any,
+    exog: Any = None,
+    *,
+    ar: int | Sequence[float] = 0,
+    ma: int | Sequence[float] = 0,
+    alpha: float | None = None,
+    mean: float | None = None,
+    bounds: tuple[float, float] = (0.0, 1.0),
+    likelihood: str = "exact",
+    share: str | None = None,
+) -> Any:
+    """Return ARFIMA(p, alpha, q) with a level and regressors, fitted to a series by its greatest likelihood.
+
+        series = mean + exog b + x,   ar(z) (1 - z)**alpha x = ma(z) e,
+
+    with `ar(z) = 1 - ar[0] z - ...` and `ma(z) = 1 + ma[0] z + ...`. At alpha = 0 it is the regression with ARMA errors
+    of statsmodels' `ARIMA`, whose estimates and standard errors (`cov_type="approx"`) the exact likelihood has.
+
+    Above alpha = 1/2 a series has no variance, and no exact likelihood: "exact" and "restricted" seek alpha in the part
+    of the bounds that is below 1/2. Bounds from 1/2 up to 3/2 at most, such as (0.5, 1.5), are those of a series that
+    is differenced once: alpha - 1 is estimated from the differences, whose level is 0. "conditional" takes the series
+    to be at its mean before the first sample, whatever alpha is.
+
+    Args:
+        series: [n], NumPy, pandas or a list; NaN are gaps, for "exact" and "restricted". A list of series, an array
+            [n, series] or a DataFrame are several.
+        exog: Regressors, [n, k]; for several series a list of such, or one table for all.
+        ar: p, or the coefficients themselves, which are then fixed.
+        ma: q, or the coefficients.
+        alpha: The order, where it is known; None estimates it.
+        mean: The level, where it is known; None estimates it.
+        bounds: Where alpha is sought.
+        likelihood: "exact"; "restricted", which takes away most of the bias that a level and regressors bring alpha;
+            or "conditional", the restricted one with zeros before the first sample. O(n log n) for each step, and
+            exact with gaps beyond 600 samples O(n**2).
+        share: What several series have in common: "alpha", "all" (alpha and the lags), or None. Levels, regressors'
+            coefficients and variances are each one's own.
+
+    Returns:
+        `ArfimaResults`; a tuple of them for several series. Standard errors are from the observed information, jointly
+        for what is shared.
+
+    Raises:
+        ValueError: The series is too short, constant or has gaps where there may be none; regressors are collinear, of
+            another length or not finite; an argument is out of range.
+        TypeError: The samples are no real numbers.
+
+    Source: Sowell, J. Econometrics 53 (1992) 165; Doornik & Ooms, Computational Statistics & Data Analysis 42 (2003)
+    333; Harville, JASA 72 (1977) 320.
+
+    Examples:
+        >>> from hpfracc_nn import data
+        >>> rng = np.random.default_rng(0)
+        >>> x = rng.standard_normal(500)
+        >>> found = fit_arfima(2 + 0.5 * x + data.arfima(500, 0.3, rng), x)
+        >>> found.param_names
+        ('const', 'x1', 'alpha', 'sigma2')
+        >>> bool(abs(found.params[1] - 0.5) < 3 * found.bse[1])
+        True
+    """
+    owner = "fit_arfima"
+    each = labels.several(series)
+    if share is not None and share not in ("alpha", "all"):
+        raise ValueError(f"{owner}(share={share!r}): needs 'alpha', 'all' or None; pass one of them.")
+    options: dict[str, Any] = dict(ar=ar, ma=ma, alpha=alpha, mean=mean, bounds=bounds, likelihood=likelihood)
+    if each is None:
+        return fitted(owner, [series], [exog], None, **options)[0]
+    tables = exog if isinstance(exog, list | tuple) else [exog] * len(each)
+    if len(tables) != len(each):
+        raise ValueError(f"{owner}(exog): needs one table for each of {len(each)} series; {len(tables)} are given.")
+    if share is not None:
+        return fitted(owner, each, tables, share, **options)
+    return tuple(fitted(owner, [one], [of_it], None, **options)[0] for one, of_it in zip(each, tables, strict=True))
+
+
+def fitted(
+    owner: str,
+    series: Sequence[Any],
+    exog: Sequence[Any],
+    share: str | None,
+    *,
+    ar: int | Sequence[float],
+    ma: int | Sequence[float],
+    alpha: float | None,
+    mean: float | None,
+    bounds: tuple[float, float],
+    likelihood: str,
+) -> tuple[ArfimaResults, ...]:
+    """Return the results of each series, see `fit_arfima`; messages begin with `owner`."""
+    kind = errors.one_of(owner, "likelihood", likelihood, LIKELIHOODS)
+    p, q = _lags(owner, "ar", ar, kind), _lags(owner, "ma", ma, kind)
+    low, high = errors.pair(owner, "bounds", bounds)
+    whole, low, high = _limits(owner, kind, alpha, low, high)
+    if alpha is not None:
+        alpha = errors.real(owner, "alpha", alpha, -np.inf, example=0.3) - whole
+    level = None if mean is None else errors.real(owner, "mean", mean, -np.inf, example=0)
+    position = range(len(series)) if len(series) > 1 else [None]
+    spans = [
+        _Span(owner, one, table, place, kind, whole, level, p, q)
+        for one, table, place in zip(series, exog, position, strict=True)
+    ]
+    problems = [Problem(span.sample, alpha, p, q) for span in spans]
+    joint = Joint(problems, share, (low, high))
+    point = joint.best()
+    if not np.isfinite(joint.value(point)):
+        raise ValueError(
+            f"{owner}: needs a likelihood, and there is none at alpha={alpha}; pass others or wider bounds."
+        )
+    covariance = _covariance(joint, point)
+    if np.isnan(covariance).any():
+        orders = [each.parts(point[place])[0] + whole for each, place in zip(problems, joint.places, strict=True)]
+        found = ", ".join(f"{round(order, 4):g}" for order in orders)
+        warnings.warn(
+            f"{owner}: alpha has gone to {found}, where there is no minimum within the bounds; it has no standard "
+            "error, and those of the others are for this alpha; take fewer lags, or other bounds.",
+            UserWarning,
+            stacklevel=4,
+        )
+    results, start = [], joint.size
+    for span, problem, place in zip(spans, problems, joint.places, strict=True):
+        k = span.sample.x.shape[1]
+        where = np.concatenate([start + np.arange(k), place, [start + k]]).astype(int)
+        start += k + 1
+        results.append(span.results(problem, point[place], covariance[np.ix_(where, where)], whole))
+    return tuple(results)
+
+
+class _Span:
+    """A series as the likelihood has it, in units of its scatter, and back."""
+
+    def __init__(
+        self,
+        owner: str,
+        series: Any,
+        exog: Any,
+        position: int | None,
+        kind: str,
+        whole: int,
+        mean: float | None,
+        ar: int | np.ndarray,
+        ma: int | np.ndarray,
+    ):
+        self.series, self.labels = labels.read(owner, series, position)
+        p, q = (each if isinstance(each, int) else 0 for each in (ar, ma))
+        wanted = 2 + 2 * (p + q + 2) + whole
+        if self.series.ndim != 1 or np.isfinite(self.series).sum() < wanted:
+            raise ValueError(
+                f"{owner}(series of shape {self.series.shape}): needs one axis of at least {wanted} samples; "
+                "pass one series, and a longer one."
+            )
+        self.exog, self.names = labels.table(owner, exog, len(self.series), "each sample")
+        if len(self.series) < wanted + 2 * len(self.names):
+            raise ValueError(
+                f"{owner}(series of shape {self.series.shape}): needs at least {wanted + 2 * len(self.names)} samples "
+                f"with {len(self.names)} regressors; pass a longer series, or fewer."
+            )
+        self._check_gaps(owner, kind, whole)
+        there = ~np.isnan(self.series)
+        y, x = self.series - (mean or 0.0), self.exog
+        if y[there].min() == y[there].max():
+            raise ValueError(
+                f"{owner}(series): needs samples that vary; all are {float(self.series[there][0]):.6g}; pass others."
+            )
+        for _ in range(whole):
+            y, x, there = np.diff(y), np.diff(x, axis=0), there[1:]
+        self.mean = mean
+        self.has_level = mean is None and not whole
+        self._centre = float(y[there].mean()) if self.has_level else 0.0
+        self._scale = float(np.sqrt(np.mean((y[there] - self._centre) ** 2)))
+        self._centres = x.mean(0) if self.has_level else np.zeros(x.shape[1])
+        self._scales = np.sqrt(np.mean((x - self._centres) ** 2, 0))
+        if not self._scale > _COLLINEAR * np.abs(y[there]).max():
+            raise ValueError(f"{owner}(series): needs samples whose differences vary; pass others.")
+        self._check_regressors(owner, x[there], np.ones((len(y), int(self.has_level)))[there])
+        scaled = (x - self._centres) / np.where(self._scales > 0, self._scales, 1)
+        columns = np.column_stack([np.ones((len(y), int(self.has_level))), scaled])
+        self.sample = Sample(
+            np.where(there, (y - self._centre) / self._scale, 0.0), columns, np.flatnonzero(~there), kind
+        )
+
+    def results(self, problem: Problem, point: np.ndarray, covariance: np.ndarray, whole: int) -> ArfimaResults:
+        """Return what was found, in the units of the series."""
+        alpha, ar, ma = problem.parts(point)
+        reduced, level, k = problem.reduced(point), int(self.has_level), len(self.names)
+        degrees = self.sample.degrees
+        sigma2 = reduced.squares / degrees * self._scale**2
+        units = np.eye(level + k) * self._scale
+        units[level:, level:] /= self._scales[:, None]
+        if level:
+            units[0, 1:] = -self._scale * self._centres / self._scales
+        coefficients = units @ reduced.coefficients
+        if level:
+            coefficients[0] += self._centre
+        to_units = linalg.block_diag(units, np.eye(len(point)), self._scale**2)
+        in_units = to_units @ np.nan_to_num(covariance) @ to_units.T
+        unknown = np.isnan(np.diag(covariance))
+        in_units[unknown] = in_units[:, unknown] = np.nan
+        shifted = point.copy()
+        if problem.sizes[0]:
+            shifted[0] += whole
+        llf = -problem.value(point) - degrees * np.log(self._scale)
+        if self.sample.likelihood != EXACT:  # det(X' T**-1 X) has the regressors' units
+            llf -= float(np.log(self._scales).sum())
+        return ArfimaResults(
+            param_names=(
+                *["const"] * level,
+                *self.names,
+                *["alpha"] * problem.sizes[0],
+                *(f"ar.L{lag + 1}" for lag in range(problem.sizes[1])),
+                *(f"ma.L{lag + 1}" for lag in range(problem.sizes[2])),
+                "sigma2",
+            ),
+            alpha=alpha + whole,
+            ar=np.array(ar),
+            ma=np.array(ma),
+            mean=float(coefficients[0]) if level else self.mean or 0.0,
+            sigma2=sigma2,
+            likelihood=self.sample.likelihood,
+            llf=float(llf),
+            nobs=self.sample.n,
+            name=self.labels.name,
+            values=np.concatenate([coefficients, shifted, [sigma2]]),
+            covariance=in_units,
+            exog_coefficients=coefficients[level:],
+            exog_names=self.names,
+            series=self.series,
+            exog=self.exog,
+            labels=self.labels,
+            whole=whole,
+        )
+
+    def _check_gaps(self, owner: str, kind: str, whole: int) -> None:
+        wrong = ~np.isfinite(self.series) if kind == CONDITIONAL or whole else np.isinf(self.series)
+        if wrong.any():
+            i = int(np.argmax(wrong))
+            way = "fill the gaps"
+            if np.isnan(self.series[i]):
+                way += ", or pass likelihood='exact' with bounds below 1/2"
+            raise ValueError(f"{owner}(series): needs finite samples; series[{i}]={self.series[i]}; {way}.")
+        gaps = int(np.isnan(self.series).sum())
+        if gaps * len(self.series) > _PRODUCTS:
+            raise ValueError(
+                f"{owner}(series): needs samples times gaps up to {_PRODUCTS:.0e}; there are {len(self.series)} and "
+                f"{gaps}; pass a part of the series, or fill the gaps and take likelihood='conditional'."
+            )
+
+    def _check_regressors(self, owner: str, x: np.ndarray, level: np.ndarray) -> None:
+        columns = np.column_stack([level, x])
+        sizes = np.sqrt((columns**2).sum(0))
+        pivots = np.abs(np.diag(linalg.qr(columns / np.where(sizes > 0, sizes, 1), mode="r")[0]))
+        wrong = np.flatnonzero(pivots <= _COLLINEAR)
+        if len(wrong):
+            name = self.names[wrong[0] - level.shape[1]]
+            raise ValueError(
+                f"{owner}(exog): needs regressors that are linearly independent of each other and of the level; "
+                f"{name!r} is a combination of those before it; leave it out."
+            )
+
+
+def _lags(owner: str, argument: str, given: Any, kind: str) -> int | np.ndarray:
+    """Return a number of lags or fixed coefficients, or raise."""
+    if np.ndim(given) == 0:
+        return errors.count(owner, argument, given, 0)
+    found = errors.as_numbers(given)
+    if found is None or found.ndim != 1 or not np.isfinite(found).all():
+        raise ValueError(f"{owner}({argument}={given!r}): needs a number of lags, or a flat list of coefficients.")
+    if (argument == "ma" or kind != CONDITIONAL) and not is_stable(found if argument == "ar" else -found):
+        what = "stationary" if argument == "ar" else "invertible"
+        raise ValueError(f"{owner}({argument}={found.tolist()}): needs {what} coefficients; take smaller ones.")
+    return found
+
+
+def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float) -> tuple[int, float, float]:
+    """Return how many whole differences there are, and the bounds of what is left of alpha, or raise."""
+    if not -1 < low < high:
+        raise ValueError(f"{owner}(bounds={(low, high)}): needs -1 < low < high; pass for example (0, 1).")
+    if kind == CONDITIONAL:
+        if not high <= 2:
+            raise ValueError(
+                f"{owner}(bounds={(low, high)}): needs an upper bound of at most 2; pass for example (0, 1)."
+            )
+        return 0, low, high
+    if alpha is not None:
+        if not -1 < alpha < 1.5:
+            raise ValueError(f"{owner}(alpha={alpha}): needs -1 < alpha < 3/2; difference the series, and alpha - 1.")
+        return int(alpha >= 0.5), low, high
+    if low >= 0.5:
+        if high > 1.5:
+            raise ValueError(
+                f"{owner}(bounds={(low, high)}): needs at most 3/2; difference the series, and take 1 less."
+            )
+        return 1, low - 1, high - 1
+    return 0, low, min(high, 0.5)
+
+
+def _covariance(joint: Joint, point: np.ndarray) -> np.ndarray:
+    """Return that of [point, each b and s]; of an alpha at a bound NaN, and of the others for this alpha."""
+    size = joint.size + sum(each.sample.x.shape[1] + 1 for each in joint.problems)
+    found, kept = np.full((size, size), np.nan), np.setdiff1d(np.arange(size), joint.at_bound(point))
+    try:
+        factor = linalg.cho_factor(joint.information(point)[np.ix_(kept, kept)])
+    except (ValueError, linalg.LinAlgError):
+        return found
+    found[np.ix_(kept, kept)] = linalg.cho_solve(factor, np.eye(len(kept)))
+    sample = joint.problems[0].sample
+    if sample.likelihood == CONDITIONAL:  # as least squares: by what the parameters leave of the samples
+        found *= sample.degrees / max(1, sample.n - sample.x.shape[1] - joint.problems[0].size)
+    return found

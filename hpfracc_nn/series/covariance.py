@@ -1,0 +1,174 @@
+"""The autocovariance of ARFIMA(p, alpha, q), and series made white by it or by the same filter without a past."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from scipy import fft, signal
+
+Lags = Sequence[float] | np.ndarray  # coefficients
+
+_SETTLED = 45.0  # natural logarithms that what stands before the first lag has decayed by
+_LONGEST = 2**24  # lags of that
+_NEAR = 1e-9  # of a root to the unit circle
+_TOLERANCE, _STEPS = 1e-13, 300  # of conjugate gradients, of the right-hand side's length
+
+
+def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = ()) -> np.ndarray:
+    """Return the autocovariance of ARFIMA(p, alpha, q) at lags 0 to n - 1, for innovations of variance 1.
+
+    That of fractional noise in closed form goes through the filter `ma(z) / ar(z)` forwards and backwards in its lag,
+    from lags before 0 so far that their start has decayed. No root is divided by, so that multiple and nearly
+    cancelling ones are as good as others; the filter's start is what the largest root decides on. O(n + decay).
+
+    Args:
+        n: Number of lags.
+        alpha: Below 1/2.
+        ar: x[t] = ar[0] x[t - 1] + ... + u[t], stationary.
+        ma: u[t] = e[t] + ma[0] e[t - 1] + ...
+
+    Raises:
+        ValueError: The process is not stationary, or a root is within 1e-6 of the unit circle.
+
+    Source: Hosking, Biometrika 68 (1981), theorem 1; the two filters, Bertelli & Caporin, J. Time Series Analysis 23
+    (2002) 503.
+    """
+    over, under = polynomials(ar, ma)
+    if not alpha < 0.5:
+        raise ValueError(f"autocovariance(alpha={alpha}): needs alpha < 1/2; take differences, and alpha - 1.")
+    if len(over) == len(under) == 1:
+        return noise(n, alpha)
+    size = largest_root(ar)
+    if not size < 1 - _NEAR:
+        raise ValueError(f"autocovariance(ar={list(ar)}): needs a stationary process; a root's modulus is {size:.6g}.")
+    ahead = 10 * (len(over) + len(under)) + (math.ceil(_SETTLED / -math.log(size)) if size > 0 else 0)
+    ahead += ahead // 8 * (len(under) - 2) if len(under) > 2 else 0  # of multiple roots, that decay later
+    if ahead > _LONGEST:
+        raise ValueError(
+            f"autocovariance(ar={list(ar)}): needs roots away from the unit circle; a modulus is {size:.9g}."
+        )
+    lags = noise(n + ahead, alpha)
+    both = np.concatenate([lags[ahead:0:-1], lags])
+    forwards = signal.lfilter(over, under, both)[ahead:]
+    return signal.lfilter(over, under, forwards[::-1])[::-1][:n]
+
+
+def noise(n: int, alpha: float) -> np.ndarray:
+    """Return the autocovariance of fractional noise, ARFIMA(0, alpha, 0), at lags 0 to n - 1."""
+    variance = math.exp(math.lgamma(1 - 2 * alpha) - 2 * math.lgamma(1 - alpha))
+    if alpha >= 1 or alpha <= -171:  # the signs of the gamma function, and its range
+        raise ValueError(f"noise(alpha={alpha}): needs -171 < alpha < 1/2.")
+    lag = np.arange(1, n)
+    return variance * np.concatenate([[1.0], np.cumprod((lag - 1 + alpha) / (lag - alpha))])
+
+
+def polynomials(ar: Lags, ma: Lags) -> tuple[np.ndarray, np.ndarray]:
+    """Return the polynomials ma(z) and ar(z), the constant first, without zeros at their ends."""
+    over = np.trim_zeros(np.concatenate([[1.0], np.asarray(ma, np.float64)]), "b")
+    under = np.trim_zeros(np.concatenate([[1.0], -np.asarray(ar, np.float64)]), "b")
+    return over, under
+
+
+def largest_root(ar: Lags) -> float:
+    """Return the largest modulus of the inverse roots of `1 - ar[0] z - ...`; 0 where there are no lags."""
+    coefficients = np.trim_zeros(np.asarray(ar, np.float64), "b")
+    return float(np.abs(np.roots(np.concatenate([[1.0], -coefficients]))).max(initial=0.0))
+
+
+def difference_weights(n: int, alpha: float) -> np.ndarray:
+    """Return the first n coefficients of `(1 - z)**alpha`."""
+    lag = np.arange(1, n)
+    return np.concatenate([[1.0], np.cumprod((lag - 1 - alpha) / lag)])
+
+
+def whitened(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the innovations of `columns`, and of columns with a 1 at each of `gaps`, and the innovations' variances.
+
+    By the recursion of Durbin and Levinson: with T the covariance, L lower triangular with ones on its diagonal and D
+    diagonal, `L D L' = T`, they are `L**-1` columns. A column that is 1 at one row costs no product, its innovations
+    being the predictor's coefficients. O(n**2).
+
+    Shapes: gamma [n], columns [n, c], gaps [m] whole numbers, rising; results [n, c], [n, m], [n].
+    """
+    n = len(gamma)
+    backwards, past = np.ascontiguousarray(gamma[::-1]), np.ascontiguousarray(columns[::-1])
+    found, unit, variances = np.empty_like(columns), np.zeros((n, len(gaps))), np.empty(n)
+    predictor, spare = np.zeros(n), np.empty(n)
+    variances[0] = variance = gamma[0]
+    found[0] = columns[0]
+    before = np.searchsorted(gaps, np.arange(n)).tolist()  # how many gaps are before each row
+    for t in range(1, n):
+        known = predictor[: t - 1]
+        reflection = (gamma[t] - known @ backwards[n - t : n - 1]) / variance
+        known -= np.multiply(known[::-1], reflection, out=spare[: t - 1])
+        predictor[t - 1] = reflection
+        variances[t] = variance = variance * (1 - reflection) * (1 + reflection)
+        found[t] = columns[t] - predictor[:t] @ past[n - t :]
+        if before[t]:
+            unit[t, : before[t]] = -predictor[t - 1 - gaps[: before[t]]]
+    unit[gaps, np.arange(len(gaps))] = 1
+    if not (variances > 0).all():
+        raise ValueError(
+            "whitened(gamma): needs a positive definite covariance; alpha or a root is too near its bound."
+        )
+    return found, unit, variances
+
+
+def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
+    """Return `T**-1` columns [n, c], T the Toeplitz matrix of gamma [n], by conjugate gradients. O(n log n) a step.
+
+    The preconditioner is the circulant matrix nearest to T, which has T's smallest and largest eigenvalues but a few.
+
+    Raises:
+        ValueError: They do not settle, because T is nearly singular.
+
+    Source: T. Chan, SIAM J. Sci. Stat. Comput. 9 (1988) 766.
+    """
+    n = len(gamma)
+    padded = fft.next_fast_len(2 * n - 1, real=True)
+    embedding = np.zeros(padded)
+    embedding[:n], embedding[padded - n + 1 :] = gamma, gamma[:0:-1]
+    eigenvalues = fft.rfft(embedding)[:, None]
+    share = np.arange(n) / n
+    circulant = fft.rfft((1 - share) * gamma + share * np.append(0.0, gamma[:0:-1]))[:, None].real
+    left, found = columns.copy(), np.zeros_like(columns)
+    wanted = _TOLERANCE * np.sqrt((columns**2).sum(0))
+    direction, energy = np.zeros_like(columns), np.ones(columns.shape[1])
+    for step in range(_STEPS):
+        conditioned = fft.irfft(fft.rfft(left, axis=0) / circulant, n, axis=0)
+        previous, energy = energy, (left * conditioned).sum(0)
+        direction = conditioned + (direction * _ratio(energy, previous) if step else 0.0)
+        image = fft.irfft(eigenvalues * fft.rfft(direction, padded, axis=0), padded, axis=0)[:n]
+        length = _ratio(energy, (direction * image).sum(0))
+        found += length * direction
+        left -= length * image
+        if (np.sqrt((left**2).sum(0)) <= wanted).all():
+            return found
+    raise ValueError("solved(gamma): needs a covariance that is not nearly singular; alpha or a root is at its bound.")
+
+
+def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The quotient, 0 where a column has nothing left."""
+    return np.divide(a, b, out=np.zeros_like(a), where=b != 0)
+
+
+class Filter:
+    """The one-step errors of columns with zeros before the first row, at many parameters.
+
+    Args:
+        columns: [n, c].
+    """
+
+    def __init__(self, columns: np.ndarray):
+        self._n = len(columns)
+        self._padded = fft.next_fast_len(2 * self._n - 1, real=True)
+        self._transformed = fft.rfft(columns, self._padded, axis=0)
+
+    def __call__(self, alpha: float, ar: Lags, ma: Lags) -> np.ndarray:
+        """Return `ar(z) (1 - z)**alpha / ma(z)` columns, [n, c]."""
+        weights = fft.rfft(difference_weights(self._n, alpha), self._padded)[:, None]
+        differenced = fft.irfft(weights * self._transformed, self._padded, axis=0)[: self._n]
+        over, under = polynomials(ar, ma)
+        return signal.lfilter(under, over, differenced, axis=0)

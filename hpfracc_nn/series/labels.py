@@ -1,0 +1,114 @@
+"""Series and tables as arrays, and arrays with the index that a series had: pandas goes in and comes out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Labels:
+    """What a series is called.
+
+    Attributes:
+        name: Its own; "y" where it has none.
+        index: Of pandas; None where the series is no pandas object.
+    """
+
+    name: str = "y"
+    index: Any = None
+
+    def labelled(self, values: np.ndarray, name: str | None = None, index: Any = None) -> Any:
+        """Return values of the series' own times, or of an index, as a pandas Series; as they are without pandas."""
+        if self.index is None:
+            return values
+        from pandas import Series
+
+        return Series(values, self.index if index is None else index, name=name)
+
+    def following(self, steps: int, exog: Any) -> Any:
+        """Return the index of the times that follow: by its frequency, as the table for them has it, or counted."""
+        if self.index is None:
+            return None
+        import pandas
+
+        index = self.index
+        if isinstance(index, pandas.PeriodIndex):
+            return pandas.period_range(index[-1] + 1, periods=steps, freq=index.freq)
+        if isinstance(index, pandas.DatetimeIndex) and len(index) > 2:
+            freq = index.freq or index.inferred_freq
+            if freq is not None:
+                return pandas.date_range(index[-1], periods=steps + 1, freq=freq, name=index.name)[1:]
+        if hasattr(exog, "index") and len(exog) == steps and type(exog.index) is type(index):
+            return exog.index
+        if isinstance(index, pandas.RangeIndex):
+            return pandas.RangeIndex(index.stop, index.stop + steps * index.step, index.step, name=index.name)
+        return pandas.RangeIndex(len(index), len(index) + steps)
+
+
+def is_pandas(values: Any) -> bool:
+    """Return whether it is a Series or a DataFrame."""
+    return type(values).__module__.split(".")[0] == "pandas" and hasattr(values, "index")
+
+
+def numbers(owner: str, argument: str, values: Any) -> np.ndarray:
+    """Return real numbers as a new float64 array, what is missing as NaN, or raise."""
+    if is_pandas(values):
+        try:
+            return np.array(values.to_numpy(dtype=np.float64, na_value=np.nan))
+        except (TypeError, ValueError):
+            pass  # the message below says what is wrong
+    try:
+        found = np.asarray(values)
+    except (ValueError, TypeError, RuntimeError):  # lists of different lengths, tensors with a gradient
+        found = np.empty(0, object)
+    if found.dtype.kind not in "biuf":
+        raise TypeError(f"{owner}({argument} of dtype {found.dtype}): needs real samples; pass floats.")
+    return np.array(found, np.float64)
+
+
+def several(series: Any) -> list[Any] | None:
+    """Return the series of a list or tuple of series, of a table's columns or an array's; None where it is one."""
+    if is_pandas(series) and hasattr(series, "columns"):
+        return [series[name] for name in series.columns]
+    if isinstance(series, list | tuple) and len(series) and np.ndim(series[0]) == 1:
+        return list(series)
+    if isinstance(series, np.ndarray) and series.ndim == 2:
+        return list(series.T)
+    return None
+
+
+def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarray, Labels]:
+    """Return a series as an array, and its labels, or raise."""
+    default = "y" if position is None else f"y{position + 1}"
+    values = numbers(owner, "series", series)
+    if not is_pandas(series):
+        return values, Labels(default)
+    name = getattr(series, "name", None)
+    return values, Labels(default if name is None else str(name), series.index)
+
+
+def table(owner: str, exog: Any, rows: int, what: str) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return regressors as [rows, k] and their names, or raise; None has none."""
+    if exog is None:
+        return np.empty((rows, 0)), ()
+    values = numbers(owner, "exog", exog)
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or len(values) != rows:
+        raise ValueError(
+            f"{owner}(exog of shape {np.shape(exog)}): needs [{rows}] or [{rows}, regressors], a row for {what}; "
+            "pass as many rows."
+        )
+    if not np.isfinite(values).all():
+        row, column = np.argwhere(~np.isfinite(values))[0].tolist()
+        raise ValueError(
+            f"{owner}(exog): needs finite numbers; exog[{row}, {column}]={values[row, column]}; a gap may be in the "
+            "series alone, fill those of its regressors."
+        )
+    if is_pandas(exog):
+        columns = exog.columns if hasattr(exog, "columns") else [exog.name or "x1"]
+        return values, tuple(str(name) for name in columns)
+    return values, tuple(f"x{i + 1}" for i in range(values.shape[1]))

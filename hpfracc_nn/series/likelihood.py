@@ -1,0 +1,337 @@
+"""The Gaussian likelihood of a series with an ARFIMA(p, alpha, q) error, exact or conditional, and its derivatives.
+
+    y = X b + x,   ar(z) (1 - z)**alpha x = ma(z) e,   e independent normal of variance s.
+
+For each (alpha, ar, ma) the best b and s are those of generalised least squares, so that the likelihood is a function
+of alpha and the lags. With T s the covariance of x and S the least weighted sum of squares, twice its negative
+logarithm is
+
+    N log(2 pi s) + S / s + D,   s = S / N,
+
+where for the exact likelihood N = n and D = log det T; for the restricted one, of what no b changes (Harville, JASA 72
+(1977) 320), N = n - k and D = log det T + log det(X' T**-1 X). The conditional one is the restricted one with zeros
+before the first sample in place of the stationary past: the weighted squares are those of the errors, and det T = 1.
+
+A gap is a regressor that is 1 there alone: eliminated like the others, and with the logarithm of its pivot added to D,
+it leaves the density of the samples that are there.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from scipy import fft, linalg
+
+from hpfracc_nn.series.covariance import Filter, autocovariance, solved, whitened
+
+CONDITIONAL, EXACT, RESTRICTED = LIKELIHOODS = ("conditional", "exact", "restricted")
+_SHIFT = 1e-5  # of central differences of values and covariances
+_SHIFT_OF_SLOPES = 1e-4
+_DENSE = 600  # samples, up to which a dense factorisation costs less than the recursion, and than conjugate gradients
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A series and its regressors.
+
+    Attributes:
+        y: [n]; what stands at a gap has no effect.
+        x: [n, k].
+        gaps: Rows without a sample, rising, [m].
+        likelihood: Which one.
+    """
+
+    y: np.ndarray
+    x: np.ndarray
+    gaps: np.ndarray
+    likelihood: str
+
+    @property
+    def n(self) -> int:
+        """How many samples there are."""
+        return len(self.y) - len(self.gaps)
+
+    @property
+    def degrees(self) -> int:
+        """N."""
+        return self.n if self.likelihood == EXACT else self.n - self.x.shape[1]
+
+    @cached_property
+    def columns(self) -> np.ndarray:
+        return np.column_stack([self.x, self.y])
+
+    @cached_property
+    def filtered(self) -> Filter:
+        return Filter(self.columns)
+
+
+@dataclass(frozen=True)
+class Reduced:
+    """What the likelihood is made of at one point.
+
+    Attributes:
+        factor: Upper triangular, [k + 1, k + 1], `factor' factor = [X y]' T**-1 [X y]` where gaps are eliminated.
+        logarithms: D.
+    """
+
+    factor: np.ndarray
+    logarithms: float
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The best b, [k]."""
+        return linalg.solve_triangular(self.factor[:-1, :-1], self.factor[:-1, -1])
+
+    @property
+    def squares(self) -> float:
+        """S."""
+        return float(self.factor[-1, -1] ** 2)
+
+    def squares_at(self, coefficients: np.ndarray) -> float:
+        """Return what S is at other b."""
+        return float(((self.factor @ np.append(-coefficients, 1.0)) ** 2).sum())
+
+
+class Problem:
+    """A sample and which of alpha and the lags are sought: a point is [alpha, ar, ma] of those.
+
+    Args:
+        sample: What is fitted.
+        alpha: The order, or None where it is sought.
+        ar: How many lags are sought, or their coefficients.
+        ma: The same.
+    """
+
+    def __init__(
+        self,
+        sample: Sample,
+        alpha: float | None,
+        ar: int | np.ndarray,
+        ma: int | np.ndarray,
+    ):
+        self.sample = sample
+        self.alpha = alpha
+        self.ar = None if isinstance(ar, int) else ar
+        self.ma = None if isinstance(ma, int) else ma
+        self.sizes = (int(alpha is None), ar if isinstance(ar, int) else 0, ma if isinstance(ma, int) else 0)
+
+    @property
+    def size(self) -> int:
+        """How many numbers a point has."""
+        return sum(self.sizes)
+
+    def parts(self, point: np.ndarray) -> tuple[float, np.ndarray, np.ndarray]:
+        """Return alpha, ar and ma at a point, the fixed ones included."""
+        first, lags, _ = self.sizes
+        alpha = float(point[0]) if self.alpha is None else self.alpha
+        ar = point[first : first + lags] if self.ar is None else self.ar
+        ma = point[first + lags :] if self.ma is None else self.ma
+        return alpha, ar, ma
+
+    def reduced(self, point: np.ndarray) -> Reduced:
+        """Return what the likelihood is made of. Exact: O(n**2)."""
+        sample, (alpha, ar, ma) = self.sample, self.parts(point)
+        if sample.likelihood == CONDITIONAL:
+            white, logarithms = sample.filtered(alpha, ar, ma), 0.0
+        else:
+            gamma = autocovariance(len(sample.y), alpha, ar, ma)
+            white, logarithms = (_dense if len(gamma) <= _DENSE else _recursive)(gamma, sample.columns, sample.gaps)
+        factor = linalg.qr(white, mode="r", check_finite=False)[0][: white.shape[1]]
+        gaps = white.shape[1] - sample.columns.shape[1]
+        pivots = np.log(np.abs(np.diag(factor)))
+        eliminated = gaps if sample.likelihood == EXACT else white.shape[1] - 1
+        return Reduced(factor[gaps:, gaps:], logarithms + 2 * float(pivots[:eliminated].sum()))
+
+    def value(self, point: np.ndarray) -> float:
+        """Return the negative logarithm of the likelihood at the best b and s."""
+        found, degrees = self.reduced(point), self.sample.degrees
+        return (degrees * (math.log(2 * math.pi * found.squares / degrees) + 1) + found.logarithms) / 2
+
+    def gradient(self, point: np.ndarray) -> np.ndarray:
+        """Return the slopes of `value`."""
+        if self._is_solved:
+            solution = self._solved(point)
+            coefficients, squares = solution.coefficients, solution.squares
+            return self._slopes(point, solution, coefficients, squares / self.sample.degrees)[: self.size]
+        return self._differences(self.value, point)
+
+    def curvature(self, point: np.ndarray, coefficients: np.ndarray, variance: float) -> np.ndarray:
+        """Return the second derivatives of the negative logarithm in (b, point, s), the observed information.
+
+        Shapes: [k + size + 1, k + size + 1].
+        """
+        k, size, degrees = len(coefficients), self.size, self.sample.degrees
+        found = np.zeros((k + size + 1, k + size + 1))
+        if self._is_solved:
+            solution = self._solved(point)
+            found[:k, :k] = solution.gram[:-1, :-1] / variance
+        else:
+            here = self.reduced(point).factor
+            found[:k, :k] = here[:-1, :-1].T @ here[:-1, :-1] / variance
+        inside = slice(k, k + size)
+        for i in range(size):
+            step = np.zeros(size)
+            step[i] = self._room(point, i, _SHIFT_OF_SLOPES)
+            above, below = (self._score(point + side * step, coefficients, variance) for side in (1, -1))
+            slopes = (above - below) / (2 * step[i])
+            found[inside, k + i] = slopes[:size]
+            found[:k, k + i] = found[k + i, :k] = slopes[size:-1] / variance
+            found[-1, k + i] = found[k + i, -1] = -slopes[-1] / (2 * variance**2)
+        found[inside, inside] = (found[inside, inside] + found[inside, inside].T) / 2
+        found[-1, -1] = degrees / (2 * variance**2)
+        return found
+
+    def is_defined(self, point: np.ndarray) -> bool:
+        """Return whether there is a likelihood: the process is stationary and invertible as far as it must be."""
+        alpha, ar, ma = self.parts(point)
+        if self.ma is None and not is_stable(-ma):
+            return False
+        return self.sample.likelihood == CONDITIONAL or (alpha < 0.5 and (self.ar is not None or is_stable(ar)))
+
+    def _score(self, point: np.ndarray, coefficients: np.ndarray, variance: float) -> np.ndarray:
+        """The slopes in the point at b and s, then `-X' T**-1 (y - X b)`, then S there: [size + k + 1]."""
+        if self._is_solved:
+            solution = self._solved(point)
+            slopes = self._slopes(point, solution, coefficients, variance)
+            weights = np.append(-coefficients, 1.0)
+            return np.concatenate([slopes, -(solution.gram @ weights)[:-1], [weights @ solution.gram @ weights]])
+
+        def value(at: np.ndarray) -> float:
+            found = self.reduced(at)
+            return (found.squares_at(coefficients) / variance + found.logarithms) / 2
+
+        here = self.reduced(point)
+        left = here.factor @ np.append(-coefficients, 1.0)
+        slopes = self._differences(value, point, _SHIFT_OF_SLOPES)
+        return np.concatenate([slopes, -(here.factor[:, :-1].T @ left), [here.squares_at(coefficients)]])
+
+    def _differences(
+        self, value: Callable[[np.ndarray], float], point: np.ndarray, shift: float = _SHIFT
+    ) -> np.ndarray:
+        found = np.empty(len(point))
+        for i in range(len(point)):
+            step = np.zeros(len(point))
+            step[i] = self._room(point, i, shift)
+            found[i] = (value(point + step) - value(point - step)) / (2 * step[i])
+        return found
+
+    def _room(self, point: np.ndarray, i: int, shift: float) -> float:
+        """A step to both sides of coordinate i that stays inside."""
+        step = np.zeros(len(point))
+        for _ in range(12):
+            step[i] = shift
+            if self.is_defined(point + step) and self.is_defined(point - step):
+                break
+            shift /= 4
+        return shift
+
+    @property
+    def _is_solved(self) -> bool:
+        sample = self.sample
+        return sample.likelihood != CONDITIONAL and not len(sample.gaps) and len(sample.y) > _DENSE
+
+    def _solved(self, point: np.ndarray) -> Solution:
+        sample = self.sample
+        gamma = autocovariance(len(sample.y), *self.parts(point))
+        right = np.column_stack([np.zeros(len(gamma)), sample.columns])
+        right[0, 0] = 1
+        found = solved(gamma, right)
+        return Solution(found[:, 0], found[:, 1:], sample.columns.T @ found[:, 1:])
+
+    def _slopes(self, point: np.ndarray, solution: Solution, coefficients: np.ndarray, variance: float) -> np.ndarray:
+        """`(tr(T**-1 dT) - w' dT w / s) / 2` in each coordinate, w = `T**-1 (y - X b)`; O(n log n)."""
+        n = len(solution.first)
+        w = solution.columns @ np.append(-coefficients, 1.0)
+        weights = solution.trace - _autocorrelation(w[:, None]) / variance
+        if self.sample.likelihood == RESTRICTED and len(coefficients):
+            half = np.linalg.cholesky(np.linalg.inv(solution.gram[:-1, :-1]))
+            weights = weights - _autocorrelation(solution.columns[:, :-1] @ half)
+        found = np.empty(self.size)
+        for i in range(self.size):
+            step = np.zeros(self.size)
+            step[i] = self._room(point, i, _SHIFT)
+            above, below = (autocovariance(n, *self.parts(point + side * step)) for side in (1, -1))
+            found[i] = weights @ (above - below) / (4 * step[i])
+        return found
+
+
+@dataclass(frozen=True)
+class Solution:
+    """`T**-1` of a unit column and of the columns [X y].
+
+    Attributes:
+        first: Of the unit column, [n].
+        columns: Of the others, [n, k + 1].
+        gram: `[X y]' T**-1 [X y]`.
+    """
+
+    first: np.ndarray
+    columns: np.ndarray
+    gram: np.ndarray
+
+    @property
+    def coefficients(self) -> np.ndarray:
+        """The best b."""
+        return np.linalg.solve(self.gram[:-1, :-1], self.gram[:-1, -1])
+
+    @property
+    def squares(self) -> float:
+        """S."""
+        return float(self.gram[-1, -1] - self.gram[-1, :-1] @ self.coefficients)
+
+    @property
+    def trace(self) -> np.ndarray:
+        """What `tr(T**-1 dT)` has of dT's first column, [n].
+
+        From the formula of Gohberg and Semencul: the sum along the k-th diagonal of `T**-1` is that of
+        `(n - k - 2 i) a[i] a[i + k] / a[0]` over i, a the first column.
+        """
+        a, n = self.first, len(self.first)
+        index = np.arange(n)
+        plain, moved = _correlation(a, a), _correlation(index * a, a)
+        sums = ((n - index) * plain - 2 * moved) / a[0]
+        sums[1:] *= 2
+        return sums
+
+
+def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
+    """White columns of the rows that are no gaps, and the logarithm of their covariance's determinant."""
+    there = np.setdiff1d(np.arange(len(gamma)), gaps)
+    factor = linalg.cholesky(gamma[np.abs(there[:, None] - there)], lower=True, check_finite=False)
+    return linalg.solve_triangular(factor, columns[there], lower=True), 2 * float(np.log(np.diag(factor)).sum())
+
+
+def _recursive(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:
+    """White columns, those of the gaps first, and the logarithm of the determinant of all rows' covariance."""
+    found, unit, variances = whitened(gamma, columns, gaps)
+    return np.column_stack([unit, found]) / np.sqrt(variances)[:, None], float(np.log(variances).sum())
+
+
+def _correlation(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """The sums of `a[i] b[i + k]` over i for each k."""
+    padded = fft.next_fast_len(2 * len(a), real=True)
+    return fft.irfft(fft.rfft(a, padded).conj() * fft.rfft(b, padded), padded)[: len(a)]
+
+
+def _autocorrelation(columns: np.ndarray) -> np.ndarray:
+    """What `w' dT w`, summed over columns w, has of dT's first column."""
+    n = len(columns)
+    padded = fft.next_fast_len(2 * n, real=True)
+    sums = fft.irfft((np.abs(fft.rfft(columns, padded, axis=0)) ** 2).sum(1), padded)[:n]
+    sums[1:] *= 2
+    return sums
+
+
+def is_stable(ar: np.ndarray) -> bool:
+    """Return whether all partial autocorrelations are inside (-1, 1), by Durbin and Levinson's recursion backwards."""
+    left = np.array(ar, np.float64)
+    while len(left):
+        last = left[-1]
+        if not abs(last) < 1 - 1e-9:
+            return False
+        left = (left[:-1] + last * left[-2::-1]) / (1 - last**2) if len(left) > 1 else left[:0]
+    return True

@@ -1,0 +1,319 @@
+"""What a fit has found: estimates and their errors, residuals, forecasts with intervals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from scipy import linalg, signal, stats
+
+from hpfracc_nn import errors
+from hpfracc_nn.series.covariance import autocovariance, difference_weights, polynomials, whitened
+from hpfracc_nn.series.labels import Labels, table
+from hpfracc_nn.series.likelihood import CONDITIONAL, Filter
+
+_DENSE = 4000  # samples, whose covariance with gaps is factorised
+
+
+@dataclass(frozen=True, eq=False)
+class Forecast:
+    """Forecasts of what follows a series, or of its gaps.
+
+    Attributes:
+        covariance: Of their errors, normal, the estimates taken for exact; [steps, steps].
+
+    Examples:
+        >>> ahead = fit_arfima(np.random.default_rng(0).standard_normal(200)).get_forecast(3)
+        >>> ahead.conf_int(alpha=0.2).shape
+        (3, 2)
+    """
+
+    values: np.ndarray = field(repr=False)
+    covariance: np.ndarray = field(repr=False)
+    labels: Labels = field(repr=False)
+    index: Any = field(default=None, repr=False)
+
+    @property
+    def predicted_mean(self) -> Any:
+        """The forecasts, [steps]; a pandas Series where the series was one."""
+        return self.labels.labelled(self.values, "predicted_mean", self.index)
+
+    @property
+    def se_mean(self) -> Any:
+        """The standard deviations of their errors, [steps]."""
+        return self.labels.labelled(self._deviations, "mean_se", self.index)
+
+    def conf_int(self, alpha: float = 0.05) -> Any:
+        """Return between what bounds each sample lies with probability 1 - alpha: [steps, 2], or a pandas DataFrame."""
+        half = stats.norm.ppf(1 - errors.probability("conf_int", "alpha", alpha) / 2) * self._deviations
+        bounds = np.column_stack([self.values - half, self.values + half])
+        if self.labels.index is None:
+            return bounds
+        from pandas import DataFrame
+
+        names = [f"lower {self.labels.name}", f"upper {self.labels.name}"]
+        return DataFrame(bounds, self.index, names)
+
+    @property
+    def _deviations(self) -> np.ndarray:
+        return np.sqrt(np.maximum(np.diag(self.covariance), 0))
+
+
+@dataclass(frozen=True, eq=False)
+class ArfimaResults:
+    """What `fit_arfima` has found, by the names that statsmodels' results have.
+
+    Where the series was a pandas object, so is what belongs to its times or to the parameters.
+
+    Attributes:
+        param_names: "const", the regressors' names, "alpha", "ar.L1", ..., "ma.L1", ..., "sigma2": what was estimated.
+        alpha: The order, estimated or given.
+        ar: Coefficients of the lags, `x[t] = ar[0] x[t - 1] + ...`, estimated or given.
+        ma: Coefficients of the errors before, `e[t] + ma[0] e[t - 1] + ...`, estimated or given.
+        mean: The level, estimated or given; 0 where there is none.
+        sigma2: Variance of the errors.
+        likelihood: "conditional", "exact" or "restricted".
+        llf: Logarithm of the likelihood.
+        nobs: How many samples it is of.
+        name: Of the series.
+
+    Examples:
+        >>> from hpfracc_nn import data
+        >>> found = fit_arfima(data.arfima(1000, 0.3, np.random.default_rng(0)), ar=1)
+        >>> found.param_names
+        ('const', 'alpha', 'ar.L1', 'sigma2')
+        >>> low, high = found.conf_int()[1]
+        >>> bool(low < 0.3 < high), found.forecast(5).shape
+        (True, (5,))
+    """
+
+    param_names: tuple[str, ...]
+    alpha: float
+    ar: np.ndarray
+    ma: np.ndarray
+    mean: float
+    sigma2: float
+    likelihood: str
+    llf: float
+    nobs: int
+    name: str
+    values: np.ndarray = field(repr=False)
+    covariance: np.ndarray = field(repr=False)
+    exog_coefficients: np.ndarray = field(repr=False)
+    exog_names: tuple[str, ...] = field(repr=False)
+    series: np.ndarray = field(repr=False)
+    exog: np.ndarray = field(repr=False)
+    labels: Labels = field(repr=False)
+    whole: int = 0
+
+    @property
+    def params(self) -> Any:
+        """The estimates, [parameters]."""
+        return self._by_name(self.values)
+
+    @property
+    def bse(self) -> Any:
+        """Their standard errors, from the observed information; NaN where the likelihood has no maximum inside."""
+        return self._by_name(self._errors)
+
+    @property
+    def zvalues(self) -> Any:
+        """The estimates in units of their standard errors."""
+        return self._by_name(self.values / self._errors)
+
+    tvalues = zvalues
+
+    @property
+    def pvalues(self) -> Any:
+        """The probability of an estimate as far from 0, were the parameter 0; by the normal distribution."""
+        return self._by_name(2 * stats.norm.sf(np.abs(self.values / self._errors)))
+
+    def conf_int(self, alpha: float = 0.05) -> Any:
+        """Return intervals that hold the parameters with probability 1 - alpha, [parameters, 2]."""
+        half = stats.norm.ppf(1 - errors.probability("conf_int", "alpha", alpha) / 2) * self._errors
+        bounds = np.column_stack([self.values - half, self.values + half])
+        if self.labels.index is None:
+            return bounds
+        from pandas import DataFrame
+
+        return DataFrame(bounds, list(self.param_names))
+
+    def cov_params(self) -> Any:
+        """Return the covariance of the estimates, [parameters, parameters]."""
+        if self.labels.index is None:
+            return self.covariance
+        from pandas import DataFrame
+
+        return DataFrame(self.covariance, list(self.param_names), list(self.param_names))
+
+    @property
+    def aic(self) -> float:
+        """Akaike's criterion, `2 k - 2 llf` with k parameters, the variance among them."""
+        return 2 * len(self.values) - 2 * self.llf
+
+    @property
+    def bic(self) -> float:
+        """Schwarz's criterion."""
+        return math.log(self.nobs) * len(self.values) - 2 * self.llf
+
+    @property
+    def hqic(self) -> float:
+        """The criterion of Hannan and Quinn."""
+        return 2 * math.log(math.log(self.nobs)) * len(self.values) - 2 * self.llf
+
+    @property
+    def resid(self) -> Any:
+        """The series less its one-step predictions, [n]; NaN at gaps, and where whole differences begin.
+
+        Raises:
+            ValueError: There are gaps in more than 4000 samples.
+        """
+        return self.labels.labelled(self._residuals, "resid")
+
+    @property
+    def fittedvalues(self) -> Any:
+        """The one-step predictions, each from the samples before, [n]; NaN where `resid` is."""
+        return self.labels.labelled(self.series - self._residuals, "fittedvalues")
+
+    def forecast(self, steps: int, exog: Any = None) -> Any:
+        """Return what is expected of the next `steps` samples, [steps]; see `get_forecast`."""
+        return self.get_forecast(steps, exog).predicted_mean
+
+    def get_forecast(self, steps: int, exog: Any = None) -> Forecast:
+        """Return the forecasts of the next `steps` samples, with the covariance of their errors.
+
+        They are the best linear ones: for the exact and the restricted likelihood of the stationary process, for the
+        conditional one of the process that is at its mean before the first sample. The index goes on as the series'
+        does, if it has a frequency, else it is that of `exog`, else a count.
+
+        Args:
+            steps: How many.
+            exog: The regressors at their times, [steps, regressors], if the model has any.
+
+        Raises:
+            ValueError: `exog` is missing, superfluous or of another shape.
+            TypeError: An argument has the wrong type.
+        """
+        owner = "ArfimaResults.forecast"
+        steps = errors.count(owner, "steps", steps)
+        k = len(self.exog_names)
+        if (exog is None) != (k == 0):
+            fault = f"exog={'None' if exog is None else '...'}"
+            raise ValueError(
+                f"{owner}({fault}): needs the {k} regressors of the fit at the times of the forecasts; "
+                + (f"pass exog of shape ({steps}, {k})." if k else "the model has none, leave exog out.")
+            )
+        given, _ = table(owner, exog, steps, "each step")
+        if given.shape[1] != k:
+            raise ValueError(
+                f"{owner}(exog of shape {given.shape}): needs shape ({steps}, {k}); pass those of the fit."
+            )
+        level = self.mean + given @ self.exog_coefficients
+        values, covariance = self._conditionally(steps) if self.likelihood == CONDITIONAL else self._exactly(steps)
+        return Forecast(level + values, covariance, self.labels, self.labels.following(steps, exog))
+
+    def interpolate(self) -> Forecast:
+        """Return what is expected of the gaps, given all samples, with the covariance of the errors.
+
+        Raises:
+            ValueError: There are no gaps.
+        """
+        gaps = np.flatnonzero(np.isnan(self.series))
+        if not len(gaps):
+            raise ValueError("ArfimaResults.interpolate: needs gaps, and the series has none.")
+        values, covariance = self._missing(self._deviation)
+        level = self.mean + self.exog[gaps] @ self.exog_coefficients
+        index = None if self.labels.index is None else self.labels.index[gaps]
+        return Forecast(level + values, covariance, self.labels, index)
+
+    def summary(self, alpha: float = 0.05) -> str:
+        """Return a table of the estimates with intervals of probability 1 - alpha."""
+        low, high = np.asarray(self.conf_int(alpha)).T
+        width = max(len(name) for name in self.param_names)
+        title = f"ARFIMA({len(self.ar)}, alpha={self.alpha:.4g}, {len(self.ma)}) of {self.name}"
+        lines = [
+            f"{title}, {self.likelihood} likelihood, {self.nobs} samples",
+            f"log likelihood {self.llf:.3f}   AIC {self.aic:.3f}   BIC {self.bic:.3f}   HQIC {self.hqic:.3f}",
+            f"{'':{width}}  {'coef':>11}  {'std err':>10}  {'z':>8}  {'P>|z|':>6}  {100 * (1 - alpha):g} % interval",
+        ]
+        columns = zip(
+            self.param_names, self.values, self._errors, np.asarray(self.zvalues), np.asarray(self.pvalues), low, high,
+            strict=True,
+        )  # fmt: skip
+        for name, value, error, z, p, below, above in columns:
+            lines.append(
+                f"{name:{width}}  {value:11.5g}  {error:10.3g}  {z:8.3f}  {p:6.3f}  [{below:.5g}, {above:.5g}]"
+            )
+        return "\n".join(lines)
+
+    def _by_name(self, values: np.ndarray) -> Any:
+        return self.labels.labelled(values, index=list(self.param_names))
+
+    @property
+    def _errors(self) -> np.ndarray:
+        return np.sqrt(np.diag(self.covariance))
+
+    @property
+    def _deviation(self) -> np.ndarray:
+        """The series less its level and regressors, [n]; NaN at gaps."""
+        return self.series - self.mean - self.exog @ self.exog_coefficients
+
+    @cached_property
+    def _residuals(self) -> np.ndarray:
+        deviation, parts = self._deviation, (self.alpha - self.whole, self.ar, self.ma)
+        if self.likelihood == CONDITIONAL:
+            return Filter(deviation[:, None])(*parts)[:, 0]
+        for _ in range(self.whole):
+            deviation = np.diff(deviation)
+        there = np.flatnonzero(~np.isnan(deviation))
+        gamma, found = autocovariance(len(deviation), *parts), np.full(len(self.series), np.nan)
+        if len(there) == len(deviation):
+            found[self.whole :] = whitened(gamma, deviation[:, None], there[:0])[0][:, 0]
+            return found
+        if len(there) > _DENSE:
+            raise ValueError(
+                f"ArfimaResults.resid: needs at most {_DENSE} samples where there are gaps; there are {len(there)}; "
+                "fill them with interpolate()."
+            )
+        factor = linalg.cholesky(gamma[np.abs(there[:, None] - there)], lower=True)
+        white = linalg.solve_triangular(factor, deviation[there], lower=True)
+        found[there + self.whole] = np.diag(factor) * white
+        return found
+
+    def _conditionally(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        """The process goes on from its errors, without others."""
+        n = len(self.series)
+        over, under = polynomials(self.ar, self.ma)
+        going_on = np.concatenate([self._residuals, np.zeros(steps)])
+        impulse = np.zeros(steps)
+        impulse[0] = 1
+        sums = difference_weights(n + steps, -self.alpha)
+        expected = signal.fftconvolve(signal.lfilter(over, under, going_on), sums)[n : n + steps]
+        response = np.convolve(signal.lfilter(over, under, impulse), sums[:steps])[:steps]
+        spread = linalg.toeplitz(response, np.zeros(steps))
+        return expected, self.sigma2 * spread @ spread.T
+
+    def _exactly(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
+        deviation = self._deviation
+        last = deviation[-1]
+        for _ in range(self.whole):
+            deviation = np.diff(deviation)
+        values, covariance = self._missing(np.concatenate([deviation, np.full(steps, np.nan)]))
+        values, covariance = values[-steps:], covariance[-steps:, -steps:]
+        if not self.whole:
+            return values, covariance
+        return last + np.cumsum(values), np.cumsum(np.cumsum(covariance, 0), 1)
+
+    def _missing(self, deviation: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """What is expected of the samples that are NaN, given the others, and the covariance of the errors."""
+        gaps = np.flatnonzero(np.isnan(deviation))
+        gamma = autocovariance(len(deviation), self.alpha - self.whole, self.ar, self.ma)
+        found, unit, variances = whitened(gamma, np.nan_to_num(deviation)[:, None], gaps)
+        scale = np.sqrt(variances)[:, None]
+        orthogonal, factor = linalg.qr(unit / scale, mode="economic")
+        values = -linalg.solve_triangular(factor, orthogonal.T @ (found / scale)[:, 0])
+        spread = linalg.solve_triangular(factor, np.eye(len(gaps)))
+        return values, self.sigma2 * spread @ spread.T
