@@ -8,9 +8,9 @@ import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn.fractional.definitions import Definition, Multiplier
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 
 
@@ -57,7 +57,8 @@ def floating_alpha(owner: str, alpha: Any) -> Array:
 def within(owner: str, alpha: Array, low: float, high: float, nearest: tuple[float, float] | None = None) -> Array:
     """Return traced orders as `bounded` does; under `jax.experimental.checkify` those beyond their bounds raise."""
     least, most = nearest or (low, high)
-    checkify.debug_check(
+    alpha = checked(
+        alpha,
         ((alpha >= least) & (alpha <= most)).all(),
         f"{owner}: needs every alpha within its bounds ({least:g}, {most:g}); got one of {{alpha}}.",
         alpha=alpha,

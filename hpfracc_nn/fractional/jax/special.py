@@ -12,9 +12,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.precision import family_in_float64, in_float64
@@ -32,7 +32,7 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
     given = [_numbers(owner, name, value) for name, value in (("z", z), ("alpha", alpha), ("beta", beta))]
     _check_real(owner, alpha=given[1], beta=given[2])
     _check_numbers(owner, *given[1:])
-    _check_traced(owner, *given[1:])
+    given[1:] = _checked(owner, *given[1:])
     dtype = jnp.result_type(*given, 1.0)
     shape = jnp.broadcast_shapes(*(jnp.shape(value) for value in given))
     learned: list[tuple[int, Array]] = []
@@ -169,15 +169,18 @@ def _check_numbers(owner: str, alpha: Any, beta: Any) -> None:
         partials.check(owner, 1.0, float(wrong))
 
 
-def _check_traced(owner: str, alpha: Any, beta: Any) -> None:
-    """Raise the same for traced values under checkify; elsewhere the result is NaN there."""
+def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
+    """Return both; where they are traced, what is outside its range raises under checkify, and gives NaN elsewhere."""
+    found = []
     for name, value, is_wrong, allowed in (
         ("alpha", alpha, partials.is_wrong_alpha, "0 < alpha <= 2"),
         ("beta", beta, partials.is_wrong_beta, "-1 <= beta <= 5"),
     ):
         if isinstance(value, jax.core.Tracer):
             message = f"{owner}({name}={{value}}): needs {allowed}; see its docstring for the way there."
-            checkify.debug_check(~jnp.any(is_wrong(value)), message, value=value)
+            value = checked(value, ~jnp.any(is_wrong(value)), message, value=value)
+        found.append(value)
+    return found
 
 
 def _floating(value: Array) -> Array:

@@ -20,10 +20,10 @@ import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
@@ -188,7 +188,7 @@ def step(owner: str, x: Array, state: StreamState, source: Source | None = None)
         ValueError: `x` has another shape than the state, the state has another source, or it has reached its horizon,
             where it is not traced; where it is, `jax.experimental.checkify` raises.
     """
-    _check(owner, x, state, source)
+    x = _checked(owner, x, state, source)
     rules, t, weights = state.rules, state.step, state.weights
     u = x.astype(state.memory.dtype)
     origin = jnp.where(t == 0, u, state.held[0])
@@ -291,7 +291,8 @@ def _difference(x: Array, before: Array, origin: Array, t: Array, definition: De
     return (e if m == 1 else e - before[1]), jnp.stack([x, e])
 
 
-def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
+def _checked(owner: str, x: Any, state: Any, source: Source | None) -> Array:
+    """Return the samples, or raise where they or the state do not fit."""
     if not isinstance(state, StreamState):
         raise TypeError(
             f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
@@ -301,8 +302,7 @@ def _check(owner: str, x: Any, state: Any, source: Source | None) -> None:
     check_source(owner, state.rules.source, source)
     if isinstance(state.step, jax.core.Tracer):
         horizon = state.horizon
-        checkify.debug_check(
-            state.step < horizon, f"{owner}: needs at most horizon={horizon} steps; make the state with a larger one."
-        )
-    else:
-        check_horizon(owner, int(state.step), state.horizon)
+        message = f"{owner}: needs at most horizon={horizon} steps; make the state with a larger one."
+        return checked(x, state.step < horizon, message)
+    check_horizon(owner, int(state.step), state.horizon)
+    return x

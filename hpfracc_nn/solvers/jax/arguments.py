@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import within
 from hpfracc_nn.solvers import checks
@@ -44,12 +44,10 @@ def checked_state(owner: str, name: str, y: State) -> State:
                 f"jax.numpy.asarray({name})."
             )
     arrays = [jnp.asarray(leaf) for leaf in leaves]
-    for part in arrays:
-        _check_part(owner, name, part, arrays[0].dtype)
-    return jax.tree.unflatten(tree, arrays)
+    return jax.tree.unflatten(tree, [_checked_part(owner, name, part, arrays[0].dtype) for part in arrays])
 
 
-def _check_part(owner: str, name: str, part: Array, dtype: Any) -> None:
+def _checked_part(owner: str, name: str, part: Array, dtype: Any) -> Array:
     if part.dtype not in _DTYPES:
         raise TypeError(
             f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; convert with "
@@ -63,14 +61,15 @@ def _check_part(owner: str, name: str, part: Array, dtype: Any) -> None:
     if part.size == 0:
         raise ValueError(f"{owner}({name} of shape {part.shape}): needs numbers; pass a state that has some.")
     if is_traced(part):
-        checkify.debug_check(jnp.isfinite(part).all(), f"{owner}({name}): needs finite numbers.")
-    elif not np.isfinite(np.asarray(part)).all():
+        return checked(part, jnp.isfinite(part).all(), f"{owner}({name}): needs finite numbers.")
+    if not np.isfinite(np.asarray(part)).all():
         values = np.asarray(part).reshape(-1)
         i = int(np.argmin(np.isfinite(values)))
         raise ValueError(
             f"{owner}({name}): needs finite numbers; {name} holds {values[i]} at place {i} of {values.size}; replace "
             "it, or leave what it belongs to out."
         )
+    return part
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,8 +136,7 @@ def times_of(owner: str, ts: Any) -> np.ndarray | Array:
         raise ValueError(checks.times_message(owner, ts.shape))
     if not jnp.issubdtype(ts.dtype, jnp.floating):
         raise TypeError(f"{owner}(ts of dtype {ts.dtype}): needs floating times; pass ts.astype(jax.numpy.float32).")
-    checkify.debug_check(jnp.all(ts[1:] > ts[:-1]), f"{owner}(ts=...): times must increase.")
-    return _without_gradient(ts)
+    return _without_gradient(checked(ts, jnp.all(ts[1:] > ts[:-1]), f"{owner}(ts=...): times must increase."))
 
 
 @jax.custom_jvp

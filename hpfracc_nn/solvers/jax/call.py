@@ -9,16 +9,16 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
 from hpfracc_nn.solvers.explosions import Limits
 from hpfracc_nn.solvers.jax.arguments import State, checked_state, is_traced, orders_of, resolution, times_of
-from hpfracc_nn.solvers.jax.explosions import check_explosion
-from hpfracc_nn.solvers.jax.faults import check_solution
+from hpfracc_nn.solvers.jax.explosions import checked_explosion
+from hpfracc_nn.solvers.jax.faults import checked_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.programs import compiled, facts_of, is_staged
@@ -100,11 +100,11 @@ class Call:
         key = sums, layout.shape, nodes is None, self.orders.values is None
         plan = site.pick_traced(key, lambda: workload_of(site.op, layout, times.grid.n_steps, nodes))
         inputs, found = carried_out(_TRACED, site, plan, self, sums, nodes, adjoint, checkpoint, progress)
-        check_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
+        states = checked_solution(OWNER, self.method.scheme, self.right_side, inputs, found)
         limits = self._limits()
         if limits is not None:
-            check_explosion(limits, layout, self.z0, found.states, lambda: found.values)
-        return layout.parted(self._at_outputs(found))
+            states = checked_explosion(limits, layout, self.z0, states, states, lambda: found.values)
+        return layout.parted(self._at_outputs(states))
 
     def computed(
         self,
@@ -208,16 +208,14 @@ class Call:
         rounding = 2 * resolution(ts) * jnp.max(jnp.abs(ts))
         off = jnp.abs(ts - ts[0] - elapsed[index])
         is_on_mesh = (jnp.abs(place - index) <= ON_MESH) | (off <= rounding)
-        checkify.debug_check(
-            is_on_mesh.all(),
-            f"{OWNER}(ts=...): needs output times that are points of the uniform mesh of {n} steps.",
-        )
+        message = f"{OWNER}(ts=...): needs output times that are points of the uniform mesh of {n} steps."
+        is_on_mesh = checked(is_on_mesh, is_on_mesh.all(), message)
         at, since = (ts[0] + elapsed).astype(dtype), elapsed.astype(dtype)
         return Times(at, since, duration / n, Grid(n), index, is_on_mesh=is_on_mesh)
 
-    def _at_outputs(self, found: Solution) -> Array:
+    def _at_outputs(self, states: Array) -> Array:
         """Return the states at the output times, [times, a, *rest]."""
-        times, states = self.times, found.states
+        times = self.times
         if times.missed is not None:
             places, weights = interpolation(np.asarray(times.index), times.grid.n_steps)
             some = jnp.einsum("ti,ti...->t...", jnp.asarray(weights, states.dtype), states[places])

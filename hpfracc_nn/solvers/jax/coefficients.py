@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 from jax.interpreters import partial_eval
 
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.jax.arguments import State, is_traced
 from hpfracc_nn.solvers.jax.layout import Layout
@@ -225,8 +225,8 @@ def _of_dtype(leaf: Any, argument: str, layout: Layout) -> Array:
     return part.astype(layout.dtype)
 
 
-def check_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool) -> None:
-    """Raise unless the diffusion depends on the state as its noise type says.
+def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool) -> Array:
+    """Return the state at the start, or raise unless the diffusion depends on the state as its noise type says.
 
     Of an additive one it is seen while it is traced. Of a diagonal one it takes numbers: the start, a state nearby, and
     that state at the end; where they are traced, `jax.experimental.checkify` raises.
@@ -238,15 +238,16 @@ def check_structure(coefficients: Coefficients, z0: Array, needs_diagonal: bool)
     if c.noise_type == "additive" and c.reads_state(z0):
         raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
-        return
+        return z0
     nearby = z0 + (NEARBY * _varied(z0, 1.5)) * (1 + jnp.abs(z0))
     last = c.times.size - 1
     wrong = jnp.stack([_is_coupled(c, n, y) for n, y in ((0, z0), (0, nearby), (last, nearby))])
     if is_traced(wrong):
-        checkify.debug_check(~wrong.any(), diagonal_message("some time"))
-    elif bool(wrong.any()):
+        return checked(z0, ~wrong.any(), diagonal_message("some time"))
+    if bool(wrong.any()):
         n = (0, 0, last)[int(jnp.argmax(wrong))]
         raise ValueError(diagonal_message(f"t={float(c.times[n]):g}"))
+    return z0
 
 
 def _varied(z: Array, mean: float) -> Array:

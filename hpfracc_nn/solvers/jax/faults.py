@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
+from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers import faults
 from hpfracc_nn.solvers.jax.arguments import is_traced
 from hpfracc_nn.solvers.jax.right_side import RightSide
@@ -14,21 +15,20 @@ from hpfracc_nn.solvers.roots import Newton
 from hpfracc_nn.solvers.schemes import Scheme
 
 
-def check_solution(owner: str, scheme: Scheme, right_side: RightSide, inputs: Inputs, found: Solution) -> None:
-    """Raise where a solution is not finite; under checkify where it is traced.
+def checked_solution(owner: str, scheme: Scheme, right_side: RightSide, inputs: Inputs, found: Solution) -> Array:
+    """Return the states of a solution, or raise where they are not finite; under checkify where they are traced.
 
     Raises:
         FloatingPointError: It is not, or f is not.
         faults.NotSolved: The equation of a step was not solved.
     """
     if is_traced(found.states):
-        checkify.debug_check(found.is_solved.all(), f"{owner}: the equation of a step did not converge.")
-        checkify.debug_check(jnp.isfinite(found.states).all(), f"{owner}: the solution is not finite.")
-        return
+        solved = checked(found.states, found.is_solved.all(), f"{owner}: the equation of a step did not converge.")
+        return checked(solved, jnp.isfinite(solved).all(), f"{owner}: the solution is not finite.")
     states = np.asarray(found.states)
     is_good = np.isfinite(states).reshape(states.shape[0], -1).all(-1)
     if is_good.all():
-        return
+        return found.states
     n = int(np.argmin(is_good))
     t, size = float(inputs.times[n]), float(np.abs(states[n - 1]).max())
     is_solved = np.asarray(found.is_solved)

@@ -9,8 +9,8 @@ from typing import Any, cast
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.orders import within
 from hpfracc_nn.fractional.jax.precision import in_float64
@@ -24,13 +24,13 @@ from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_tr
 from hpfracc_nn.solvers.jax.coefficients import (
     Coefficients,
     by_order,
-    check_structure,
+    checked_structure,
     coefficients_of,
     joined,
     noise_shape,
     parted,
 )
-from hpfracc_nn.solvers.jax.explosions import check_explosion
+from hpfracc_nn.solvers.jax.explosions import checked_explosion
 from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
@@ -105,7 +105,7 @@ class StochasticCall:
         check_noise(OWNER, self.sde, method.noise)
         least = 0.5 if self.orders.values is None else float(self.orders.values.min())
         method.rule(self.noise_type, min(least, _BELOW if self.has_memory else 1.0))
-        check_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
+        self.z0 = checked_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
         rows = self._drawn(method, key)
         solve = self._volterra if self.has_memory else self._one_steps
         # At the end all states are looked at, whatever the outputs are.
@@ -113,8 +113,8 @@ class StochasticCall:
         places = np.union1d(self.outputs, last)
         found = solve(method, rows, places, adjoint, checkpoint)
         states = found[np.searchsorted(places, self.outputs)] if places.size > self.outputs.size else found
-        check_finite(states, self.times[self.outputs], self.coefficients, self.z0)
-        self._check_explosion(method, last, found[-last.size :])
+        states = checked_finite(states, self.times[self.outputs], self.coefficients, self.z0)
+        states = self._checked_explosion(method, states, last, found[-last.size :])
         return parted(self.layout, states)
 
     def _streams(self, method: StochasticMethod) -> int:
@@ -132,19 +132,20 @@ class StochasticCall:
         state = method.noise.start(self.n_steps, shape, dt, source)
         return method.noise.increments(self.n_steps, shape, dt, source, state)[0]
 
-    def _check_explosion(self, method: StochasticMethod, steps: np.ndarray, states: Array) -> None:
-        """Raise where the solution explodes at its end; under checkify where it is traced."""
+    def _checked_explosion(self, method: StochasticMethod, result: Array, steps: np.ndarray, states: Array) -> Array:
+        """Return the result, or raise where the solution explodes at its end; under checkify where it is traced."""
         if self.orders.values is None:
-            return
+            return result
         limits = method.limits(
             self.orders.values if self.has_memory else None, self.times - self.times[0], self.times[0]
         )
-        if limits is not None:
-            ordered = jax.vmap(lambda z: by_order(self.layout, z))
-            drifts = jax.vmap(self.coefficients.drift)
-            check_explosion(
-                limits, self.layout, self.z0, ordered(states), lambda: ordered(drifts(steps[:-1], states[:-1]))
-            )
+        if limits is None:
+            return result
+        ordered = jax.vmap(lambda z: by_order(self.layout, z))
+        drifts = jax.vmap(self.coefficients.drift)
+        return checked_explosion(
+            limits, self.layout, self.z0, result, ordered(states), lambda: ordered(drifts(steps[:-1], states[:-1]))
+        )
 
     def _one_steps(
         self, method: StochasticMethod, noise: Array, places: np.ndarray, adjoint: bool, checkpoint: bool
@@ -247,8 +248,8 @@ def deviation_of(orders: Orders, dt: float, dtype: Any) -> Array:
     return in_float64(lambda alpha: residual(alpha, dt, JAX), orders.traced, dtype)  # type: ignore[no-any-return]
 
 
-def check_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> None:
-    """Raise where a solution is not finite; under checkify where it is traced.
+def checked_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z0: Array) -> Array:
+    """Return the states of a solution, or raise where they are not finite; under checkify where they are traced.
 
     Args:
         states: At the output times.
@@ -261,8 +262,8 @@ def check_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z
     """
     is_finite = jnp.isfinite(states)
     if is_traced(states):
-        checkify.debug_check(is_finite.all(), not_finite("at some time"))
-    elif not np.asarray(is_finite).all():
+        return checked(states, is_finite.all(), not_finite("at some time"))
+    if not np.asarray(is_finite).all():
         for name in ("drift", "diffusion"):
             value = np.asarray(getattr(coefficients, name)(0, z0))
             if not np.isfinite(value).all():
@@ -270,6 +271,7 @@ def check_finite(states: Array, times: np.ndarray, coefficients: Coefficients, z
                 raise faults.singular(f"{OWNER}(sde.{name})", f"sde.{name}", float(times[0]), is_nan, size)
         i = int(np.argmin(np.asarray(is_finite).reshape(times.size, -1).all(-1)))
         raise FloatingPointError(not_finite(f"at t={times[i]:g}"))
+    return states
 
 
 def times_of(ts: Any) -> np.ndarray:

@@ -11,11 +11,11 @@ from typing import Any
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.selection import BackendManager
@@ -229,8 +229,8 @@ def _positive(deviation: Any, dtype: Any) -> Array:
     if not isinstance(deviation, jax.core.Tracer) and not (np.asarray(deviation) > 0).all():
         raise ValueError(f"arfima_nll(deviation={deviation}): needs deviation > 0; pass None for the best.")
     found = jnp.asarray(deviation, dtype)
-    checkify.debug_check((found > 0).all(), "arfima_nll(deviation={deviation}): needs deviation > 0.", deviation=found)
-    return found
+    message = "arfima_nll(deviation={deviation}): needs deviation > 0."
+    return checked(found, (found > 0).all(), message, deviation=found)
 
 
 @partial(jax.jit, static_argnames="steps")

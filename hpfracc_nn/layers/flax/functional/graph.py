@@ -10,9 +10,9 @@ import jax
 import numpy as np
 from flax.linen.dtypes import promote_dtype
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers import edges
@@ -283,8 +283,7 @@ def _listed(owner: str, nodes: int, edge_index: Any, edge_weight: Any) -> Edges:
     if edge_weight is not None:
         _check_floating(owner, "edge_weight", edge_weight)
         edges.check_one_for_each(owner, edge_weight.shape, edge_index.shape[1])
-    _check_nodes(owner, edge_index, nodes)
-    source, target = jnp.asarray(edge_index)
+    source, target = _checked_nodes(owner, edge_index, nodes)
     return Edges(source, target, edge_weight)
 
 
@@ -296,15 +295,12 @@ def _check_floating(owner: str, name: str, given: Any) -> None:
         )
 
 
-def _check_nodes(owner: str, edge_index: Any, nodes: int) -> None:
-    """Raise where an edge names a node that there is not; of traced edges under checkify."""
-    if edge_index.size == 0:
-        return
+def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
+    """Return edges, or raise where one names a node that there is not; of traced ones under checkify."""
     if isinstance(edge_index, jax.core.Tracer):
-        checkify.debug_check(
-            ((edge_index >= 0) & (edge_index < nodes)).all(),
-            f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names others.",
-        )
-    else:
+        message = f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names others."
+        return checked(edge_index, ((edge_index >= 0) & (edge_index < nodes)).all(), message)
+    if edge_index.size:
         named = np.asarray(edge_index)  # of numbers that a traced function closes over JAX's own minimum is traced
         edges.check_nodes(owner, int(named.min()), int(named.max()), nodes)
+    return jnp.asarray(edge_index)

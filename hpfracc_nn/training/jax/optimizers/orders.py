@@ -14,8 +14,8 @@ import jax
 import numpy as np
 import optax
 from jax import numpy as jnp
-from jax.experimental import checkify
 
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
 from hpfracc_nn.fractional.jax.orders import bounded
 from hpfracc_nn.fractional.jax.precision import in_float64
@@ -59,8 +59,8 @@ def at(alpha: Alpha, count: Array) -> float | Array:
     if not _is_array(value):
         return float(value)
     order = jnp.asarray(value, widest())
-    checkify.debug_check((order > 0) & (order <= 1), "Invalid alpha value: {alpha}: " + IN_RANGE, alpha=order)
-    return bounded(order, 0.0, 1.0)
+    is_inside = (order > 0) & (order <= 1)
+    return bounded(checked(order, is_inside, "Invalid alpha value: {alpha}: " + IN_RANGE, alpha=order), 0.0, 1.0)
 
 
 def numbers(make: Callable[..., Any], alpha: float | Array, dtype: Any) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.experimental import checkify
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
 
 
@@ -68,8 +68,7 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
                 f"{owner}(seq_lengths of shape {lengths.shape}, {lengths.dtype}): needs whole numbers, one for each "
                 f"series, of shape {batch}; pass how many steps each has."
             )
-        _check_lengths(owner, given, n)
-        lengths = jnp.clip(lengths.reshape(-1), 0, n)
+        lengths = jnp.clip(_checked_lengths(owner, given, n).reshape(-1), 0, n)
     first = first.reshape(n, math.prod(batch), features)
     if lengths is not None:
         # What pads a series may be anything: NaN times a gradient of 0 would be NaN.
@@ -89,12 +88,12 @@ def check_features(owner: str, x: Any, features: int) -> None:
         )
 
 
-def _check_lengths(owner: str, lengths: Any, n: int) -> None:
-    """Raise unless 0 <= length <= n; what is traced is looked at under `checkify` only."""
+def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
+    """Return lengths, or raise unless 0 <= length <= n; what is traced is looked at under `checkify` only."""
     rule = f"needs 0 <= length <= {n}, the steps of x"
     if isinstance(lengths, jax.core.Tracer):
-        checkify.debug_check(((lengths >= 0) & (lengths <= n)).all(), f"{owner}(seq_lengths): {rule}.")
-        return
+        return checked(lengths, ((lengths >= 0) & (lengths <= n)).all(), f"{owner}(seq_lengths): {rule}.")
     known = np.asarray(lengths)
     if ((known < 0) | (known > n)).any():
         raise ValueError(f"{owner}(seq_lengths={known.tolist()}): {rule}; pass how many steps each series has.")
+    return jnp.asarray(lengths)
