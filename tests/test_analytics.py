@@ -1,9 +1,12 @@
 """Summaries, plots and pages of a history whose numbers are known."""
 
+import copy
 import json
 import math
+import random
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +25,13 @@ from hpfracc_nn.analytics import (
     predicted_against_measured,
     report,
     shares_over_time,
+    tables,
     timeline,
     usage,
 )
 from hpfracc_nn.analytics.figures import SIZE
 from hpfracc_nn.analytics.history import Estimate
+from hpfracc_nn.analytics.page import _page
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.selection import Measurement, Timing, Wisdom, Workload
 from hpfracc_nn.selection.bucket import key_of
@@ -179,6 +184,89 @@ def test_what_is_no_history_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "no.json").write_text(text)
     with pytest.raises(ValueError, match=r"no\.json: needs a file that History\.save wrote; .*\.$"):
         History.load(tmp_path / "no.json")
+
+
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, False, 0, -1, 1, 2**70, -0.5, 0.0, 1e-300, 1e29, 1e308, 10**400, math.inf, math.nan),
+    *("", "x", "a/b", "/", "$\\x", "_/_$", "\x1b[2J/\n", "\ud800/\u202e", "backward", "choice", "float99"),
+    *([], {}, [[]], [1], ["a/b", 1.0], {"a": 1}),
+)
+
+
+def mutated(body: Any, generator: random.Random) -> Any:
+    """Return what JSON holds with one of its values replaced, left out, doubled or renamed, at any depth."""
+    places = [(holder, name) for holder in holders(body) for name in keys(holder)]
+    holder, name = generator.choice(places)
+    how = generator.choice(["replace"] * 6 + ["leave out", "double", "rename"])
+    if how == "replace":
+        holder[name] = copy.deepcopy(generator.choice(HOSTILE))
+    elif how == "leave out":
+        del holder[name]
+    elif isinstance(holder, list):
+        holder.insert(name, copy.deepcopy(holder[name]))
+    else:
+        holder[f"{name}_"] = holder.pop(name) if how == "rename" else copy.deepcopy(holder[name])
+    return body
+
+
+def holders(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict | list):
+        yield value
+        for name in keys(value):
+            yield from holders(value[name])
+
+
+def keys(holder: Any) -> list[Any]:
+    return list(holder) if isinstance(holder, dict) else list(range(len(holder)))
+
+
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=pytest.mark.sampled(20)) for seed in range(24)])
+def test_a_changed_file_is_refused_by_its_name_or_can_be_reported(tmp_path: Path, seed: int) -> None:
+    pytest.importorskip("matplotlib")
+    generator, path = random.Random(seed), tmp_path / "history.json"
+    HISTORY.save(path)
+    whole, refusals = path.read_text(), []
+    for _ in range(25):
+        body = json.loads(whole)
+        for _ in range(generator.randint(1, 2)):
+            body = mutated(body, generator)
+        path.write_text(json.dumps(body))
+        try:
+            history = History.load(path)
+        except ValueError as error:
+            said = str(error).removeprefix(f"{path}: needs a file that History.save wrote; ")
+            refusals.append(len(said) < len(str(error)) and said.endswith("; save it again, whole."))
+            continue
+        history.save(tmp_path / "again.json")
+        assert repr(History.load(tmp_path / "again.json")) == repr(history)
+        for rows in (tables.usage, tables.performance, tables.errors, tables.events):
+            rows(history)
+        for plot in (choice_map, predicted_against_measured, shares_over_time, timeline):
+            plot(history).draw_without_rendering()
+        "".join(_page(history, [b""] * 4)).encode()
+    assert all(refusals)
+    assert len(refusals) > 5  # most of them
+
+
+def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "deep.json").write_text('{"schema":' + "[" * 10**5)
+    with pytest.raises(ValueError, match=r"deep\.json: needs .* wrote; it is nested too deeply; "):
+        History.load(tmp_path / "deep.json")
+
+
+def test_times_that_are_infinite_or_none_are_reported(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    nan = choice(FAST, math.nan, NOON, uncertainty=math.inf, alternatives=((SLOW, math.inf),), doubts=(math.inf,))
+    history = replace(
+        HISTORY,
+        uses=(Use(WORK, FAST, 1, 0, 0.0, 1.0, "prior"), Use(replace(WORK, n=2), SLOW, 1, 0, math.inf, None, "prior")),
+        measurements=(measured(FAST, 0.0), measured(FAST, 0.0, "backward"), *HISTORY.measurements),
+        events=(nan, *HISTORY.events),
+        looks=(Look(NOON, {("op", FAST): 1}), Look(NOON, {("op", FAST): 2})),  # a clock that stands still
+    )
+    history.save(tmp_path / "history.json")
+    for each in (history, History.load(tmp_path / "history.json")):
+        report(each, tmp_path / "report.html")
 
 
 def test_a_history_is_what_managers_remember() -> None:

@@ -7,12 +7,14 @@ that are of one history; that of another one may have more kernels, and so other
 
 import importlib
 import itertools
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hpfracc_nn.analytics.history import History, Use
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
+from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import Workload
 from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
 
@@ -58,7 +60,7 @@ def choice_map(history: History, *, op: str | None = None, size: tuple[float, fl
     shade = importlib.import_module("matplotlib.colors").ListedColormap(["white", *(colours[each] for each in kernels)])
     axes.imshow(numbers, cmap=shade, vmin=-1.5, vmax=len(kernels) - 0.5, origin="lower", aspect="auto")
     for (row, n), use in cells.items():
-        said = "only one" if use.second_best is None else f"{_rounded(use.second_best / use.seconds)}x"
+        said = "only one" if use.second_best is None else _times(use.second_best, use.seconds)
         axes.text(lengths.index(n), rows.index(row), said, ha="center", va="center", fontsize=8, color="white")
     axes.set_xticks(range(len(lengths)), [str(n) for n in lengths], rotation=45 if len(lengths) > 8 else 0)
     axes.set_yticks(range(len(rows)), [str(row) for row in rows])
@@ -97,7 +99,8 @@ def predicted_against_measured(history: History, *, size: tuple[float, float] = 
         (first_predictions(history), "o", "at the first choice"),
         (last_predictions(history), "*", "now"),
     ):
-        points = [(place, 1e3 * measured[place], 1e3 * predicted[place]) for place in measured if place in predicted]
+        both = [(place, 1e3 * measured[place], 1e3 * predicted[place]) for place in measured if place in predicted]
+        points = [each for each in both if all(0 < number < math.inf for number in each[1:])]  # what logarithms have
         shown += points
         for (_, kernel), x, y in points:
             face = "none" if marker == "o" else colours[kernel]
@@ -160,7 +163,8 @@ def shares_over_time(
     axes.stackplot(
         _stairs(places), [_doubled(shares[each]) for each in kernels], colors=[colours[each] for each in kernels]
     )
-    axes.set(xlim=(places[0], places[-1]), ylim=(0, 100), xlabel=unit, ylabel="part of the calls (%)")
+    last = places[-1] if places[-1] != places[0] else places[0] + 1e-3  # a clock may stand still
+    axes.set(xlim=(places[0], last), ylim=(0, 100), xlabel=unit, ylabel="part of the calls (%)")
     axes.set_title("Part of the calls by kernel")
     _legend(figure, kernels, colours)
     return figure
@@ -206,7 +210,7 @@ def timeline(history: History, *, size: tuple[float, float] = SIZE) -> Any:
                 )
             else:
                 axes.plot(at, lane, marker, color=colour, markersize=8, alpha=0.8, label=name, zorder=2)
-    axes.set_yticks(range(len(lanes)), lanes)
+    axes.set_yticks(range(len(lanes)), map(_label, lanes))
     axes.set(ylim=(-0.6, len(lanes) - 0.4), xlabel=f"s since the first choice{_left_out(left_out)}")
     axes.margins(x=0.03)
     axes.set_title("Choices, changes and failures")
@@ -253,7 +257,7 @@ def _colours(history: History) -> dict[str, Any]:
 
 def _legend(figure: Any, kernels: Iterable[str], colours: Mapping[str, Any]) -> None:
     patch = importlib.import_module("matplotlib.patches").Patch
-    handles = [patch(color=colours[kernel], label=kernel) for kernel in kernels]
+    handles = [patch(color=colours[kernel], label=_label(kernel)) for kernel in kernels]
     figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8, frameon=False)
 
 
@@ -282,13 +286,22 @@ def _rounded_down(size: int, is_coarse: bool) -> int:
     return 1 << (size.bit_length() - 1) if is_coarse and size else size
 
 
+def _times(second: float, best: float) -> str:
+    return f"{_rounded(second / best)}x" if 0 < best < math.inf else ""
+
+
 def _rounded(ratio: float) -> str:
     return f"{ratio:.1f}" if ratio < 9.95 else f"{ratio:.0f}"
 
 
 def _title(workload: Workload) -> str:
     gradient = "with gradient" if workload.needs_gradient or workload.learns_weights else "no gradient"
-    return f"{workload}, {gradient}"
+    return _label(f"{workload}, {gradient}")
+
+
+def _label(text: str) -> str:
+    """Return text as matplotlib shows it: a dollar begins a formula, and what begins with an underscore is left out."""
+    return printable(text).replace("$", r"\$").replace("_", " _", text.startswith("_"))
 
 
 def _shares(looks: Sequence[Look]) -> dict[str, list[float]]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from hpfracc_nn.selection import BackendManager, Measurement, Plan, Wisdom, Workload
 from hpfracc_nn.selection.bucket import known_key
-from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
+from hpfracc_nn.selection.journal import LATEST, Choice, Defeat, Drift, Event, Failure, Look, Quarantined
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
 
 SCHEMA = 1
@@ -149,18 +149,14 @@ class History:
             ValueError: It is no history, or that of another version.
         """
         try:
-            body = json.loads(Path(path).read_text(encoding="utf-8"))
-            if body.get("schema") != SCHEMA:
-                raise ValueError(f"its schema is {body.get('schema')!r}, this version reads {SCHEMA}")
-            return cls(
-                tuple(_made(Use, each) for each in body["uses"]),
-                tuple(_made(Measurement, each) for each in body["measurements"]),
-                tuple(_made(KINDS[each.pop("kind")], each) for each in body["events"]),
-                tuple(Look(each["time"], {(op, name): n for op, name, n in each["uses"]}) for each in body["looks"]),
-                tuple(_made(Estimate, each) for each in body["estimates"]),
-            )
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ValueError(f"{path}: needs a file that History.save wrote; {error}.") from None
+            return _history(json.loads(Path(path).read_text(encoding="utf-8")))
+        except RecursionError:
+            why = "it is nested too deeply"
+        except KeyError as error:
+            why = f"it has no {error}"
+        except (ValueError, TypeError, AttributeError) as error:
+            why = str(error).removesuffix(".")
+        raise ValueError(f"{path}: needs a file that History.save wrote; {why}; save it again, whole.")
 
 
 def _use(manager: BackendManager, plan: Plan) -> Use:
@@ -227,6 +223,33 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def _history(body: Any) -> History:
+    """Return the history that `save` took apart.
+
+    Raises:
+        ValueError: It is none. So do KeyError, TypeError and AttributeError say.
+    """
+    if body["schema"] != SCHEMA:
+        raise ValueError(f"its schema is {body['schema']!r}, this version reads {SCHEMA}")
+    return History(
+        tuple(_made(Use, each) for each in body["uses"]),
+        tuple(_made(Measurement, each) for each in body["measurements"]),
+        tuple(_made(KINDS[each.pop("kind")], each) for each in body["events"]),
+        tuple(_look(each) for each in body["looks"]),
+        tuple(_made(Estimate, each) for each in body["estimates"]),
+    )
+
+
+def _look(entry: dict[str, Any]) -> Look:
+    uses = {}
+    for op, kernel, count in entry["uses"]:
+        for name, value in (("op", op), ("kernel", kernel), ("count", count)):
+            _check(name, value)
+        uses[op, kernel] = count
+    _check("time", entry["time"])
+    return Look(entry["time"], uses)
+
+
 def _made(kind: Callable[..., Any], entry: dict[str, Any]) -> Any:
     """Return the value that `asdict` and `_finite` took apart."""
     names = {field.name for field in fields(kind)}  # type: ignore[arg-type]
@@ -234,9 +257,67 @@ def _made(kind: Callable[..., Any], entry: dict[str, Any]) -> Any:
         raise ValueError(f"{sorted(set(entry) ^ names)} are not the same")
     given = dict(entry)
     given["workload"] = Workload(**given["workload"])
-    if given.get("seconds", 0.0) is None:
-        given["seconds"] = math.inf if kind is Quarantined else math.nan
-    if "alternatives" in given:
-        given["alternatives"] = tuple((name, seconds) for name, seconds in given["alternatives"])
-        given["doubts"] = tuple(given["doubts"])
+    for name in names & INFINITE.keys():
+        if given[name] is None:
+            given[name] = math.inf if INFINITE[name] or kind is Quarantined else math.nan
+    if "alternatives" in names:
+        given["alternatives"] = tuple(
+            (name, math.nan if seconds is None else seconds) for name, seconds in given["alternatives"]
+        )
+        given["doubts"] = tuple(math.inf if doubt is None else doubt for doubt in given["doubts"])
+        for (name, seconds), doubt in zip(given["alternatives"], given["doubts"], strict=True):
+            for what, value in (("kernel", name), ("seconds", seconds), ("uncertainty", doubt)):
+                _check(what, value)
+    for name in names - {"workload", "alternatives", "doubts"}:
+        is_other = kind is Measurement and name in ("kernel", "error")  # a block is no kernel, and most calls succeed
+        _check(f"{name} of a measurement" if is_other else name, given[name])
     return kind(**given)
+
+
+MOST = 1e30  # seconds, bytes and factors
+INFINITE = {"seconds": False, "workspace": False, "elapsed": False, "factor": False, "uncertainty": True}
+
+
+def _check(name: str, value: Any) -> None:
+    rule, holds = CHECKS[name]
+    if not holds(value):
+        raise ValueError(f"{name}={repr(value)[:40]} needs to be {rule}")
+
+
+def _is_number(value: Any, least: float, below: float = MOST) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and least <= value < below
+
+
+def _is_amount(value: Any) -> bool:
+    return _is_number(value, 0) or (isinstance(value, float) and (math.isnan(value) or value == math.inf))
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and _is_number(value, 0, 2**63)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _is_kernel(value: Any) -> bool:
+    return isinstance(value, str) and "/" in value
+
+
+TEXT = "text", _is_text
+COUNT = "a whole number, at least 0 and below 2**63", _is_count
+AMOUNT = f"a number, at least 0 and below {MOST:g}", _is_amount
+PERHAPS = f"null or a number, at least 0 and below {MOST:g}", lambda value: value is None or _is_number(value, 0)
+CHECKS: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    **dict.fromkeys(("op", "site", "reason", "error", "message", "kernel of a measurement"), TEXT),
+    **dict.fromkeys(("count", "forwards", "backwards"), COUNT),
+    **dict.fromkeys(("seconds", "workspace", "elapsed", "factor", "compile_seconds", "transfer_seconds"), AMOUNT),
+    **dict.fromkeys(("second_best", "peak_bytes"), PERHAPS),
+    "kernel": ("a backend, / and an algorithm", _is_kernel),
+    "previous": ("empty, or a backend, / and an algorithm", lambda value: value == "" or _is_kernel(value)),
+    "error of a measurement": ("null or text", lambda value: value is None or _is_text(value)),
+    "succeeded": ("true or false", lambda value: isinstance(value, bool)),
+    "direction": (f"one of {', '.join(DIRECTIONS)}", lambda value: value in DIRECTIONS),
+    "time": (f"seconds since 1970, at least 0 and below {LATEST:g}", lambda value: _is_number(value, 0, LATEST)),
+    "uncertainty": ("a factor of at least 1", lambda value: _is_number(value, 1) or value == math.inf),
+}

@@ -12,6 +12,7 @@ from typing import Any
 
 from hpfracc_nn.analytics import figures, tables
 from hpfracc_nn.analytics.history import History
+from hpfracc_nn.errors import printable
 
 FORMATS = (".html", ".png")
 TITLE = "Choice of kernels"
@@ -89,7 +90,7 @@ def _cell(name: str, value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         said = f"{value:.4g}" if isinstance(value, float) and math.isfinite(value) else str(value)
         return f"<td class='number'>{said}</td>"
-    return f"<td>{'' if value is None else html.escape(str(value))}</td>"
+    return f"<td>{'' if value is None else html.escape(printable(str(value)))}</td>"
 
 
 def _png(figure: Any) -> bytes:
