@@ -74,7 +74,7 @@ THIRD_PARTY = {
     "matplotlib": (*TOPS, "analytics/*"),
     "pandas": (*TOPS, "analytics/*", "series/*"),
     "arch": TOPS,
-    "statsmodels": (*TOPS, "preprocessing/*"),
+    "statsmodels": TOPS,
     "sklearn": ("preprocessing/*",),
 }
 

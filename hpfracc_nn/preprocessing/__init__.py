@@ -16,7 +16,6 @@ _HOMES = {
     "FractionalDifferencer": "hpfracc_nn.preprocessing.fractional_differencer",
     "StationaryDifferencer": "hpfracc_nn.preprocessing.stationary_differencer",
 }
-_PACKAGES = {"sklearn": "scikit-learn", "statsmodels": "statsmodels"}
 
 
 def __getattr__(name: str) -> Any:
@@ -25,10 +24,10 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(importlib.import_module(_HOMES[name]), name)
     except ModuleNotFoundError as error:
-        if error.name not in _PACKAGES:
+        if error.name != "sklearn":
             raise
         raise ModuleNotFoundError(
-            f"{__name__}.{name}: needs the package {_PACKAGES[error.name]!r}; pip install 'hpfracc-nn[sklearn]'.",
+            f"{__name__}.{name}: needs the package 'scikit-learn'; pip install 'hpfracc-nn[sklearn]'.",
             name=error.name,
         ) from None
 

@@ -7,10 +7,11 @@ import warnings
 from typing import Any
 
 import numpy as np
-from statsmodels.tsa.stattools import adfuller
+from sklearn.utils.parallel import Parallel, delayed
 
 from hpfracc_nn import errors
 from hpfracc_nn.preprocessing.columns import ColumnDifferences
+from hpfracc_nn.preprocessing.unit_root import unit_root
 
 _EPSILON = float(np.finfo(np.float64).eps)
 _LAST_DIGITS = 4  # roundings that a computed sample may have gone through
@@ -45,6 +46,8 @@ class StationaryDifferencer(ColumnDifferences):
         window: As in `FractionalDifferencer`.
         mode: As there.
         window_policy: As there.
+        n_jobs: How many columns are looked at side by side, in threads; None is one, unless joblib's settings say
+            otherwise, and -1 as many as there are processors.
 
     Attributes:
         alpha_: The orders, [columns]; `upper`, with a warning, where no order that was tried passes.
@@ -58,8 +61,8 @@ class StationaryDifferencer(ColumnDifferences):
         TypeError: An argument has the wrong type.
         ValueError: An argument is out of range, or there are too few rows.
 
-    Source: Said & Dickey, Biometrika 71 (1984) 599, by statsmodels; Lopez de Prado, Advances in Financial Machine
-    Learning (2018), section 5.6.
+    Source: Said & Dickey, Biometrika 71 (1984) 599; MacKinnon, J. Business & Economic Statistics 12 (1994) 167; Lopez
+    de Prado, Advances in Financial Machine Learning (2018), section 5.6.
 
     Examples:
         >>> X = np.cumsum(np.random.default_rng(0).standard_normal((1000, 1)), axis=0)
@@ -76,6 +79,7 @@ class StationaryDifferencer(ColumnDifferences):
         window: int = 100,
         mode: str = "same",
         window_policy: str = "fixed",
+        n_jobs: int | None = None,
     ) -> None:
         self.level = level
         self.upper = upper
@@ -83,6 +87,7 @@ class StationaryDifferencer(ColumnDifferences):
         self.window = window
         self.mode = mode
         self.window_policy = window_policy
+        self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any = None) -> StationaryDifferencer:
         """Find the order of each column of `X` [rows, columns]; `y` counts for nothing."""
@@ -95,10 +100,10 @@ class StationaryDifferencer(ColumnDifferences):
                 f"rows to test; X has {len(values)}, pass more{', or a shorter window' if left_out else ''}."
             )
         rounding = _LAST_DIGITS * np.finfo(values.dtype).eps * np.abs(values).max(axis=0)
-        found = [
-            self._smallest(column, float(size))
-            for column, size in zip(values.T.astype(np.float64), rounding, strict=True)
-        ]
+        columns = zip(values.T.astype(np.float64), rounding, strict=True)
+        found = Parallel(n_jobs=self.n_jobs, prefer="threads")(
+            delayed(self._smallest)(column, float(size)) for column, size in columns
+        )
         self.alpha_, self.pvalues_ = np.array(found).T
         self._remember(X, values)
         for column in np.flatnonzero(~(self.pvalues_ <= self.level)):
@@ -148,26 +153,11 @@ class StationaryDifferencer(ColumnDifferences):
         most = _lags(len(differences))
         if np.ptp(differences[most:]) <= noise:
             return 0.0
-        if _is_without_noise(differences, most, noise):
-            return 1.0
-        scaled = (differences - differences.mean()) / differences.std()  # statsmodels takes small units for singular
-        found = adfuller(scaled, maxlag=most, regression="c", autolag="AIC", result_object=True)
-        p_value = float(found.pvalue)
-        return 1.0 if math.isnan(p_value) else p_value
+        found = unit_root(differences - differences.mean(), most)
+        # Lags that tell the samples up to noise, as of a straight line, leave the test nothing to measure by.
+        return 1.0 if found.is_singular or found.deviation <= noise else found.pvalue
 
 
 def _lags(rows: int) -> int:
     """The most lags of the test: by Schwert, J. Business & Economic Statistics 7 (1989) 147, where rows allow it."""
     return min(math.ceil(12 * (rows / 100) ** 0.25), rows // _ROWS_OF_A_LAG)
-
-
-def _is_without_noise(y: np.ndarray, lags: int, noise: float) -> bool:
-    """Whether lags tell the samples up to `noise`, as of a straight line: then a test has nothing to measure by."""
-    steps = np.diff(y)
-    told = steps[lags:]
-    past = [steps[lags - lag : len(steps) - lag] for lag in range(1, lags + 1)]
-    regressors = np.column_stack([np.ones(len(told)), y[lags:-1], *past])
-    regressors /= np.maximum(np.linalg.norm(regressors, axis=0), _EPSILON * np.abs(y).max())
-    coefficients, _, rank, _ = np.linalg.lstsq(regressors, told, rcond=None)
-    left = told - regressors @ coefficients
-    return bool(rank < regressors.shape[1] or np.sqrt(np.mean(left**2)) <= noise)
