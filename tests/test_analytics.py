@@ -248,6 +248,21 @@ def test_a_changed_file_is_refused_by_its_name_or_can_be_reported(tmp_path: Path
     assert len(refusals) > 5  # most of them
 
 
+def test_wisdom_in_keys_of_others_is_left_out_of_a_report() -> None:
+    own = Timing(key_of(WORK).text(), SLOW, 1e-3, 1e-3, 9, NOON)
+    group = json.loads(own.key)[0]
+    others = [
+        replace(own, key=key) for key in ("any text", json.dumps([group, [1e9, 1.0, 1.0]]), json.dumps([[1], [1]]))
+    ]
+    assert History.of_wisdom(Wisdom.of([own, *others])) == History.of_wisdom(Wisdom.of([own]))
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="needs a device without an end")
+def test_a_file_without_an_end_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"^/dev/zero: needs .* wrote; it has more than 268435456 bytes; "):
+        History.load("/dev/zero")
+
+
 def test_a_file_nested_too_deeply_is_refused(tmp_path: Path) -> None:
     (tmp_path / "deep.json").write_text('{"schema":' + "[" * 10**5)
     with pytest.raises(ValueError, match=r"deep\.json: needs .* wrote; it is nested too deeply; "):

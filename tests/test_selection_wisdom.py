@@ -452,6 +452,20 @@ def test_a_missing_lock_of_the_file_system_is_an_os_error(file, caplog, monkeypa
     assert len(lines(caplog)) == 1
 
 
+@pytest.mark.skipif(os.name != "posix", reason="needs /dev/stdout")
+@pytest.mark.parametrize("kind", ["pipe", "file"])
+def test_standard_output_takes_an_export_whatever_it_is(file, tmp_path, kind):
+    file.update(learnt())
+    source = f"from hpfracc_nn.selection import WisdomFile; WisdomFile({str(file.path.parent)!r}, {HERE!r}).export"
+    command, target = [sys.executable, "-c", f"{source}('/dev/stdout')"], tmp_path / "copy"
+    if kind == "pipe":
+        target.write_bytes(subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120).stdout)
+    else:
+        with open(target, "wb") as out:
+            subprocess.run(command, cwd=ROOT, check=True, stdout=out, timeout=120)
+    assert file.load(target) == learnt()
+
+
 @pytest.mark.skipif(os.name != "posix", reason="needs flock")
 @pytest.mark.parametrize("action", ["error", "ignore"])
 def test_where_the_kernel_has_no_flock_a_file_is_the_lock(file, monkeypatch, action):

@@ -13,6 +13,7 @@ from hpfracc_nn.selection.journal import LATEST, Choice, Defeat, Drift, Event, F
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction
 
 SCHEMA = 1
+MOST_BYTES = 2**28  # of a file that is read: a device has no end. What a manager remembers is a few million
 KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in (Choice, Drift, Failure, Quarantined, Defeat)}
 
 
@@ -109,7 +110,10 @@ class History:
                     for direction in DIRECTIONS
                     if (seconds := getattr(timing, direction)) is not None
                 }
-                work = _workload(timing.key)
+                try:
+                    work = _workload(timing.key)
+                except (ValueError, OverflowError):  # text of others, which is kept for them
+                    continue
                 found.setdefault(work, {})[timing.arm] = times
                 said = [getattr(timing, f"{direction}_estimate") for direction in times]
                 if None not in said:
@@ -149,7 +153,11 @@ class History:
             ValueError: It is no history, or that of another version.
         """
         try:
-            return _history(json.loads(Path(path).read_text(encoding="utf-8")))
+            with open(path, "rb") as file:
+                data = file.read(MOST_BYTES + 1)
+            if len(data) > MOST_BYTES:
+                raise ValueError(f"it has more than {MOST_BYTES} bytes")
+            return _history(json.loads(data.decode()))
         except RecursionError:
             why = "it is nested too deeply"
         except KeyError as error:

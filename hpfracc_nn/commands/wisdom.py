@@ -84,7 +84,7 @@ def _export(typer: Any) -> Callable[..., None]:
         """Copy what this machine has learnt to a file."""
         with in_one_line("wisdom export"):
             wisdom = file_in(directory).export(file)
-        say(f"{_counted(wisdom)} to {file}")
+        say(f"{_counted(wisdom)} to {file}", err=not file.is_file())  # which may be /dev/stdout
 
     return export
 

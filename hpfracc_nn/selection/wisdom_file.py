@@ -213,11 +213,11 @@ class WisdomFile:
             ValueError: The file cannot be used.
         """
         wisdom = self._load_own()
-        target, data = Path(os.path.realpath(path)), encode(wisdom, self.facts)
-        if target.exists() and not target.is_file():
-            target.write_bytes(data)
+        data = encode(wisdom, self.facts)
+        if os.path.exists(path) and not os.path.isfile(path):
+            Path(path).write_bytes(data)  # not to where it leads: a pipe that is /dev/stdout has no path
         else:
-            _write(target, data)
+            _write(Path(os.path.realpath(path)), data)
         return wisdom
 
     def clear(self, *, others: bool = False) -> list[Path]:
