@@ -14,7 +14,7 @@ help:
 	@echo "make test       the fast tests; make test-all adds the slow ones"
 	@echo "make coverage   the fast tests, and which lines and branches they reach"
 	@echo "make cuda       the CUDA sources without a device: compiled by nvcc where there is one, and run as C++"
-	@echo "make gpu        the tests and the benchmark for a CUDA device"
+	@echo "make gpu        the session on a CUDA device, in four steps; ARGS='facts' takes the first, ARGS='--rehearse' a CPU"
 	@echo "make only-jax   the tests where only the extra jax is installed; make only-torch the same for torch"
 	@echo "make mutants    what the tests of schemes and policy would not notice; hours"
 	@echo "make lint       ruff; make format applies what it can; make types runs mypy"
@@ -69,10 +69,9 @@ mutants: $(VENV)/.mutants
 cuda: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 -m "not gpu" tests/test_cuda_*.py $(ARGS)
 
-# On a machine with a CUDA device: every test for one, then the benchmark, written to benchmarks/results.
-gpu: $(VENV)/.dev
-	$(BIN)/python -m pytest -m gpu $(ARGS)
-	$(BIN)/python benchmarks/gpu.py --output benchmarks/results
+# By the machine's own Python, which has what fits its device, and perhaps no package index: facts, memory, tests, figures.
+gpu:
+	$(PYTHON) benchmarks/gpu_session.py $(ARGS)
 
 lint: $(VENV)/.ruff
 	$(BIN)/ruff check .

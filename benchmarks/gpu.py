@@ -1,11 +1,12 @@
 """The causal Toeplitz product on a CUDA device: every kernel against cuFFT, against a copy, and against the plan.
 
-    python benchmarks/gpu.py [--quick] [--strict] [--output DIR]
+    python benchmarks/gpu.py [--quick] [--strict] [--only TABLE] [--output DIR] [--rehearse]
 
 Times are the device's own, by events, medians of rounds in which all calls take turns. A copy reads x and writes as
 much: nothing is faster. Without a device it says so and ends. Tables: `gpu-forward`, `gpu-gradient` (in x and in a
 learned alpha), `gpu-plan` (what the manager chooses, by its estimate and after it has learned, against the fastest
-kernel), `gpu-memory`.
+kernel), `gpu-memory`, `gpu-host` (what the host does for a small call). Each line is written as it is measured. A
+rehearsal runs all of it on the CPU, small, and measures nothing that is worth reading.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import platform
 import statistics
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from importlib import metadata
@@ -45,6 +47,44 @@ MOST_BESIDE = 64 << 20  # bytes beyond x and y
 
 
 @dataclass(frozen=True)
+class Run:
+    """How it is measured: on which device, in how many rounds, whether only the first cells; where it is written."""
+
+    device: str
+    rounds: int
+    is_quick: bool
+    folder: Path | None
+
+    @property
+    def is_rehearsal(self) -> bool:
+        return self.device == "cpu"
+
+    @property
+    def backend(self) -> str:
+        """Whose kernels are ours."""
+        return "torch" if self.is_rehearsal else "cuda"
+
+    def table(self, name: str, caption: str, columns: dict[str, tuple[str, str]], part: str) -> Table:
+        """Return an empty table that is written line by line."""
+        found = Table(name, f"{caption} {machine(self)}. {self.rounds} rounds.", columns, folder=self.folder)
+        found.begin(part)
+        return found
+
+    def cells(self, shapes: list[tuple[int, ...]], dtype: torch.dtype = torch.float32) -> list[Cell]:
+        """Return samples of shapes; few and small ones in a rehearsal."""
+        chosen = shapes[:2] if self.is_quick else shapes
+        if self.is_rehearsal:
+            chosen = [(4, 64, 8) if len(shape) == 3 else (8, 64) for shape in dict.fromkeys((shapes[0], shapes[-1]))]
+        return [
+            Cell(torch.randn(shape, device=self.device).to(dtype), 1 if len(shape) == 3 else -1) for shape in chosen
+        ]
+
+    def wait(self) -> None:
+        if not self.is_rehearsal:
+            torch.cuda.synchronize()
+
+
+@dataclass(frozen=True)
 class Cell:
     """Samples on the device, and their time axis."""
 
@@ -68,23 +108,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--quick", action="store_true", help="three cells, few rounds")
     parser.add_argument("--strict", action="store_true", help="exit with 1 where a floor is not reached")
+    parser.add_argument("--only", choices=TABLES, action="append", help="of these tables; again for another")
     parser.add_argument("--output", type=Path, help="also write each table into this folder, as Markdown and JSON")
+    parser.add_argument("--rehearse", action="store_true", help="on the CPU, with small data")
     arguments = parser.parse_args()
-    if not torch.cuda.is_available():
+    if not (arguments.rehearse or torch.cuda.is_available()):
         print("gpu: no CUDA device can be used here; nothing was measured.")
         return
-    rounds = QUICK_ROUNDS if arguments.quick else ROUNDS
-    tables = [forward(rounds, arguments.quick), gradient(rounds, arguments.quick), plans(rounds, arguments.quick)]
-    tables.append(memory())
-    for table in tables:
-        if arguments.output:
-            table.write(arguments.output)
+    rounds = QUICK_ROUNDS if arguments.quick or arguments.rehearse else ROUNDS
+    run = Run("cpu" if arguments.rehearse else "cuda:0", rounds, arguments.quick, arguments.output)
+    tables = [TABLES[name](run) for name in arguments.only or TABLES]
     if arguments.strict and any(record.get("verdict") == "FAIL" for table in tables for record in table.records):
         sys.exit("a floor was not reached")
 
 
-def machine() -> str:
+def machine(run: Run) -> str:
     """Return device, driver and versions in one line."""
+    if run.is_rehearsal:
+        return f"A rehearsal on the CPU, torch {torch.__version__}"
     found = torch.cuda.get_device_properties(0)
     query = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader", "--id=0"]
     driver = subprocess.run(query, capture_output=True, text=True, check=False).stdout.strip() or "unknown"
@@ -103,27 +144,33 @@ def version(name: str) -> str | None:
         return None
 
 
-def cells(shapes: list[tuple[int, ...]], quick: bool, dtype: torch.dtype = torch.float32) -> list[Cell]:
-    chosen = shapes[:2] if quick else shapes
-    return [Cell(torch.randn(shape, device="cuda:0").to(dtype), 1 if len(shape) == 3 else -1) for shape in chosen]
-
-
-def device_times(calls: Mapping[str, Callable[[], object]], rounds: int) -> dict[str, float]:
+def device_times(calls: Mapping[str, Callable[[], object]], run: Run) -> dict[str, float]:
     """Return the median seconds of each call, by events of the device."""
     for call in calls.values():
         for _ in range(3):
             call()
     found: dict[str, list[float]] = {name: [] for name in calls}
-    for _ in range(rounds):
+    for _ in range(run.rounds):
         for name, call in calls.items():
-            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            begin.record()
-            for _ in range(CALLS):
-                call()
-            end.record()
-            end.synchronize()
-            found[name].append(1e-3 * begin.elapsed_time(end) / CALLS)
+            found[name].append((host_seconds if run.is_rehearsal else event_seconds)(call))
     return {name: statistics.median(seconds) for name, seconds in found.items()}
+
+
+def event_seconds(call: Callable[[], object]) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    for _ in range(CALLS):
+        call()
+    end.record()
+    end.synchronize()
+    return 1e-3 * begin.elapsed_time(end) / CALLS
+
+
+def host_seconds(call: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    for _ in range(CALLS):
+        call()
+    return (time.perf_counter() - begin) / CALLS
 
 
 def accepting(cell: Cell, **given: bool) -> list[Kernel]:
@@ -151,7 +198,7 @@ def by_fft(cell: Cell) -> Callable[[], Tensor]:
     return lambda: layer(cell.x.movedim(cell.dim, -1).float()).to(cell.x.dtype)
 
 
-def forward(rounds: int, quick: bool) -> Table:
+def forward(run: Run) -> Table:
     columns = {
         "shape": ("shape", ""),
         "dtype": ("dtype", ""),
@@ -161,14 +208,13 @@ def forward(rounds: int, quick: bool) -> Table:
         "fft": ("cuFFT / ours", ".2f"),
         "verdict": ("", ""),
     }
-    table = Table("gpu-forward", f"Forward, alpha {ALPHA}. {machine()}. {rounds} rounds.", columns)
-    table.begin("every kernel")
-    for cell in [*cells([*LARGE, *MIDDLE], quick), *cells(HALVES, quick, torch.bfloat16)]:
+    table = run.table("gpu-forward", f"Forward, alpha {ALPHA}.", columns, "every kernel")
+    for cell in [*run.cells([*LARGE, *MIDDLE]), *run.cells(HALVES, torch.bfloat16)]:
         calls: dict[str, Callable[[], object]] = {"copy": copied(cell.x), "cuFFT": by_fft(cell)}
         calls.update({each.name: operator(cell, manager_for(each)) for each in accepting(cell)})
-        times = device_times(calls, rounds)
-        ours = [name for name in times if name.startswith("cuda/")]
-        for name in (*ours, *(name for name in times if name.startswith("torch/"))):
+        times = device_times(calls, run)
+        ours = [name for name in times if name.startswith(f"{run.backend}/")]
+        for name in dict.fromkeys([*ours, *(name for name in times if name.startswith("torch/"))]):
             copies, against = times[name] / times["copy"], times["cuFFT"] / times[name]
             is_best = name == min(ours, key=times.__getitem__, default="")
             figures = {"us": 1e6 * times[name], "copies": copies, "fft": against}
@@ -184,7 +230,7 @@ def reached(cell: Cell, copies: float, against: float) -> str:
     return "pass" if copies <= FLOOR_COPIES and against >= asked else "FAIL"
 
 
-def gradient(rounds: int, quick: bool) -> Table:
+def gradient(run: Run) -> Table:
     columns = {
         "shape": ("shape", ""),
         "ours_us": ("ours us", ".0f"),
@@ -192,13 +238,9 @@ def gradient(rounds: int, quick: bool) -> Table:
         "ratio": ("cuFFT / ours", ".2f"),
         "verdict": ("", ""),
     }
-    table = Table(
-        "gpu-gradient",
-        f"Forward and backward in x and in a learned alpha, float32. {machine()}. {rounds} rounds.",
-        columns,
-    )
-    table.begin("the plan")
-    for cell in cells([(4096, 4096), (256, 65536), (1024, 1024)], quick):
+    caption = "Forward and backward in x and in a learned alpha, float32."
+    table = run.table("gpu-gradient", caption, columns, "the plan")
+    for cell in run.cells([(4096, 4096), (256, 65536), (1024, 1024)]):
         x = cell.x.requires_grad_()
         layer = FractionalLayer(ALPHA, "grunwald_letnikov", learn_alpha=True).to(x.device)
         alpha = torch.tensor(ALPHA, device=x.device, requires_grad=True)
@@ -209,14 +251,14 @@ def gradient(rounds: int, quick: bool) -> Table:
         def theirs(x: Tensor = x, alpha: Tensor = alpha) -> None:
             torch.autograd.grad(autograd_fft(alpha, x).square().sum(), (x, alpha))
 
-        times = device_times({"ours": ours, "fft": theirs}, rounds)
+        times = device_times({"ours": ours, "fft": theirs}, run)
         ratio = times["fft"] / times["ours"]
         verdict = "pass" if ratio >= GRADIENT_AGAINST_FFT else "FAIL"
         table.add(shape=cell.name, ours_us=1e6 * times["ours"], fft_us=1e6 * times["fft"], ratio=ratio, verdict=verdict)
     return table
 
 
-def plans(rounds: int, quick: bool) -> Table:
+def plans(run: Run) -> Table:
     columns = {
         "shape": ("shape", ""),
         "best": ("fastest", ""),
@@ -227,13 +269,10 @@ def plans(rounds: int, quick: bool) -> Table:
         "learned_regret": ("its regret", ".2f"),
         "verdict": ("", ""),
     }
-    caption = (
-        f"What the manager chooses, forward, float32. {machine()}. {rounds} rounds, {LEARNING_CALLS} calls to learn."
-    )
-    table = Table("gpu-plan", caption, columns)
-    table.begin("small and large")
-    for cell in cells([*SMALL, *LARGE], quick):
-        times = device_times({each.name: operator(cell, manager_for(each)) for each in accepting(cell)}, rounds)
+    caption = f"What the manager chooses, forward, float32, {LEARNING_CALLS} calls to learn."
+    table = run.table("gpu-plan", caption, columns, "small and large")
+    for cell in run.cells([*SMALL, *LARGE]):
+        times = device_times({each.name: operator(cell, manager_for(each)) for each in accepting(cell)}, run)
         best = min(times, key=times.__getitem__)
         allowed = frozenset({"xla"})
         prior = BackendManager(Settings(mode="prior", wisdom="off", disabled=allowed)).plan(cell.workload()).kernel.name
@@ -242,7 +281,7 @@ def plans(rounds: int, quick: bool) -> Table:
         call = operator(cell, learner)
         for _ in range(LEARNING_CALLS):
             call()
-        torch.cuda.synchronize()
+        run.wait()
         learner.harvest()
         learned = learner.plan(cell.workload()).kernel.name
         regret = times[learned] / times[best]
@@ -259,22 +298,54 @@ def plans(rounds: int, quick: bool) -> Table:
     return table
 
 
-def memory() -> Table:
+def memory(run: Run) -> Table:
     columns = {"kernel": ("kernel", ""), "mib": ("MiB beside x and y", ".1f"), "verdict": ("", "")}
-    table = Table("gpu-memory", f"The most that a forward call of 4096 x 4096 holds. {machine()}.", columns)
-    table.begin("every kernel")
-    (cell,) = cells([(4096, 4096)], quick=False)
+    table = run.table("gpu-memory", "The most that a forward call of 4096 x 4096 holds.", columns, "every kernel")
+    (cell,) = run.cells([(4096, 4096)])
     for kernel in accepting(cell):
         call = operator(cell, manager_for(kernel))
         call()
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        y = call()
-        beside = torch.cuda.max_memory_allocated() - before - y.numel() * y.element_size()
+        beside = held_beside(call, run)
         verdict = ("pass" if beside <= MOST_BESIDE else "FAIL") if kernel.name == "cuda/chunked_scan" else ""
         table.add(kernel=kernel.name, mib=beside / 2**20, verdict=verdict)
     return table
+
+
+def held_beside(call: Callable[[], Tensor], run: Run) -> float:
+    """Return the most bytes that a call holds beside its result; nobody counts those of a CPU."""
+    if run.is_rehearsal:
+        call()
+        return 0.0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    before = torch.cuda.memory_allocated()
+    y = call()
+    return torch.cuda.max_memory_allocated() - before - y.numel() * y.element_size()
+
+
+def host(run: Run) -> Table:
+    columns = {"kernel": ("kernel", ""), "us": ("us of the host", ".1f")}
+    table = run.table("gpu-host", "What the host does for a forward call of 16 x 64.", columns, "every kernel")
+    cell = Cell(torch.randn(16, 64, device=run.device), -1)
+    for kernel in accepting(cell):
+        call = operator(cell, manager_for(kernel))
+        for _ in range(3):
+            call()
+        found = []
+        for _ in range(run.rounds):
+            run.wait()  # a device that has fallen behind would hold the host up
+            found.append(host_seconds(call))
+        table.add(kernel=kernel.name, us=1e6 * statistics.median(found))
+    return table
+
+
+TABLES: dict[str, Callable[[Run], Table]] = {
+    "forward": forward,
+    "plan": plans,
+    "gradient": gradient,
+    "memory": memory,
+    "host": host,
+}
 
 
 if __name__ == "__main__":

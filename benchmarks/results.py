@@ -19,6 +19,9 @@ class Table:
         name: Of the files that `write` makes.
         caption: What was measured, on what machine, how often.
         columns: Key of a record -> (heading, format specification).
+        records: What is in it.
+        notes: Lines below it.
+        folder: Where it is written anew with each record, so that a script that is ended loses none; None: when asked.
     """
 
     name: str
@@ -26,6 +29,7 @@ class Table:
     columns: dict[str, tuple[str, str]]
     records: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    folder: Path | None = None
 
     def begin(self, part: str) -> None:
         """Print caption and heading of a part of the records."""
@@ -35,6 +39,8 @@ class Table:
         """Keep one record, print its line, and return it."""
         self.records.append(record)
         print(self._line(record), flush=True)
+        if self.folder is not None:
+            self.write(self.folder)
         return record
 
     def note(self, text: str) -> None:
@@ -51,11 +57,11 @@ class Table:
     def write(self, folder: Path) -> None:
         """Write name.md and name.json into `folder`, which is made if need be."""
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / f"{self.name}.md").write_text(self.markdown())
         document = {"caption": self.caption, "records": self.records, "notes": self.notes}
         part = folder / f"{self.name}.part"
-        part.write_text(json.dumps(document, indent=1) + "\n")
-        part.replace(folder / f"{self.name}.json")  # who ends this script meanwhile finds the table whole or not at all
+        for kind, text in (("md", self.markdown()), ("json", json.dumps(document, indent=1) + "\n")):
+            part.write_text(text)
+            part.replace(folder / f"{self.name}.{kind}")  # who ends this script meanwhile finds it whole or not at all
 
     def _heading(self) -> list[str]:
         titles = [title for title, _ in self.columns.values()]

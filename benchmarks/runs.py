@@ -70,5 +70,5 @@ RUNS = (
     Run("jax_solvers", ("jax-solvers",), 120, REPORTED, needs=("jax",)),
     Run("jax_layers", ("jax_layers",), 120, REPORTED, needs=("flax", "jax")),
     Run("optax_steps", ("optax-steps",), 120, REPORTED, needs=("jax", "optax")),
-    Run("gpu", ("gpu-forward", "gpu-gradient", "gpu-plan", "gpu-memory"), 300, needs=("a CUDA device",)),
+    Run("gpu", ("gpu-forward", "gpu-gradient", "gpu-plan", "gpu-memory", "gpu-host"), 300, needs=("a CUDA device",)),
 )
