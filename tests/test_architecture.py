@@ -69,7 +69,7 @@ THIRD_PARTY = {
     "llvmlite": ("fractional/numba/*",),
     "cupy": ("*/torch/*kernels/cuda_*.py",),
     "lightning": ("training/*",),
-    "typer": ("cli.py",),
+    "typer": ("cli.py", "commands/terminal.py"),
     "rich": ("cli.py", "commands/*", "training/*"),
     "matplotlib": (*TOPS, "analytics/*"),
     "pandas": (*TOPS, "analytics/*", "series/*"),
