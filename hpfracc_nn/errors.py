@@ -59,10 +59,10 @@ def as_numbers(values: Any) -> np.ndarray | None:
 
 
 def positive_step(owner: str, dt: Any) -> float:
-    """Return `dt` as a float, or raise: a step is a positive, finite number."""
+    """Return `dt` as a float, or raise: a step is a positive, finite number, or an array of one without axes."""
     if type(dt) is float and 0 < dt < math.inf:
         return dt
-    step = as_float(dt)
+    step = _of_array(owner, dt) if hasattr(dt, "__array_namespace__") else as_float(dt)
     if step is None:
         raise TypeError(f"{owner}(dt={dt!r}): needs a real number; pass the spacing of the samples, such as dt=0.01.")
     if not (math.isfinite(step) and step > 0):
@@ -70,6 +70,19 @@ def positive_step(owner: str, dt: Any) -> float:
             f"{owner}(dt={dt!r}): needs a finite dt > 0; pass the spacing of the samples, such as dt=0.01."
         )
     return step
+
+
+def _of_array(owner: str, dt: Any) -> float | None:
+    """Return a real number of the array API as a float, None where it is none, or raise where it has no value yet."""
+    if dt.shape != () or dt.dtype.kind in "bcmMOSU":
+        return None
+    try:
+        return float(dt)
+    except TypeError:
+        raise TypeError(
+            f"{owner}(dt={dt!r}): needs a step that is known when the call is traced, because the weights are made of "
+            "it; pass a float that the traced function closes over, or make dt a static argument of it."
+        ) from None
 
 
 def real(owner: str, argument: str, value: Any, least: float, *, above: bool = False, example: float = 1) -> float:

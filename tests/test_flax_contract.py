@@ -290,3 +290,66 @@ def test_a_checkpoint_that_lacks_a_parameter_is_refused_as_flax_does() -> None:
     for module in (layer, linen.Dense(2)):
         with pytest.raises(flax.errors.ScopeParamNotFoundError, match='"bias"'):
             module.apply({"params": {"kernel": kernel}}, x)
+
+
+# Arrays of NumPy
+
+
+def pulled(t: Any, z: Any, *_: Any) -> Any:
+    return -z
+
+
+EDGES = np.array([[0, 1, 2, 3], [1, 2, 3, 0]])
+TAKEN: dict[str, tuple[tuple[Any, ...], tuple[int, ...], dict[str, Any]]] = {  # arguments, shape of x, what else is
+    "ARFIMA": ((1,), (2, 6, 1), {}),
+    "FDEBlock": ((pulled, 0.5), (2, 3), {}),
+    "FSDEBlock": ((pulled, pulled), (2, 3), {"alpha": 0.8}),
+    "FractionalAttention": ((4, 2), (2, 6, 4), {}),
+    "FractionalConv1d": ((4, 2, 3), (2, 6, 4), {"padding": "CAUSAL"}),
+    "FractionalConv2d": ((4, 2, 3), (2, 6, 6, 4), {}),
+    "FractionalDifference": ((4,), (2, 6, 4), {"learn_alpha": False}),
+    "FractionalGRU": ((4, 3), (2, 6, 4), {}),
+    "FractionalGraphConv": ((4, 4), (4, 4), {}),
+    "FractionalLSTM": ((4, 3), (2, 6, 4), {}),
+    "FractionalLayer": ((0.4,), (2, 6, 4), {}),
+    "FractionalLinear": ((4, 2), (2, 6, 4), {}),
+    "RoughnessFeatures": ((4,), (2, 6, 4), {}),
+    "SpectralFractional": ((0.4,), (2, 6, 4), {"dim": -2}),
+}
+
+
+def test_whatever_takes_samples_is_tried_with_those_of_numpy() -> None:
+    assert {*TAKEN, "Alpha", "ProbabilisticAlpha"} == set(LAYERS)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("is_learned", [False, True], ids=["fixed", "learned"])
+@pytest.mark.parametrize("name", TAKEN)
+def test_samples_of_numpy_are_taken_as_flax_takes_them(name: str, is_learned: bool, dtype: str) -> None:
+    arguments, shape, options = TAKEN[name]
+    options = {**options, "learn_alpha": is_learned}
+    x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    more = {"edge_index": EDGES} if name == "FractionalGraphConv" else {}
+    drawn = {"noise_key": KEY} if name == "FSDEBlock" else {}
+    core = getattr(functional, name)(*arguments, **options)
+    params = core.init(KEY)
+    module = getattr(fjx.nnx, name)(*arguments, **options, rngs=nnx.Rngs(0))
+    shell = getattr(fjx.linen, name)(*arguments, **options)
+    keys = {"params": KEY, "noise": KEY}
+    variables = shell.init(keys, x, **more)
+    calls = (
+        lambda x: core(params, x, **more, **drawn),
+        lambda x: module(x, **more, **({"key": KEY} if drawn else {})),
+        lambda x: shell.apply(variables, x, **more, rngs={"noise": KEY}),
+    )
+    for call in calls:
+        found, wanted = call(x), call(jnp.asarray(x))
+        assert isinstance(found, jax.Array)
+        assert found.dtype == wanted.dtype == jnp.float32
+        np.testing.assert_array_equal(found, wanted)
+    if name in STREAMS:
+        begun = core.initial_state(params, shape[:-2] + shape[-1:], **STREAMS[name][2])
+        one, other = (core.step(params, each, begun)[0] for each in (x[:, 0], jnp.asarray(x[:, 0])))
+        assert isinstance(one, jax.Array)
+        np.testing.assert_array_equal(one, other)

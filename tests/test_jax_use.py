@@ -140,6 +140,90 @@ def test_a_loop_has_the_second_derivative_of_its_steps(loop, function):
     assert float(found) == pytest.approx(wanted, rel=1e-4)  # rounding of single precision, which second slopes enlarge
 
 
+CLOSED: dict[str, Callable[[Any, Any], Any]] = {
+    **OPERATORS,
+    "variable order": lambda x, a: fjx.variable_order(x, a * jnp.linspace(0.5, 1, 20)),
+    "integral": lambda x, a: fjx.integral(x, a),
+}
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        pytest.param(function, id=name, marks=() if name in ("caputo", "fdiff") else pytest.mark.slow)
+        for name, function in CLOSED.items()
+    ],
+)
+def test_samples_of_numpy_are_constants_beside_an_order_of_jax(function):
+    x, loss = walk(2, 20).astype(np.float32), lambda a, x: (function(x, a) ** 2).mean()
+    for transform in (jax.grad, jax.jacfwd, lambda f: lambda a, x: jax.vmap(f, (0, None))(a[None], x)):
+        np.testing.assert_allclose(
+            transform(loss)(jnp.asarray(0.4), x), transform(loss)(jnp.asarray(0.4), jnp.asarray(x)), rtol=1e-6
+        )
+    assert isinstance(function(x, jnp.asarray(0.4)), jax.Array)
+
+
+STEPPED: dict[str, Callable[[Any], Any]] = {
+    "an operator": lambda dt: fjx.caputo(jnp.arange(8.0), 0.5, dt=dt),
+    "a multiplier": lambda dt: fjx.PeriodicWeyl(0.5)(jnp.arange(8.0), dt=dt),
+    "orders of samples": lambda dt: fjx.variable_order(jnp.arange(8.0), jnp.full(8, 0.4), dt=dt),
+    "noise": lambda dt: fjx.increments(fjx.FractionalBrownian(0.3), 4, (2,), dt=dt, key=jax.random.key(0)),
+    "a core": lambda dt: fjx.functional.FractionalLayer(0.5, dt=dt)({}, jnp.ones((8, 2))),
+    "a module": lambda dt: fjx.FractionalLayer(0.5, dt=dt)(jnp.ones((8, 2))),
+    "a linen module": lambda dt: fjx.linen.FractionalLayer(0.5, dt=dt).apply({}, jnp.ones((8, 2))),
+}
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("function", STEPPED.values(), ids=STEPPED)
+def test_a_step_is_a_number_of_any_kind_that_is_known_when_it_is_traced(function):
+    wanted = function(0.25)
+    for step in (jnp.asarray(0.25), np.asarray(0.25), np.float32(0.25)):
+        np.testing.assert_array_equal(function(step), wanted)
+    for transform in (jax.jit, lambda f: jax.grad(lambda dt: f(dt).sum()), jax.vmap):
+        with pytest.raises(TypeError, match=r"dt=.*Tracer.*: needs a step that is known when .* close"):
+            transform(function)(jnp.ones(3) if transform is jax.vmap else 0.25)
+    with pytest.raises(TypeError, match="needs a real number"):
+        function(jnp.ones(2))
+    with pytest.raises(ValueError, match="needs a finite dt > 0"):
+        function(jnp.asarray(-1.0))
+
+
+@pytest.mark.slow
+def test_a_complex_state_is_solved_as_the_pair_that_its_refusal_names():
+    z, ts = jnp.asarray([1.0 + 0.5j]), np.linspace(0, 1, 65)
+    for function in (
+        lambda: fjx.fdeint(lambda t, y: 1j * y, z, ts, 0.7),
+        lambda: fjx.fsdeint(fjx.SDE(lambda t, y: y, lambda t, y: y), z, ts, key=jax.random.key(0)),
+    ):
+        with pytest.raises(TypeError, match=r"complex64\): needs .* pass \(y0.real, y0.imag\), a state of two parts"):
+            function()
+    real, imaginary = fjx.fdeint(lambda t, y: (-y[1], y[0]), (z.real, z.imag), ts, 0.7)
+    exact = np.asarray(fjx.mittag_leffler(jnp.asarray(1j), 0.7)) * np.asarray(z)
+    np.testing.assert_allclose(np.asarray(real[-1] + 1j * imaginary[-1]), exact, rtol=2e-3)
+
+
+@pytest.mark.slow
+def test_names_that_solves_are_given_with_options_stand_beside_them():
+    def solved(**options: Any) -> np.ndarray:
+        return np.asarray(fjx.fdeint(lambda t, y: -y, jnp.ones(2), np.linspace(0, 1, 9), 0.7, **options))
+
+    for scheme, name in ((fjx.Trapezoid(fjx.Newton()), "trapezoid"), (fjx.BDF2(fjx.Newton()), "bdf2")):
+        assert (solved(scheme=scheme) == solved(scheme=name)).all()
+    assert relative(solved(history=fjx.Exponentials(1e-9)), solved(history="full")) <= 1e-5
+    assert relative(solved(history=fjx.Window(8)), solved(history="full")) <= 1e-6
+    exact = np.asarray(fjx.mittag_leffler(-(np.linspace(0, 1, 9) ** 0.7), 0.7))
+    assert relative(solved(mesh=fjx.Graded(3.0), n_steps=64)[:, 0], exact) <= 1e-3
+
+
+@pytest.mark.slow
+def test_a_hurst_index_is_estimated_of_an_array():
+    drawn = fjx.increments(fjx.FractionalBrownian(0.3), 256, (), dt=1.0, key=jax.random.key(0))
+    path = jnp.cumsum(drawn)
+    for function in (lambda x: fjx.whittle(x).hurst, lambda x: fjx.structure_function(x).hurst):
+        assert function(path) == pytest.approx(function(np.asarray(path, np.float64)), abs=1e-4)
+
+
 @pytest.mark.slow
 def test_loading_all_names_starts_no_device():
     """`jax.distributed.initialize` and jax_platforms must come before the first array."""

@@ -115,7 +115,7 @@ def fdiff(
         return mapped(OWNER, "a", whole, lambda x, time: fdiff(x, n, time, lags, mode, manager=manager), axis, dim)
     if dim is not None:
         raise ValueError(f"{OWNER}(dim={dim!r}): needs an xarray object or a polars frame; leave dim out, pass axis.")
-    a, framework = placed(OWNER, "a", a, manager)
+    a, framework = placed(OWNER, "a", a, manager, n)
     axis = errors.axis(OWNER, -1 if axis is None else axis, a.ndim, argument="axis", array="a")
     room = _room(framework)
     if prepend is not None or append is not None:

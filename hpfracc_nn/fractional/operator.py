@@ -277,7 +277,7 @@ def apply_multiplier(
     owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any, manager: BackendManager | None = None
 ) -> Samples:
     """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
-    x, framework = placed(owner, "x", x, manager)
+    x, framework = placed(owner, "x", x, manager, definition.alpha)
     return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim, manager)
 
 
@@ -350,19 +350,24 @@ def _room(framework: str) -> Any:
 
 
 def checked(
-    owner: str, name: str, x: Samples, definition: Definition, manager: BackendManager | None
+    owner: str, name: str, x: Samples, definition: Definition, manager: BackendManager | None, order: Any = None
 ) -> tuple[Samples, str]:
-    """Return the samples, as an array, and their framework."""
+    """Return the samples, as an array, and their framework; the order is that of the definition, unless it is given."""
     if not isinstance(definition, Definition):
         given = repr(definition) if not isinstance(definition, type) else definition.__name__
         raise TypeError(
             f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
         )
-    return placed(owner, name, x, manager)
+    return placed(owner, name, x, manager, definition.alpha if order is None else order)
 
 
-def placed(owner: str, name: str, x: Samples, manager: BackendManager | None = None) -> tuple[Samples, str]:
-    """Return the samples, as an array, and the framework that has a room for them."""
+def placed(
+    owner: str, name: str, x: Samples, manager: BackendManager | None = None, order: Any = None
+) -> tuple[Samples, str]:
+    """Return the samples, as an array, and the framework that has a room for them.
+
+    NumPy's become arrays of the order's framework where its room takes them, as constants of what is differentiated.
+    """
     if manager is not None and not isinstance(manager, BackendManager):
         raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
     framework = _frameworks.get(type(x)) or framework_of(type(x))
@@ -371,7 +376,11 @@ def placed(owner: str, name: str, x: Samples, manager: BackendManager | None = N
             f"{owner}({name} of type {type_name(x)}): needs a NumPy array, a torch tensor or a JAX array; "
             f"pass numpy.asarray({name}) where no gradient is needed."
         )
-    return (_as_array(owner, name, x) if framework == "numpy" else x), framework
+    if framework != "numpy":
+        return x, framework
+    x, framework = _as_array(owner, name, x), framework_of(type(order))
+    of_numpy = getattr(_rooms.get(framework) or _room(framework), "of_numpy", None)
+    return (x, "numpy") if of_numpy is None else (of_numpy(x), framework)
 
 
 def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:

@@ -72,8 +72,9 @@ if TYPE_CHECKING:
         SpectralFractional,
     )
     from hpfracc_nn.selection import BackendManager, configure
-    from hpfracc_nn.solvers import SDE
+    from hpfracc_nn.solvers import BDF2, SDE, Exponentials, FractionalBrownian, Graded, Newton, Trapezoid, Window
     from hpfracc_nn.solvers.jax import MultiTerm, fdeint, fsdeint, increments, paths
+    from hpfracc_nn.training.hurst import structure_function, whittle
     from hpfracc_nn.training.jax.losses import energy_score, moment_loss, trajectory_loss, variogram_loss
     from hpfracc_nn.training.jax.optimizers import (
         fractional_adam,
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ARFIMA",
+    "BDF2",
     "DEFINITIONS",
     "MULTIPLIERS",
     "SCHEMES",
@@ -97,9 +99,11 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "Exponentials",
     "FDEBlock",
     "FSDEBlock",
     "FractionalAttention",
+    "FractionalBrownian",
     "FractionalConv1d",
     "FractionalConv2d",
     "FractionalDifference",
@@ -109,12 +113,14 @@ __all__ = [
     "FractionalLaplacian",
     "FractionalLayer",
     "FractionalLinear",
+    "Graded",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
     "Marchaud",
     "MultiTerm",
     "Multiplier",
+    "Newton",
     "PeriodicRiesz",
     "PeriodicWeyl",
     "ProbabilisticAlpha",
@@ -125,6 +131,8 @@ __all__ = [
     "SpectralFractional",
     "TemperedCaputo",
     "TemperedRiemannLiouville",
+    "Trapezoid",
+    "Window",
     "arfima_errors",
     "arfima_forecast",
     "arfima_nll",
@@ -157,9 +165,11 @@ __all__ = [
     "riemann_liouville",
     "scale_by_fractional",
     "solve",
+    "structure_function",
     "trajectory_loss",
     "variable_order",
     "variogram_loss",
+    "whittle",
     "workload",
 ]
 
@@ -223,12 +233,21 @@ _HOMES = {
     "SpectralFractional": "hpfracc_nn.layers.flax.nnx",
     "BackendManager": "hpfracc_nn.selection",
     "configure": "hpfracc_nn.selection",
+    "BDF2": "hpfracc_nn.solvers",
+    "Exponentials": "hpfracc_nn.solvers",
+    "FractionalBrownian": "hpfracc_nn.solvers",
+    "Graded": "hpfracc_nn.solvers",
+    "Newton": "hpfracc_nn.solvers",
     "SDE": "hpfracc_nn.solvers",
+    "Trapezoid": "hpfracc_nn.solvers",
+    "Window": "hpfracc_nn.solvers",
     "MultiTerm": "hpfracc_nn.solvers.jax",
     "fdeint": "hpfracc_nn.solvers.jax",
     "fsdeint": "hpfracc_nn.solvers.jax",
     "increments": "hpfracc_nn.solvers.jax",
     "paths": "hpfracc_nn.solvers.jax",
+    "structure_function": "hpfracc_nn.training.hurst",
+    "whittle": "hpfracc_nn.training.hurst",
     "energy_score": "hpfracc_nn.training.jax.losses",
     "moment_loss": "hpfracc_nn.training.jax.losses",
     "trajectory_loss": "hpfracc_nn.training.jax.losses",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import jax
+import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.namespace import Array, widest
 
 _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+def of_numpy(x: Any) -> Any:
+    """Return a NumPy array as one of JAX, in the dtype that JAX has for it; what is none as it is."""
+    return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
 
 
 def computed_in(owner: str, x: Array, definition: Definition | None = None) -> str:

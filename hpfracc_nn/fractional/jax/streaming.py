@@ -24,8 +24,8 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
@@ -188,7 +188,7 @@ def step(owner: str, x: Array, state: StreamState, source: Source | None = None)
         ValueError: `x` has another shape than the state, the state has another source, or it has reached its horizon,
             where it is not traced; where it is, `jax.experimental.checkify` raises.
     """
-    x = _checked(owner, x, state, source)
+    x = _checked(owner, of_numpy(x), state, source)
     rules, t, weights = state.rules, state.step, state.weights
     u = x.astype(state.memory.dtype)
     origin = jnp.where(t == 0, u, state.held[0])

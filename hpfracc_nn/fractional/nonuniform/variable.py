@@ -73,7 +73,7 @@ def variable_order(
         raise ValueError(f"{owner}(kind={given}): needs one of {names}; pass the class, such as Caputo.")
     values = _read(owner, alpha) if framework_of(type(alpha)) == "numpy" else alpha
     definition = kind(_representative(values), scheme or SCHEMES[kind], bounds)
-    x, framework = checked(owner, "x", x, definition, manager)
+    x, framework = checked(owner, "x", x, definition, manager, values)
     if framework_of(type(values)) not in ("numpy", framework):
         raise TypeError(
             f"{owner}(alpha of type {type_name(alpha)}): needs an array of floats for a {_SPOKEN[framework]} x; "

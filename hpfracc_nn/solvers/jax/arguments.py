@@ -50,8 +50,12 @@ def checked_state(owner: str, name: str, y: State) -> State:
 def _checked_part(owner: str, name: str, part: Array, dtype: Any) -> Array:
     if part.dtype not in _DTYPES:
         raise TypeError(
-            f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; convert with "
-            f"{name}.astype(jax.numpy.float32)."
+            f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; "
+            + (
+                f"pass ({name}.real, {name}.imag), a state of two parts, and write the equation for them."
+                if jnp.issubdtype(part.dtype, jnp.complexfloating)
+                else f"convert with {name}.astype(jax.numpy.float32)."
+            )
         )
     if part.dtype != dtype:
         raise TypeError(

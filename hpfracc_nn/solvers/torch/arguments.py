@@ -36,8 +36,12 @@ def checked_state(owner: str, name: str, y: Any) -> State:
         check_dense(owner, name, part)
         if part.dtype not in _DTYPES:
             raise TypeError(
-                f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; convert with "
-                f"{name}.to(torch.float32)."
+                f"{owner}({name} of dtype {part.dtype}): needs float32 or float64; "
+                + (
+                    f"pass ({name}.real, {name}.imag), a state of two parts, and write the equation for them."
+                    if part.is_complex()
+                    else f"convert with {name}.to(torch.float32)."
+                )
             )
         if part.dtype != parts[0].dtype or part.device != parts[0].device:
             raise TypeError(

@@ -10,8 +10,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array, widest
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.flax.functional.arfima_formula import continued, filtered, likelihood
@@ -159,6 +159,7 @@ class ARFIMA(_Made):
             raise TypeError(
                 f"{_OWNER}.step(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
             )
+        x = of_numpy(x)
         wide = x.astype(computed_in(f"{_OWNER}.step", x))
         u, stream = self.difference.step(params, wide - params["mean"].astype(wide.dtype), state.stream)
         past = state.past

@@ -16,8 +16,8 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "ARFIMA"
@@ -144,6 +144,7 @@ def filtered(
     x: Array, definition: GrunwaldLetnikov, ar: Any, mean: Any, dim: int, manager: BackendManager | None
 ) -> Array:
     """Return the one-step errors of x along `dim`."""
+    x = of_numpy(x)
     computed_in(_OWNER, x)
     axis = errors.axis(_OWNER, dim, x.ndim)
     u = jnp.moveaxis(_differenced(x, definition, mean, axis, manager), axis, -1)
@@ -163,6 +164,7 @@ def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, le
         level: Whether the level is integrated out.
         deviation: Of the errors, or None.
     """
+    series = of_numpy(series)
     e = errors_of(series)
     n, adjusted = series.shape[-1], jnp.zeros((), e.dtype)
     if n < 2:
@@ -181,7 +183,7 @@ def continued(
     series: Array, definition: GrunwaldLetnikov, ar: Any, mean: Any, steps: int, manager: BackendManager | None
 ) -> Array:
     """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
-    steps = errors.count(f"{_OWNER}.forecast", "steps", steps)
+    series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
     u = _differenced(series, definition, mean, series.ndim - 1, manager)
     weights, level = _lags(ar, u.dtype), jnp.asarray(mean).astype(u.dtype)
     p = weights.shape[0]

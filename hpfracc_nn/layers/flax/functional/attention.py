@@ -11,7 +11,7 @@ import jax
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.operator import computed_in
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.layers.attention import checked_bounds, checked_orders
 from hpfracc_nn.layers.flax.attention.attended import attended
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given
@@ -197,7 +197,7 @@ class FractionalAttention(Ordered):
             key: For a random order; None is its mean.
             dropout_key: For dropout; None is no dropout.
         """
-        given = opened(_OWNER, (inputs_q, inputs_k, inputs_v), self.dim, self._widths)
+        given = opened(_OWNER, tuple(map(of_numpy, (inputs_q, inputs_k, inputs_v))), self.dim, self._widths)
         dtype = self._dtype(params, given)
         names = ("query", "key", "value")
         q, k, v = (self._projected(params, name, x, dtype) for name, x in zip(names, given.arrays, strict=True))
@@ -245,7 +245,7 @@ class FractionalAttention(Ordered):
             state: From `initial_state` or the step before.
             key: For a random order, the same at every step of a stream; None is its mean.
         """
-        owner = f"{_OWNER}.step"
+        owner, x = f"{_OWNER}.step", of_numpy(x)
         if not isinstance(state, AttentionState):
             raise TypeError(
                 f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."

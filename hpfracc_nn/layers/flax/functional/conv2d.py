@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Operator, started
@@ -112,7 +113,7 @@ class FractionalConv2d(Convolution):
             x: Floating.
             key: For a random order; None is its mean.
         """
-        owner = "FractionalConv2d"
+        owner, x = "FractionalConv2d", of_numpy(x)
         check_features(owner, "x", x.shape, 3, self.in_features)
         for dim, dt, definition in zip(self.dims, self._steps, self._operators(params, key), strict=True):
             x = operator.apply(owner, x, definition, dt, dim, self.manager)

@@ -14,6 +14,7 @@ from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.alpha import Bounds, check_inside
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax import streaming
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.bank import Part, first_orders, middle, stretches
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels
@@ -123,7 +124,7 @@ class FractionalDifference(Ordered):
             x: Floating.
             key: For random orders; None are their means.
         """
-        owner = "FractionalDifference"
+        owner, x = "FractionalDifference", of_numpy(x)
         axis = errors.axis(owner, self.dim, x.ndim)
         where = channel_axis(x.ndim, axis)
         check_channels(owner, self.channels, x.shape, x.ndim, where)

@@ -11,8 +11,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers.block_orders import check_block_bounds, check_block_orders, fixed_orders
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha
@@ -88,6 +88,7 @@ class CaputoEquation(Solving):
 
     def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
         """Return the state at t1 of a solve from z0, of whose dtype it is; half precision is added up in float32."""
+        z0 = of_numpy(z0)
         dtype = computed_in(type(self).__name__, z0)
         if 0 in z0.shape:
             return z0

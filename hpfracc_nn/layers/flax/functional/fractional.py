@@ -12,6 +12,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, serializable, settle
@@ -102,7 +103,7 @@ class FractionalLayer(Ordered):
             x: [..., n, ...].
             key: For a random order; None is its mean.
         """
-        owner = "FractionalLayer"
+        owner, x = "FractionalLayer", of_numpy(x)
         axis = errors.axis(owner, self.dim, x.ndim)
         if self.channels is not None:
             check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))

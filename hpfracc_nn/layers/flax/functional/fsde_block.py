@@ -9,8 +9,8 @@ from typing import Any
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers.block_orders import fixed_orders
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.equation import AtHalf, Field, Solving
@@ -148,6 +148,7 @@ class FSDEBlock(Solving):
             noise_key: Where the noise is drawn.
             key: For an order that is random.
         """
+        x = of_numpy(x)
         dtype = computed_in("FSDEBlock", x)
         if 0 in x.shape:
             return x

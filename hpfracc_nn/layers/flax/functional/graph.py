@@ -13,8 +13,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.layers import edges
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
@@ -197,6 +197,7 @@ class FractionalGraphConv(CaputoEquation):
             variables: What a func of one's own is given besides.
             key: For an order that is random.
         """
+        x = of_numpy(x)
         graph = self.graph_of(x, edge_index, edge_weight, adjacency)
         start = self._applied(params["lin"], x)
         if isinstance(self.func, str):
@@ -259,6 +260,7 @@ def checked_graph(owner: str, nodes: int, edge_index: Any, edge_weight: Any, adj
         raise ValueError(
             f"{owner}: needs a graph, either edge_index [2, edges] or adjacency [nodes, nodes]; pass one of them."
         )
+    edge_weight, adjacency = of_numpy(edge_weight), of_numpy(adjacency)
     if adjacency is None:
         return _listed(owner, nodes, edge_index, edge_weight)
     if edge_weight is not None:

@@ -10,8 +10,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array, widest
-from hpfracc_nn.fractional.jax.operator import computed_in
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.difference import FractionalDifference
@@ -156,6 +156,7 @@ class RoughnessFeatures(_Made):
             x: Signals.
             key: For random orders; None are their means.
         """
+        x = of_numpy(x)
         y = self.differences(params, x.astype(computed_in(_OWNER, x)), key=key)
         axis = errors.axis(_OWNER, self.dim, y.ndim)
         n = y.shape[axis]
@@ -193,6 +194,7 @@ class RoughnessFeatures(_Made):
             TypeError: `state` is none, or x is not real and floating.
             ValueError: x has another shape than the state.
         """
+        x = of_numpy(x)
         computed_in(f"{_OWNER}.step", x)
         if not isinstance(state, RoughnessState):
             raise TypeError(

@@ -12,6 +12,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator
 from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
@@ -115,6 +116,7 @@ class SpectralFractional(Ordered):
             x: The field.
             key: For an order that is random.
         """
+        x = of_numpy(x)
         definition: Any = self.definition
         axes: Any = _SPACE if self.dim is None else self.dim
         if self.dim is None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.base import Layer
@@ -34,5 +35,6 @@ class FDEBlock(Layer, core=functional.FDEBlock):
 
     def __call__(self, x: Array) -> Array:
         """Return z(t1); same shape and dtype as x."""
+        x = of_numpy(x)
         f, variables = taken_apart(self, self.f, jnp.zeros((), x.dtype), x)
         return replace(self.core, f=f)(self.params(), x, variables, **self._drawing())

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.base import Layer
@@ -40,6 +41,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             x: The states at 0.
             key: Where the noise is drawn; None takes the stream `noise`.
         """
+        x = of_numpy(x)
         t = jnp.zeros((), x.dtype)
         drift, of_drift = taken_apart(self, self.drift, t, x)
         diffusion, of_diffusion = taken_apart(self, self.diffusion, t, x)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flax import linen
 
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.base import Layer
@@ -42,6 +43,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
         adjacency: Array | None = None,
     ) -> Array:
         """Return the features of the nodes at t1; see `functional.FractionalGraphConv`."""
+        x = of_numpy(x)
         given = {"edge_index": edge_index, "edge_weight": edge_weight, "adjacency": adjacency, **self._drawing()}
         core: functional.FractionalGraphConv = self.core
         if isinstance(self.func, str):

@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import jax
+import numpy as np
 from flax import linen
 from jax import numpy as jnp
 
@@ -35,7 +36,9 @@ class Shell(_Module):
 
     def __post_init__(self) -> None:
         for each in hyperparameters(self.core_class):
-            object.__setattr__(self, each.name, hashable(getattr(self, each.name)))
+            given = getattr(self, each.name)
+            is_step = each.name == "dt" and isinstance(given, jax.Array) and not isinstance(given, jax.core.Tracer)
+            object.__setattr__(self, each.name, hashable(np.asarray(given) if is_step else given))
         check_dtype(type(self).__name__, "param_dtype", self.param_dtype)
         self._check()
         super().__post_init__()

@@ -8,6 +8,7 @@ from typing import Any
 
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.nnx.base import Layer
@@ -43,5 +44,6 @@ class FDEBlock(Layer, core=functional.FDEBlock):
 
     def __call__(self, x: Array) -> Array:
         """Return z(t1); same shape and dtype as x."""
+        x = of_numpy(x)
         f, state = taken_apart("FDEBlock", "f", self.f, jnp.zeros((), x.dtype), x)
         return replace(self.core, f=f)(self.params(), x, state, **self._drawing())

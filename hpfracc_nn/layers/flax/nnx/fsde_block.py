@@ -9,6 +9,7 @@ from typing import Any
 from flax import nnx
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.nnx.base import Layer
@@ -67,6 +68,7 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
                     "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
                 )
             key = self.keys()
+        x = of_numpy(x)
         t = jnp.zeros((), x.dtype)
         drift, of_drift = taken_apart("FSDEBlock", "drift", self.drift, t, x)
         diffusion, of_diffusion = taken_apart("FSDEBlock", "diffusion", self.diffusion, t, x)

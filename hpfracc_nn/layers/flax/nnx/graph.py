@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.nnx.base import Layer
@@ -41,6 +42,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
         adjacency: Array | None = None,
     ) -> Array:
         """Return the features of the nodes at t1; see `functional.FractionalGraphConv`."""
+        x = of_numpy(x)
         given = {"edge_index": edge_index, "edge_weight": edge_weight, "adjacency": adjacency, **self._drawing()}
         core: functional.FractionalGraphConv = self.core
         if isinstance(self.func, str):

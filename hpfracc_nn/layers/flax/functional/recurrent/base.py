@@ -11,6 +11,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, check_fields, hashable, keys, settle
 from hpfracc_nn.layers.flax.functional.order import Ordered, started
@@ -142,6 +143,7 @@ class Recurrent(Ordered):
                 f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
                 "last sample; use the whole series."
             )
+        x = of_numpy(x)
         check_features(owner, x, self.in_features)
         if not isinstance(state, RecurrentState):
             raise TypeError(
@@ -183,7 +185,7 @@ class Recurrent(Ordered):
             key: For a random order; None is its mean.
             dropout_key: For dropout between layers; None is no dropout.
         """
-        owner = type(self).__name__
+        owner, x = type(self).__name__, of_numpy(x)
         series = opened(owner, x, self.dim, self.in_features, seq_lengths)
         dtype = self._computed(params, x)
         start = self._start(owner, series.batch, initial_carry, dtype)
