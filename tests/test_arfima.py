@@ -15,6 +15,7 @@ pytest.importorskip("lightning.pytorch")  # of the demo, whose test has the recu
 import torch
 
 from hpfracc_nn import ARFIMA, Alpha, ProbabilisticAlpha
+from hpfracc_nn.series import fit_arfima
 from tests.test_demo import difference_by_recurrence
 
 N = 300
@@ -272,6 +273,42 @@ def test_an_order_at_its_bound_is_told():
     with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to .*, where there is no minimum"):
         model = ARFIMA(0).fit(noise - np.append(0, noise[:-1]))  # the order of a difference of noise is -1
     assert math.isnan(model.estimates.standard_errors["alpha"])
+
+
+@pytest.mark.parametrize("likelihood", ["exact", "restricted", "conditional"])
+def test_the_model_is_fitted_as_the_series_are(series, likelihood):
+    x = np.random.default_rng(3).standard_normal(N)
+    model = ARFIMA(1, 1, bounds=(-0.9, 1.0)).fit(series + x, x, likelihood=likelihood)
+    found = fit_arfima(series + x, x, ar=1, ma=1, likelihood=likelihood, bounds=(-0.9, 1.0))
+    assert model.results.params == pytest.approx(found.params, rel=1e-12)
+    assert isinstance(model.alpha, torch.Tensor)
+    assert model.ar is not None
+    assert model.ma is not None
+    assert model.alpha.item() == pytest.approx(found.alpha, rel=1e-9)
+    assert [model.mean.item(), model.ar.item(), model.ma.item()] == pytest.approx([found.mean, *found.ar, *found.ma])
+    assert model.estimates.names == ("alpha", "mean", "x1", "ar1", "ma1")
+    ahead = model.results.get_forecast(4, np.ones(4))
+    assert model.forecast(4, exog=torch.ones(4)).numpy() == pytest.approx(ahead.predicted_mean, rel=1e-12)
+    low, high = model.forecast_interval(4, 0.9, exog=np.ones(4))
+    assert torch.stack([low, high], 1).numpy() == pytest.approx(ahead.conf_int(0.1), rel=1e-9)
+    left = torch.as_tensor(series + x - x * found.params[1])
+    if likelihood == "conditional":
+        assert model.errors_of(left).detach().numpy() == pytest.approx(found.resid, abs=1e-8)
+    with pytest.raises(ValueError, match=r"ARFIMA\.forecast\(series\): needs a model without regressors"):
+        model.forecast(3, series)
+    with pytest.raises(ValueError, match=r"ArfimaResults\.forecast\(exog=None\): needs the 1 regressors"):
+        model.forecast(3)
+
+
+def test_gaps_and_dates_go_through_the_model(series):
+    pandas = pytest.importorskip("pandas")
+    holed = pandas.Series(series, pandas.date_range("2020-01-01", periods=N, freq="D"))
+    holed.iloc[[5, 80]] = np.nan
+    model = ARFIMA(0).fit(holed, likelihood="exact")
+    assert str(model.results.forecast(2).index[0]) == "2020-10-27 00:00:00"
+    assert model.forecast(2).tolist() == model.results.forecast(2).tolist()
+    with pytest.raises(ValueError, match=r"ARFIMA\.fit\(series\): needs finite samples; series\[5\]=nan; fill"):
+        ARFIMA(0).fit(holed)
 
 
 S = np.arange(30.0)

@@ -182,6 +182,43 @@ def test_units_and_levels_do_not_matter(likelihood):
     assert other.bse[1:] == pytest.approx(errors[1:], rel=1e-4)
 
 
+def simulation(n, repeats, likelihood):
+    """Errors of the estimates, and whether their intervals hold the truth; series by circulant embedding."""
+    process = pytest.importorskip("statsmodels.tsa.arima_process")
+    alpha, ar, ma = 0.3, -0.6, -0.3
+    short = process.arma_acovf([1, -ar], [1, ma], nobs=200)
+    long = data.arfima_covariance(n + 400, alpha)
+    both = np.convolve(np.r_[long[:0:-1], long], np.r_[short[:0:-1], short], "same")
+    middle = len(long) - 1
+    gamma = both[middle : middle + n + 1]
+    spectrum = np.fft.rfft(np.r_[gamma, gamma[-2:0:-1]]).real
+    assert spectrum.min() > 0
+    truth = np.array([2.0, 0.7, alpha, ar, ma, 1.0])
+    errors, inside = [], []
+    for seed in range(repeats):
+        rng = np.random.default_rng(seed)
+        noise = np.fft.irfft(np.sqrt(spectrum) * np.fft.rfft(rng.standard_normal(2 * n)), 2 * n)[:n]
+        x = rng.standard_normal(n)
+        found = fit_arfima(2 + 0.7 * x + noise, x, ar=1, ma=1, likelihood=likelihood)
+        errors.append(found.params - truth)
+        low, high = found.conf_int().T
+        inside.append((low <= truth) & (truth <= high))
+    return np.array(errors), np.array(inside)
+
+
+@pytest.mark.slow
+def test_two_hundred_simulated_series_have_no_bias_and_honest_intervals():
+    errors, inside = simulation(1000, 200, "restricted")
+    assert np.all(np.abs(errors.mean(0)) <= 3 * errors.std(0, ddof=1) / math.sqrt(len(errors)))
+    low, high = stats.binom.ppf([0.0005, 0.9995], len(inside), 0.95)
+    assert np.all((low <= inside.sum(0)) & (inside.sum(0) <= high))
+
+
+def test_a_few_simulated_series_are_covered():
+    _, inside = simulation(400, 6, "restricted")
+    assert inside.sum() >= 29  # of 36; fewer have a probability of 1e-3
+
+
 def test_forecasts_and_gaps_are_conditional_expectations():
     y, _ = with_regressor(120)
     y[[0, 40, 41]] = np.nan

@@ -193,9 +193,17 @@ def test_the_memory_of_a_state_does_not_depend_on_the_step(name: str) -> None:
     assert state.step == 200
 
 
+def moving(model: ARFIMA) -> ARFIMA:
+    """The model with weights of the errors before that are not zero."""
+    assert model.ma is not None
+    torch.nn.init.constant_(model.ma, 0.3)
+    return model
+
+
 OTHERS: dict[str, tuple[Any, tuple[int, ...]]] = {
     "a bank of two parts": (FractionalDifference(3, 2, bounds=(-1, 1), init=[-0.5, 0.4]), (2, 3)),
     "ARFIMA": (ARFIMA(2, alpha=0.3), (4,)),
+    "ARFIMA with errors before": (moving(ARFIMA(2, 2, alpha=0.3)), (4,)),
     "ARFIMA without an axis": (ARFIMA(0, alpha=0.3), ()),
     "RoughnessFeatures": (RoughnessFeatures(3, orders=2), (2, 3)),
     "FractionalConv1d": (FractionalConv1d(3, 2, 4, padding="causal", alpha=0.4, dtype=torch.float64), (2, 3)),

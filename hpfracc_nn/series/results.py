@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -284,15 +285,7 @@ class ArfimaResults:
         return found
 
     def _conditionally(self, steps: int) -> tuple[np.ndarray, np.ndarray]:
-        """The process goes on from its errors, without others."""
-        n = len(self.series)
-        over, under = polynomials(self.ar, self.ma)
-        going_on = np.concatenate([self._residuals, np.zeros(steps)])
-        impulse = np.zeros(steps)
-        impulse[0] = 1
-        sums = difference_weights(n + steps, -self.alpha)
-        expected = signal.fftconvolve(signal.lfilter(over, under, going_on), sums)[n : n + steps]
-        response = np.convolve(signal.lfilter(over, under, impulse), sums[:steps])[:steps]
+        expected, response = continued(self._deviation, steps, self.alpha, self.ar, self.ma)
         spread = linalg.toeplitz(response, np.zeros(steps))
         return expected, self.sigma2 * spread @ spread.T
 
@@ -317,3 +310,21 @@ class ArfimaResults:
         values = -linalg.solve_triangular(factor, orthogonal.T @ (found / scale)[:, 0])
         spread = linalg.solve_triangular(factor, np.eye(len(gaps)))
         return values, self.sigma2 * spread @ spread.T
+
+
+def continued(
+    deviation: np.ndarray, steps: int, alpha: float, ar: Sequence[float] | np.ndarray, ma: Sequence[float] | np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what follows when no error does, and what one error makes of the samples after it: two of [steps].
+
+    The process is 0 before `deviation`, [n]: its errors go through `ma(z) / ar(z)` and are summed up to order alpha.
+    """
+    n = len(deviation)
+    over, under = polynomials(ar, ma)
+    errors_before = Filter(deviation[:, None])(alpha, ar, ma)[:, 0]
+    driven = signal.lfilter(over, under, np.concatenate([errors_before, np.zeros(steps)]))
+    impulse = np.zeros(steps)
+    impulse[0] = 1
+    sums = difference_weights(n + steps, -alpha)
+    response = np.convolve(signal.lfilter(over, under, impulse), sums[:steps])[:steps]
+    return signal.fftconvolve(driven, sums)[n : n + steps], response

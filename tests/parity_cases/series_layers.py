@@ -38,25 +38,18 @@ def torch_criterion(given):
     import torch
 
     from hpfracc_nn.layers.torch import ARFIMA
-    from hpfracc_nn.layers.torch.arfima_fit import criterion
 
     n = len(given["series"])
     model = ARFIMA(2, alpha=0.3, dtype=given["series"].dtype)
-    order = model.difference.order
+    assert model.difference.order.bounds == (0, 1)
 
-    class Given:
-        def __init__(self, mean):
-            self.mean = mean
+    def errors(x):
+        parameters = {"mean": torch.zeros(1).to(x), "ar": given["ar"], "difference.order.raw": given["raw"]}
+        return torch.func.functional_call(model, parameters, (x,))
 
-        def errors_of(self, x):
-            parameters = {"mean": self.mean, "ar": given["ar"], "difference.order.raw": given["raw"]}
-            return torch.func.functional_call(model, parameters, (x,))
-
-    assert order.bounds == (0, 1)
-    level = torch.zeros((), dtype=given["series"].dtype, requires_grad=True)
-    of_ones = Given(level).errors_of(torch.ones_like(given["series"]))
-    best = (of_ones @ Given(level).errors_of(given["series"])) / of_ones.square().sum()
-    total = criterion(Given(best.requires_grad_() if not best.requires_grad else best), given["series"])
+    e, of_ones = errors(given["series"]), errors(torch.ones_like(given["series"]))
+    size = of_ones.square().sum()
+    total = (e - of_ones @ e / size * of_ones).square().sum() * size ** (1 / (n - 1))
     return (n - 1) / 2 * torch.log(2 * math.pi * math.e * total / (n - 1))
 
 

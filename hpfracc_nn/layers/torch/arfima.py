@@ -1,8 +1,10 @@
-"""ARFIMA(p, alpha, 0): a long memory and a few lags, as a layer and as a model that is fitted and forecasts."""
+"""ARFIMA(p, alpha, q): a long memory and a few lags, as a layer and as a model that is fitted and forecasts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,7 +13,6 @@ from scipy import stats
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.differencing import fdiff
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
@@ -20,28 +21,46 @@ from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 from hpfracc_nn.fractional.torch.stated import with_axes
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.arfima_start import start_in
-from hpfracc_nn.layers.torch import arfima_fit
-from hpfracc_nn.layers.torch.arfima_fit import ArfimaEstimates
+from hpfracc_nn.layers.estimates import LeastSquares
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.state_tuple import StateTuple
 from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.series.arfima import fitted
+from hpfracc_nn.series.labels import numbers
+from hpfracc_nn.series.results import ArfimaResults, continued
+
+
+@dataclass(frozen=True)
+class ArfimaEstimates(LeastSquares):
+    """What `ARFIMA.fit` has found: alpha, the mean, regressors' and lags' coefficients, as far as they are free.
+
+    Lags are ar1, ar2, ..., and of the errors before ma1, ma2, ... The standard error of an alpha that has gone to a
+    bound is NaN. `ARFIMA.results` has the same and more by the names of statsmodels.
+    """
+
+    def summary(self, level: float = 0.95) -> str:
+        """Return a table of the estimates, with intervals at `level`."""
+        last = f"residual deviation {self.deviation:.4g} over {self.observations} samples"
+        return "\n".join([*self.table(level), last])
 
 
 class ARFIMA(nn.Module):
-    """What ARFIMA(p, alpha, 0) cannot foresee of a series: its one-step errors e.
+    """What ARFIMA(p, alpha, q) cannot foresee of a series: its one-step errors e.
 
         u = (1 - z)**alpha (x - mean),
-        e[t] = u[t] - sum over i = 1, ..., p of ar[i] u[t - i],
+        e[t] = u[t] - sum over i = 1, ..., p of ar[i] u[t - i] - sum over j = 1, ..., q of ma[j] e[t - j],
 
     with zeros before the first sample, so that the series is at its mean there. `x[t] - e[t]` is the forecast of x[t]
     from the samples before it. At alpha = 0 it is an autoregression of order p, at alpha = 1 one of the differences.
 
-    As a layer it whitens signals; `fit` estimates it from a series by least squares, and `forecast` goes on with that.
-    `estimates` belong to the parameters that `fit` found, and are told no more once others are loaded or trained. Long
-    memory is not cyclic: of a series with a period, such as the sunspots, a long autoregression tells more.
+    As a layer it whitens signals; `fit` estimates it from a series, and `forecast` goes on with that.
+    `estimates` and `results` belong to the parameters that `fit` found, and are told no more once others are loaded or
+    trained. Long memory is not cyclic: of a series with a period, such as the sunspots, a long autoregression tells
+    more.
 
     Args:
         ar: p, the number of lags.
+        ma: q, the number of errors before.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` or
             `ProbabilisticAlpha` of shape [], which then is the order, with its own bounds; a random one is not fitted.
             None is 0.3, or the middle of bounds that leave it out.
@@ -56,17 +75,18 @@ class ARFIMA(nn.Module):
 
     Attributes:
         ar: The coefficients of the lags, [p]; None where there are none. They begin at 0.
+        ma: Those of the errors before, [q]; the same.
         mean: The level, one number, [1]; it begins at 0.
 
     Shape:
         Input and output: [..., n, ...], time on `dim`; floating.
 
     Raises:
-        ValueError: alpha or the bounds are out of range, or `ar` is negative.
+        ValueError: alpha or the bounds are out of range, or `ar` or `ma` is negative.
         TypeError: An argument has the wrong type.
 
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165; the fit Kilinc &
-    Massmann, J. Econometrics 255 (2026) 106232.
+    Massmann, J. Econometrics 255 (2026) 106232, and Sowell, J. Econometrics 53 (1992) 165.
 
     Examples:
         >>> from hpfracc_nn import data
@@ -80,10 +100,12 @@ class ARFIMA(nn.Module):
     """
 
     ar: nn.Parameter | None
+    ma: nn.Parameter | None
 
     def __init__(
         self,
         ar: int = 1,
+        ma: int = 0,
         *,
         alpha: float | Alpha | None = None,
         learn_alpha: bool = True,
@@ -95,6 +117,7 @@ class ARFIMA(nn.Module):
     ):
         super().__init__()
         self.lags = errors.count("ARFIMA", "ar", ar, 0)
+        self.error_lags = errors.count("ARFIMA", "ma", ma, 0)
         self.dim = errors.index("ARFIMA", "dim", dim)
         check_place("ARFIMA", device, dtype)
         dtype = dtype or torch.float64
@@ -111,10 +134,10 @@ class ARFIMA(nn.Module):
         if self.difference.channels is not None:
             raise ValueError(f"ARFIMA(alpha={alpha}): needs one order; make a model for each series.")
         self.mean = nn.Parameter(torch.zeros(1, device=device, dtype=dtype))
-        weights = torch.zeros(self.lags, device=device, dtype=dtype)
-        self.register_parameter("ar", nn.Parameter(weights) if self.lags else None)
-        self._estimates: ArfimaEstimates | None = None
-        self._series: Tensor | None = None
+        for name, count in (("ar", self.lags), ("ma", self.error_lags)):
+            weights = torch.zeros(count, device=device, dtype=dtype)
+            self.register_parameter(name, nn.Parameter(weights) if count else None)
+        self._results: ArfimaResults | None = None
         self._fitted_at = torch.empty(0)
 
     @property
@@ -123,19 +146,40 @@ class ARFIMA(nn.Module):
         return self.difference.alpha  # type: ignore[return-value]  # one order
 
     @property
-    def estimates(self) -> ArfimaEstimates:
-        """What `fit` found, with standard errors.
+    def results(self) -> ArfimaResults:
+        """What `fit` found, as statsmodels has it: `params`, `bse`, `summary()`, forecasts with their dates.
 
         Raises:
             ValueError: The model was not fitted, or its parameters have changed since: trained, or loaded.
         """
-        if self._estimates is None:
+        if self._results is None:
             raise ValueError("ARFIMA: needs a series that it was fitted to; call fit(series) first.")
         if not torch.allclose(self._present(), self._fitted_at, rtol=self._rounding, atol=0):
             raise ValueError(
                 "ARFIMA: needs the parameters that fit found, and they have changed since; call fit(series) again."
             )
-        return self._estimates
+        return self._results
+
+    @property
+    def estimates(self) -> ArfimaEstimates:
+        """What `fit` found, with standard errors and Student's intervals.
+
+        Raises:
+            ValueError: As of `results`.
+        """
+        found = self.results
+        names = ["mean" if name == "const" else name.replace(".L", "") for name in found.param_names[:-1]]
+        order = sorted(range(len(names)), key=lambda i: names[i] != "alpha")
+        variance = found.sigma2
+        if found.likelihood == "conditional":
+            variance = float((np.asarray(found.resid) ** 2).sum()) / (found.nobs - len(names))
+        return ArfimaEstimates(
+            tuple(names[i] for i in order),
+            found.values[order],
+            found.covariance[np.ix_(order, order)],
+            math.sqrt(variance),
+            found.nobs,
+        )
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
@@ -149,18 +193,14 @@ class ARFIMA(nn.Module):
         computed_in("ARFIMA", x)  # raises, where the mean would make floats of integers
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
         u = self.difference(x - self.mean.reshape(()))  # a number leaves the dtype of x as it is
-        if self.ar is None:
-            return u
-        past = torch.cat([u.new_zeros((*u.shape[:axis], self.lags, *u.shape[axis + 1 :])), u], axis)
-        found = u
-        for lag in range(1, self.lags + 1):
-            found = found - self.ar[lag - 1] * past.narrow(axis, self.lags - lag, u.shape[axis])
-        return found
+        if self.ar is not None:
+            u = _filtered(u, -self.ar, axis)
+        return u if self.ma is None else _divided(u, self.ma, axis)
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
     ) -> StateTuple:
-        """Return the state before the first sample, for `step`: that of the difference, and its last p values.
+        """Return the state before the first sample, for `step`: that of the difference, its last p values and q errors.
 
         Args:
             shape: Of one time slice, x without its time axis.
@@ -172,7 +212,8 @@ class ARFIMA(nn.Module):
             TypeError: An argument has the wrong type.
         """
         state = self.difference.initial_state(shape, horizon=horizon, device=device)
-        return StateTuple((state, torch.zeros((self.lags, *shape), dtype=torch.float64, device=state.device)))
+        past = torch.zeros((self.lags + self.error_lags, *shape), dtype=torch.float64, device=state.device)
+        return StateTuple((state, past))
 
     def step(self, x: Tensor, state: tuple[StreamState, Tensor]) -> tuple[Tensor, StateTuple]:
         """Return the error of the next sample, and the state after it; `state` itself stays as it is.
@@ -193,33 +234,57 @@ class ARFIMA(nn.Module):
         computed_in("ARFIMA.step", x)
         stream, past = state
         u, stream = self.difference.step(x - self.mean.reshape(()), stream)
-        if self.ar is None:
-            return u, StateTuple((stream, past))
-        found = u - torch.tensordot(self.ar.to(past), past, dims=1).to(u)
-        return found, StateTuple((stream, torch.cat([u.to(past)[None], past[:-1]])))
+        found, p = u, self.lags
+        if self.ar is not None:
+            found = found - torch.tensordot(self.ar.to(past), past[:p], dims=1).to(u)
+        if self.ma is not None:
+            found = found - torch.tensordot(self.ma.to(past), past[p:], dims=1).to(u)
+        values = torch.cat([u.to(past)[None], past[:p]])[:p]
+        before = torch.cat([found.to(past)[None], past[p:]])[: self.error_lags]
+        return found, StateTuple((stream, torch.cat([values, before])))
 
-    def fit(self, series: Any) -> ARFIMA:
+    def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
         """Estimate alpha, where it is learned, the mean and the lags' coefficients, and return the model itself.
 
-        A parameter that does not require a gradient stays as it is. The sum of the squared one-step errors, corrected
-        for the level that it takes from the series, is minimised from several first orders, in float64; standard
-        errors are from its second derivatives at the minimum. Series need not be stationary: above alpha = 1/2 the
-        mean is about the first sample. With a lag, a random walk is both alpha = 1 and ar = 1, and alpha may be either
-        end of (0, 1).
+        A parameter that does not require a gradient stays as it is. The conditional likelihood takes the series to be
+        at its mean before the first sample; the sum of the squared one-step errors is corrected for the level and the
+        regressors that it takes from the series. It needs no stationary series: above alpha = 1/2 the mean is about the
+        first sample. With a lag, a random walk is both alpha = 1 and ar = 1, and alpha may be either end of (0, 1).
+        For the others see `series.fit_arfima`, which does the work, in NumPy and float64 whatever the parameters are.
 
         Args:
-            series: [n], finite; a tensor or what NumPy makes an array of.
+            series: [n]; a tensor, a pandas Series, or what NumPy makes an array of. NaN are gaps, but for the
+                conditional likelihood.
+            exog: Regressors, [n, k], whose coefficients are in `results` alone: the layer is of what they leave.
+            likelihood: "conditional", "exact" or "restricted".
 
         Raises:
-            ValueError: There are too few samples, or they are not finite or all the same; or all parameters are frozen.
+            ValueError: As `series.fit_arfima`; or all parameters are frozen.
             TypeError: The samples are no real numbers.
         """
-        if not arfima_fit.free(self):
+        order = self.difference.order.raw if self.difference.learn_alpha else None
+        given = [order, self.mean, self.ar, self.ma]
+        if not any(each is not None and each.requires_grad for each in given):
             raise ValueError("ARFIMA.fit: needs something to estimate; every parameter is frozen, free one.")
-        with torch.inference_mode(False), torch.enable_grad():  # whatever the caller's mode is
-            samples = self._read("fit", series, 2 + 2 * (self.lags + 2)).clone()
-            self._estimates = arfima_fit.fit(self, samples)
-        self._series = samples
+        self._check_order("fit")
+        if isinstance(series, Tensor):
+            series = _real_tensor("fit", series).cpu().numpy()
+        if isinstance(exog, Tensor):
+            exog = exog.detach().cpu().numpy()
+        is_sought = order is not None and order.requires_grad
+        self._results = fitted(
+            "ARFIMA.fit",
+            [series],
+            [exog],
+            None,
+            ar=self._lags_of("ar"),
+            ma=self._lags_of("ma"),
+            alpha=None if is_sought else float(self.alpha),
+            mean=None if self.mean.requires_grad else float(self.mean),
+            bounds=self.difference.order.bounds if is_sought else (0.0, 1.0),
+            likelihood=likelihood,
+        )[0]
+        self._take(self._results)
         self._fitted_at = self._present()
         return self
 
@@ -227,20 +292,29 @@ class ARFIMA(nn.Module):
         """Return the one-step errors of one series [n], whatever `dim` is."""
         return self(series.reshape(self._as_series)).flatten()
 
-    def forecast(self, steps: int, series: Any = None) -> Tensor:
+    def forecast(self, steps: int, series: Any = None, exog: Any = None) -> Tensor:
         """Return what is expected of the next `steps` samples after `series`, or after that of `fit`: [steps].
 
+        After the series of an exact fit or of one with regressors it is `results.forecast`, else that of the present
+        parameters and a process at its mean before the first sample.
+
+        Args:
+            steps: How many.
+            series: [n], finite; None is that of `fit`.
+            exog: The regressors at their times, [steps, k], if `fit` had any.
+
         Raises:
-            ValueError: There is no series, or `steps` is not positive.
+            ValueError: There is no series, `steps` is not positive, or `exog` is missing or superfluous.
             TypeError: An argument has the wrong type.
         """
-        steps, known = errors.count("ARFIMA.forecast", "steps", steps), self._known("forecast", series)
-        with torch.no_grad():
-            differenced = self.difference((known - self.mean.to(known)).reshape(self._as_series)).flatten()
-            expected = fdiff(self._continued(differenced, steps), -float(self.alpha), manager=self._manager)
-            return expected[known.shape[0] :] + self.mean.to(known)
+        steps = errors.count("ARFIMA.forecast", "steps", steps)
+        if self._goes_on_with_results("forecast", series, exog):
+            return self.mean.new_tensor(np.asarray(self.results.forecast(steps, _array(exog)))).to(torch.float64)
+        return self._continued(self._known("forecast", series), steps)[0]
 
-    def forecast_interval(self, steps: int, level: float = 0.95, series: Any = None) -> tuple[Tensor, Tensor]:
+    def forecast_interval(
+        self, steps: int, level: float = 0.95, series: Any = None, exog: Any = None
+    ) -> tuple[Tensor, Tensor]:
         """Return between what bounds each of the next `steps` samples lies with probability `level`: two of [steps].
 
         For normal errors of the deviation that `fit` found; the estimates are taken for exact.
@@ -250,10 +324,13 @@ class ARFIMA(nn.Module):
             TypeError: An argument has the wrong type.
         """
         level = errors.probability("ARFIMA.forecast_interval", "level", level)
-        deviation, expected = self.estimates.deviation, self.forecast(steps, series)
-        with torch.no_grad():
-            impulse = self._continued(torch.ones(1).to(expected), steps - 1)
-            response = fdiff(impulse, -float(self.alpha), manager=self._manager)
+        deviation = self.estimates.deviation
+        steps = errors.count("ARFIMA.forecast_interval", "steps", steps)
+        if self._goes_on_with_results("forecast_interval", series, exog):
+            bounds = self.results.get_forecast(steps, _array(exog)).conf_int(1 - level)
+            low, high = torch.from_numpy(np.array(bounds)).to(self.mean.device).unbind(1)
+            return low, high
+        expected, response = self._continued(self._known("forecast_interval", series), steps)
         half = stats.norm.ppf((1 + level) / 2) * deviation * response.square().cumsum(0).sqrt()
         return expected - half, expected + half
 
@@ -266,6 +343,7 @@ class ARFIMA(nn.Module):
             ValueError: `start` leaves no sample to forecast.
             TypeError: An argument has the wrong type.
         """
+        self._check_regressors("forecast_mse")
         samples = self._read("forecast_mse", series, 2)
         begin = errors.count("ARFIMA.forecast_mse", "start", start)
         if begin >= len(samples):
@@ -278,7 +356,8 @@ class ARFIMA(nn.Module):
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.difference.learn_alpha else f"alpha={self.alpha:g}"
-        return f"{self.lags}, {alpha}, dim={self.dim}"
+        lags = f"{self.lags}, {self.error_lags}" if self.error_lags else f"{self.lags}"
+        return f"{lags}, {alpha}, dim={self.dim}"
 
     def _present(self) -> Tensor:
         """All parameters, float64 on the CPU."""
@@ -290,28 +369,64 @@ class ARFIMA(nn.Module):
         return 4 * max(torch.finfo(torch.float32).eps, *(torch.finfo(each.dtype).eps for each in self.parameters()))
 
     @property
-    def _manager(self) -> BackendManager:
-        return self.difference.site.manager
-
-    @property
     def _as_series(self) -> tuple[int, ...]:
         """The shape in which one series has its time on `dim`."""
         return (*(1,) * self.dim, -1) if self.dim >= 0 else (-1, *(1,) * (-self.dim - 1))
 
-    def _continued(self, differenced: Tensor, steps: int) -> Tensor:
-        """The differences and what the lags make of them in `steps` more, where no error is foreseen."""
-        values = differenced.tolist()
-        weights = [] if self.ar is None else self.ar.tolist()
-        for _ in range(steps):
-            values.append(sum(weight * values[-lag] for lag, weight in enumerate(weights, 1) if lag <= len(values)))
-        return differenced.new_tensor(values)
+    @torch.no_grad()
+    def _continued(self, known: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        """What is expected after a series, and what one error makes of the samples after it."""
+        deviation = (known - self.mean.detach().to(known)).cpu().numpy()
+        lags = [[] if each is None else each.tolist() for each in (self.ar, self.ma)]
+        expected, response = (torch.from_numpy(each) for each in continued(deviation, steps, float(self.alpha), *lags))
+        return expected.to(known.device) + self.mean.detach().to(known), response.to(known.device)
+
+    def _goes_on_with_results(self, method: str, series: Any, exog: Any) -> bool:
+        """Whether a forecast is that of the fit, and not of the present parameters alone."""
+        found = self._results
+        if series is not None:
+            self._check_regressors(method)
+        if exog is not None and (found is None or series is not None):
+            raise ValueError(f"ARFIMA.{method}(exog=...): needs a fit with regressors; leave exog out.")
+        if found is None or series is not None:
+            return False
+        return exog is not None or bool(found.exog_names) or found.likelihood != "conditional"
+
+    def _check_regressors(self, method: str) -> None:
+        """Raise where a series of its own says nothing of the regressors that the fit had."""
+        if self._results is not None and self._results.exog_names:
+            raise ValueError(
+                f"ARFIMA.{method}(series): needs a model without regressors, and this has those of its fit; "
+                "subtract them from the series, or fit without."
+            )
+
+    def _lags_of(self, name: str) -> Any:
+        """How many lags are sought, or their coefficients where they are frozen."""
+        weights = getattr(self, name)
+        if weights is None:
+            return 0
+        return len(weights) if weights.requires_grad else weights.tolist()
+
+    @torch.no_grad()
+    def _take(self, found: ArfimaResults) -> None:
+        """Take the parameters that were found."""
+        if "alpha" in found.param_names:
+            order = self.difference.order
+            low, high = order.bounds
+            inside = min(max(found.alpha, low + 1e-9 * (high - low)), high - 1e-9 * (high - low))
+            order.raw.fill_(math.log((inside - low) / (high - inside)))
+        if self.mean.requires_grad:
+            self.mean.fill_(found.mean)
+        for weights, values in ((self.ar, found.ar), (self.ma, found.ma)):
+            if weights is not None and weights.requires_grad:
+                weights.copy_(torch.from_numpy(values))
 
     def _known(self, method: str, series: Any) -> Tensor:
         if series is not None:
             return self._read(method, series, 1)
-        if self._series is None:
+        if self._results is None:
             raise ValueError(f"ARFIMA.{method}(series=None): needs a series to go on with; pass one, or fit one first.")
-        return self._series.to(self.mean.device)
+        return torch.from_numpy(self._results.series).to(self.mean.device)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *given: Any) -> None:
         with_axes(self, state_dict, prefix)
@@ -321,16 +436,20 @@ class ARFIMA(nn.Module):
         super().__setstate__(state)
         self.mean.data = self.mean.data.reshape(1)  # older versions pickled a number without an axis
 
-    def _read(self, method: str, series: Any, least: int) -> Tensor:
-        """Return the series as a float64 tensor where the parameters are, or raise."""
+    def _check_order(self, method: str) -> None:
         if self.difference.learn_alpha and isinstance(self.difference.order, ProbabilisticAlpha):
             raise ValueError(
                 f"ARFIMA.{method}: needs an order that is a number, and alpha is random; train the layer with a loss "
                 "and order.kl(), or pass a number or an Alpha."
             )
-        values = series.detach() if isinstance(series, Tensor) else torch.from_numpy(_real(method, series))
-        if values.is_complex():
-            raise TypeError(f"ARFIMA.{method}(series of dtype {values.dtype}): needs real samples; pass series.real.")
+
+    def _read(self, method: str, series: Any, least: int) -> Tensor:
+        """Return the series as a float64 tensor where the parameters are, or raise."""
+        self._check_order(method)
+        if isinstance(series, Tensor):
+            values = _real_tensor(method, series)
+        else:
+            values = torch.from_numpy(numbers(f"ARFIMA.{method}", "series", series))
         if values.ndim != 1 or len(values) < least:
             raise ValueError(
                 f"ARFIMA.{method}(series of shape {tuple(values.shape)}): needs one axis of at least {least} samples; "
@@ -345,9 +464,35 @@ class ARFIMA(nn.Module):
         return values
 
 
-def _real(method: str, series: Any) -> np.ndarray:
-    """Return what NumPy makes of a series, or raise."""
-    found = np.asarray(series)
-    if found.dtype.kind not in "biuf":
-        raise TypeError(f"ARFIMA.{method}(series of dtype {found.dtype}): needs real samples; pass floats.")
-    return np.array(found, np.float64)
+def _real_tensor(method: str, series: Tensor) -> Tensor:
+    """Return real samples as float64, or raise."""
+    if series.is_complex():
+        raise TypeError(f"ARFIMA.{method}(series of dtype {series.dtype}): needs real samples; pass series.real.")
+    return series.detach().to(torch.float64)
+
+
+def _array(exog: Any) -> Any:
+    return exog.detach().cpu().numpy() if isinstance(exog, Tensor) else exog
+
+
+def _filtered(u: Tensor, weights: Tensor, axis: int, stride: int = 1) -> Tensor:
+    """`u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...`, zeros before the first."""
+    n, found = u.shape[axis], u
+    for lag, weight in enumerate(weights, 1):
+        if lag * stride < n:
+            before = u.new_zeros((*u.shape[:axis], lag * stride, *u.shape[axis + 1 :]))
+            found = found + weight * torch.cat([before, u.narrow(axis, 0, n - lag * stride)], axis)
+    return found
+
+
+def _divided(u: Tensor, weights: Tensor, axis: int) -> Tensor:
+    """`u / ma(z)`, by Graeffe: `1 / a(z) = a(-z) / b(z**2)`, b of the same length, until z**stride is past the end."""
+    stride, n = 1, u.shape[axis]
+    signs = (-1.0) ** torch.arange(1, len(weights) + 1, device=weights.device, dtype=weights.dtype)
+    while stride < n:
+        mirrored = signs * weights
+        u = _filtered(u, mirrored, axis, stride)
+        a, b, q = [1.0, *weights], [1.0, *mirrored], len(weights)
+        even = [sum(a[i] * b[k - i] for i in range(max(0, k - q), min(k, q) + 1)) for k in range(2, 2 * q + 1, 2)]
+        weights, stride = torch.stack(even), 2 * stride
+    return u

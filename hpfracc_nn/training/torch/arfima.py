@@ -13,8 +13,9 @@ from torch.utils.data import Dataset
 
 from hpfracc_nn import errors
 from hpfracc_nn.layers.torch import ARFIMA
-from hpfracc_nn.layers.torch.arfima_fit import covariance_of
 from hpfracc_nn.selection import BackendManager
+
+_AT_BOUND = 1e-4  # of the width of the bounds
 
 
 class Arfima(pl.LightningModule):
@@ -111,8 +112,20 @@ class Arfima(pl.LightningModule):
         """
         if not self.model.difference.learn_alpha:
             return None
-        error = math.sqrt(covariance_of(self.model, series)[0, 0])
-        return None if math.isnan(error) else error
+        low, high = self.model.difference.order.bounds
+        alpha = float(self.alpha.detach())
+        if min(alpha - low, high - alpha) < _AT_BOUND * (high - low):
+            return None
+        parameters = [self.model.difference.order.raw, self.mu, self.phi]
+        total = self.residuals(series).square().sum()
+        slope = torch.cat(torch.autograd.grad(total, parameters, create_graph=True))
+        rows = [torch.cat(torch.autograd.grad(each, parameters, retain_graph=True)) for each in slope]
+        factor, fault = torch.linalg.cholesky_ex(torch.stack(rows))
+        if fault:
+            return None
+        (per_raw,) = torch.autograd.grad(self.alpha, parameters[0])
+        variance = 2 * total / (len(series) - len(rows)) * torch.cholesky_inverse(factor)[0, 0] * per_raw.square()
+        return math.sqrt(variance.item())
 
 
 class Pasts(Dataset[tuple[Tensor, Tensor]]):
