@@ -18,6 +18,8 @@ from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax import linen as of_linen
 from hpfracc_nn.layers.flax import nnx as of_nnx
 from hpfracc_nn.layers.flax.functional import arfima_errors, arfima_forecast, arfima_nll
+from hpfracc_nn.series import fit_arfima
+from hpfracc_nn.series.covariance import Filter
 from tests.jax_compilations import compilations
 from tests.noise_spectrum import energy
 
@@ -112,17 +114,44 @@ def test_a_forecast_outside_of_jit_compiles_once():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lags", [0, 2])
-def test_the_filter_streams(lags):
+@pytest.mark.parametrize(("lags", "before"), [(0, 0), (2, 0), (0, 2), (2, 1)])
+def test_the_filter_streams(lags, before):
     rng = np.random.default_rng(2)
     with jax.enable_x64(True):
-        core = functional.ARFIMA(lags, bounds=(0.0, 1.0))
+        core = functional.ARFIMA(lags, before, bounds=(0.0, 1.0))
         params = core.init(param_dtype=jnp.float64)
         params |= {"mean": jnp.asarray(0.7), **({"ar": jnp.array([0.5, -0.3])} if lags else {})}
+        params |= {"ma": jnp.array([0.6, 0.2])[:before]} if before else {}
         x = jnp.asarray(rng.standard_normal((2, 50, 3)))
         state = core.initial_state(params, (2, 3))
         _, found = jax.lax.scan(lambda s, x: core.step(params, x, s)[::-1], state, x.swapaxes(0, 1))
         np.testing.assert_allclose(found.swapaxes(0, 1), core(params, x), rtol=0, atol=1e-11)
+
+
+def test_errors_before_are_divided_out_and_forecast():
+    with jax.enable_x64(True):
+        series = jnp.asarray(SERIES)
+        found = arfima_errors(series, 0.3, [0.4], 2.5, ma=[0.6, 0.2])
+        wanted = Filter(SERIES[:, None] - 2.5)(0.3, [0.4], [0.6, 0.2])[:, 0]
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
+        ahead = arfima_forecast(series, 5, 0.3, [0.4], 2.5, ma=[0.6, 0.2])
+        following = Filter(np.append(SERIES, ahead)[:, None] - 2.5)(0.3, [0.4], [0.6, 0.2])[-5:]
+        np.testing.assert_allclose(following, 0, rtol=0, atol=1e-11)
+
+
+def test_a_module_is_fitted_as_a_series_is():
+    x = np.random.default_rng(1).standard_normal(len(SERIES))
+    model = of_nnx.ARFIMA(1, bounds=(-0.9, 1.0)).fit(SERIES + x, x, likelihood="restricted")
+    found = fit_arfima(SERIES + x, x, ar=1, bounds=(-0.9, 1.0), likelihood="restricted")
+    assert model.results is not None
+    assert model.results.params == pytest.approx(found.params, rel=1e-12)
+    assert float(model.alpha) == pytest.approx(found.alpha, rel=1e-5)
+    assert float(model.ar[0]) == pytest.approx(found.ar[0], rel=1e-5)
+    assert model.results.forecast(3, np.ones(3)).shape == (3,)
+    assert nnx.jit(lambda model, x: model(x))(model, jnp.ones((20, 1))).shape == (20, 1)
+    fixed = of_nnx.ARFIMA(0, alpha=0.2, learn_alpha=False).fit(jnp.asarray(SERIES), likelihood="exact")
+    assert fixed.results is not None
+    assert fixed.results.param_names == ("const", "sigma2")
 
 
 @pytest.mark.slow

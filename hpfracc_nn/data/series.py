@@ -11,6 +11,7 @@ import numpy as np
 from scipy import signal
 
 from hpfracc_nn import errors
+from hpfracc_nn.series.covariance import noise
 from hpfracc_nn.solvers.noise import FractionalBrownian, increments
 
 MOST_NAMED = 20  # columns in a message
@@ -170,10 +171,7 @@ def arfima_covariance(n: int, alpha: float) -> np.ndarray:
         >>> float((covariance[1] / covariance[0]).round(4))  # alpha / (1 - alpha)
         0.4286
     """
-    variance = math.exp(math.lgamma(1 - 2 * alpha) - 2 * math.lgamma(1 - alpha))
-    lag = np.arange(1, n)
-    ratios = (lag - 1 + alpha) / (lag - alpha)
-    return variance * np.concatenate([[1.0], np.cumprod(ratios)])
+    return noise(n, alpha)
 
 
 def fgn(n: int, hurst: float, rng: np.random.Generator) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""ARFIMA(p, alpha, 0), a long memory and a few lags, as a layer."""
+"""ARFIMA(p, alpha, q), a long memory and a few lags, as a layer."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
@@ -19,6 +20,8 @@ from hpfracc_nn.layers.flax.functional.core import Params, check_fields, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.series.arfima import fitted
+from hpfracc_nn.series.results import ArfimaResults
 
 _OWNER = "ARFIMA"
 
@@ -28,7 +31,7 @@ class ArfimaState(NamedTuple):
 
     Attributes:
         stream: Of the difference.
-        past: Its last p values, the newest first, [p, *shape].
+        past: Its last p values and the last q errors, the newest first of each, [p + q, *shape].
     """
 
     stream: StreamState
@@ -47,20 +50,20 @@ class _Made(Ordered):
 
 @dataclass(frozen=True)
 class ARFIMA(_Made):
-    """What ARFIMA(p, alpha, 0) cannot foresee of a series: its one-step errors e.
+    """What ARFIMA(p, alpha, q) cannot foresee of a series: its one-step errors e.
 
         u = (1 - z)**alpha (x - mean),
-        e[t] = u[t] - sum over i = 1, ..., p of ar[i] u[t - i],
+        e[t] = u[t] - sum over i = 1, ..., p of ar[i] u[t - i] - sum over j = 1, ..., q of ma[j] e[t - j],
 
     with zeros before the first sample, so that the series is at its mean there. `x[t] - e[t]` is the forecast of x[t]
     from the samples before it. At alpha = 0 it is an autoregression of order p, at alpha = 1 one of the differences.
 
     As a layer it whitens signals. `nll` is the likelihood of a series, a function that optax makes least and NumPyro
-    samples from, and `forecast` goes on with one. PyTorch's class of this name estimates all from one series, with
-    standard errors.
+    samples from, and `forecast` goes on with one. `fit` estimates all from one series, with standard errors.
 
     Attributes:
         ar: p, the number of lags.
+        ma: q, the number of errors before.
         alpha: The order of the difference, usually called d; where learning starts. Or an `Alpha` of shape []. None is
             0.3, or the middle of bounds that leave it out.
         learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
@@ -73,7 +76,7 @@ class ARFIMA(_Made):
         Input and output: [..., n, ...], time on `dim`; floating.
 
     Raises:
-        ValueError: alpha or the bounds are out of range, or `ar` is negative.
+        ValueError: alpha or the bounds are out of range, or `ar` or `ma` is negative.
         TypeError: An argument has the wrong type.
 
     Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
@@ -85,6 +88,7 @@ class ARFIMA(_Made):
     """
 
     ar: int = 1
+    ma: int = 0
     _: KW_ONLY
     alpha: float | Alpha | None = None
     learn_alpha: bool = True
@@ -104,7 +108,8 @@ class ARFIMA(_Made):
         )
         if difference.channels is not None:
             raise ValueError(f"{_OWNER}(alpha={self.alpha}): needs one order; make a model for each series.")
-        settle(self, ar=errors.count(_OWNER, "ar", self.ar, 0), alpha=difference.alpha, bounds=difference.bounds)
+        settle(self, ar=errors.count(_OWNER, "ar", self.ar, 0), ma=errors.count(_OWNER, "ma", self.ma, 0))
+        settle(self, alpha=difference.alpha, bounds=difference.bounds)
         settle(
             self,
             difference=difference,
@@ -114,8 +119,8 @@ class ARFIMA(_Made):
         )
 
     def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
-        """Return {"mean": []}, {"ar": [p]} where there are lags, and a learned order; nothing is drawn, all is 0."""
-        lags = {"ar": jnp.zeros(self.ar, param_dtype)} if self.ar else {}
+        """Return {"mean": []}, {"ar": [p], "ma": [q]} where there are any, and a learned order; all is 0."""
+        lags = {name: jnp.zeros(count, param_dtype) for name, count in (("ar", self.ar), ("ma", self.ma)) if count}
         return {"mean": jnp.zeros((), param_dtype), **lags, **self._order_params(key, param_dtype)}
 
     def __call__(self, params: Params, x: Array, *, key: Array | None = None) -> Array:
@@ -141,7 +146,7 @@ class ARFIMA(_Made):
             TypeError: An argument has the wrong type.
         """
         stream = self.difference.initial_state(params, shape, horizon=horizon)
-        return ArfimaState(stream, jnp.zeros((self.ar, *shape), widest()))
+        return ArfimaState(stream, jnp.zeros((self.ar + self.ma, *shape), widest()))
 
     def step(self, params: Params, x: Array, state: ArfimaState) -> tuple[Array, ArfimaState]:
         """Return the error of the next sample, and the state after it.
@@ -162,11 +167,14 @@ class ARFIMA(_Made):
         x = of_numpy(x)
         wide = x.astype(computed_in(f"{_OWNER}.step", x))
         u, stream = self.difference.step(params, wide - params["mean"].astype(wide.dtype), state.stream)
-        past = state.past
-        if self.ar:
-            found = u - jnp.tensordot(params["ar"].astype(past.dtype), past, axes=1).astype(u.dtype)
-            return found.astype(x.dtype), ArfimaState(stream, jnp.concatenate([u.astype(past.dtype)[None], past[:-1]]))
-        return u.astype(x.dtype), ArfimaState(stream, past)
+        past, found = state.past, u
+        values, before = past[: self.ar], past[self.ar :]
+        for name, each in (("ar", values), ("ma", before)):
+            if name in params:
+                found = found - jnp.tensordot(params[name].astype(past.dtype), each, axes=1).astype(u.dtype)
+        values = jnp.concatenate([u.astype(past.dtype)[None], values])[: self.ar]
+        before = jnp.concatenate([found.astype(past.dtype)[None], before])[: self.ma]
+        return found.astype(x.dtype), ArfimaState(stream, jnp.concatenate([values, before]))
 
     def nll(
         self, params: Params, series: Array, *, level: bool = True, deviation: Array | float | None = None
@@ -184,11 +192,55 @@ class ARFIMA(_Made):
     def forecast(self, params: Params, series: Array, steps: int) -> Array:
         """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps]."""
         definition = self._operator(params, None)
-        return continued(series, definition, params.get("ar", ()), params["mean"], steps, self.manager)
+        ar, ma = (params.get(name, ()) for name in ("ar", "ma"))
+        return continued(series, definition, ar, ma, params["mean"], steps, self.manager)
+
+    def fit(
+        self, series: Any, exog: Any = None, *, likelihood: str = "conditional", param_dtype: Any = jnp.float32
+    ) -> tuple[Params, ArfimaResults]:
+        """Return the parameters that a series gives, and the results with errors, intervals and forecasts.
+
+        In NumPy and float64, as PyTorch's `ARFIMA.fit`; see `series.fit_arfima`. The coefficients of regressors are in
+        the results alone. An order that is not learned stays.
+
+        Args:
+            series: [n]; JAX, NumPy or pandas. NaN are gaps, but for the conditional likelihood.
+            exog: Regressors, [n, k].
+            likelihood: "conditional", "exact" or "restricted".
+            param_dtype: Of the parameters.
+
+        Raises:
+            ValueError: As `series.fit_arfima`; or the order is random.
+            TypeError: The samples are no real numbers.
+        """
+        if self.order is not None and not isinstance(self.order, Alpha):
+            raise ValueError(f"{_OWNER}.fit: needs an order that is a number, and alpha is random; pass an Alpha.")
+        found = fitted(
+            f"{_OWNER}.fit",
+            [series],
+            [exog],
+            None,
+            ar=self.ar,
+            ma=self.ma,
+            alpha=None if self.order is not None else float(np.asarray(self.definition.alpha)),
+            mean=None,
+            bounds=(0.0, 1.0) if self.order is None else self.order.bounds,
+            likelihood=likelihood,
+        )[0]
+        params = self.init(None, param_dtype)
+        params |= {"mean": jnp.asarray(found.mean, param_dtype)}
+        lags = {"ar": found.ar, "ma": found.ma}
+        params |= {name: jnp.asarray(values, param_dtype) for name, values in lags.items() if len(values)}
+        if self.order is not None:
+            low, high = self.order.bounds
+            share = np.clip((found.alpha - low) / (high - low), 1e-9, 1 - 1e-9)
+            params["order"] = {"raw": jnp.asarray(np.log(share / (1 - share)), params["order"]["raw"].dtype)}
+        return params, found
 
     def _errors(self, params: Params, x: Array, dim: int, key: Array | None = None) -> Array:
         definition = self._operator(params, key)
-        return filtered(x, definition, params.get("ar", ()), params["mean"], dim, self.manager)
+        ar, ma = (params.get(name, ()) for name in ("ar", "ma"))
+        return filtered(x, definition, ar, ma, params["mean"], dim, self.manager)
 
     def _operator(self, params: Params, key: Array | None) -> GrunwaldLetnikov:
         return self.definition if self.order is None else replace(self.definition, alpha=self._present(params, key))

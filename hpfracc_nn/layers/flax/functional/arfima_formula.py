@@ -1,4 +1,4 @@
-"""ARFIMA(p, alpha, 0) as functions of its parameters: one-step errors of series, their likelihood, their forecasts."""
+"""ARFIMA(p, alpha, q) as functions of its parameters: one-step errors of series, their likelihood, their forecasts."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ def arfima_errors(
     ar: Sequence[float] | Array = (),
     mean: float | Array = 0.0,
     *,
+    ma: Sequence[float] | Array = (),
     bounds: tuple[float, float] | None = None,
     dim: int = -1,
     manager: BackendManager | None = None,
 ) -> Array:
-    """Return the one-step errors of ARFIMA(p, alpha, 0), see `ARFIMA`; same shape and dtype as the series.
+    """Return the one-step errors of ARFIMA(p, alpha, q), see `ARFIMA`; same shape and dtype as the series.
 
     Args:
         series: [..., n, ...], floating.
         alpha: The order, a number or an array of no axes, which may be traced.
         ar: The lags' coefficients, [p].
         mean: The level; a number, or an array that broadcasts to the series, with a time axis of length 1.
+        ma: Those of the errors before, [q].
         bounds: Where a traced alpha lies, beyond which it is NaN; None is (0, 1).
         dim: The time axis.
         manager: Who chooses the kernels; None is the process-wide BackendManager.
@@ -54,7 +56,7 @@ def arfima_errors(
         >>> arfima_errors(jnp.array([1.0, 0.0, 0.0, 0.0]), 0.5)  # Grünwald's weights
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
-    return filtered(series, _difference("arfima_errors", alpha, bounds), ar, mean, dim, manager)
+    return filtered(series, _difference("arfima_errors", alpha, bounds), ar, ma, mean, dim, manager)
 
 
 def arfima_nll(
@@ -63,11 +65,12 @@ def arfima_nll(
     ar: Sequence[float] | Array = (),
     mean: float | Array | None = None,
     *,
+    ma: Sequence[float] | Array = (),
     deviation: float | Array | None = None,
     bounds: tuple[float, float] | None = None,
     manager: BackendManager | None = None,
 ) -> Array:
-    """Return the negative logarithm of the likelihood of ARFIMA(p, alpha, 0) with normal errors: [...].
+    """Return the negative logarithm of the likelihood of ARFIMA(p, alpha, q) with normal errors: [...].
 
     It is that of the errors e with zeros before the first sample: of S, the sum of their n squares,
 
@@ -84,6 +87,7 @@ def arfima_nll(
         alpha: As in `arfima_errors`.
         ar: As there.
         mean: As there; None integrates it out.
+        ma: As there.
         deviation: Of the errors, positive; None is the best.
         bounds: As there.
         manager: As there.
@@ -103,7 +107,11 @@ def arfima_nll(
     """
     definition = _difference("arfima_nll", alpha, bounds)
     level = 0.0 if mean is None else mean
-    return likelihood(lambda x: filtered(x, definition, ar, level, -1, manager), level, series, mean is None, deviation)
+
+    def errors_of(x: Array) -> Array:
+        return filtered(x, definition, ar, ma, level, -1, manager)
+
+    return likelihood(errors_of, level, series, mean is None, deviation)
 
 
 def arfima_forecast(
@@ -113,6 +121,7 @@ def arfima_forecast(
     ar: Sequence[float] | Array = (),
     mean: float | Array = 0.0,
     *,
+    ma: Sequence[float] | Array = (),
     bounds: tuple[float, float] | None = None,
     manager: BackendManager | None = None,
 ) -> Array:
@@ -124,6 +133,7 @@ def arfima_forecast(
         alpha: As in `arfima_errors`.
         ar: As there.
         mean: As there.
+        ma: As there.
         bounds: As there.
         manager: As there.
 
@@ -137,20 +147,18 @@ def arfima_forecast(
         >>> arfima_forecast(jnp.array([1.0, 3.0, 2.0]), 2, 1.0)  # of a random walk: where it is
         Array([2., 2.], dtype=float32)
     """
-    return continued(series, _difference("arfima_forecast", alpha, bounds), ar, mean, steps, manager)
+    return continued(series, _difference("arfima_forecast", alpha, bounds), ar, ma, mean, steps, manager)
 
 
 def filtered(
-    x: Array, definition: GrunwaldLetnikov, ar: Any, mean: Any, dim: int, manager: BackendManager | None
+    x: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, dim: int, manager: BackendManager | None
 ) -> Array:
     """Return the one-step errors of x along `dim`."""
     x = of_numpy(x)
     computed_in(_OWNER, x)
     axis = errors.axis(_OWNER, dim, x.ndim)
     u = jnp.moveaxis(_differenced(x, definition, mean, axis, manager), axis, -1)
-    found, n = u, u.shape[-1]
-    for lag, weight in enumerate(_lags(ar, u.dtype), 1):
-        found = found - weight * jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (lag, 0)])[..., :n]
+    found = _divided(_moving(u, -_lags(ar, u.dtype, "ar")), _lags(ma, u.dtype, "ma"))
     return jnp.moveaxis(found, -1, axis).astype(x.dtype)
 
 
@@ -180,17 +188,46 @@ def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, le
 
 
 def continued(
-    series: Array, definition: GrunwaldLetnikov, ar: Any, mean: Any, steps: int, manager: BackendManager | None
+    series: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, steps: int, manager: BackendManager | None
 ) -> Array:
     """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
     series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
     u = _differenced(series, definition, mean, series.ndim - 1, manager)
-    weights, level = _lags(ar, u.dtype), jnp.asarray(mean).astype(u.dtype)
-    p = weights.shape[0]
-    last = jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (p, 0)])[..., u.shape[-1] :]
-    ahead = _ahead(last, weights, steps) if p else jnp.zeros((*u.shape[:-1], steps), u.dtype)
+    weights, before, level = _lags(ar, u.dtype, "ar"), _lags(ma, u.dtype, "ma"), jnp.asarray(mean).astype(u.dtype)
+    p, q = weights.shape[0], before.shape[0]
+    ahead = jnp.zeros((*u.shape[:-1], steps), u.dtype)
+    if p or q:
+        e = _divided(_moving(u, -weights), before) if q else u
+        ahead = _ahead(_last(u, p), _last(e, q), weights, before, steps)
     found = _summed(jnp.concatenate([u, ahead], -1), definition, manager)
     return (found[..., u.shape[-1] :] + level).astype(series.dtype)
+
+
+def _last(u: Array, count: int) -> Array:
+    """Return the last values, zeros before the first."""
+    return jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (count, 0)])[..., u.shape[-1] :]
+
+
+def _moving(u: Array, weights: Array, stride: int = 1) -> Array:
+    """Return `u[t] + weights[0] u[t - stride] + ...` along the last axis, zeros before the first."""
+    found, n = u, u.shape[-1]
+    for lag, weight in enumerate(weights, 1):
+        if lag * stride < n:
+            found = found + weight * jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (lag * stride, 0)])[..., :n]
+    return found
+
+
+def _divided(u: Array, weights: Array) -> Array:
+    """Return `u / ma(z)`, by Graeffe: `1 / a(z) = a(-z) / b(z**2)`, b as long, until z**stride is past the end."""
+    stride, q = 1, weights.shape[0]
+    signs = jnp.asarray((-1.0) ** np.arange(1, q + 1), weights.dtype)
+    while q and stride < u.shape[-1]:
+        mirrored = signs * weights
+        u = _moving(u, mirrored, stride)
+        one = jnp.ones(1, weights.dtype)
+        product = jnp.convolve(jnp.concatenate([one, weights]), jnp.concatenate([one, mirrored]), precision="highest")
+        weights, stride = product[2::2], 2 * stride
+    return u
 
 
 def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> GrunwaldLetnikov:
@@ -219,10 +256,12 @@ def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> 
         )
 
 
-def _lags(ar: Any, dtype: Any) -> Array:
-    found = jnp.asarray(ar, dtype)
+def _lags(given: Any, dtype: Any, name: str) -> Array:
+    found = jnp.asarray(given, dtype)
     if found.ndim != 1:
-        raise ValueError(f"{_OWNER}(ar of shape {found.shape}): needs [p], one number for each lag; pass a flat list.")
+        raise ValueError(
+            f"{_OWNER}({name} of shape {found.shape}): needs one axis, a number for each lag; pass a flat list."
+        )
     return found
 
 
@@ -236,14 +275,16 @@ def _positive(deviation: Any, dtype: Any) -> Array:
 
 
 @partial(jax.jit, static_argnames="steps")
-def _ahead(last: Array, weights: Array, steps: int) -> Array:
-    """Return what the lags make of the last p differences, [..., steps]; compiled once for each shape."""
+def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Array:
+    """Return what the lags make of the last p differences and q errors, [..., steps]; compiled once for each shape."""
 
-    def onwards(last: Array, _: None) -> tuple[Array, Array]:
-        following = last[..., ::-1] @ weights
-        return jnp.concatenate([last, following[..., None]], -1)[..., 1:], following
+    def onwards(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        last, before = state
+        following = last[..., ::-1] @ ar + before[..., ::-1] @ ma
+        last = jnp.concatenate([last, following[..., None]], -1)[..., 1:]
+        return (last, jnp.pad(before, [*[(0, 0)] * (before.ndim - 1), (0, 1)])[..., 1:]), following
 
-    return jnp.moveaxis(jax.lax.scan(onwards, last, None, length=steps)[1], 0, -1)
+    return jnp.moveaxis(jax.lax.scan(onwards, (last, before), None, length=steps)[1], 0, -1)
 
 
 def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | None) -> Array:

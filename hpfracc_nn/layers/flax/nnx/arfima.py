@@ -10,6 +10,7 @@ from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.arfima import ArfimaState
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.nnx.base import Layer
+from hpfracc_nn.series.results import ArfimaResults
 
 
 class ARFIMA(Layer, core=functional.ARFIMA):
@@ -23,6 +24,8 @@ class ARFIMA(Layer, core=functional.ARFIMA):
     """
 
     ar: Any = None  # the coefficients of the lags, a parameter; None where there are none
+    ma: Any = None  # those of the errors before
+    results: ArfimaResults | None = None  # what `fit` found
 
     def __call__(self, x: Array) -> Array:
         """Return the one-step errors of x, [..., n, ...]; same shape and dtype."""
@@ -35,6 +38,19 @@ class ARFIMA(Layer, core=functional.ARFIMA):
     def step(self, x: Array, state: ArfimaState) -> tuple[Array, ArfimaState]:
         """Return the error of the next sample, and the state after it; x is one time slice."""
         return self.core.step(self.params(), x, state)
+
+    def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
+        """Estimate the parameters from a series, and return the module itself, with `results`: see `functional.ARFIMA`.
+
+        Unlike PyTorch's, `results` are not told of parameters that change afterwards.
+        """
+        params, self.results = self.core.fit(series, exog, likelihood=likelihood, param_dtype=self.param_dtype)
+        for name in ("mean", "ar", "ma"):
+            if name in params:
+                getattr(self, name).set_value(params[name])
+        if "order" in params:
+            self.order.raw.set_value(params["order"]["raw"])
+        return self
 
     def nll(self, series: Array, *, level: bool = True, deviation: Array | float | None = None) -> Array:
         """Return the negative logarithm of the likelihood of series [..., n], time last: see `functional.ARFIMA`."""
