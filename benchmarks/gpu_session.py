@@ -33,15 +33,20 @@ PYTEST = (*PYTHON, "-m", "pytest", "-q", "-W", "default", "-p", "no:cacheprovide
 # of larger ones, inside which a sanitizer sees nothing. A launch uses none of CuPy's.
 ALONE = {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1"}
 FACTS = """
-import platform, numpy, torch, cupy
-from hpfracc_nn.selection import kernels, workload
-device = torch.cuda.get_device_name() if torch.cuda.is_available() else "no device"
-print("Python", platform.python_version(), *(f"{each.__name__} {each.__version__}" for each in (numpy, torch, cupy)))
-print(device, "NVRTC", cupy.cuda.nvrtc.getVersion())
+import importlib.util, platform, numpy, torch
+from hpfracc_nn import workload
+from hpfracc_nn.selection import kernels
+print("Python", platform.python_version(), "NumPy", numpy.__version__, "torch", torch.__version__)
+print(torch.cuda.get_device_name() if torch.cuda.is_available() else "torch can use no CUDA device")
 asked = workload((64, 300), framework="torch", device="cuda:0")
 for kernel in kernels("toeplitz", "torch"):
     if kernel.backend == "cuda":
         print(kernel.name, "refuses:", kernel.ask("refuses", asked))
+if importlib.util.find_spec("cupy"):
+    import cupy
+    print("CuPy", cupy.__version__, "NVRTC", cupy.cuda.nvrtc.getVersion())
+else:
+    print("CuPy is not installed")
 """
 COUNTED = """
 import sys, torch
@@ -111,7 +116,7 @@ def steps(output: Path) -> dict[str, list[Command]]:
     return {
         "facts": [
             Command("device", query, 15, 4, rehearsed=None),
-            Command("versions", (*PYTHON, "-c", FACTS), 45, 12, rehearsed=None),
+            Command("versions", (*PYTHON, "-c", FACTS), 45, 12, rehearsed=()),
             Command("values", (*VALUES, "--output", str(output / "values.json")), 170),
             Command("times", (*PYTHON, "benchmarks/gpu.py", "--quick", *figures), 90, 60),
             Command("first-tests", (*PYTEST, "-m", "gpu", "--durations=5", *first), 200, 40, rehearsed=collect),

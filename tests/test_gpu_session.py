@@ -63,6 +63,7 @@ def test_a_step_is_rehearsed(step: str, tmp_path: pathlib.Path) -> None:
         assert len(cases) >= 60
         assert not any(case["fault"] for case in cases)
         assert "first-tests ok" in summary
+        assert "cuda/chunked_scan refuses: " in (tmp_path / "versions.txt").read_text("utf-8")
     if step == "figures":
         names = {path.stem for path in (tmp_path / "figures").glob("*.json")}
         assert names == {"gpu-forward", "gpu-plan", "gpu-gradient", "gpu-memory", "gpu-host"}
