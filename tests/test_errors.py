@@ -121,30 +121,20 @@ def test_a_step_that_is_no_number(dt):
         fnn.derivative(X, fnn.Caputo(0.5), dt=dt)
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int8", "bool", "uint8", "object", "longdouble"])
-def test_samples_that_are_not_floating(dtype):
-    name = np.dtype(dtype)
+@pytest.mark.parametrize("dtype", ["object", "longdouble", "clongdouble", "datetime64[s]"])
+def test_samples_that_are_no_numbers_or_too_wide(dtype):
+    name = np.dtype("longdouble" if dtype == "clongdouble" else dtype)
     message = f"derivative(x of dtype {name}): needs float16, float32 or float64; pass x.astype(numpy.float64)."
     with says(TypeError, message):
         fnn.derivative(X.astype(dtype), fnn.Caputo(0.5))
 
 
-def test_samples_in_a_list_of_integers_or_in_a_string():
-    out = "needs float16, float32 or float64; pass x.astype(numpy.float64)."
-    with says(TypeError, f"caputo(x of dtype int64): {out}"):
-        fnn.caputo([0, 1, 4], 0.5)
+def test_samples_in_a_string():
     with says(
         TypeError,
         "caputo(x of type str): needs samples in an array; pass a NumPy array, a list, a torch tensor or a JAX array.",
     ):
         fnn.caputo("abc", 0.5)
-
-
-@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
-def test_complex_samples(dtype):
-    message = f"derivative(x of dtype {dtype}): needs float16, float32 or float64; pass x.real and x.imag apart."
-    with says(TypeError, message):
-        fnn.derivative(X.astype(dtype), fnn.Caputo(0.5))
 
 
 @pytest.mark.parametrize(

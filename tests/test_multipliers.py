@@ -319,11 +319,10 @@ def test_tensors_without_data_keep_their_shape(kind: type[Multiplier]) -> None:
             ValueError,
             r"needs alpha to broadcast to the axes that are not transformed, \(3,\); ",
         ),
-        (lambda: PeriodicWeyl(0.5)(np.ones(3, complex)), TypeError, r"needs float16, float32 or float64; pass x\.real"),
         (
-            lambda: PeriodicWeyl(0.5)(torch.ones(3, dtype=torch.int64)),
+            lambda: PeriodicWeyl(0.5)(np.ones(3, object)),
             TypeError,
-            r"convert with x\.to\(torch\.float32\)",
+            r"needs float16, float32 or float64; pass x\.astype",
         ),
         (lambda: PeriodicWeyl(torch.tensor(0.5))(np.ones(3)), TypeError, r"pass x as a tensor of the same framework"),
         (lambda: PeriodicWeyl(0.5)(object()), TypeError, r"needs samples in an array"),

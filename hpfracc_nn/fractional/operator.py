@@ -18,6 +18,7 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
+from hpfracc_nn.fractional.definitions.reading import shape_of
 from hpfracc_nn.fractional.framework import framework_of, type_name
 from hpfracc_nn.fractional.workloads import OP, workload
 from hpfracc_nn.selection import BackendManager, Plan, given_manager
@@ -47,8 +48,9 @@ def derivative(
     devices, in compiled graphs and in JAX its whole row is unspecified. Other rows stay exact.
 
     Args:
-        x: Samples at 0, dt, 2 dt, ...; real and floating, shape [..., n, ...]. A NumPy array, what NumPy
-            makes one of, a torch tensor, or a JAX array. It is never written to.
+        x: Samples at 0, dt, 2 dt, ..., shape [..., n, ...]. A NumPy array, what NumPy makes one of, a torch tensor, or
+            a JAX array. It is never written to. Integers become float64, in torch and JAX the default dtype; the real
+            and the imaginary part of complex samples are taken apart.
         definition: Which operator, with its alpha; alpha broadcasts over the axes of `x` other than time.
         dt: Spacing of the samples, in the caller's time unit; positive. For a `FractionalLaplacian` one for all axes,
             or one for each.
@@ -61,11 +63,12 @@ def derivative(
             `PeriodicRiesz`, `FractionalLaplacian`) of a NumPy array there is one routine, and no choice.
 
     Returns:
-        Same shape, dtype and device as `x`; units of x / time**alpha. Half precision is computed in float32.
+        Same shape, dtype and device as `x`, but floats for integers, and in an axis of length 1 all orders that alpha
+            has there; units of x / time**alpha. Half precision is computed in float32.
 
     Raises:
-        TypeError: `x` is not real and floating, not dense (sparse, nested), or its framework is not supported;
-            `definition` is none; `t` is not real.
+        TypeError: `x` holds no numbers, is not dense (sparse, nested), or its framework is not supported; `definition`
+            is none; `t` is not real.
         ValueError: `dt` is not positive, `dim` is no axis of `x`, or alpha does not broadcast to its others; `t` does
             not increase or does not fit `x`, the definition's scheme needs equal steps, or `dt` is given besides.
         LookupError: No registered kernel accepts this dtype and device.
@@ -264,12 +267,17 @@ def apply(
 ) -> Samples:
     """Return the operator applied to `x` by the room of its framework; `owner` is named in messages."""
     x, framework = checked(owner, "x", x, definition, manager)
+    room = _rooms.get(framework) or _room(framework)
+    parts = room.parts(x)
+    if parts is not None:
+        return room.whole([apply(owner, part, definition, dt, dim, manager, t) for part in parts])
+    if type(definition.alpha) is not float:
+        shape = _grown(x.shape, dim, shape_of(definition.alpha))
+        x = x if shape is None else room.broadcast_to(x, shape)
     if t is None:
-        return (_rooms.get(framework) or _room(framework)).apply(owner, x, definition, dt, dim, manager)
+        return room.apply(owner, x, definition, dt, dim, manager)
     if dt != 1.0:
         raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
-    if framework not in _rooms_at_times:
-        _room(framework)
     return _rooms_at_times[framework].apply(owner, x, definition, t, dim, manager)
 
 
@@ -278,7 +286,24 @@ def apply_multiplier(
 ) -> Samples:
     """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
     x, framework = placed(owner, "x", x, manager, definition.alpha)
-    return (_rooms.get(framework) or _room(framework)).spectral.apply(owner, x, definition, dt, dim, manager)
+    room = _rooms.get(framework) or _room(framework)
+    parts = room.parts(x)
+    if parts is not None:
+        return room.whole([apply_multiplier(owner, part, definition, dt, dim, manager) for part in parts])
+    return room.spectral.apply(owner, x, definition, dt, dim, manager)
+
+
+def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of samples whose axes of length 1 have grown to those of alpha; None where they stay."""
+    count = len(shape)
+    if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
+        return None  # what is wrong is said by who looks at it
+    others = [i for i in range(count) if i != dim % count]
+    found = list(shape)
+    for i, many in zip(others[len(others) - len(orders) :], orders, strict=True):
+        if shape[i] == 1:
+            found[i] = many
+    return tuple(found) if found != list(shape) else None
 
 
 def choose(

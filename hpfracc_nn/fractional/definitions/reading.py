@@ -45,13 +45,16 @@ def _plain(values: Any) -> Any:
     if type(values) not in (list, tuple) or not values:
         return None
     parts = tuple([_plain(value) for value in values])
-    if any(part is None or _shape(part) != _shape(parts[0]) for part in parts):
+    if any(part is None or shape_of(part) != shape_of(parts[0]) for part in parts):
         return None
     return parts
 
 
-def _shape(values: Any) -> tuple[int, ...]:
-    return (len(values), *_shape(values[0])) if isinstance(values, tuple) else ()
+def shape_of(values: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor, or of a number or evenly nested tuples of them."""
+    if isinstance(values, tuple):
+        return (len(values), *shape_of(values[0]))
+    return tuple(getattr(values, "shape", ()))
 
 
 def flat(values: Any) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from functools import partial
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
@@ -68,6 +69,22 @@ class Call:
             learns_weights=self.is_traced,
             threads=JaxProbe().threads(),
         )
+
+
+def parts(x: Array) -> tuple[Array, ...] | None:
+    """Return other numbers as floats of the default dtype, complex ones in two parts; None for all else."""
+    kind = getattr(x, "dtype", np.dtype(float)).kind
+    if kind == "c":
+        return x.real, x.imag
+    return (x.astype(jnp.result_type(float)),) if kind in "biu" else None
+
+
+def whole(parts: list[Array]) -> Array:
+    """Return the number that was taken apart by `parts`."""
+    return parts[0] if len(parts) == 1 else lax.complex(*parts)
+
+
+broadcast_to = jnp.broadcast_to
 
 
 def apply(owner: str, x: Array, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Array:

@@ -29,6 +29,29 @@ _MOST_KEPT = 64  # shapes of one operator
 ARRAYS = (np.ndarray,)  # the classes that need no further look
 
 
+def parts(x: np.ndarray) -> tuple[np.ndarray, ...] | None:
+    """Return other numbers as floats of this machine's byte order, complex ones in two parts; None for all else."""
+    if x.dtype in _COMPUTED_IN:
+        return None
+    if x.dtype.kind == "c":
+        return x.real, x.imag
+    if x.dtype.kind in "biu":
+        return (x.astype(np.float64),)
+    return None if x.dtype.isnative else (x.astype(x.dtype.newbyteorder("=")),)
+
+
+def whole(parts: list[np.ndarray]) -> np.ndarray:
+    """Return the number that was taken apart by `parts`."""
+    if len(parts) == 1:
+        return parts[0]
+    found = np.empty(parts[0].shape, np.result_type(parts[0], np.complex64))
+    found.real, found.imag = parts  # not real + 1j * imaginary, where a NaN would spoil both
+    return found
+
+
+broadcast_to = np.broadcast_to
+
+
 def apply(
     owner: str, x: np.ndarray, definition: Definition, dt: float, dim: int, manager: BackendManager | None
 ) -> np.ndarray:

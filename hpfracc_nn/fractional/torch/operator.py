@@ -17,6 +17,24 @@ from hpfracc_nn.selection import BackendManager, Site, given_manager
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
 
 
+def parts(x: Tensor) -> tuple[Tensor, ...] | None:
+    """Return other numbers as floats of the default dtype, complex ones in two parts; None for all else."""
+    if x.is_floating_point():
+        return None
+    if x.is_complex():
+        x = x.resolve_conj()
+        return x.real, x.imag
+    return None if x.is_quantized else (x.to(torch.get_default_dtype()),)
+
+
+def whole(parts: list[Tensor]) -> Tensor:
+    """Return the number that was taken apart by `parts`."""
+    return parts[0] if len(parts) == 1 else torch.complex(*parts)
+
+
+broadcast_to = torch.broadcast_to
+
+
 def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Tensor:
     """Return the operator applied to `x` along `dim`; same shape, dtype and device. See `fractional.derivative`."""
     dt = errors.positive_step(owner, dt)
