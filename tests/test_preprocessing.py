@@ -11,6 +11,7 @@ from hpfracc_nn import fdiff, preprocessing
 pytest.importorskip("sklearn")
 pytest.importorskip("statsmodels")
 
+from sklearn.compose import TransformedTargetRegressor
 from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LinearRegression
 from sklearn.pipeline import make_pipeline
@@ -116,6 +117,17 @@ def test_rows_that_follow_come_back_as_the_table_they_were(walks, policy):
     taken = FractionalDifferencer([0.4, 0.8], window=50, window_policy=policy).fit(frame[:400])
     for rows in (frame, frame[:400], frame[400:], frame[400:401]):
         pandas.testing.assert_frame_equal(taken.inverse_transform(taken.transform(rows)), rows, check_freq=False)
+
+
+@pytest.mark.parametrize("policy", ["fixed", "expanding"])
+def test_forecasts_without_labels_go_on_after_the_training_rows(walks, policy):
+    taken = FractionalDifferencer(0.4, window=50, window_policy=policy).fit(walks[:200])
+    for rows in (walks[200:], walks[200:203]):  # more than the training rows, and fewer
+        assert np.allclose(taken.inverse_transform(taken.transform(rows)), rows, rtol=0, atol=1e-10)
+    model = TransformedTargetRegressor(LinearRegression(), transformer=FractionalDifferencer(0.4, window=50))
+    differences = fdiff(walks[:, 0], 0.4, window=50)
+    model.fit(differences[:200, None], walks[:200, 0])  # told the differences, which it then finds exactly
+    assert np.allclose(model.predict(differences[200:, None]), walks[200:, 0], rtol=0, atol=1e-8)
 
 
 def test_gaps_leave_nan_where_they_have_a_weight(walks):
@@ -279,8 +291,9 @@ def test_what_cannot_be_transformed_is_an_error(estimator, given, kind, message)
 
 
 def test_what_cannot_be_undone_is_an_error(walks):
+    unchanged = FractionalDifferencer(0.0, mode="valid").fit(walks)
     with pytest.raises(ValueError, match=r"mode='valid'\): needs mode='same' to be undone"):
-        FractionalDifferencer(mode="valid").fit(walks).inverse_transform(walks)
+        unchanged.inverse_transform(walks)
     with pytest.raises(ValueError, match=r"alpha=1.5, window=100\): needs an order between -1 and 1 to be undone"):
         FractionalDifferencer(1.5).fit(walks).inverse_transform(walks)
     with pytest.raises(ValueError, match=r"inverse_transform\(X of 1 columns\): needs 2 columns, as in fit"):

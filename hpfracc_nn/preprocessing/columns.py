@@ -27,6 +27,10 @@ POLICIES = ("expanding", "fixed")
 _LATE = 1.5  # of the longest step between training rows: a row that comes later does not follow them, some are missing
 
 
+# Of the largest row: what a series that was differenced and summed again may differ by from what it was.
+_ALIKE = {np.dtype(np.float64): 1e-8, np.dtype(np.float32): 1e-3}
+
+
 class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     """Differences of order `alpha_[j]` of each column j. Subclasses have window, mode and window_policy, and fit."""
 
@@ -82,8 +86,9 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         Exact to rounding; a fixed window that cuts the weights off needs an order between -1 and 1, or a whole one.
 
         Args:
-            X: [rows, columns], what `transform` returned of the series from its first row on; or, in a table whose
-                index says that they follow the training rows, differences of later rows, such as forecasts.
+            X: [rows, columns], what `transform` returned of the series from its first row on, or differences of rows
+                that follow the training rows, such as forecasts. Which of them they are says an index, as in
+                `transform`; without one, those that give the training rows back are the series, all others follow.
 
         Returns:
             [rows, columns], of the type of `X`, with its index.
@@ -100,22 +105,35 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"{owner}.inverse_transform(X of {values.shape[1]} columns): needs {self.n_features_in_} columns, as "
                 "in fit; pass what transform returned."
             )
-        before = self._before("inverse_transform", X, True).astype(values.dtype, copy=False)
+        series = self._undone(values, self.rows_[:0])
+        before = self._before("inverse_transform", X, self._holds(series))
         if self.mode == "valid" and not len(before):
             raise ValueError(
                 f"{owner}(mode='valid'): needs mode='same' to be undone, which leaves no row out; transform with it."
             )
+        return with_numbers(X, self._undone(values, before) if len(before) else series)
+
+    def _undone(self, values: np.ndarray, before: np.ndarray) -> np.ndarray:
+        """Return the series with these differences that goes on after the rows before it."""
+        before = before.astype(values.dtype, copy=False)
         known = self._differences(np.concatenate([before, np.zeros_like(values)]), self.alpha_)[len(before) :]
-        window = self._window
-        found = np.empty_like(values)
+        window, found = self._window, np.empty_like(values)
         for j, alpha in enumerate(self.alpha_):
             if window is not None and window < len(values) and not (-1 < alpha < 1 or alpha.is_integer()):
                 raise ValueError(
-                    f"{owner}(alpha={alpha:g}, window={window}): needs an order between -1 and 1 to be undone, because "
-                    "beyond it errors grow where a window cuts; use window_policy='expanding'."
+                    f"{type(self).__name__}(alpha={alpha:g}, window={window}): needs an order between -1 and 1 to be "
+                    "undone, because beyond it errors grow where a window cuts; use window_policy='expanding'."
                 )
             found[:, j] = undone(values[:, j] - known[:, j], float(alpha), 0, window)
-        return with_numbers(X, found)
+        return found
+
+    def _holds(self, series: np.ndarray) -> bool:
+        """Whether a series begins with the training rows, by those that were kept; gaps tell nothing."""
+        if len(series) < self._n_rows:
+            return False
+        found = series[self._n_rows - len(self.rows_) : self._n_rows]
+        near = _ALIKE[found.dtype] * np.nanmax(np.abs(self.rows_), initial=0)
+        return bool((~np.isfinite(found) | (np.abs(found - self.rows_) <= near)).all())
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
