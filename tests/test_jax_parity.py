@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpfracc_nn.selection import default_manager
 from tests.parity_cases import ParityCase, every_case
 
 torch = pytest.importorskip("torch")
@@ -187,3 +188,12 @@ def test_forward_mode_meets_reverse_mode_to_second_order(case):
         for name in moved:
             off = np.abs(np.asarray(forward_of_reverse[name]) - np.asarray(reverse_of_forward[name]))
             assert off.max(initial=0) <= 1e-8 * largest, name
+
+
+@pytest.mark.sampled(16)
+@pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in EVERY])
+def test_a_gradient_is_traced_where_nothing_is_promoted_unasked(case: ParityCase) -> None:
+    with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
+        moved, rest = given_to_jax(case, "float32")
+        jax.make_jaxpr(jax.grad(lambda moved: total_of(case, rest, moved)[0]))(moved)
+    assert [plan for site in default_manager().sites() for plan in site.plans() if plan.failures] == []

@@ -46,7 +46,7 @@ def jax_field(plus=0.0):
 
     def field(t, z, variables):
         kernel, bias = variables
-        return jnp.tanh(z @ kernel + bias) * jnp.cos(t) + plus
+        return jnp.tanh(z @ kernel + bias[None]) * jnp.cos(t) + plus
 
     return field
 

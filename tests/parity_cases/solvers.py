@@ -45,7 +45,7 @@ def on_jax(given: Arrays, options: dict[str, Any]) -> Any:
     from hpfracc_nn.solvers.jax import fdeint
 
     def f(t: Any, y: Any, rate: Any) -> Any:
-        return rate * jnp.tanh(1 - y * y) - 0.3 * jnp.roll(y, 1, -1) + 0.1 * jnp.sin(t)
+        return jnp.broadcast_to(rate, y.shape) * jnp.tanh(1 - y * y) - 0.3 * jnp.roll(y, 1, -1) + 0.1 * jnp.sin(t)
 
     ts = np.linspace(0, END, STEPS + 1)
     return fdeint(f, given["y0"], ts, given["alpha"], args=given["rate"], dy0=given.get("dy0"), **options)

@@ -26,12 +26,12 @@ def equation(xp: ModuleType, noise_type: str, given: Any) -> SDE:
 
     def diffusion(t, y):
         if noise_type == "diagonal":
-            return mix[:, 0] * xp.cos(y) * (1 + t)
+            return mix[None, :, 0] * xp.cos(y) * (1 + t)
         if noise_type == "additive":
-            return xp.ones_like(y) * mix[:, 0] * (1 + t)
+            return xp.ones_like(y) * mix[None, :, 0] * (1 + t)
         if noise_type == "scalar":
-            return (mix[:, 1] * xp.cos(y))[..., None]
-        return xp.cos(y)[..., None] * mix
+            return (mix[None, :, 1] * xp.cos(y))[..., None]
+        return xp.cos(y)[..., None] * mix[None]
 
     return SDE(drift, diffusion, noise_type)
 

@@ -44,14 +44,10 @@ def solve(
         return y if alpha is None else y + 0 * alpha.sum().astype(y.dtype)
     data = jnp.moveaxis(y, axis, -1).astype(widest())
     first, slope = (_given(owner, name, value, data) for name, value in zip(("x0", "dx0"), start, strict=True))
-    x = solved(
-        _columns(definition, alpha, data.shape[-1], dt),
-        data,
-        lambda z: operator.apply(owner, z, inverse, dt, -1, manager),
-        first,
-        None if slope is None else slope * dt,
-        JAX,
-    )
+    found = _columns(definition, alpha, data.shape[-1], dt)
+    slope = None if slope is None else slope * dt
+    with jax.numpy_rank_promotion("allow"):  # a formula of NumPy's too
+        x = solved(found, data, lambda z: operator.apply(owner, z, inverse, dt, -1, manager), first, slope, JAX)
     return jnp.moveaxis(x, -1, axis).astype(y.dtype)
 
 

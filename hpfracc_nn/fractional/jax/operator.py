@@ -143,7 +143,7 @@ def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Ar
     y = in_parts(kernel.run, kernel.prepare(weights, workload), d, chunk)
     if columns is not None:
         for column, value in zip(columns, diff.boundary_values(data, d, stencil), strict=True):
-            y = y + column[:, :, None] * value
+            y = y + column[None, :, :, None] * value
     y = y.reshape(ordered.shape)
     return (y if layout.inverse is None else y.transpose(layout.inverse)).astype(x.dtype)
 

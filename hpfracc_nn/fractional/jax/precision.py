@@ -76,7 +76,8 @@ class _Member:
     dtype: Any
 
     def __call__(self, *arguments: Array) -> Made:
-        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"):  # formulas mix real and complex numbers
+        # Formulas are NumPy's too: they mix real and complex numbers, and arrays of different numbers of axes.
+        with jax.enable_x64(True), jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
             found = self.family(self.counts)(*map(_widened, arguments))
             return jax.tree.map(lambda each: each.astype(self.dtype), found)
 

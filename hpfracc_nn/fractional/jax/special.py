@@ -129,7 +129,8 @@ def _by_number(x: Array, order: float) -> Array:
 
 @partial(jax.jit, static_argnames="whole")
 def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
-    return rotation.transformed(x, whole, chirps, JAX)
+    with jax.numpy_rank_promotion("allow"):  # a formula of NumPy's too
+        return rotation.transformed(x, whole, chirps, JAX)
 
 
 @jax.jit
@@ -138,7 +139,8 @@ def _by_array(x: Array, order: Array) -> Array:
     whole = jnp.round(jax.lax.stop_gradient(order))
     n = x.shape[-1]
     chirps = in_float64(lambda rest: rotation.chirps(rest, n, JAX), order - whole, x.dtype)
-    return rotation.transformed(x, whole % 4, chirps, JAX)
+    with jax.numpy_rank_promotion("allow"):  # a formula of NumPy's too
+        return rotation.transformed(x, whole % 4, chirps, JAX)
 
 
 def _numbers(owner: str, name: str, value: Any) -> Any:

@@ -137,7 +137,11 @@ def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Ar
         n, step = call.sizes[0], call.steps[0]
         away = ((np.arange(n) - n // 2) * step).astype(call.dtype)
         mass, moment = (jnp.asarray(symbol.parts[name]) for name in ("mass", "moment"))
-        y = y + mass * data.sum(-1, keepdims=True) + moment * (data * away).sum(-1, keepdims=True)
+        y = (
+            y
+            + mass[None] * data.sum(-1, keepdims=True)
+            + moment[None] * (data * away[None, None]).sum(-1, keepdims=True)
+        )
     return y.reshape(ordered.shape).transpose(np.argsort(call.order)).astype(x.dtype)
 
 

@@ -79,7 +79,7 @@ class JaxSource:
 
     def complex_normal(self, shape: tuple[int, ...], scale: Array) -> Array:
         """See `Source.complex_normal`."""
-        parts = self.normal((*shape, 2)) * self.cast(scale)[..., None]
+        parts = self.normal((*shape, 2)) * jnp.broadcast_to(self.cast(scale)[..., None], (*shape, 2))
         return jax.lax.complex(parts[..., 0], parts[..., 1])
 
     def by_time(self, pairs: Iterable[Array], count: int) -> Array:

@@ -101,7 +101,7 @@ class Recent:
         assert self.coefficients is not None, "nodes have coefficients"
         rates = self.nodes.rates[:, None]
         decays = np.exp(-rates * np.arange(block)).astype(like.dtype)  # [q, block]
-        out = self.coefficients.swapaxes(0, 1)[:, :, None, :] * decays.T
+        out = self.coefficients.swapaxes(0, 1)[:, :, None, :] * decays.T[None, None]
         return _Fading(out, decays[:, ::-1], np.exp(-rates[:, 0] * block).astype(like.dtype))
 
 

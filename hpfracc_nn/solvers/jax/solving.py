@@ -101,7 +101,7 @@ class Solve:
         def advance(before: Array, past: Array, x: dict[str, Array], counts: Any) -> tuple[Array, Array, Any]:
             memory = past + _base(inputs.z0, inputs.dz0, x["elapsed"])
             if counts is not None:  # steps that only fill up a block stay where they are
-                memory = jnp.where(counts, memory, before)
+                memory = jnp.where(counts, memory, before[None])
             made = step(inputs.read, x["t"], memory, spread(x["own"]), before)
             if self.told is not None:
                 self.told(x["step"])
@@ -208,7 +208,7 @@ class Solve:
         spread, head = self.layout.spread, weights.head.shape[1]
         values, outs = [first], []
         for n in range(1, min(head, self.n_steps + 1)):
-            past = sum(spread(weights.head[n, j]) * value for j, value in enumerate(values))
+            past = sum(spread(weights.head[n, j]) * value[None] for j, value in enumerate(values))
             carry, value, out = advance(carry, past, jax.tree.map(lambda each: each[n], xs), None)  # noqa: B023
             values.append(value)
             outs.append(out)
@@ -219,7 +219,7 @@ class Solve:
 
         def after(carry: Any, past: Array, x: tuple[Array, Any], counts: Any) -> tuple[Any, Array, Any]:
             row, x = x
-            from_head = sum(spread(row[j]) * value for j, value in enumerate(values))
+            from_head = sum(spread(row[j]) * value[None] for j, value in enumerate(values))
             return advance(carry, past + from_head, x, counts)
 
         given = jax.tree.map(lambda each: each[head:], (weights.head, xs))
@@ -237,8 +237,8 @@ def _added(weights: Array, values: Array, head: int) -> Array:
 
 
 def _base(z0: Array, dz0: Array | None, elapsed: Array) -> Array:
-    """Return the Taylor polynomial."""
-    return z0 if dz0 is None else z0 + elapsed * dz0
+    """Return the Taylor polynomial, for all sets of weights, [1, a, *rest]."""
+    return (z0 if dz0 is None else z0 + elapsed * dz0)[None]
 
 
 def arrays(moved: Any, like: Array) -> Array:

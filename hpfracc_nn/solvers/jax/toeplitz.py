@@ -20,7 +20,7 @@ def toeplitz(columns: Array, lags: np.ndarray) -> Array:
         columns: By lag from 0 on, [a, sets, lags].
         lags: Whole numbers.
     """
-    found = columns[:, :, np.maximum(lags, 0)] * (lags > 0).astype(columns.dtype)
+    found = columns[:, :, np.maximum(lags, 0)] * (lags > 0)[None, None].astype(columns.dtype)
     return found.swapaxes(0, 1)
 
 

@@ -76,7 +76,9 @@ class RiemannLiouvilleBrownian(HurstNoise):
 
         def drawn(pairs: int) -> Array:
             shape = (pairs, *self.trailing, n_steps)
-            return xp.ifft(sum(each * spectrum(source.complex_normal(shape, one)) for each in spectra))[..., :n_steps]
+            return xp.ifft(sum(each[None] * spectrum(source.complex_normal(shape, one)) for each in spectra))[
+                ..., :n_steps
+            ]
 
         return in_pairs(drawn, n_steps, shape, self.trailing, length, source), ()
 

@@ -179,7 +179,7 @@ def _distance(some: Array, others: Array) -> Array:
 
     @jax.checkpoint
     def of_row(row: Array) -> Array:
-        return _root(jnp.square(row - others).sum(-1)).mean()
+        return _root(jnp.square(row[None] - others).sum(-1)).mean()
 
     return jax.lax.map(of_row, some).mean()
 

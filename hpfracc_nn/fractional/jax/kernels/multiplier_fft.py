@@ -19,7 +19,7 @@ def prepare(symbol: Symbol, workload: Workload | None = None) -> Array:
 def run(values: Array, x: Array) -> Array:
     last = tuple(range(2, x.ndim))
     spectrum = jnp.fft.rfftn(x, axes=last)
-    return jnp.fft.irfftn(spectrum * values.astype(spectrum.dtype), x.shape[2:], axes=last)
+    return jnp.fft.irfftn(spectrum * values.astype(spectrum.dtype)[None], x.shape[2:], axes=last)
 
 
 register(Kernel(MULTIPLIER, "jax", "xla", "fft", run, transposed(run), prepare, costs.fft))

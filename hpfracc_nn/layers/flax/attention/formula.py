@@ -84,7 +84,7 @@ class Attention:
         if given.alpha is None:
             found = 2 * products
         else:
-            exponent = (self.dimension + given.alpha)[:, None, None].astype(products.dtype)
+            exponent = (self.dimension + given.alpha)[None, :, None, None].astype(products.dtype)
             found = -exponent * jnp.log1p(self._distances(given, q, products, hidden))
         return found if given.bias is None else found + given.bias
 
@@ -101,11 +101,11 @@ class Attention:
         """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
         later = None
         if self.is_causal:
-            later = jnp.arange(given.k.shape[2]) > queries[:, None]
+            later = jnp.arange(given.k.shape[2])[None] > queries[:, None]
         if given.bias is None:
             return None if later is None else later[None, None]
         bias = jax.lax.stop_gradient(given.bias)
-        bias = bias if later is None else jnp.where(later, -jnp.inf, bias)
+        bias = bias if later is None else jnp.where(later[None, None], -jnp.inf, bias)
         return (bias == -jnp.inf) | (bias < bias.max(-1, keepdims=True) - NEGLIGIBLE)
 
     def _kept(self, key: Array, queries: Array, items: Array, shape: tuple[int, ...]) -> Array:

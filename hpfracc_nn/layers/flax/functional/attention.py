@@ -307,13 +307,13 @@ class FractionalAttention(Ordered):
         """Return [batch, heads, time, head_dim]."""
         part = params[name]
         y = jnp.einsum("bnf,fhd->bhnd", x.astype(dtype), part["kernel"].astype(dtype))
-        return y + part["bias"].astype(dtype)[:, None] if self.use_bias else y
+        return y + part["bias"].astype(dtype)[None, :, None] if self.use_bias else y
 
     def _out(self, params: Params, y: Array, dtype: Any) -> Array:
         """Return the last projection of [batch, heads, time, head_dim], [batch, time, in_features]."""
         part = params["out"]
         y = jnp.einsum("bhnd,hdf->bnf", y.astype(dtype), part["kernel"].astype(dtype))
-        return y + part["bias"].astype(dtype) if self.use_bias else y
+        return y + part["bias"].astype(dtype)[None, None] if self.use_bias else y
 
     def _averaged(
         self,
@@ -329,7 +329,7 @@ class FractionalAttention(Ordered):
         q, k, v = projected
         more = int(self.add_bias_kv) + int(self.add_zero_attn)
         if more and is_causal:
-            later = jnp.arange(k.shape[2]) > jnp.arange(q.shape[2])[:, None]
+            later = jnp.arange(k.shape[2])[None] > jnp.arange(q.shape[2])[:, None]
             hidden = jnp.where(later, -jnp.inf, 0).astype(q.dtype)[None, None]
             bias, is_causal = hidden if bias is None else bias + hidden, False
         if more and bias is not None:

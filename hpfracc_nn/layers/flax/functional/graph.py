@@ -226,7 +226,7 @@ class FractionalGraphConv(CaputoEquation):
     def _applied(self, linear: Params, x: Array) -> Array:
         x, kernel, bias = promote_dtype(x, linear["kernel"], linear.get("bias"), dtype=self.dtype)
         found = x @ kernel
-        return found if bias is None else found + bias
+        return found if bias is None else found + bias[None]
 
 
 def flowing(t: Array, x: Array, flow: Flow) -> Array:

@@ -85,16 +85,19 @@ class ProbabilisticAlpha(Alpha):
 
     def sample(self, params: Params, key: Array, sample_shape: Sequence[int] = ()) -> Array:
         """Return draws of alpha, [*sample_shape, *shape], differentiable in the law's parameters."""
-        return self._scaled(self._law.sample(self._own(params), _Noise.of(key, tuple(sample_shape)), JAX))
+        with jax.numpy_rank_promotion("allow"):  # formulas of NumPy's too, here and below
+            return self._scaled(self._law.sample(self._own(params), _Noise.of(key, tuple(sample_shape)), JAX))
 
     def mean(self, params: Params) -> Array:
         """Return the mean of alpha: in closed form, but for the normal law by quadrature, to 1e-12 in float64."""
-        return self._scaled(self._law.moments(*self._own(params), JAX)[0])
+        with jax.numpy_rank_promotion("allow"):
+            return self._scaled(self._law.moments(*self._own(params), JAX)[0])
 
     def std_of(self, params: Params) -> Array:
         """Return the standard deviation of alpha; computed as the mean is."""
         low, high = self.bounds
-        return (high - low) * self._law.moments(*self._own(params), JAX)[1]
+        with jax.numpy_rank_promotion("allow"):
+            return (high - low) * self._law.moments(*self._own(params), JAX)[1]
 
     def kl(self, params: Params) -> Array:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders.
@@ -106,7 +109,8 @@ class ProbabilisticAlpha(Alpha):
         own = self._own(params)
         _, prior = prior_of(self.owner, self.distribution, self.prior, self.bounds)
         one, other = (jnp.asarray(value, own[0].dtype) for value in prior)
-        return self._law.divergence(own, (one, other), float(jnp.finfo(params["raw"].dtype).eps), JAX).sum()
+        with jax.numpy_rank_promotion("allow"):
+            return self._law.divergence(own, (one, other), float(jnp.finfo(params["raw"].dtype).eps), JAX).sum()
 
     @property
     def _law(self) -> Law:

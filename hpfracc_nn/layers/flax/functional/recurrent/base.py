@@ -259,11 +259,11 @@ class Recurrent(Ordered):
         cast = jax.tree.map(lambda each: each.astype(dtype), cell)
         hidden, bias = cast["dense_h"], cast["dense_h"].get("bias")
         projected = x.astype(dtype) @ cast["dense_i"]["kernel"]
-        own = cast["dense_i"].get("bias")
+        own, axes = cast["dense_i"].get("bias"), tuple(range(projected.ndim - 1))
         if own is not None:
-            projected = projected + own
+            projected = projected + jnp.expand_dims(own, axes)
         elif bias is not None:  # an LSTM has one bias, that of its outputs' part
-            projected, bias = projected + bias, None
+            projected, bias = projected + jnp.expand_dims(bias, axes), None
         projection = cast["projection"]["kernel"] if "projection" in cast else None
         return Weights(hidden["kernel"], bias, projection), projected
 

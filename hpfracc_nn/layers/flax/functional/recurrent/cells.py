@@ -69,7 +69,7 @@ class GRU:
         of_r, of_z, of_n = jnp.split(x, 3, axis=-1)
         r, z, q = jnp.split(h @ weights.kernel, 3, axis=-1)
         r, z = jax.nn.sigmoid(of_r + r), jax.nn.sigmoid(of_z + z)
-        n = jnp.tanh(of_n + r * (q if weights.bias is None else q + weights.bias))
+        n = jnp.tanh(of_n + r * (q if weights.bias is None else q + weights.bias[None]))
         h = n + z * (m - n)
         return h, h
 

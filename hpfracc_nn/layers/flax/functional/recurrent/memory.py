@@ -119,14 +119,14 @@ class Lags:
         """Return the past after the first `steps` of the values [L, batch, units]: one number, or one for each item."""
         length, dtype = values.shape[0], values.dtype
         held = jnp.concatenate([jnp.flip(past.near, 1), jnp.moveaxis(values, 0, 1)], axis=1)  # oldest first
-        newest = jnp.broadcast_to(steps, held.shape[:1])[:, None] + (self.exact - 1 - np.arange(self.exact))
+        newest = jnp.broadcast_to(steps, held.shape[:1])[:, None] + (self.exact - 1 - np.arange(self.exact))[None]
         near = jnp.take_along_axis(held, newest[..., None], axis=1)
         if self.nodes is None:
             return Past(near, past.far)
         decay, gain = (jnp.asarray(each, dtype)[steps] for each in _decays(self.nodes, length))
         item = "b" if gain.ndim == 3 else ""
         entered = jnp.einsum(f"{item}qj,bju->bqu", gain, held[:, :length], precision=_EXACTLY)
-        return Past(near, past.far * decay[..., None] + entered)
+        return Past(near, past.far * jnp.broadcast_to(decay[..., None], past.far.shape) + entered)
 
 
 def lags_of(definition: GrunwaldLetnikov, n: int, dtype: Any, window: int | None, *, is_learned: bool) -> Lags:

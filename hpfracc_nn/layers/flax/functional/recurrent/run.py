@@ -106,8 +106,8 @@ def after(made: Made, before: Before, lags: Lags, steps: Array) -> Before:
     n, length = made.values.shape[0], block_of(made.values.shape[0])
     item, index = jnp.arange(steps.shape[0]), jnp.maximum(steps - 1, 0)
     number = index // length
-    rows = number * length + jnp.arange(length)[:, None]
-    values = made.values[jnp.minimum(rows, n - 1), item]  # what lies behind `steps` is not looked at
+    rows = number[None] * length + jnp.arange(length)[:, None]
+    values = made.values[jnp.minimum(rows, n - 1), item[None]]  # what lies behind `steps` is not looked at
     past = Past(*(each[number, item] for each in made.pasts))
     has_begun = (steps > 0)[:, None]
     return Before(
