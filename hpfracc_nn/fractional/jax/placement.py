@@ -49,6 +49,38 @@ def product(subscripts: str, *operands: Any) -> Array:
     return jax.sharding.auto_axes(computed, out_sharding=NamedSharding(mesh, lies))(*arrays)  # type: ignore[no-any-return]
 
 
+def beside(x: Array, others: Any) -> Array:
+    """Return `x`, over every axis of a mesh over which it or one of the others varies.
+
+    What a loop carries must lie from the first step on as it does after it: inside of `jax.shard_map`, whose axes JAX
+    follows through each operation, and where `jax.vmap` maps over an explicit axis. Elsewhere this is `x`.
+    """
+    over_axes = [each for each in jax.tree.leaves(others) if isinstance(each, jax.Array) and _is_over_axes(each)]
+    for each in over_axes:
+        never = _never(each)
+        x = x | never if x.dtype == bool else x + never.astype(x.dtype)
+    return x
+
+
+def _is_over_axes(array: Array) -> bool:
+    mesh = jax.typeof(array).sharding.mesh
+    return bool(mesh.explicit_axes or mesh.manual_axes)
+
+
+def _never(array: Array) -> Array:
+    """Return False, over the axes over which an array varies."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    array = array.real if jnp.iscomplexobj(array) else array
+    return (array < array).any()
+
+
+def is_varying(x: Array) -> bool:
+    """Return whether JAX follows an array over the axes of `jax.shard_map`, where it differs between devices."""
+    found = jax.typeof(x)
+    return bool(found.vma if hasattr(found, "vma") else found.mat.varying)  # by the version of JAX
+
+
 def is_placed(x: Array) -> bool:
     """Return whether an array is sharded over explicit axes."""
     return _sharding(x) is not None

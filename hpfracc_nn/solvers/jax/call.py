@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import beside
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
 from hpfracc_nn.solvers.explosions import Limits
@@ -22,7 +23,7 @@ from hpfracc_nn.solvers.jax.faults import checked_solution
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.programs import compiled, facts_of, is_staged
-from hpfracc_nn.solvers.jax.right_side import traced
+from hpfracc_nn.solvers.jax.right_side import traced, varying
 from hpfracc_nn.solvers.jax.solving import Inputs, Solution, Solve
 from hpfracc_nn.solvers.jax.steps import step_of
 from hpfracc_nn.solvers.jax.weights import Grid, Sum
@@ -80,10 +81,12 @@ class Call:
         y0 = checked_state(OWNER, "y0", y0)
         self.orders = orders_of(OWNER, alpha, dy0 is not None)
         self.layout = layout_of(OWNER, y0, self.orders.shape)
-        self.z0 = self.layout.joined(y0)
         self.dz0 = None if dy0 is None else self._slope(checked_state(OWNER, "dy0", dy0))
         self.times = self._times(ts, n_steps)
-        self.right_side = traced(OWNER, f, args, self.layout)
+        begin = beside(self.layout.joined(y0), (args, alpha, ts, dy0))
+        self.z0, self.right_side = varying(
+            begin, lambda z: traced(OWNER, f, args, self.layout, self.times.at[0], z), lambda found: found.given
+        )
 
     def solved(
         self,

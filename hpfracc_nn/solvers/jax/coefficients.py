@@ -17,6 +17,7 @@ from jax.interpreters import partial_eval
 
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import beside
 from hpfracc_nn.solvers.jax.arguments import State, is_traced
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.programs import facts_of
@@ -105,15 +106,16 @@ class Coefficients:
         times = (self.times.dtype, self.times.tobytes())
         return self.noise_type, self.dt, times, self.is_elementwise, facts_of(self.f.jaxpr), facts_of(self.g.jaxpr)
 
-    def reads_state(self, y: Array) -> bool:
+    @property
+    def reads_state(self) -> bool:
         """Whether g is computed from y, whatever comes out: a threshold or a rounding has no derivative to tell."""
-        jaxpr = jax.make_jaxpr(lambda z: self.diffusion(0, z))(y).jaxpr
+        jaxpr = self.g.jaxpr
         computing = jaxpr.replace(eqns=[each for each in jaxpr.eqns if each.outvars])  # what only prints y returns none
         _, reads = partial_eval.dce_jaxpr(computing, [True] * len(jaxpr.outvars))
-        return bool(reads[0])
+        return bool(reads[1])
 
 
-def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray) -> Coefficients:
+def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray, z: Array) -> Coefficients:
     """Return the coefficients of an equation.
 
     Args:
@@ -121,20 +123,21 @@ def coefficients_of(sde: Any, args: Any, layout: Layout, times: np.ndarray) -> C
         args: A pytree that drift and diffusion get besides t and y, or None.
         layout: Of its states.
         times: Of all steps, [n + 1].
+        z: A state.
 
     Raises:
         TypeError: Drift or diffusion return no arrays of the state's dtype.
         ValueError: They return another shape than is theirs.
     """
-    drift = _traced(sde.drift, args, layout, lambda found: _checked_drift(found, layout))
+    drift = _traced(sde.drift, args, layout, z, lambda found: _checked_drift(found, layout))
     shapes: list[tuple[int, ...]] = []
 
-    def checked(found: Any) -> Array:
+    def checked_of(found: Any) -> Array:
         value = _checked_diffusion(sde.noise_type, found, layout)
         shapes.append(value.shape)
         return value
 
-    diffusion = _traced(sde.diffusion, args, layout, checked)
+    diffusion = _traced(sde.diffusion, args, layout, z, checked_of)
     dt = float(times[-1] - times[0]) / (times.size - 1)
     is_elementwise = len(shapes[0]) == len(state_shape(layout))
     along, given = times.astype(layout.dtype), (*drift.given, *diffusion.given)
@@ -146,12 +149,11 @@ def state_shape(layout: Layout) -> tuple[int, ...]:
     return layout.shapes[0] if layout.is_array else layout.shape[1:]
 
 
-def noise_shape(coefficients: Coefficients, layout: Layout) -> tuple[int, ...]:
+def noise_shape(coefficients: Coefficients, layout: Layout, z: Array) -> tuple[int, ...]:
     """Return the shape of the noise of a step."""
-    shape = state_shape(layout)
     if coefficients.is_elementwise:
-        return shape
-    g = jax.eval_shape(lambda: coefficients.diffusion(0, jnp.zeros(shape, layout.dtype)))
+        return state_shape(layout)
+    g = jax.eval_shape(lambda: coefficients.diffusion(0, z))
     return (*g.shape[:-2], g.shape[-1])
 
 
@@ -175,12 +177,14 @@ def from_orders(layout: Layout, rows: Array) -> Array:
     return layout.parted(rows) if layout.is_array else rows[0]
 
 
-def _traced(function: Callable[..., Any], args: Any, layout: Layout, checked: Callable[[Any], Array]) -> RightSide:
+def _traced(
+    function: Callable[..., Any], args: Any, layout: Layout, z: Array, returned: Callable[[Any], Array]
+) -> RightSide:
     def flat(t: Array, z: Array, args: Any) -> Array:
         y = parted(layout, z)
-        return checked(function(t, y) if args is None else function(t, y, args))
+        return returned(function(t, y) if args is None else function(t, y, args))
 
-    return right_side_of(flat, args, layout.dtype, state_shape(layout))
+    return right_side_of(flat, args, jnp.zeros((), layout.dtype), z)
 
 
 def _checked_drift(found: Any, layout: Layout) -> Array:
@@ -235,7 +239,7 @@ def checked_structure(coefficients: Coefficients, z0: Array, needs_diagonal: boo
         ValueError: It depends on y where it is additive, or on other entries of y where a scheme needs it diagonal.
     """
     c = coefficients
-    if c.noise_type == "additive" and c.reads_state(z0):
+    if c.noise_type == "additive" and c.reads_state:
         raise ValueError(additive_message("as it is written"))
     if not (needs_diagonal and c.noise_type == "diagonal"):
         return z0
@@ -257,7 +261,7 @@ def _varied(z: Array, mean: float) -> Array:
 def _is_coupled(c: Coefficients, n: int, y: Array) -> Array:
     """Return whether the Jacobian of the diffusion is not diagonal."""
     g, pull = jax.vjp(lambda z: c.diffusion(n, z), y)
-    direction = jnp.cos(jnp.arange(1.0, g.size + 1, dtype=g.dtype)).reshape(g.shape)
+    direction = beside(jnp.cos(jnp.arange(1.0, g.size + 1, dtype=g.dtype)).reshape(g.shape), g)
     (found,), (alone,) = pull(direction), pull(jnp.ones_like(g))
     size = _ROUNDING * jnp.finfo(g.dtype).eps * jnp.abs(alone).max()
     return (jnp.abs(found - direction * alone) > size).any()

@@ -15,6 +15,7 @@ from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import beside
 from hpfracc_nn.solvers.jax.arguments import State
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.programs import is_staged
@@ -47,7 +48,7 @@ class RightSide:
 
     def field(self, given: Sequence[Array]) -> Field:
         """Return f with other values of what it reads."""
-        return lambda t, z: jax.core.eval_jaxpr(self.jaxpr, given, t, z)[0]
+        return lambda t, z: beside(jax.core.eval_jaxpr(self.jaxpr, given, t, z)[0], z)
 
     def moving(self, read: Sequence[Array], moved: Sequence[Any]) -> Moving:
         """Return f with its derivative where what it reads moves; a part that does not has a symbolic zero."""
@@ -86,7 +87,7 @@ class Moving:
         return lambda z, dz: jax.jvp(f, (parts, z), (moved, dz))
 
 
-def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout) -> RightSide:
+def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout, t: Array, z: Array) -> RightSide:
     """Return the user's f, traced.
 
     Args:
@@ -94,6 +95,8 @@ def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout) -> Ri
         f: Called as f(t, y), or as f(t, y, args) where there are some.
         args: A pytree, or None.
         layout: Of the states.
+        t: A time.
+        z: A state.
 
     Raises:
         TypeError: f is no function, or returns what is no state.
@@ -107,18 +110,17 @@ def traced(owner: str, f: Callable[..., State], args: Any, layout: Layout) -> Ri
         found = f(t, y) if args is None else f(t, y, args)
         return layout.joined(_checked(owner, found, layout))
 
-    return right_side_of(flat, args, layout.dtype, layout.shape)
+    return right_side_of(flat, args, t, z)
 
 
-def right_side_of(function: Callable[..., Array], args: Any, dtype: Any, shape: tuple[int, ...]) -> RightSide:
-    """Return a function of t, of states of a shape and of args, traced for these.
+def right_side_of(function: Callable[..., Array], args: Any, t: Array, z: Array) -> RightSide:
+    """Return a function of t, of states and of args, traced for such as these.
 
     Outside of `jax.jit` floats in args are read as arrays are, so that a solve with others is not compiled again.
     """
 
     def reading(args: Any) -> RightSide:
-        given = jax.ShapeDtypeStruct((), dtype), jax.ShapeDtypeStruct(shape, dtype)
-        closed = jax.make_jaxpr(lambda t, z: function(t, z, args))(*given)
+        closed = jax.make_jaxpr(lambda t, z: function(t, z, args))(t, z)
         return RightSide(closed.jaxpr, tuple(closed.consts))
 
     if is_staged() or not any(type(each) is float for each in jax.tree.leaves(args)):
@@ -127,6 +129,19 @@ def right_side_of(function: Callable[..., Array], args: Any, dtype: Any, shape: 
         return reading(jax.tree.map(lambda each: jnp.asarray(each) if type(each) is float else each, args))
     except jax.errors.JAXTypeError:  # the function asks in Python what a float is: then it is part of what it computes
         return reading(args)
+
+
+def varying(z: Array, trace: Callable[[Array], Any], given: Callable[[Any], Any]) -> tuple[Array, Any]:
+    """Return a state that varies over all axes of a mesh over which what is read does, and what is traced for it.
+
+    Args:
+        z: The state.
+        trace: Returns what is traced for a state.
+        given: Returns what that reads.
+    """
+    found = trace(z)
+    wide = beside(z, given(found))
+    return (z, found) if jax.typeof(wide) == jax.typeof(z) else (wide, trace(wide))
 
 
 def _checked(owner: str, found: Any, layout: Layout) -> State:

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from jax.scipy.sparse.linalg import gmres
 
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import is_placed, placed_like
+from hpfracc_nn.fractional.jax.placement import beside, is_placed, is_varying, placed_like
 from hpfracc_nn.solvers.jax.past import zeros
 from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
 
@@ -74,8 +74,9 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
         return ~(state.is_found | state.is_lost) & (state.taken < roots.iterations)
 
     size = jnp.maximum(jnp.maximum(_size(guess), _size(m)), jnp.finfo(dtype).tiny)
-    never = jnp.zeros((), bool)
-    begin = _State(guess, size, jnp.asarray(jnp.inf, dtype), jnp.zeros((), int), never, never)
+    never = beside(jnp.zeros((), bool), m)
+    infinite, none = beside(jnp.asarray(jnp.inf, dtype), m), jnp.zeros((), int)
+    begin = _State(beside(guess, m), size, infinite, none, never, never)
     end = lax.while_loop(goes_on, iterate, begin)
     return Root(jnp.where(end.is_found, end.y, jnp.nan), end.is_found)
 
@@ -135,11 +136,15 @@ def _by_products(apply: Map, b: Array, tolerance: float) -> Array:
 
     Saad & Schultz, SIAM J. Sci. Stat. Comput. 7 (1986) 856.
     """
-    if is_placed(b):
+    if is_placed(b) or is_varying(b):  # JAX's GMRES begins with arrays that lie elsewhere than those it ends with
+        where, otherwise = (
+            ("over the explicit axes of a mesh", "make the mesh with axis_types=AxisType.Auto")
+            if is_placed(b)
+            else ("inside of jax.shard_map", "jax.shard_map(..., check_vma=False)")
+        )
         raise ValueError(
-            f"fdeint(y0 of {b.size} numbers over the explicit axes of a mesh): needs a state whose Jacobian is dense "
-            "where a step solves an equation; pass roots=Newton(dense=...) with as many numbers, or make the mesh with "
-            "axis_types=AxisType.Auto."
+            f"fdeint(y0 of {b.size} numbers {where}): needs a state whose Jacobian is dense where a step solves an "
+            f"equation; pass roots=Newton(dense=...) with as many numbers, or {otherwise}."
         )
     is_small = b.size <= LARGEST_DENSE
     cycles = -(-b.size // _RESTART) if is_small else _CYCLES

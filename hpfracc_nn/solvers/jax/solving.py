@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import numpy as jnp
-from jax.custom_derivatives import SymbolicZero
+from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.placement import product
@@ -175,7 +175,7 @@ class Solve:
         }
         first = moving.at(inputs.times[0])(inputs.z0, dz0)[1]
         values, (dy, dguesses) = self._marched(weights, advance, None, first, xs)
-        none: Any = np.zeros(found.is_solved.shape, jax.dtypes.float0)
+        none = zero_from_primal(found.is_solved, symbolic_zeros=True)
         return Solution(jnp.concatenate([dz0[None], dy]), dguesses, values[:n_steps], none)
 
     def _weights(self, inputs: Inputs) -> Weights:
@@ -259,7 +259,7 @@ def _implicit(step: Step, right_side: RightSide) -> Stepping:
         found = forward(read, t, m, w, before)
         f = right_side.moving(read, dread).at(t)
         dy, dguesses = step.tangent(f, arrays(dm, m), w, arrays(dw, w), found.y, found.guesses)
-        none: Any = np.zeros((), jax.dtypes.float0)
+        none = zero_from_primal(found.is_solved, symbolic_zeros=True)
         return found, Made(dy, dguesses, none)
 
     forward.defjvp(rule, symbolic_zeros=True)

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
 from hpfracc_nn.fractional.jax.orders import within
+from hpfracc_nn.fractional.jax.placement import beside
 from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
@@ -39,6 +40,7 @@ from hpfracc_nn.solvers.jax.one_step import Inputs as OneStepInputs
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.programs import compiled, is_staged
+from hpfracc_nn.solvers.jax.right_side import varying
 from hpfracc_nn.solvers.jax.volterra import Inputs, VolterraSolve
 from hpfracc_nn.solvers.jax.weights import Grid, Sum, Weights
 from hpfracc_nn.solvers.noise.noise import fits
@@ -79,8 +81,16 @@ class StochasticCall:
         elapsed, self.outputs = mesh_of(outputs, resolution(ts), dt)
         self.times = outputs[0] + elapsed
         self.n_steps = elapsed.size - 1
-        self.z0 = joined(self.layout, y0)
-        self.coefficients = coefficients_of(sde, args, self.layout, self.times)
+        self.args = args
+        self._begin_at(beside(joined(self.layout, y0), (args, alpha)))
+
+    def _begin_at(self, z0: Array) -> None:
+        """Begin at a state that varies over every axis of a mesh over which it or what is read does."""
+        self.z0, self.coefficients = varying(
+            z0,
+            lambda z: coefficients_of(self.sde, self.args, self.layout, self.times, z),
+            lambda found: found.given,
+        )
 
     @property
     def has_memory(self) -> bool:
@@ -107,6 +117,9 @@ class StochasticCall:
         method.rule(self.noise_type, min(least, _BELOW if self.has_memory else 1.0))
         self.z0 = checked_structure(self.coefficients, self.z0, method.scheme.needs_diagonal)
         rows = self._drawn(method, key)
+        begin = beside(self.z0, rows)
+        if begin is not self.z0:
+            self._begin_at(begin)
         solve = self._volterra if self.has_memory else self._one_steps
         # At the end all states are looked at, whatever the outputs are.
         last = np.arange(max(0, self.n_steps - WINDOW), self.n_steps + 1)
@@ -123,7 +136,7 @@ class StochasticCall:
 
     def _drawn(self, method: StochasticMethod, key: Any) -> Array:
         """Return the noise of all steps."""
-        own = noise_shape(self.coefficients, self.layout)
+        own = noise_shape(self.coefficients, self.layout, self.z0)
         shape = (2, *own) if self._streams(method) > 1 else own
         fits(OWNER, method.noise, shape)
         given = isinstance(method.noise, noises.Given)
