@@ -35,6 +35,11 @@ def near(found, expected):
     return np.allclose(np.asarray(found), expected, rtol=0, atol=1e-12)
 
 
+def at(table):
+    """The table, to be taken by rows: pandas takes floats for labels."""
+    return getattr(table, "iloc", table)
+
+
 def array(series):
     return series
 
@@ -92,9 +97,9 @@ def taken(**options):
 def test_each_row_of_a_test_fold_is_that_of_the_whole_series(series, table, policy):
     whole, expected = table(series), feature(series, policy)
     for train, test in TimeSeriesSplit(5).split(series):
-        fitted = taken(window_policy=policy).fit(whole[: len(train)])
-        assert near(fitted.transform(whole[len(train) : test[-1] + 1]), expected[test])
-        assert near(fitted.transform(whole[: len(train)]), expected[train])
+        fitted = taken(window_policy=policy).fit(at(whole)[: len(train)])
+        assert near(fitted.transform(at(whole)[len(train) : test[-1] + 1]), expected[test])
+        assert near(fitted.transform(at(whole)[: len(train)]), expected[train])
         assert near(fitted.transform(whole), expected)
 
 
@@ -125,14 +130,14 @@ def test_columns_that_stay_as_they_are_stand_beside_the_features(series):
 @tables
 def test_tables_come_back_as_they_were_given(series, table):
     whole = table(series)
-    found = taken().fit(whole[:300]).transform(whole[300:])
+    found = taken().fit(at(whole)[:300]).transform(at(whole)[300:])
     assert type(found) is type(whole)
     if hasattr(whole, "columns"):
         assert list(found.columns) == list(whole.columns)
     if hasattr(whole, "iloc"):
         assert found.index.equals(whole.index[300:])
     if hasattr(whole, "coords"):
-        assert found.coords.equals(whole[300:].coords)
+        assert found.coords.equals(at(whole)[300:].coords)
 
 
 @pytest.mark.parametrize("output", ["pandas", "polars"])
@@ -141,8 +146,8 @@ def test_tables_come_back_as_they_were_given(series, table):
 def test_scikit_learn_gives_them_another_type(series, table, output, mode):
     package = pytest.importorskip(output)
     whole = table(series)
-    fitted = taken(mode=mode).set_output(transform=output).fit(whole[:300])
-    for rows in (whole, whole[300:]):
+    fitted = taken(mode=mode).set_output(transform=output).fit(at(whole)[:300])
+    for rows in (whole, at(whole)[300:]):
         found = fitted.transform(rows)
         assert type(found) is package.DataFrame
         assert near(found.to_numpy(), feature(series)[-len(found) :])
@@ -190,19 +195,19 @@ def test_the_smallest_stationary_order_goes_on_too(series):
 @labelled
 def test_rows_that_do_not_follow_are_refused(series, table):
     whole = table(series)
-    fitted = taken().fit(whole[100:300])
+    fitted = taken().fit(at(whole)[100:300])
     for rows, fault in (
-        (whole[:100], "lies before the training rows"),
-        (whole[:200], "lies before the training rows"),
-        (whole[150:160], "lies among the training rows"),
-        (whole[299:], "lies among the training rows"),
-        (whole[310:], "after the last training row"),
+        (at(whole)[:100], "lies before the training rows"),
+        (at(whole)[:200], "lies before the training rows"),
+        (at(whole)[150:160], "lies among the training rows"),
+        (at(whole)[299:], "lies among the training rows"),
+        (at(whole)[310:], "after the last training row"),
     ):
         with pytest.raises(ValueError, match=rf"^FractionalDifferencer.transform\(X\): needs .*row 0, .*{fault}"):
             fitted.transform(rows)
-    assert near(fitted.transform(whole[100:]), feature(series[100:]))
+    assert near(fitted.transform(at(whole)[100:]), feature(series[100:]))
     with pytest.raises(ValueError, match="is the first training row, but row 1, "):
-        fitted.transform(whole[100:300:2])
+        fitted.transform(at(whole)[100:300:2])
 
 
 def test_folds_with_a_gap_or_in_the_middle_are_refused(series):
@@ -215,7 +220,7 @@ def test_folds_with_a_gap_or_in_the_middle_are_refused(series):
 
 def test_labels_of_another_kind_are_refused(series):
     fitted = taken().fit(dated(series)[:300])
-    for rows in (zoned(series)[300:], timed(series)[300:]):
+    for rows in (zoned(series)[300:], at(timed(series))[300:]):
         with pytest.raises(
             ValueError, match=r"^FractionalDifferencer.transform\(X with an index of .*\): needs labels"
         ):
@@ -235,7 +240,7 @@ def test_times_that_do_not_increase_are_an_error_that_names_the_row(series, tabl
     for order in ([0, 1, 3, 2, 4], [0, 1, 2, 2, 3]):
         message = r"^FractionalDifferencer\(X\): needs times that increase; row 3 is "
         with pytest.raises(ValueError, match=message):
-            taken().fit(whole[np.array(order)] if table is data_array else whole.iloc[order])
+            taken().fit(at(whole)[np.array(order)])
 
 
 def test_rows_of_several_series_are_an_error(series):
