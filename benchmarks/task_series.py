@@ -28,11 +28,20 @@ VOLATILITY, NILE, ORDER_ERROR = 0.685, 0.41, 0.07
 Record = dict[str, Any]
 Forecaster = Callable[[np.ndarray, int], np.ndarray]
 
+
+def sarimax(series: np.ndarray, start: int) -> np.ndarray:
+    """Return the one-step forecasts of statsmodels' ARMA(1, 1) with a level, by its exact likelihood."""
+    model = importlib.import_module("statsmodels.tsa.statespace.sarimax").SARIMAX
+    found = model(series[:start], order=(1, 0, 1), trend="c").fit(disp=0)
+    return np.asarray(found.append(series[start:]).predict(start, len(series) - 1))
+
+
 BASELINES: dict[str, tuple[Forecaster, int]] = {
     "random walk": (baselines.random_walk, 0),
     "AR(5)": (lambda series, start: baselines.autoregression(series, start, 5), 6),
     "AR(22)": (lambda series, start: baselines.autoregression(series, start, 22), 23),
     "HAR": (baselines.har, 4),
+    "SARIMAX(1, 0, 1)": (sarimax, 4),
 }
 
 
@@ -64,15 +73,22 @@ def split(series: np.ndarray) -> int:
     return round(TRAINED * len(series))
 
 
-def fitted(series: np.ndarray, lags: int, *, at_sample_mean: bool = False) -> ARFIMA:
-    """Return ARFIMA(lags, d, 0) of the training span, whose mean is estimated or that of the span."""
+def fitted(
+    series: np.ndarray,
+    lags: int,
+    *,
+    errors_before: int = 0,
+    at_sample_mean: bool = False,
+    likelihood: str = "conditional",
+) -> ARFIMA:
+    """Return ARFIMA(lags, d, errors_before) of the training span, whose mean is estimated or that of the span."""
     trained = series[: split(series)]
-    model = ARFIMA(lags)
+    model = ARFIMA(lags, errors_before)
     if at_sample_mean:
         model.mean.requires_grad_(False).fill_(trained.mean())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)  # of an order at its bound, which a note says
-        return model.fit(trained)
+        return model.fit(trained, likelihood=likelihood)
 
 
 def _error(series: np.ndarray, model: ARFIMA) -> float:
@@ -96,11 +112,24 @@ def _of_series(task: str, many: list[np.ndarray], bar: float | None, *, below_ha
         yield _record(task, name, parameters, [each[name] for each in errors])
     har = float(np.mean([each["HAR"] for each in errors]))
     wanted = [value for value in (bar, har if below_har else None) if value is not None]
-    for name, at_sample_mean in (("ARFIMA(1, d, 0)", False), ("ARFIMA(1, d, 0) at the sample mean", True)):
-        models = [fitted(series, 1, at_sample_mean=at_sample_mean) for series in many]
+    kinds: tuple[tuple[str, dict[str, Any]], ...] = (
+        ("ARFIMA(1, d, 0)", {}),
+        ("ARFIMA(1, d, 0) at the sample mean", {"at_sample_mean": True}),
+        ("ARFIMA(1, d, 1)", {"errors_before": 1}),
+        ("ARFIMA(1, d, 0), exact likelihood", {"likelihood": "exact"}),
+    )
+    for name, options in kinds:
+        models = [fitted(series, 1, **options) for series in many]
         found = [_error(series, model) for series, model in zip(many, models, strict=True)]
-        judged = None if at_sample_mean else min(wanted, default=None)  # the bar is for what `fit` does by itself
-        yield _record(task, name, 3, found, judged, note="d = " + ", ".join(_order(model) for model in models))
+        judged = None if options else min(wanted, default=None)  # the bar is for what `fit` does by itself
+        yield _record(
+            task,
+            name,
+            3 + models[0].error_lags,
+            found,
+            judged,
+            note="d = " + ", ".join(_order(model) for model in models),
+        )
 
 
 def _of_simulated(seeds: tuple[int, ...]) -> Iterator[Record]:

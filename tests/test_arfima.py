@@ -6,6 +6,7 @@ import re
 
 import numpy as np
 import pytest
+from scipy import signal
 
 from hpfracc_nn import data
 
@@ -273,6 +274,22 @@ def test_an_order_at_its_bound_is_told():
     with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to .*, where there is no minimum"):
         model = ARFIMA(0).fit(noise - np.append(0, noise[:-1]))  # the order of a difference of noise is -1
     assert math.isnan(model.estimates.standard_errors["alpha"])
+
+
+@pytest.mark.parametrize("q", [1, 2, 3])
+def test_errors_before_are_divided_out_also_in_a_graph(q):
+    weights = np.array([0.5, 0.3, -0.1])[:q]
+    model = ARFIMA(0, q, alpha=0.0, learn_alpha=False)
+    assert model.ma is not None
+    with torch.no_grad():
+        model.ma.copy_(torch.from_numpy(weights))
+    x = torch.randn(2, 37, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    wanted = signal.lfilter([1.0], [1.0, *weights], x.numpy())
+    assert model(x).detach().numpy() == pytest.approx(wanted, abs=1e-13)
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    assert compiled(x).detach().numpy() == pytest.approx(wanted, abs=1e-13)
+    x[:, 20] = math.nan  # what comes before a sample knows nothing of it
+    assert model(x)[:, :20].detach().numpy() == pytest.approx(wanted[:, :20], abs=1e-13)
 
 
 @pytest.mark.parametrize("likelihood", ["exact", "restricted", "conditional"])

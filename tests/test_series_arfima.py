@@ -318,6 +318,14 @@ def test_an_order_at_its_bound_is_told_and_the_others_have_errors_for_it():
     assert found.bse[[0, 2]] == pytest.approx(fixed.bse, rel=1e-5)
 
 
+def test_an_order_just_below_one_half_is_at_its_bound():
+    """There the variance has no limit, and the curvature at the very end says nothing of alpha."""
+    walk = np.cumsum(np.random.default_rng(0).standard_normal(200))
+    with pytest.warns(UserWarning, match="fit_arfima: alpha has gone to 0.49"):
+        found = fit_arfima(walk)
+    assert math.isnan(found.bse[1])
+
+
 Y, X = with_regressor(60)
 GAPS = np.where(np.arange(60) == 5, np.nan, Y)
 FITTED: dict[str, Any] = {}

@@ -13,6 +13,8 @@ from hpfracc_nn.series.likelihood import CONDITIONAL, Problem, is_stable
 
 _STARTS = (-0.6, -0.25, 0.1, 0.3, 0.6, 0.9, 1.2, 1.6)  # of alpha: beside lags there may be several maxima
 _MARGIN = 2e-6  # from a bound of alpha, beyond which there may be no likelihood
+_AT_BOUND = 1e-4  # of the width of the bounds
+_AT_HALF = 2e-3  # below alpha = 1/2, where a variance without limit bends the likelihood down at the very end
 _PARTIAL = 1 - 1e-5  # of partial autocorrelations
 _DESCENT, _FIRST = 200, 8  # iterations at most, and before the starts are compared
 _NEWTON, _HALVINGS = 25, 12
@@ -96,11 +98,12 @@ class Joint:
     def at_bound(self, point: np.ndarray) -> np.ndarray:
         """Return which numbers of a point are an alpha that has gone to a bound."""
         low, high = self.bounds
-        near = 1e-4 * (high - low)
+        near = _AT_BOUND * (high - low)
+        above = _AT_HALF if high == 0.5 and self.problems[0].sample.likelihood != CONDITIONAL else near
         places = np.concatenate(
             [np.arange(self.size)[block.place] for block in self._of("alpha")] or [np.empty(0, int)]
         )
-        return places[(point[places] <= low + near) | (point[places] >= high - near)]
+        return places[(point[places] <= low + near) | (point[places] >= high - above)]
 
     def best(self) -> np.ndarray:
         """Return the point of the greatest likelihood found."""

@@ -194,8 +194,8 @@ class ARFIMA(nn.Module):
         axis = errors.axis("ARFIMA", self.dim, x.ndim)
         u = self.difference(x - self.mean.reshape(()))  # a number leaves the dtype of x as it is
         if self.ar is not None:
-            u = _filtered(u, -self.ar, axis)
-        return u if self.ma is None else _divided(u, self.ma, axis)
+            u = _filtered(u, (-self.ar).unbind(), axis)
+        return u if self.ma is None else _divided(u, self.ma.unbind(), axis)
 
     def initial_state(
         self, shape: Sequence[int], *, horizon: int = HORIZON, device: torch.device | str | None = None
@@ -475,7 +475,7 @@ def _array(exog: Any) -> Any:
     return exog.detach().cpu().numpy() if isinstance(exog, Tensor) else exog
 
 
-def _filtered(u: Tensor, weights: Tensor, axis: int, stride: int = 1) -> Tensor:
+def _filtered(u: Tensor, weights: Sequence[Tensor], axis: int, stride: int = 1) -> Tensor:
     """`u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...`, zeros before the first."""
     n, found = u.shape[axis], u
     for lag, weight in enumerate(weights, 1):
@@ -485,14 +485,16 @@ def _filtered(u: Tensor, weights: Tensor, axis: int, stride: int = 1) -> Tensor:
     return found
 
 
-def _divided(u: Tensor, weights: Tensor, axis: int) -> Tensor:
+def _divided(u: Tensor, weights: Sequence[Tensor], axis: int) -> Tensor:
     """`u / ma(z)`, by Graeffe: `1 / a(z) = a(-z) / b(z**2)`, b of the same length, until z**stride is past the end."""
-    stride, n = 1, u.shape[axis]
-    signs = (-1.0) ** torch.arange(1, len(weights) + 1, device=weights.device, dtype=weights.dtype)
-    while stride < n:
-        mirrored = signs * weights
+    stride, q = 1, len(weights)
+    while stride < u.shape[axis]:
+        mirrored = [-weight if lag % 2 else weight for lag, weight in enumerate(weights, 1)]
         u = _filtered(u, mirrored, axis, stride)
-        a, b, q = [1.0, *weights], [1.0, *mirrored], len(weights)
-        even = [sum(a[i] * b[k - i] for i in range(max(0, k - q), min(k, q) + 1)) for k in range(2, 2 * q + 1, 2)]
-        weights, stride = torch.stack(even), 2 * stride
+        squared = []
+        for lag in range(2, 2 * q + 1, 2):  # the even coefficients of a(z) a(-z), the others being 0
+            terms = [weights[i - 1] * mirrored[lag - i - 1] for i in range(max(1, lag - q), min(q, lag - 1) + 1)]
+            ends = [weights[lag - 1], mirrored[lag - 1]] if lag <= q else []
+            squared.append(torch.stack([*terms, *ends]).sum())
+        weights, stride = squared, 2 * stride
     return u
