@@ -292,11 +292,11 @@ def test_pandas_keeps_its_names_and_its_dates():
     assert list(ahead.conf_int().columns) == ["lower flow", "upper flow"]
     assert ahead.conf_int().index.equals(ahead.se_mean.index)
     assert found.params.to_numpy() == pytest.approx(fit_arfima(y, x, ar=1).params, rel=1e-12)
-    counted = fit_arfima(pandas.Series(y)).forecast(2)
+    counted = fit_arfima(pandas.Series(y), alpha=0.3).forecast(2)
     assert list(counted.index) == [120, 121]
     periods = pandas.Series(y, pandas.period_range("2015-01", periods=120, freq="M"))
-    assert str(fit_arfima(periods).forecast(1).index[0]) == "2025-01"
-    two = fit_arfima(pandas.DataFrame({"a": y, "b": y[::-1]}))
+    assert str(fit_arfima(periods, alpha=0.3).forecast(1).index[0]) == "2025-01"
+    two = fit_arfima(pandas.DataFrame({"a": y, "b": y[::-1]}), alpha=0.3)
     assert [each.name for each in two] == ["a", "b"]
 
 
