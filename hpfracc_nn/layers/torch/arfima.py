@@ -477,11 +477,10 @@ def _array(exog: Any) -> Any:
 
 def _filtered(u: Tensor, weights: Sequence[Tensor], axis: int, stride: int = 1) -> Tensor:
     """`u[t] + weights[0] u[t - stride] + weights[1] u[t - 2 stride] + ...`, zeros before the first."""
-    n, found = u.shape[axis], u
+    n, most, found = u.shape[axis], len(weights) * stride, u
+    past = torch.cat([u.new_zeros((*u.shape[:axis], most, *u.shape[axis + 1 :])), u], axis)
     for lag, weight in enumerate(weights, 1):
-        if lag * stride < n:
-            before = u.new_zeros((*u.shape[:axis], lag * stride, *u.shape[axis + 1 :]))
-            found = found + weight * torch.cat([before, u.narrow(axis, 0, n - lag * stride)], axis)
+        found = found + weight * past.narrow(axis, most - lag * stride, n)
     return found
 
 
