@@ -44,16 +44,17 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
             fixed[index] = np.asarray(value) if np.ndim(value) == 0 else np.broadcast_to(value, shape)
 
     own = max(value.ndim for _, value in learned)
+    places = [index for index, _ in learned]  # what is traced comes as arguments: the family is kept in programs
 
     def family(counts: tuple[int, ...]) -> Any:
-        more = dict(zip([index for index, _ in learned], counts, strict=True))
+        more = dict(zip(places, counts, strict=True))
         in_z, in_alpha, in_beta = (order + more.get(index, 0) for index, order in enumerate(derivative))
 
         def member(*arguments: Array) -> Array:
             # Under a map arguments have more axes, before their own.
             batch = max((argument.shape for argument in arguments), key=len)[: -own or None]
             every = list(fixed)
-            for (index, _), argument in zip(learned, arguments, strict=True):
+            for index, argument in zip(places, arguments, strict=True):
                 alone = () if own or argument.ndim == 0 else (1,) * len(shape)
                 every[index] = argument.reshape(*argument.shape, *alone)
             full = (*batch, *shape)

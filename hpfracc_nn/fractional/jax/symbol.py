@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,7 +46,8 @@ class Symbol:
         On a line also what takes periodic images out: the columns `mass` and `moment`, each [channels, n].
         """
         if self.orders is not None:
-            return in_float64(lambda alpha: self._made(alpha, JAX), self.orders, jnp.dtype(self.dtype))  # type: ignore[no-any-return]
+            fixed = replace(self, orders=None)  # what makes the parts stays in programs
+            return in_float64(lambda alpha: fixed._made(alpha, JAX), self.orders, jnp.dtype(self.dtype))  # type: ignore[no-any-return]
 
         def kept(charge: Charge) -> dict[str, np.ndarray]:
             found = self._made(np.asarray(self.definition.alpha, np.float64).reshape(-1), NUMPY)

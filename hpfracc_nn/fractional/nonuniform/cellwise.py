@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral, family
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.nonuniform.times import Times
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
@@ -29,7 +29,7 @@ class Cellwise:
     """A definition's formulas at any times.
 
     Attributes:
-        definition: Which.
+        definition: Which; of orders in an array their family, so that nothing traced is kept with formulas.
         taylor: Terms of the Taylor polynomial, 1 or 2.
     """
 
@@ -76,7 +76,7 @@ class Cellwise:
         """
         if isinstance(self.definition, RiemannLiouville):
             return _riemann_liouville(alpha, times, self.taylor, xp)
-        if isinstance(self.definition, RiemannLiouvilleIntegral) and self.definition.is_fixed:
+        if isinstance(self.definition, RiemannLiouvilleIntegral) and isinstance(alpha, np.ndarray):
             first = np.eye(1, times.n)
             is_identity = np.equal(alpha, 0) * first  # which the limit from above misses at the first sample
             return xp.stack([xp.constant(is_identity, alpha)]) if is_identity.any() else None
@@ -126,7 +126,7 @@ def cellwise(owner: str, definition: Definition) -> Cellwise:
             f"{owner}({type(definition).__name__}(scheme={definition.scheme!r}), t=...): needs a scheme that takes any "
             f"steps; pass scheme={' or '.join(map(repr, usable))}, or dt."
         )
-    return Cellwise(definition, definition.taylor)
+    return Cellwise(definition if definition.is_fixed else family(definition), definition.taylor)
 
 
 def first_slope_row(times: np.ndarray) -> np.ndarray:

@@ -99,9 +99,10 @@ class TracedWeights:
 
     def _made(self, orders: Array, make: Callable[[Array], Any]) -> Any:
         """Return what `make` makes of the order of the integral, [sets, 1], or each row its own, [sets, rows]."""
+        formulas = self.formulas  # and not self, which holds alpha: what makes weights stays in programs
 
         def of_alpha(alpha: Array) -> Any:
-            return make(self.formulas.power(alpha.reshape(alpha.shape[0], -1)))
+            return make(formulas.power(alpha.reshape(alpha.shape[0], -1)))
 
         return in_float64(mapped(of_alpha, orders.ndim), orders, jnp.dtype(self.dtype))
 
