@@ -19,7 +19,7 @@ ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
 
 def parts(x: Tensor) -> tuple[Tensor, ...] | None:
     """Return other numbers as floats of the default dtype, complex ones in two parts; None for all else."""
-    if x.is_floating_point():
+    if not isinstance(x, Tensor) or x.is_floating_point():
         return None
     if x.is_complex():
         x = x.resolve_conj()
