@@ -8,6 +8,7 @@ from typing import Any
 import jax
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.sizes import fits
 
 Run = Callable[[Any, Array], Array]
 
@@ -23,7 +24,7 @@ def transposed(run: Run) -> Run:
 
 def in_parts(run: Run, form: Any, x: Array, chunk: int | None) -> Array:
     """Return run(form, x) of x [batch, channels, ...], of at most `chunk` rows at a time where memory is short."""
-    count = x.shape[0] if chunk is None else max(1, chunk // x.shape[1])
-    if count >= x.shape[0]:
+    count = None if chunk is None else max(1, chunk // x.shape[1])
+    if count is None or fits(count, x.shape[0]):
         return run(form, x)
     return jax.lax.map(lambda row: run(form, row[None])[0], x, batch_size=count)  # type: ignore[no-any-return]

@@ -25,6 +25,7 @@ from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.sizes import assumed, check_known
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
@@ -60,10 +61,10 @@ class Call:
             framework="jax",
             device=device_name(),
             dtype=self.dtype,
-            rows=layout.batch * layout.channels,
+            rows=assumed(layout.batch) * assumed(layout.channels),
             n=layout.n,
-            width=layout.width,
-            channels=layout.channels,
+            width=assumed(layout.width),
+            channels=assumed(layout.channels),
             exponentials=0 if nodes is None else nodes.states,
             needs_gradient=True,
             learns_weights=self.is_traced,
@@ -98,6 +99,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
     dt = errors.positive_step(owner, dt)
     dtype = computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)
+    check_known(owner, "samples", x.shape[axis])
     if definition.side != "left":
         return _on_other_sides(
             x, dtype, definition, axis, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)

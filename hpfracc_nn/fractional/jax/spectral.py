@@ -23,6 +23,7 @@ from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import alpha_shape, floating_alpha, within
 from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.sizes import assumed, check_known
 from hpfracc_nn.fractional.jax.symbol import Symbol
 from hpfracc_nn.fractional.workloads import MULTIPLIER
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
@@ -76,9 +77,9 @@ class Call:
             "jax",
             device=device_name(),
             dtype=self.dtype,
-            rows=math.prod(self.shape) // n,
+            rows=math.prod(assumed(size) for axis, size in enumerate(self.shape) if axis not in self.axes),
             n=n,
-            channels=self.channels,
+            channels=math.prod(assumed(self.shape[axis]) for axis in self.own),
             needs_gradient=True,
             learns_weights=self.is_traced,
             threads=JaxProbe().threads(),
@@ -99,6 +100,8 @@ def apply_at(owner: str, x: Array, definition: Multiplier, dt: Any, dim: Any, si
     alpha = None if definition.is_fixed else _checked_alpha(owner, definition)
     orders = alpha_shape(definition)
     axes, steps = transformed_axes(owner, x.shape, definition, dt, dim, orders)
+    for axis in axes:
+        check_known(owner, "samples", x.shape[axis])
     if x.size == 0:
         return x if alpha is None else x + 0 * alpha.sum().astype(x.dtype)
     others = [axis for axis in range(x.ndim) if axis not in axes]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.sizes import assumed
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import Workload
 from hpfracc_nn.solvers.history import Exponentials
@@ -27,10 +28,10 @@ def workload_of(op: str, layout: Layout, n_steps: int, nodes: Nodes | None) -> W
         framework="jax",
         device=device_name(),
         dtype=layout.dtype.name,
-        rows=layout.orders,
+        rows=assumed(layout.orders),
         n=n_steps,
-        width=math.prod(layout.shape[1:]),
-        channels=layout.orders,
+        width=math.prod(map(assumed, layout.shape[1:])),
+        channels=assumed(layout.orders),
         exponentials=states if nodes is None else nodes.states,
         needs_gradient=True,
         threads=JaxProbe().threads(),

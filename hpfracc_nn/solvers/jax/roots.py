@@ -7,12 +7,13 @@ kept for one and made for another. `torch/solving.py` says when an iteration has
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 from jax import lax
 from jax import numpy as jnp
+from jax.export import is_symbolic_dim
 from jax.scipy.sparse.linalg import gmres
 
 from hpfracc_nn.fractional.jax.namespace import Array
@@ -83,7 +84,7 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
 
 def divided(roots: Roots, f: Map, y: Array, w: Array, b: Array) -> Array:
     """Return x with x - w J x = b, J the Jacobian of f at y; linear in b, to be differentiated and transposed."""
-    if y.size <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
+    if _known(y.size) <= (roots.dense if isinstance(roots, Newton) else Newton().dense):
         return _dense(f, y, w, b)
     _, product = jax.linearize(f, y)
     tolerance = TOLERANCES[b.dtype.name] if roots.tolerance is None else roots.tolerance
@@ -109,10 +110,19 @@ def _slowly(change: Array, last: Array, size: Array, tolerance: float) -> Array:
 
 
 def _correction(roots: Newton, f: Map, y: Array, w: Array, residual: Array, tolerance: float) -> Array:
-    if y.size <= roots.dense:
+    if _known(y.size) <= roots.dense:
         return _dense(f, y, w, residual)
     _, product = jax.linearize(f, y)
     return _by_products(lambda v: v - w * product(v), residual, tolerance)
+
+
+def _known(size: Any) -> int:
+    if is_symbolic_dim(size):
+        raise ValueError(
+            f"fdeint(y0 of {size} numbers): needs a number that is known when the call is traced, because each step "
+            "solves an equation of so many unknowns; pass jax.vmap of the solve over the open axis."
+        )
+    return size  # type: ignore[no-any-return]
 
 
 def _dense(f: Map, y: Array, w: Array, b: Array) -> Array:

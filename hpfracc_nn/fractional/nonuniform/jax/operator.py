@@ -22,6 +22,7 @@ from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.precision import in_float64, mapped
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.sizes import assumed
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
 from hpfracc_nn.fractional.nonuniform.costs import OP
@@ -146,10 +147,10 @@ def _workload(weights: CellWeights, z: Array) -> Workload:
         framework="jax",
         device=device_name(),
         dtype=z.dtype.name,
-        rows=sets * rows,
+        rows=assumed(sets) * assumed(rows),
         n=cells,
         width=inputs,
-        channels=sets,
+        channels=assumed(sets),
         exponentials=weights.states,
         needs_gradient=True,
         learns_weights=isinstance(weights, TracedWeights),

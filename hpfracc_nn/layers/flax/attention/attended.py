@@ -8,6 +8,7 @@ import jax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.sizes import assumed, fits
 from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.flax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given
@@ -45,7 +46,7 @@ def workload(shape: tuple[int, ...], keys: int, dtype: str, needs_weights: bool)
         "jax",
         device=device_name(),
         dtype=dtype,
-        rows=batch * heads,
+        rows=assumed(batch) * heads,
         n=queries,
         width=features,
         channels=heads,
@@ -66,7 +67,7 @@ def _run(plan: Plan, attention: Attention, given: Given) -> Averages:
 def _computed(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
     """The kernel's result, of so many heads at a time where memory is short."""
     items = jnp.arange(given.q.shape[0])
-    if rows is None:
+    if rows is None or fits(rows // given.q.shape[1], given.q.shape[0]):
         return kernel.run(attention, given, items)  # type: ignore[no-any-return]
     return by_items(given, items, rows // given.q.shape[1], lambda one, item: kernel.run(attention, one, item))
 
