@@ -252,3 +252,11 @@ def test_rows_of_several_series_are_an_error(series):
         taken().fit(stacked)
     one = stacked.loc[["x"]]
     assert near(taken().fit(one[:150]).transform(one[150:]), feature(series[:200])[150:])
+
+
+def test_differences_are_undone_column_by_column() -> None:
+    rng = np.random.default_rng(0)
+    table = pytest.importorskip("pandas").DataFrame(rng.standard_normal((60, 2)).cumsum(0), columns=["A", "B"])
+    taken = FractionalDifferencer([0.1, 0.9], window=20).fit(table)
+    with pytest.raises(ValueError, match="feature names"):
+        taken.inverse_transform(taken.transform(table)[["B", "A"]])

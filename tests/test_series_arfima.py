@@ -394,3 +394,63 @@ FAULTS = [
 def test_what_cannot_be_fitted_or_forecast_is_an_error(call, kind, message):
     with pytest.raises(kind, match=f"^{re.escape(message)}"):
         call()
+
+
+def dated(n: int = 200) -> tuple[Any, Any]:
+    """A series and two regressors with the same dates."""
+    pandas = pytest.importorskip("pandas")
+    rng = np.random.default_rng(0)
+    dates = pandas.date_range("2020-01-01", periods=n, freq="D")
+    exog = pandas.DataFrame(rng.standard_normal((n, 2)), dates, ["rain", "temp"])
+    return exog @ [0.7, -0.3] + data.arfima(n, 0.3, rng), exog
+
+
+def test_regressors_belong_to_the_samples_of_the_same_dates() -> None:
+    series, exog = dated()
+    with pytest.raises(ValueError, match=r"fit_arfima\(exog\): needs the index of each sample; row 0 is 2020-07-18"):
+        fit_arfima(series, exog.iloc[::-1])
+    with pytest.raises(ValueError, match=r"needs the index of each sample; row 0 is 2020-01-02"):
+        fit_arfima(series, exog.set_index(exog.index + exog.index.freq))
+    expected = fit_arfima(series, exog.to_numpy()).params
+    np.testing.assert_array_equal(fit_arfima(series, exog).params, expected)
+
+
+def test_regressors_of_a_forecast_are_those_of_the_fit_by_their_names_and_dates() -> None:
+    series, exog = dated()
+    found = fit_arfima(series[:-5], exog[:-5])
+    expected = found.forecast(5, exog[-5:])
+    np.testing.assert_array_equal(found.forecast(5, exog[-5:][["temp", "rain"]]), expected)
+    np.testing.assert_array_equal(found.forecast(5, exog[-5:].to_numpy()), expected)
+    with pytest.raises(ValueError, match=r"needs those of the fit, \['rain', 'temp'\]"):
+        found.forecast(5, exog[-5:].set_axis(["rain", "wind"], axis=1))
+    with pytest.raises(ValueError, match=r"needs the index of each step; row 0 is 2020-07-13"):
+        found.forecast(5, exog[-6:-1])
+
+
+def test_times_of_a_series_increase() -> None:
+    series, _ = dated()
+    with pytest.raises(ValueError, match="sort"):
+        fit_arfima(series[::-1])
+
+
+@pytest.mark.parametrize("kind", [str, complex, "datetime64[ns]", object])
+def test_samples_of_pandas_are_real_numbers_too(kind: Any) -> None:
+    series, _ = dated()
+    with pytest.raises(TypeError, match="needs real samples"):
+        fit_arfima(series.astype("int64").astype(kind) if kind == "datetime64[ns]" else series.astype(kind))
+
+
+def test_samples_far_from_zero_are_fitted_about_their_level() -> None:
+    series = data.arfima(300, 0.3, np.random.default_rng(0))
+    near, far = fit_arfima(series, likelihood="restricted"), fit_arfima(1e10 + series, likelihood="restricted")
+    np.testing.assert_allclose(far.params[1:], near.params[1:], rtol=1e-4)  # the last digit of 1e10 is 2e-6
+
+
+@pytest.mark.parametrize("likelihood", ["exact", "conditional"])
+def test_a_layer_goes_on_with_its_own_series_as_its_fit_does_above_one_half(likelihood: str) -> None:
+    layers = pytest.importorskip("hpfracc_nn.layers.torch")
+    series = 1000 + np.cumsum(data.arfima(600, -0.4, np.random.default_rng(1)))
+    model = layers.ARFIMA(ar=0, bounds=(0.5, 1.5)).fit(series, likelihood=likelihood)
+    again = model.forecast(3, series).numpy()
+    assert np.abs(again - model.forecast(3).numpy()).max() < 0.2  # one step has a deviation of 1
+    assert model.forecast_mse(series, 500) < 1.5

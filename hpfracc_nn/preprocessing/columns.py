@@ -14,7 +14,7 @@ import numpy as np
 from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
 from sklearn.utils import Tags, get_tags
 from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import check_array, check_is_fitted, validate_data
+from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import fdiff
@@ -105,6 +105,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                 f"{owner}.inverse_transform(X of {values.shape[1]} columns): needs {self.n_features_in_} columns, as "
                 "in fit; pass what transform returned."
             )
+        _check_feature_names(self, X, reset=False)
         series = self._undone(values, self.rows_[:0])
         before = self._before("inverse_transform", X, self._holds(series))
         if self.mode == "valid" and not len(before):

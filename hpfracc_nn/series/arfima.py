@@ -16,6 +16,7 @@ from hpfracc_nn.series.likelihood import CONDITIONAL, EXACT, LIKELIHOODS, Proble
 from hpfracc_nn.series.results import ArfimaResults
 
 _COLLINEAR = 1e-10  # of a column's length, that is left of it beside those before
+_ROUNDING = 1e-13  # of the largest sample, below which its scatter is that of the last digits
 _PRODUCTS = 5 * 10**7  # of samples and gaps, that the recursion keeps
 
 
@@ -136,7 +137,7 @@ def fitted(
             f"{owner}: alpha has gone to {found}, where there is no minimum within the bounds; it has no standard "
             "error, and those of the others are for this alpha; take fewer lags, or other bounds.",
             UserWarning,
-            stacklevel=4,
+            stacklevel=3,
         )
     results, start = [], joint.size
     for span, problem, place in zip(spans, problems, joint.places, strict=True):
@@ -170,7 +171,7 @@ class _Span:
                 f"{owner}(series of shape {self.series.shape}): needs one axis of at least {wanted} samples; "
                 "pass one series, and a longer one."
             )
-        self.exog, self.names = labels.table(owner, exog, len(self.series), "each sample")
+        self.exog, self.names = labels.table(owner, exog, len(self.series), "each sample", self.labels.index)
         if len(self.series) < wanted + 2 * len(self.names):
             raise ValueError(
                 f"{owner}(series of shape {self.series.shape}): needs at least {wanted + 2 * len(self.names)} samples "
@@ -191,8 +192,9 @@ class _Span:
         self._scale = float(np.sqrt(np.mean((y[there] - self._centre) ** 2)))
         self._centres = x.mean(0) if self.has_level else np.zeros(x.shape[1])
         self._scales = np.sqrt(np.mean((x - self._centres) ** 2, 0))
-        if not self._scale > _COLLINEAR * np.abs(y[there]).max():
-            raise ValueError(f"{owner}(series): needs samples whose differences vary; pass others.")
+        if not self._scale > _ROUNDING * np.abs(y[there]).max():
+            what = "samples whose differences" if whole else "samples that"
+            raise ValueError(f"{owner}(series): needs {what} vary by more than their rounding; pass others.")
         self._check_regressors(owner, x[there], np.ones((len(y), int(self.has_level)))[there])
         scaled = (x - self._centres) / np.where(self._scales > 0, self._scales, 1)
         columns = np.column_stack([np.ones((len(y), int(self.has_level))), scaled])

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from hpfracc_nn.fractional.labelled import times_of
+
 
 @dataclass(frozen=True)
 class Labels:
@@ -56,10 +58,12 @@ def is_pandas(values: Any) -> bool:
 def numbers(owner: str, argument: str, values: Any) -> np.ndarray:
     """Return real numbers as a new float64 array, what is missing as NaN, or raise."""
     if is_pandas(values):
-        try:
-            return np.array(values.to_numpy(dtype=np.float64, na_value=np.nan))
-        except (TypeError, ValueError):
-            pass  # the message below says what is wrong
+        from pandas.api import types
+
+        for dtype in values.dtypes if hasattr(values, "columns") else [values.dtype]:
+            if not types.is_numeric_dtype(dtype) or types.is_complex_dtype(dtype):
+                raise TypeError(f"{owner}({argument} of dtype {dtype}): needs real samples; pass floats.")
+        return np.array(values.to_numpy(dtype=np.float64, na_value=np.nan))
     try:
         found = np.asarray(values)
     except (ValueError, TypeError, RuntimeError):  # lists of different lengths, tensors with a gradient
@@ -72,7 +76,7 @@ def numbers(owner: str, argument: str, values: Any) -> np.ndarray:
 def several(series: Any) -> list[Any] | None:
     """Return the series of a list or tuple of series, of a table's columns or an array's; None where it is one."""
     if is_pandas(series) and hasattr(series, "columns"):
-        return [series[name] for name in series.columns]
+        return [series.iloc[:, j] for j in range(series.shape[1])]  # names may stand twice
     if isinstance(series, list | tuple) and len(series) and np.ndim(series[0]) == 1:
         return list(series)
     if isinstance(series, np.ndarray) and series.ndim == 2:
@@ -86,12 +90,21 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
     values = numbers(owner, "series", series)
     if not is_pandas(series):
         return values, Labels(default)
+    times_of(owner, "series", series)  # raises where they do not increase
     name = getattr(series, "name", None)
     return values, Labels(default if name is None else str(name), series.index)
 
 
-def table(owner: str, exog: Any, rows: int, what: str) -> tuple[np.ndarray, tuple[str, ...]]:
-    """Return regressors as [rows, k] and their names, or raise; None has none."""
+def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Return regressors as [rows, k] and their names, or raise; None has none.
+
+    Args:
+        owner: Who asks.
+        exog: The regressors.
+        rows: How many there must be.
+        what: What each is for.
+        index: That a pandas object must have; None is any.
+    """
     if exog is None:
         return np.empty((rows, 0)), ()
     values = numbers(owner, "exog", exog)
@@ -101,6 +114,12 @@ def table(owner: str, exog: Any, rows: int, what: str) -> tuple[np.ndarray, tupl
         raise ValueError(
             f"{owner}(exog of shape {np.shape(exog)}): needs [{rows}] or [{rows}, regressors], a row for {what}; "
             "pass as many rows."
+        )
+    if is_pandas(exog) and index is not None and not exog.index.equals(index):
+        wrong = int(np.argmax(np.asarray(exog.index != index)))
+        raise ValueError(
+            f"{owner}(exog): needs the index of {what}; row {wrong} is {exog.index[wrong]} in place of {index[wrong]}; "
+            "reindex the table, or pass its values (to_numpy()) if the rows are in order."
         )
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0].tolist()

@@ -13,7 +13,7 @@ from scipy import linalg, signal, stats
 
 from hpfracc_nn import errors
 from hpfracc_nn.series.covariance import autocovariance, difference_weights, polynomials, whitened
-from hpfracc_nn.series.labels import Labels, table
+from hpfracc_nn.series.labels import Labels, is_pandas, table
 from hpfracc_nn.series.likelihood import CONDITIONAL, Filter
 
 _DENSE = 4000  # samples, whose covariance with gaps is factorised
@@ -179,6 +179,11 @@ class ArfimaResults:
         """The one-step predictions, each from the samples before, [n]; NaN where `resid` is."""
         return self.labels.labelled(self.series - self._residuals, "fittedvalues")
 
+    @property
+    def level(self) -> float:
+        """Where the conditional process is before its first sample: the mean, of a differenced series that sample."""
+        return float(self.series[0]) if self.whole else self.mean
+
     def forecast(self, steps: int, exog: Any = None) -> Any:
         """Return what is expected of the next `steps` samples, [steps]; see `get_forecast`."""
         return self.get_forecast(steps, exog).predicted_mean
@@ -207,14 +212,22 @@ class ArfimaResults:
                 f"{owner}({fault}): needs the {k} regressors of the fit at the times of the forecasts; "
                 + (f"pass exog of shape ({steps}, {k})." if k else "the model has none, leave exog out.")
             )
-        given, _ = table(owner, exog, steps, "each step")
+        following = self.labels.following(steps, exog)
+        given, names = table(owner, exog, steps, "each step", following if _is_dated(exog, following) else None)
+        if set(names) == set(self.exog_names):
+            given = given[:, [names.index(name) for name in self.exog_names]]
         if given.shape[1] != k:
             raise ValueError(
                 f"{owner}(exog of shape {given.shape}): needs shape ({steps}, {k}); pass those of the fit."
             )
+        if set(names) != set(self.exog_names) and _are_told(names) and _are_told(self.exog_names):
+            raise ValueError(
+                f"{owner}(exog with columns {list(names)}): needs those of the fit, {list(self.exog_names)}; name "
+                "them so."
+            )
         level = self.mean + given @ self.exog_coefficients
         values, covariance = self._conditionally(steps) if self.likelihood == CONDITIONAL else self._exactly(steps)
-        return Forecast(level + values, covariance, self.labels, self.labels.following(steps, exog))
+        return Forecast(level + values, covariance, self.labels, following)
 
     def interpolate(self) -> Forecast:
         """Return what is expected of the gaps, given all samples, with the covariance of the errors.
@@ -328,3 +341,15 @@ def continued(
     sums = difference_weights(n + steps, -alpha)
     response = np.convolve(signal.lfilter(over, under, impulse), sums[:steps])[:steps]
     return signal.fftconvolve(driven, sums)[n : n + steps], response
+
+
+def _is_dated(exog: Any, following: Any) -> bool:
+    """Whether both are pandas indices of times, of one kind: then they must agree."""
+    return (
+        is_pandas(exog) and following is not None and exog.index.dtype == following.dtype and hasattr(following, "freq")
+    )
+
+
+def _are_told(names: tuple[str, ...]) -> bool:
+    """Whether somebody named the regressors, and not `table`."""
+    return names != tuple(f"x{i + 1}" for i in range(len(names)))

@@ -417,7 +417,7 @@ class ARFIMA(nn.Module):
             inside = min(max(found.alpha, low + 1e-9 * (high - low)), high - 1e-9 * (high - low))
             order.raw.fill_(math.log((inside - low) / (high - inside)))
         if self.mean.requires_grad:
-            self.mean.fill_(found.mean)
+            self.mean.fill_(found.level)
         for weights, values in ((self.ar, found.ar), (self.ma, found.ma)):
             if weights is not None and weights.requires_grad:
                 weights.copy_(torch.from_numpy(values))

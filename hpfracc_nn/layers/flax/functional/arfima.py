@@ -229,7 +229,7 @@ class ARFIMA(_Made):
             likelihood=likelihood,
         )[0]
         params = self.init(None, param_dtype)
-        params |= {"mean": jnp.asarray(found.mean, param_dtype)}
+        params |= {"mean": jnp.asarray(found.level, param_dtype)}
         lags = {"ar": found.ar, "ma": found.ma}
         params |= {name: jnp.asarray(values, param_dtype) for name, values in lags.items() if len(values)}
         if self.order is not None:
