@@ -53,11 +53,11 @@ class ARFIMA(_Made):
     """What ARFIMA(p, alpha, q) cannot foresee of a series: its one-step errors e.
 
         u = (1 - z)**alpha (x - mean),
-        e[t] = u[t] - sum over i = 1, ..., p of ar[i] u[t - i]
-                    - sum over j = 1, ..., q of ma[j] e[t - j],
+        e[t] = u[t] - sum_i ar[i] u[t - i] - sum_j ma[j] e[t - j],
 
-    with zeros before the first sample, so that the series is at its mean there. `x[t] - e[t]` is the forecast of x[t]
-    from the samples before it. At alpha = 0 it is an autoregression of order p, at alpha = 1 one of the differences.
+    for i = 1, ..., p and j = 1, ..., q, with zeros before the first sample, so that the series is at its mean there.
+    `x[t] - e[t]` is the forecast of x[t] from the samples before it. At alpha = 0 it is ARMA(p, q), at alpha = 1 that
+    of the differences.
 
     As a layer it whitens signals. `nll` is the likelihood of a series, a function that optax makes least and NumPyro
     samples from, and `forecast` goes on with one. `fit` estimates all from one series, with standard errors.
