@@ -214,7 +214,7 @@ class ArfimaResults:
             )
         following = self.labels.following(steps, exog)
         given, names = table(owner, exog, steps, "each step", following if _is_dated(exog, following) else None)
-        if set(names) == set(self.exog_names):
+        if sorted(names) == sorted(set(self.exog_names)):  # names that stand twice tell nothing
             given = given[:, [names.index(name) for name in self.exog_names]]
         if given.shape[1] != k:
             raise ValueError(
