@@ -181,10 +181,84 @@ def test_rows_before_and_after_a_table_are_tables(pandas, polars, xarray, days, 
         fdiff(frame[:20], 0.4, append=frame[10:])
 
 
+def test_rows_before_are_matched_by_names_and_keep_those_of_the_table(pandas, polars, xarray, days, a):
+    frame = pandas.DataFrame(a[:, :2], columns=["x", "y"], index=days)
+    frame.attrs["unit"] = "USD"
+    expected = fdiff(frame, 0.4)
+    before = frame[["y", "x"]][:10].rename_axis("other")
+    found = fdiff(frame[10:], 0.4, prepend=before)
+    pandas.testing.assert_frame_equal(found, expected)
+    assert found.index.name == "day"
+    assert found.attrs == {"unit": "USD"}
+    assert fdiff(frame["x"][10:], 0.4, prepend=frame["x"][:10].rename("other")).name == "x"
+    twice = frame.set_axis(["x", "x"], axis=1)
+    assert near(fdiff(twice[10:], 0.4, prepend=twice[:10]), expected.to_numpy())
+
+    table = polars.DataFrame({"day": days.to_numpy(), "x": a[:, 0], "y": a[:, 1]})
+    found = fdiff(table[10:], 0.4, prepend=table[:10].select("y", "day", "x"))
+    assert found.equals(fdiff(table, 0.4))
+    whole = polars.DataFrame({"x": np.arange(5)})
+    assert near(fdiff(whole.cast(float)[2:], 0.4, prepend=whole[:2])["x"], fdiff(np.arange(5.0), 0.4))
+    assert fdiff(table["x"][10:], 0.4, prepend=table["x"][:10].rename("other")).name == "x"
+
+    array = xarray.DataArray(a, {"time": days.to_numpy(), "k": list("xyz")}, ("time", "k"), "price", {"unit": "USD"})
+    array.encoding, lots = {}, xarray.DataArray([1, 2, 3], dims="k")
+    for order in (array[:10, ::-1], array[:10].T, array[:10].rename("other").assign_attrs(unit="EUR")):
+        assert fdiff(array[10:], 0.4, prepend=order).identical(fdiff(array, 0.4))
+    both = xarray.Dataset({"price": array, "lot": lots})
+    assert fdiff(both.isel(time=slice(10, None)), 0.4, prepend=both.isel(time=slice(10))).identical(fdiff(both, 0.4))
+
+
+def test_rows_that_two_tables_count_from_zero_are_counted_on(pandas, a):
+    frame = pandas.DataFrame(a)
+    found = fdiff(frame[10:].reset_index(drop=True), 0.4, prepend=frame[:10], append=frame[:5])
+    pandas.testing.assert_frame_equal(found, fdiff(pandas.concat([frame, frame[:5]], ignore_index=True), 0.4))
+
+
+def test_tables_that_are_empty_go_before_and_after(pandas, polars, xarray, days, a):
+    frame = pandas.DataFrame(a, index=days)
+    dated = polars.DataFrame({"day": days.to_numpy(), "x": a[:, 0]})
+    array = xarray.DataArray(a, dims=("time", "ticker"), coords={"time": days.to_numpy()})
+    for table in (frame, dated, array):
+        assert fdiff(table, 0.4, prepend=table[:0], append=table[:0]).equals(fdiff(table, 0.4))
+
+
+def test_decimals_are_numbers(polars):
+    column = polars.Series("x", ["1.25", "2.5", "4.0"]).str.to_decimal(scale=2)
+    assert near(fdiff(column, 0.4), fdiff(np.array([1.25, 2.5, 4.0]), 0.4))
+
+
+def test_a_row_between_two_tables_is_a_gap(pandas, polars, xarray, days, a):
+    frame = pandas.DataFrame(a, index=days)
+    array = xarray.DataArray(a, dims=("time", "ticker"), coords={"time": days.to_numpy()})
+    clocks = {
+        "days of trade": days.to_numpy(),
+        "days": list(pandas.date_range("2024-01-01", periods=ROWS).date),
+        "months": pandas.date_range("2020-01-31", periods=ROWS, freq="ME").date.tolist(),
+        "numbers": 0.5 * np.arange(ROWS),
+    }
+    dated = [polars.DataFrame({"t": clock, "x": a[:, 0]}) for clock in clocks.values()]
+    zone = polars.col("t").cast(polars.Datetime).dt.replace_time_zone("Europe/Rome")
+    dated.append(dated[1].with_columns(zone))
+    for table in (frame, frame.tz_localize("Europe/Rome"), frame.to_period("M").set_axis(range(ROWS)), array, *dated):
+        options = {"dim": "t"} if type(table) is polars.DataFrame else {}
+        whole = fdiff(table, 0.4, **options)
+        assert fdiff(table[20:], 0.4, prepend=table[10:20], append=None, **options).equals(
+            fdiff(table[10:], 0.4, **options)
+        )
+        assert fdiff(table[1:], 0.4, prepend=table[:1], **options).equals(whole)
+        for before, after in ((10, 11), (20, 22), (1, 2)):
+            with pytest.raises(ValueError, match=r"^fdiff\(a\): needs rows that go on where those before end; row 0, "):
+                fdiff(table[after:], 0.4, prepend=table[:before], **options)
+            with pytest.raises(ValueError, match=r"^fdiff\(append\): needs rows that go on where those before end; "):
+                fdiff(table[:before], 0.4, append=table[after:], **options)
+
+
 def faults(pandas, polars, xarray, days, a):
     frame = pandas.DataFrame(a, columns=list("xyz"), index=days)
     panel = pandas.DataFrame(a, index=pandas.MultiIndex.from_product([["A", "B"], range(20)], names=["ticker", "t"]))
     array = xarray.DataArray(a, dims=("day", "ticker"), coords={"day": days.to_numpy()})
+    named = array.assign_coords(ticker=list("xyz"))
     lazy = polars.DataFrame({"x": a[:, 0]}).lazy()
     dated = polars.DataFrame({"day": days.to_numpy(), "x": a[:, 0]})
     row = "fdiff(a): needs times that increase; row "
@@ -200,6 +274,12 @@ def faults(pandas, polars, xarray, days, a):
         (array[[0, 1, 2, 2]], {"dim": "day"}, ValueError, later),
         (frame.reset_index(), {}, TypeError, "fdiff(a: column 'day' of dtype datetime64["),
         (frame.assign(x="a"), {}, TypeError, "fdiff(a: column 'x' of dtype "),
+        (frame["x"].astype(object), {}, TypeError, "fdiff(a of dtype object): needs numbers; turn digits into numbers"),
+        (frame[10:], {"prepend": frame[["x"]][:10]}, ValueError, "fdiff(prepend with columns ['x']): needs those of"),
+        (frame[10:], {"prepend": frame[:10].tz_localize("UTC")}, ValueError, "fdiff(a with an index of datetime64["),
+        (frame[10:], {"prepend": frame[:10].reset_index(drop=True)}, ValueError, "fdiff(a with an index of datetime"),
+        (dated[10:], {"prepend": dated[:10, :1]}, ValueError, "fdiff(prepend with columns ['day']): needs those of"),
+        (named[10:], {"prepend": named[:10, :2], "dim": "day"}, ValueError, "fdiff(prepend with 'ticker' ['x', 'y'])"),
         (dated.with_columns(s=polars.lit("a")), {}, TypeError, "fdiff(a: column 's' of dtype String): needs numbers;"),
         (panel, {}, ValueError, "fdiff(a with an index of 2 levels): needs the rows of one series, and ['ticker',"),
         (lazy, {}, TypeError, "fdiff(a of type LazyFrame): needs its rows; pass a.collect()."),

@@ -59,8 +59,8 @@ def fdiff(
     `numpy.cumsum`.
 
     Tables of pandas (Series, DataFrame), polars (Series, DataFrame) and xarray (DataArray, Dataset) come back as such,
-    with their labels: those of time less the warm-up. Their times have to increase; labels that are neither numbers nor
-    times say nothing of it. Missing values are gaps, and come back as NaN. A polars frame keeps its column of times.
+    with their labels: those of time less the warm-up. Their times have to increase; labels that are names say nothing
+    of it. Missing values are gaps, and come back as NaN. A polars frame keeps its column of times.
 
     Args:
         a: Samples, [..., len, ...]: a NumPy array, what NumPy makes one of, a torch tensor, a JAX array, or a table. It
@@ -76,7 +76,7 @@ def fdiff(
         mode: "same": as many samples as `a`. "valid": without those of the warm-up, which would need samples before
             the first: the first window - 1, or without a window the first n, where n is whole and not negative.
         prepend: Samples before `a` that count as its own, as in `numpy.diff`: of its shape but for `axis`, or a number,
-            which is one sample; of a table the table of the rows before it.
+            which is one sample; of a table the table of the rows just before it, whose columns have the same names.
         append: The same for samples after it.
         dim: Of an xarray object the dimension of time; None is the only one, or "time". Of a polars frame the column
             that holds the times; None is that of dates, if there is one.
@@ -90,10 +90,10 @@ def fdiff(
         `numpy.diff`.
 
     Raises:
-        TypeError: `a` holds no numbers, or an argument has the wrong type.
+        TypeError: `a` holds no numbers, or texts for times, or an argument has the wrong type.
         ValueError: `n` is not finite, there is no such axis or mode, the window is not positive, or in mode "valid" it
             is missing where n is negative or not whole, or a tensor; the times of a table do not increase, or its rows
-            belong to several series; `prepend` or `append` does not fit.
+            belong to several series; `prepend` or `append` does not fit, or rows between are missing.
         LookupError: No registered kernel accepts this dtype and device.
 
     Source: Hosking, Biometrika 68 (1981) 165; the window is that of Lopez de Prado (2018), section 5.5.

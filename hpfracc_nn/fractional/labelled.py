@@ -5,6 +5,7 @@ None of these packages is imported: what a table has to do it does itself.
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional import times
 from hpfracc_nn.fractional.framework import package_of
 
 PACKAGES = ("pandas", "polars", "xarray")
@@ -64,26 +66,47 @@ def joined(owner: str, parts: dict[str, Any], axis: int | None, dim: Hashable | 
     if len(given) == 1:
         return a
     package = package_of(type(a), PACKAGES)
-    concat = sys.modules[package].concat  # type: ignore[index]  # loaded, because a is one of its objects
     if package == "xarray":
-        return concat(list(given.values()), dim=_dimension(owner, "a", a, axis, dim))
+        return _joined_xarray(owner, given, _dimension(owner, "a", a, axis, dim))
+    if package == "polars":
+        return _joined_polars(owner, given, dim)
     if axis is not None and errors.axis(owner, axis, a.ndim, argument="axis", array="a") == 1:
         raise ValueError(f"{owner}(axis={axis}): needs rows to go on before or after a table; leave axis out.")
-    return concat(list(given.values()))
+    return _joined_pandas(owner, given)
 
 
 def times_of(owner: str, name: str, a: Any) -> Any:
     """Return the increasing times of the rows as a pandas index; None where the rows have none, or names for labels.
 
     Raises:
-        ValueError: They do not increase, or belong to several series.
+        TypeError: They are texts.
+        ValueError: They do not increase, or belong to several series; rows of a regular index are missing.
     """
+    package, dim = package_of(type(a), PACKAGES), time_dimension(a)
+    if package != "pandas" and dim is None:
+        return None
+    labels = a.index if dim is None else a.indexes.get(dim)
+    found = times.as_times(owner, name, labels, dim)
+    times.raise_if_missing(owner, name, found, labels, dim)
+    return found
+
+
+def time_dimension(a: Any) -> Hashable | None:
+    """Return the first dimension of an xarray object, along its rows; None of others."""
+    is_labelled = package_of(type(a), PACKAGES) == "xarray"
+    return next(iter(a.dims), None) if is_labelled else None
+
+
+def raise_if_dated(owner: str, name: str, a: Any) -> None:
+    """Raise where a column of a frame of pandas or polars holds times, which a float would be made of."""
     package = package_of(type(a), PACKAGES)
-    if package == "pandas":
-        return _checked(owner, name, a.index)
-    if package == "xarray" and len(a.dims):
-        return _checked(owner, name, a.indexes.get(next(iter(a.dims))))
-    return None
+    if package not in ("pandas", "polars") or not hasattr(a, "columns"):
+        return
+    for label, dtype in zip(a.columns, a.dtypes, strict=True):
+        if dtype.kind in "mM" if package == "pandas" else dtype.is_temporal():
+            way_out = f"make it the index, {name}.set_index({label!r})" if package == "pandas" else ""
+            way_out = way_out or f"leave the column out, {name}.drop({label!r}): rows are taken in their order"
+            raise TypeError(f"{owner}({name}: column {label!r} of dtype {dtype}): needs numbers; {way_out}.")
 
 
 def with_numbers(a: Any, found: np.ndarray) -> Any:
@@ -105,9 +128,9 @@ def with_numbers(a: Any, found: np.ndarray) -> Any:
 def _of_pandas(owner: str, name: str, a: Any, operation: Operation, axis: int | None) -> Any:
     axis = errors.axis(owner, 0 if axis is None else axis, a.ndim, argument="axis", array=name)
     if axis == 0:
-        _checked(owner, name, a.index)
+        times.as_times(owner, name, a.index)
     if a.ndim == 1:
-        values = operation(_of_column(owner, name, a.name, a), 0)
+        values = operation(_of_column(owner, name, None, a), 0)
         return type(a)(values, index=a.index[len(a) - len(values) :], name=a.name).__finalize__(a)
     columns = [_of_column(owner, name, a.columns[j], a.iloc[:, j]) for j in range(a.shape[1])]
     if axis == 1:
@@ -122,12 +145,18 @@ def _of_pandas(owner: str, name: str, a: Any, operation: Operation, axis: int | 
 
 
 def _of_column(owner: str, name: str, label: Any, column: Any) -> np.ndarray:
-    """Return the numbers of a pandas column; missing ones of a type that has its own are NaN."""
+    """Return the numbers of a pandas column; missing ones of a type that has its own are NaN. None labels a Series."""
     dtype = column.dtype
     if dtype.kind not in "biufc":
+        digits = f"turn digits into numbers ({name}.astype(float))"
+        if label is None:
+            raise TypeError(f"{owner}({name} of dtype {dtype}): needs numbers; {digits}, and make times the index.")
+        made = f"{name}.set_index({label!r})"
+        if dtype.kind not in "mM":
+            made = f"{name}.set_index(pandas.to_datetime({name}[{label!r}]))"
         raise TypeError(
-            f"{owner}({name}: column {label!r} of dtype {dtype}): needs numbers; make times the index "
-            f"({name}.set_index({label!r})), turn digits into numbers ({name}.astype(float)), or leave the column out."
+            f"{owner}({name}: column {label!r} of dtype {dtype}): needs numbers; make times the index ({made}), "
+            f"{digits}, or leave the column out."
         )
     if isinstance(dtype, np.dtype):
         return column.to_numpy()  # type: ignore[no-any-return]
@@ -144,23 +173,15 @@ def _of_polars(owner: str, name: str, a: Any, operation: Operation, axis: int | 
     if axis == 1:
         raise ValueError(f"{owner}(axis={axis}): needs a series in each column of a polars frame; leave axis out.")
     columns = a.get_columns() if is_frame else [a]
-    times = [each for each in columns if is_frame and (each.name == dim or (dim is None and each.dtype.is_temporal()))]
-    if len(times) > 1 or (dim is not None and not times):
-        raise ValueError(
-            f"{owner}(dim={dim!r}): needs one column of times at most, of {[each.name for each in columns]}; pass its "
-            "name as dim."
-        )
-    for column in times:
-        numbers = column.to_physical().to_numpy()
-        _raise_unless(owner, name, numbers[1:] > numbers[:-1], column, f"sort them, {name}.sort({column.name!r})")
-    others = [each for each in columns if not any(each is column for column in times)]
+    clock = _clock_of_polars(owner, name, a, dim) if is_frame else None
+    others = [each for each in columns if clock is None or each.name != clock.name]
     for each in others:
         if not (each.dtype.is_numeric() or str(each.dtype) == "Boolean"):
             raise TypeError(
-                f"{owner}({name}: column {each.name!r} of dtype {each.dtype}): needs numbers; cast the column, or "
-                "leave it out."
+                f"{owner}({name}: column {each.name!r} of dtype {each.dtype}): needs numbers; cast the column, texts "
+                f"that are times for example by str.to_datetime(), or leave it out."
             )
-    found = _each([each.to_numpy() for each in others], operation)
+    found = _each([_of_polars_column(each) for each in others], operation)
     if not is_frame:
         return type(a)(a.name, found[0])
     left_out = len(a) - len(found[0]) if found else 0
@@ -168,9 +189,127 @@ def _of_polars(owner: str, name: str, a: Any, operation: Operation, axis: int | 
     return type(a)([made.get(each.name, each[left_out:]) for each in columns])
 
 
+def _of_polars_column(column: Any) -> np.ndarray:
+    """Return the numbers of a column; decimals are floats."""
+    return (column.cast(float) if column.dtype.is_decimal() else column).to_numpy()  # type: ignore[no-any-return]
+
+
+def _clock_of_polars(owner: str, name: str, a: Any, dim: Hashable | None) -> Any:
+    """Return the column that holds the times, which increase, or None where there is none."""
+    found = [each for each in a.get_columns() if each.name == dim or (dim is None and each.dtype.is_temporal())]
+    if len(found) > 1 or (dim is not None and not found):
+        raise ValueError(
+            f"{owner}(dim={dim!r}): needs one column of times at most, of {a.columns}; pass its name as dim."
+        )
+    for column in found:
+        numbers = column.to_physical().to_numpy()
+        times.raise_unless(owner, name, numbers[1:] > numbers[:-1], column, f"sort them, {name}.sort({column.name!r})")
+    return next(iter(found), None)
+
+
+def _joined_pandas(owner: str, parts: dict[str, Any]) -> Any:
+    a = parts["a"]
+    indexes = {name: times.as_times(owner, name, each.index) for name, each in parts.items() if len(each)}
+    counted = all(index is not None and times.is_counted(index) for index in indexes.values())
+    if not counted:
+        _raise_unless_adjacent(owner, indexes)
+    if a.ndim == 2:
+        parts = {
+            name: each[[*a.columns]] if _has_names(owner, name, each.columns, a.columns) else each
+            for name, each in parts.items()
+        }
+    whole = sys.modules["pandas"].concat(list(parts.values()), ignore_index=counted)
+    if a.ndim == 1:
+        whole = whole.rename(a.name)
+    whole.index = whole.index.set_names(a.index.names)
+    return whole.__finalize__(a)
+
+
+def _joined_polars(owner: str, parts: dict[str, Any], dim: Hashable | None) -> Any:
+    polars, a = sys.modules["polars"], parts["a"]
+    if not hasattr(a, "columns"):
+        return polars.concat([each.rename(a.name) for each in parts.values()])
+    clocks = {name: _clock_of_polars(owner, name, each, dim) for name, each in parts.items() if len(each)}
+    for (_, before), (name, after) in itertools.pairwise(clocks.items()):
+        if before is None or after is None or before[-1] is None or not before[-1] < after[0]:
+            continue
+        pair = (before, after)
+        dated = all(str(each.dtype).startswith("Date") for each in pair)
+        clocks_of = [each.to_numpy() if dated else each.to_physical().to_numpy() for each in pair]
+        walls = [_wall_of_polars(each) for each in pair] if dated else []
+        fault = times.late(*clocks_of, *walls)
+        if fault is not None:
+            raise _not_adjacent(owner, name, 0, after[0], fault)
+    ordered = [
+        each.select(a.columns) if _has_names(owner, name, each.columns, a.columns) else each
+        for name, each in parts.items()
+    ]
+    return polars.concat(ordered, how="vertical_relaxed")
+
+
+def _wall_of_polars(column: Any) -> np.ndarray:
+    zone = getattr(column.dtype, "time_zone", None)
+    return (column if zone is None else column.dt.replace_time_zone(None)).to_numpy()  # type: ignore[no-any-return]
+
+
+def _joined_xarray(owner: str, parts: dict[str, Any], along: Hashable) -> Any:
+    a = parts["a"]
+    indexes = {
+        name: times.as_times(owner, name, each.indexes.get(along), along)
+        for name, each in parts.items()
+        if each.sizes.get(along)
+    }
+    _raise_unless_adjacent(owner, indexes)
+    ordered = []
+    for name, each in parts.items():
+        for other, index in a.indexes.items():
+            is_there = other != along and other in a.dims and other in each.indexes
+            if is_there and _has_names(owner, name, each.indexes[other], index, f"{other!r}"):
+                each = each.sel({other: index})
+        ordered.append(each)
+    options = {"data_vars": "minimal", "coords": "minimal"} if hasattr(a, "data_vars") else {"coords": "minimal"}
+    whole = sys.modules["xarray"].concat(ordered, dim=along, join="exact", compat="override", **options)
+    whole.attrs = dict(a.attrs)
+    return whole if hasattr(a, "data_vars") else whole.rename(a.name).transpose(*a.dims)
+
+
+def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "columns") -> bool:
+    """Whether the names are those wanted in another order, or raise where they are others."""
+    found, wanted = list(found), list(wanted)
+    if found == wanted:
+        return False
+    if len(set(wanted)) < len(wanted) or len(found) != len(wanted) or set(found) != set(wanted):
+        raise ValueError(f"{owner}({name} with {what} {found}): needs those of a, {wanted}; name them so.")
+    return True
+
+
+def _raise_unless_adjacent(owner: str, indexes: dict[str, Any]) -> None:
+    """Raise where times do not go on after those before; times that do not increase are found later."""
+    for (one, before), (name, after) in itertools.pairwise(indexes.items()):
+        kinds = [None if index is None else times.kind(index) for index in (before, after)]
+        if kinds[0] != kinds[1]:
+            first, second = ("names" if index is None else index.dtype for index in (before, after))
+            raise ValueError(
+                f"{owner}({name} with an index of {second}): needs labels like those of {one}, of {first}; convert "
+                "one of them."
+            )
+        if before is None or not before[-1] < after[0]:
+            continue
+        found = times.gap(before, after)
+        if found is not None:
+            raise _not_adjacent(owner, name, found[0], after[found[0]], found[1])
+
+
+def _not_adjacent(owner: str, name: str, row: int, label: Any, fault: str) -> ValueError:
+    return ValueError(
+        f"{owner}({name}): needs rows that go on where those before end; row {row}, {label}, {fault}. Pass the rows "
+        "between too, as NaN where they are unknown, or all parts without their times."
+    )
+
+
 def _of_xarray(owner: str, name: str, a: Any, operation: Operation, axis: int | None, dim: Hashable | None) -> Any:
     along = _dimension(owner, name, a, axis, dim)
-    _checked(owner, name, a.indexes.get(along))
+    times.as_times(owner, name, a.indexes.get(along), along)
     if hasattr(a, "data_vars"):
         kept = {key: each for key, each in a.data_vars.items() if along not in each.dims}
         made = {
@@ -208,45 +347,3 @@ def _each(columns: Sequence[np.ndarray], operation: Operation) -> list[np.ndarra
         which = [j for j, column in enumerate(columns) if column.dtype == dtype]
         found.update(zip(which, operation(np.stack([columns[j] for j in which]), 1), strict=True))
     return [found[j] for j in range(len(columns))]
-
-
-def _checked(owner: str, name: str, index: Any) -> Any:
-    """Return a pandas index as increasing times, or raise; None where its labels are no times."""
-    if index is None:
-        return None
-    if index.nlevels > 1:
-        index = _of_one_series(owner, name, index)
-    if index.dtype.name.startswith("period"):
-        index = index.to_timestamp()
-    if index.dtype.kind not in "iufmM":
-        return None
-    if not (index.is_monotonic_increasing and index.is_unique) or index.hasnans:
-        known = index.notna()
-        later = np.asarray(index[1:] > index[:-1], dtype=bool) & known[1:]
-        later[:1] &= known[0]
-        way_out = f"sort them ({name}.sort_index()) and drop the later of two ({name}[~{name}.index.duplicated()])"
-        _raise_unless(owner, name, later, index, way_out + ", or leave the index out where it holds no times")
-    return index
-
-
-def _of_one_series(owner: str, name: str, index: Any) -> Any:
-    """Return the one level of an index that varies, or raise."""
-    levels = [index.get_level_values(level) for level in range(index.nlevels)]
-    varying = [level for level in levels if level.nunique() > 1]
-    if len(varying) > 1:
-        names = [level.name for level in varying]
-        raise ValueError(
-            f"{owner}({name} with an index of {index.nlevels} levels): needs the rows of one series, and {names} both "
-            f"vary; make the series columns ({name}.unstack()), or pass the rows of each with {name}.groupby(...)."
-        )
-    return (varying or levels)[-1]
-
-
-def _raise_unless(owner: str, name: str, later: np.ndarray, labels: Any, way_out: str) -> None:
-    """Raise where a time does not come later than the one before."""
-    if not later.all():
-        row = int(np.argmin(later)) + 1
-        raise ValueError(
-            f"{owner}({name}): needs times that increase; row {row} is {labels[row]} and the row before "
-            f"{labels[row - 1]}; {way_out}."
-        )

@@ -17,15 +17,12 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import fdiff
+from hpfracc_nn.fractional import fdiff, times
 from hpfracc_nn.fractional.differencing import MODES, undone
 from hpfracc_nn.fractional.framework import package_of, type_name
-from hpfracc_nn.fractional.labelled import PACKAGES, times_of, with_numbers
+from hpfracc_nn.fractional.labelled import PACKAGES, raise_if_dated, time_dimension, times_of, with_numbers
 
 POLICIES = ("expanding", "fixed")
-
-_LATE = 1.5  # of the longest step between training rows: a row that comes later does not follow them, some are missing
-
 
 # Of the largest row: what a series that was differenced and summed again may differ by from what it was.
 _ALIKE = {np.dtype(np.float64): 1e-8, np.dtype(np.float32): 1e-3}
@@ -48,9 +45,10 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         is that of the whole series. Which of them rows are
 
         - the index of a pandas or xarray table says, where it holds numbers or times: either its labels are those of
-          the training rows, as many as there are of both, or the first of them comes after the last training row, by
-          no more than 1.5 times the longest step between training rows. Others, which overlap with the training rows,
-          precede them, or come after a gap, are refused;
+          the training rows, as many as there are of both, or the first of them comes after the last training row.
+          Those that come next by its frequency follow; without one, or where it is inferred and of working days, which
+          have holidays, those that come no later than the longest step between rows, in working days or, with a half to
+          spare, in time. Others, which overlap with the training rows, precede them, or come after a gap, are refused;
         - without such an index, and with that which pandas gives where none is passed (0, 1, 2, ...), both in `fit` and
           here, the rows themselves say: those that begin with all the training rows are the series, others follow it.
 
@@ -65,8 +63,10 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             afterwards.
 
         Raises:
+            TypeError: A column holds times, or the index texts that are dates.
             ValueError: `X` has other columns than in `fit`, or in mode "valid" fewer rows than the window; its times do
-                not increase, or its rows neither begin as the training rows do nor follow them.
+                not increase, rows of a regular index are missing, or rows neither begin as the training rows do nor
+                follow them.
         """
         check_is_fitted(self)
         values = self._read(X, reset=False)
@@ -152,6 +152,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     f"{type(self).__name__}(X of type {type_name(X)}): needs rows of one length; pass an array, or a "
                     "list of equal lists."
                 ) from None
+        raise_if_dated(type(self).__name__, "X", X)
         return validate_data(self, X, **self._accepted(), **options)
 
     def _accepted(self) -> dict[str, Any]:
@@ -181,32 +182,34 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
             begins: Whether they are the series from its first row on, where they have no labels.
         """
         owner = type(self).__name__
-        times, trained = times_of(owner, "X", X), self._times
-        if times is None or trained is None or _are_counted(times, trained):
+        labels, trained = times_of(owner, "X", X), self._times
+        if labels is None or trained is None or _are_counted(labels, trained):
             return self.rows_[:0] if begins else self.rows_
-        if _kind(times) != _kind(trained):
+        if times.kind(labels) != times.kind(trained):
             raise ValueError(
-                f"{owner}.{method}(X with an index of {times.dtype}): needs labels like those of the training rows, "
+                f"{owner}.{method}(X with an index of {labels.dtype}): needs labels like those of the training rows, "
                 f"of {trained.dtype}; convert the index, or pass an array, such as X.to_numpy(), of rows that follow."
             )
-        shared = min(len(times), len(trained))
-        if times[:shared].equals(trained[:shared]):
-            return self.rows_[:0]
-        steps = trained[1:] - trained[:-1]
-        if times[0] > trained[-1]:
-            if not len(steps) or times[0] - trained[-1] <= _LATE * steps.max():
-                return self.rows_
-            fault = f"comes {times[0] - trained[-1]} after the last training row, whose steps are {steps.max()} at most"
-        elif times[0] == trained[0]:
-            row = int(np.argmin(np.asarray(times[:shared] == trained[:shared])))
-            fault = f"is the first training row, but row {row}, {times[row]}, is not the training row {trained[row]}"
+        shared = min(len(labels), len(trained))
+        alike = np.asarray(labels[:shared] == trained[:shared])  # `equals` tells units apart
+        row, fault = 0, ""
+        if labels[0] > trained[-1] or alike.all():
+            later = 0 if labels[0] > trained[-1] else shared
+            found = times.gap(trained, labels[later:]) if len(labels) > later else None
+            if found is None:
+                return self.rows_[:0] if later else self.rows_
+            row, fault = found[0] + later, f"{found[1]}; the last training row is {trained[-1]}"
+        elif labels[0] == trained[0]:
+            row = int(np.argmin(alike))
+            fault = f"is not the training row {trained[row]}, though row 0 is the first of them"
         else:
-            where = "among" if times[0] > trained[0] else "before"
+            where = "among" if labels[0] > trained[0] else "before"
             fault = f"lies {where} the training rows, which go from {trained[0]} to {trained[-1]}"
         raise ValueError(
             f"{owner}.{method}(X): needs the rows that follow the training rows, or the series from the first of them "
-            f"on; row 0, {times[0]}, {fault}. Pass the rows between too, or fit on the rows before X; an array, such "
-            "as X.to_numpy(), is taken to follow."
+            f"on; row {row}, {labels[row]}, {fault}. Pass the rows between too, or fit on the rows before X; where the "
+            "rows are the steps of the series, number all of them before they are split, "
+            f"{times.numbered('X', time_dimension(X))}."
         )
 
     @property
@@ -235,18 +238,7 @@ def _content(values: np.ndarray) -> bytes:
     return hashlib.blake2b(rows.tobytes() + repr(rows.shape).encode(), digest_size=16).digest()
 
 
-def _are_counted(times: Any, trained: Any) -> bool:
+def _are_counted(labels: Any, trained: Any) -> bool:
     """Whether labels say nothing: both indexes count rows as pandas does by itself, or one does and one has dates."""
-    counted = [_is_counted(times), _is_counted(trained)]
-    return all(counted) or (any(counted) and _kind(times) != _kind(trained))
-
-
-def _is_counted(index: Any) -> bool:
-    """Whether the labels are 0, 1, 2, ..., as pandas counts rows."""
-    return bool(index.dtype.kind == "i" and index[0] == 0 and index[-1] == len(index) - 1)
-
-
-def _kind(index: Any) -> tuple[str, bool]:
-    """Return what an index can be compared with: numbers, spans of time, times without a zone, times with one."""
-    kind = index.dtype.kind
-    return "number" if kind in "iuf" else kind, getattr(index, "tz", None) is None
+    counted = [times.is_counted(labels), times.is_counted(trained)]
+    return all(counted) or (any(counted) and times.kind(labels) != times.kind(trained))

@@ -64,9 +64,9 @@ def fit_arfima(
         for what is shared.
 
     Raises:
-        ValueError: The series is too short, constant or has gaps where there may be none; regressors are collinear, of
-            another length or not finite; an argument is out of range.
-        TypeError: The samples are no real numbers.
+        ValueError: The series is too short, constant or has gaps where there may be none; rows of its index are
+            missing; regressors are collinear, of another length or not finite; an argument is out of range.
+        TypeError: The samples are no real numbers, or the index holds texts that are dates.
 
     Source: Sowell, J. Econometrics 53 (1992) 165; Doornik & Ooms, Computational Statistics & Data Analysis 42 (2003)
     333; Harville, JASA 72 (1977) 320.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from hpfracc_nn.fractional import times
 from hpfracc_nn.fractional.labelled import times_of
 
 
@@ -36,18 +39,41 @@ class Labels:
             return None
         import pandas
 
-        index = self.index
-        if isinstance(index, pandas.PeriodIndex):
-            return pandas.period_range(index[-1] + 1, periods=steps, freq=index.freq)
-        if isinstance(index, pandas.DatetimeIndex) and len(index) > 2:
-            freq = index.freq or index.inferred_freq
-            if freq is not None:
-                return pandas.date_range(index[-1], periods=steps + 1, freq=freq, name=index.name)[1:]
-        if hasattr(exog, "index") and len(exog) == steps and type(exog.index) is type(index):
+        clock = times.as_times("forecast", "series", self.index)
+        found = None if clock is None else times.following(clock, steps)
+        if found is not None:
+            return found
+        if hasattr(exog, "index") and len(exog) == steps and type(exog.index) is type(self.index):
+            _check_later(exog, clock)
             return exog.index
-        if isinstance(index, pandas.RangeIndex):
-            return pandas.RangeIndex(index.stop, index.stop + steps * index.step, index.step, name=index.name)
-        return pandas.RangeIndex(len(index), len(index) + steps)
+        if clock is not None and clock.dtype.kind == "M":
+            warnings.warn(
+                "forecast: the dates of the series have no frequency, so that forecasts are numbered from "
+                f"{len(clock)} on; give them one, which makes gaps of missing days (series.asfreq('B')), or number the "
+                "rows (series.reset_index(drop=True)), or pass exog with the dates that follow.",
+                UserWarning,
+                stacklevel=_outside(),
+            )
+        return pandas.RangeIndex(len(self.index), len(self.index) + steps)
+
+
+def _check_later(exog: Any, clock: Any) -> None:
+    """Raise where the regressors of a forecast have times, and these do not come after those of the series."""
+    owner = "ArfimaResults.forecast"
+    later = None if clock is None else times.as_times(owner, "exog", exog.index)
+    if later is not None and (times.kind(later) != times.kind(clock) or not later[0] > clock[-1]):
+        raise ValueError(
+            f"{owner}(exog): needs times after those of the series, the last of which is {clock[-1]}; row 0 is "
+            f"{later[0]}; pass the regressors of the times that are forecast."
+        )
+
+
+def _outside() -> int:
+    """Return the level of the stack at which the package was called, as `warnings.warn` counts from its caller."""
+    level, frame = 0, sys._getframe(1)
+    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("hpfracc_nn."):
+        level, frame = level + 1, frame.f_back
+    return level + 1
 
 
 def is_pandas(values: Any) -> bool:
@@ -88,9 +114,9 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
     """Return a series as an array, and its labels, or raise."""
     default = "y" if position is None else f"y{position + 1}"
     values = numbers(owner, "series", series)
+    times_of(owner, "series", series)  # raises where they do not increase, or rows are missing
     if not is_pandas(series):
         return values, Labels(default)
-    times_of(owner, "series", series)  # raises where they do not increase
     name = getattr(series, "name", None)
     return values, Labels(default if name is None else str(name), series.index)
 
@@ -115,8 +141,9 @@ def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tup
             f"{owner}(exog of shape {np.shape(exog)}): needs [{rows}] or [{rows}, regressors], a row for {what}; "
             "pass as many rows."
         )
-    if is_pandas(exog) and index is not None and not exog.index.equals(index):
-        wrong = int(np.argmax(np.asarray(exog.index != index)))
+    same = np.asarray(exog.index == index) if is_pandas(exog) and index is not None else np.ones(1, bool)
+    if not same.all():  # `equals` tells units of time apart
+        wrong = int(np.argmin(same))
         raise ValueError(
             f"{owner}(exog): needs the index of {what}; row {wrong} is {exog.index[wrong]} in place of {index[wrong]}; "
             "reindex the table, or pass its values (to_numpy()) if the rows are in order."

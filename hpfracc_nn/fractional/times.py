@@ -1,0 +1,356 @@
+"""Times of rows: which labels are times, what follows them, and where rows are missing.
+
+Rows are steps of a series, whatever time lies between them. Whether rows go on where others end is told by the labels:
+exactly where these have a frequency, else by the longest step. Indexes are those of pandas, which is not imported: the
+package is loaded where one of its objects is given.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+
+_NEAR = 1e-3  # of a step, by which labels that are floats may miss it
+_LATE = (
+    1.5  # of the longest step of irregular times: one that is longer leaves out a row, a jitter below a half does not
+)
+_FULL = 0.9  # of the rows of a regular index: with fewer of them it is taken for an irregular one
+_BUSINESS = "BC"  # how the names of frequencies of working days begin, which have holidays that no index knows
+_DAY = np.timedelta64(1, "D")
+_DATE = re.compile(r"\d{4}([-/.])\d{1,2}(\1\d{1,2}([T ,].*)?)?|\d{1,2}([-/.])\d{1,2}\4\d{4}([T ,].*)?")
+
+
+def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
+    """Return a pandas index as increasing numbers, times or periods, or raise; None where its labels are names.
+
+    Numbers are integers and floats; times are also `datetime.date` and categories of times; of several levels it is the
+    one that varies; of intervals the left ends.
+
+    Args:
+        owner: Who asks.
+        name: The table's name in messages.
+        index: Its labels, or None.
+        dim: The dimension of an xarray object that they belong to.
+
+    Raises:
+        TypeError: The labels are texts, all of which are dates.
+        ValueError: The times do not increase, or belong to several series.
+    """
+    if index is None:
+        return None
+    if index.nlevels > 1:
+        index = _of_one_series(owner, name, index)
+    index = _plain(index)
+    if index.dtype.kind == "O" and not _are_periods(index):
+        _raise_if_dates(owner, name, index, dim)
+        return None
+    if index.dtype.kind not in "iufmMO":
+        return None
+    if not (index.is_monotonic_increasing and index.is_unique) or index.hasnans:
+        known = index.notna()
+        later = np.asarray(index[1:] > index[:-1], dtype=bool) & known[1:]
+        later[:1] &= known[0]
+        if dim is None:
+            way_out = f"sort them ({name}.sort_index()) and drop the later of two ({name}[~{name}.index.duplicated()])"
+        else:
+            way_out = f"sort them ({name}.sortby({dim!r})) and drop the later of two ({name}.drop_duplicates({dim!r}))"
+        raise_unless(owner, name, later, index, way_out + ", or leave the index out where it holds no times")
+    return index
+
+
+def raise_unless(owner: str, name: str, later: np.ndarray, labels: Any, way_out: str) -> None:
+    """Raise where a time does not come later than the one before."""
+    if not later.all():
+        row = int(np.argmin(later)) + 1
+        raise ValueError(
+            f"{owner}({name}): needs times that increase; row {row} is {labels[row]} and the row before "
+            f"{labels[row - 1]}; {way_out}."
+        )
+
+
+def kind(index: Any) -> tuple[str, bool]:
+    """Return what times can be compared with: numbers, spans, periods of a frequency, times without a zone or with."""
+    letter = index.dtype.kind
+    if letter == "O":
+        return str(index.dtype), True
+    return "number" if letter in "iuf" else letter, getattr(index, "tz", None) is None
+
+
+def is_counted(index: Any) -> bool:
+    """Whether the labels are 0, 1, 2, ..., as pandas counts rows."""
+    return bool(len(index) and index.dtype.kind == "i" and index[0] == 0 and index[-1] == len(index) - 1)
+
+
+def following(index: Any, steps: int) -> Any:
+    """Return the index of the `steps` times after those of an index, or None where it has no frequency.
+
+    The frequency is its own, or the one that pandas infers from 3 rows or more; of numbers their equal steps.
+    """
+    pandas = sys.modules["pandas"]
+    if _are_periods(index):
+        return pandas.period_range(index[-1] + 1, periods=steps, freq=index.freq, name=index.name)
+    if index.dtype.kind in "iuf":
+        step = _equal_step(index)
+        if step is None:
+            return None
+        if index.dtype.kind != "f":
+            return pandas.RangeIndex(index[-1] + step, index[-1] + (steps + 1) * step, step, name=index.name)
+        return pandas.Index(index[-1] + step * np.arange(1.0, steps + 1), name=index.name)
+    frequency = getattr(index, "freq", None) or _inferred(index)
+    if frequency is None:
+        return None
+    span = pandas.date_range if index.dtype.kind == "M" else pandas.timedelta_range
+    return span(index[-1], periods=steps + 1, freq=frequency, name=index.name)[1:].as_unit(index.unit)
+
+
+def gap(before: Any, after: Any) -> tuple[int, str] | None:
+    """Return the first of the times `after` that does not go on after those `before`, and why; None where all do.
+
+    Where the times before have a frequency, all after have to follow it. A frequency of working days that is only
+    inferred, and one of less than 3 rows, is none. Without one the first of them must come no later than the longest
+    step between times before or between times after: counted in working days where most steps are one and no time lies
+    on a week-end, else in time, with a half of the step to spare.
+    """
+    if getattr(before, "tz", None) is not None:
+        after = after.tz_convert(before.tz)
+    if _are_periods(before) and not _is_complete(before):
+        return gap(before.to_timestamp(), after.to_timestamp())
+    expected = _expected(before, after)
+    if expected is not None:
+        near = _are_near(after, expected, before[-1])
+        if near.all():
+            return None
+        row = int(np.argmin(near))
+        return row, f"is not the row that comes next, {expected[row]}"
+    if before.dtype.kind in "mM" and _inferred(before.append(after)) is not None:
+        return None
+    walls = (_wall(before), _wall(after)) if before.dtype.kind == "M" else ()
+    fault = late(_clock(before), _clock(after), *walls)
+    return None if fault is None else (0, fault)
+
+
+def late(before: np.ndarray, after: np.ndarray, *walls: np.ndarray) -> str | None:
+    """Say how much later the first of the times `after` comes than a step takes; None where it does not, see `gap`.
+
+    Args:
+        before: Increasing numbers, datetime64 or timedelta64, at least one; of times in UTC.
+        after: Such numbers that follow them.
+        *walls: Both as the clock on the wall shows them, datetime64, where they are times.
+    """
+    inside = np.concatenate([np.diff(before), np.diff(after)])
+    if not len(inside):
+        return None
+    if walls:
+        days = np.concatenate(walls).astype("datetime64[D]")
+        steps = np.busday_count(days[:-1], days[1:])
+        if np.is_busday(days).all() and (np.diff(days) >= _DAY).all() and np.median(steps) == 1:
+            at = len(before) - 1
+            most, found = int(np.delete(steps, at).max()), int(steps[at])
+            return (
+                f"comes {found} working days after the row before, where steps are {most} at most"
+                if found > most
+                else None
+            )
+    step, most = after[0] - before[-1], inside.max()
+    if step <= _LATE * most:
+        return None
+    return f"comes {_shown(step)} after the row before, where steps are {_shown(most)} at most"
+
+
+def raise_if_missing(owner: str, name: str, index: Any, labels: Any, dim: Any = None) -> None:
+    """Raise where rows of a regular index are missing, if nine tenths or more of them are there.
+
+    Regular are equal steps, months, quarters and years. Working days leave none out: no index knows holidays.
+
+    Args:
+        owner: Who asks.
+        name: The table's name in messages.
+        index: Its increasing times, see `as_times`, or None.
+        labels: The index that they were found in.
+        dim: The dimension of an xarray object that they belong to.
+
+    Raises:
+        ValueError: Rows are missing.
+    """
+    if index is None or len(index) < 3:
+        return
+    dates = index.to_timestamp() if _are_periods(index) else index
+    if dates.dtype.kind in "mM" and (getattr(dates, "freq", None) or _inferred(dates)):
+        return
+    counts = _steps(dates)
+    if counts is None or counts.max() == 1 or len(dates) < _FULL * (counts.sum() + 1):
+        return
+    row = int(np.argmax(counts > 1)) + 1
+    table = (
+        name if dim is not None or labels.dtype == index.dtype else f"{name}.set_axis(pandas.to_datetime({name}.index))"
+    )
+    raise ValueError(
+        f"{owner}({name}): needs all rows of a regular index; before row {row}, {index[row]}, some are missing; make "
+        f"them gaps, {_filled(table, index, dates, counts, dim)}, or, where the rows are the steps of the series, "
+        f"number them, {numbered(name, dim)}."
+    )
+
+
+def numbered(name: str, dim: Any = None) -> str:
+    """Return how a table's rows are numbered, for messages; `dim` is the dimension of an xarray object."""
+    return f"{name}.reset_index(drop=True)" if dim is None else f"{name}.assign_coords({dim}=range(len({name})))"
+
+
+def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> str:
+    """Return how rows are put where some are missing, for messages."""
+    breaks = np.flatnonzero(np.concatenate([[2], counts, [2]]) > 1)
+    longest = int(np.argmax(np.diff(breaks)))
+    run = dates[breaks[longest] : breaks[longest + 1]]
+    if dates.dtype.kind in "iu":
+        wanted = f"range({dates[0]}, {dates[-1] + 1}, {run[1] - run[0]})"
+    elif _are_periods(index):
+        wanted = f"pandas.period_range({name}.index[0], {name}.index[-1])"
+    else:
+        frequency = _inferred(run) if dates.dtype.kind in "mM" else None
+        if frequency is not None and dim is not None:
+            return f"{name}.resample({dim}={_named(frequency)!r}).asfreq()"
+        if frequency is not None:
+            return f"{name}.asfreq({_named(frequency)!r})"
+        wanted = "..."
+    return f"{name}.reindex({wanted})" if dim is None else f"{name}.reindex({dim}={wanted})"
+
+
+def _plain(index: Any) -> Any:
+    """Return the index with the dtype of what its labels are."""
+    if hasattr(index, "categories"):
+        index = index.astype(index.categories.dtype)
+    if hasattr(index, "closed") and hasattr(index, "left"):
+        index = index.left
+    if index.dtype == object:
+        index = index.infer_objects()
+    pandas = sys.modules["pandas"]
+    is_dates = index.dtype.kind == "O" and pandas.api.types.infer_dtype(index, skipna=True) == "date"
+    is_bare = index.dtype.kind == "M" and not hasattr(index, "freq")  # of another package's arrays
+    return pandas.DatetimeIndex(index, name=index.name) if is_dates or is_bare else index
+
+
+def _are_periods(index: Any) -> bool:
+    return bool(index.dtype.name.startswith("period"))
+
+
+def _raise_if_dates(owner: str, name: str, labels: Any, dim: Any) -> None:
+    if len(labels) and all(isinstance(label, str) and _DATE.fullmatch(label) for label in labels):
+        where, way_out = "index", f"{name}.set_axis(pandas.to_datetime({name}.index))"
+        if dim is not None:
+            where = f"dimension {dim!r}"
+            way_out = f"{name}.assign_coords({{{dim!r}: pandas.to_datetime({name}[{dim!r}])}})"
+        raise TypeError(
+            f"{owner}({name} whose {where} holds texts such as {labels[0]!r}): needs times as such; convert them, "
+            f"{way_out}."
+        )
+
+
+def _of_one_series(owner: str, name: str, index: Any) -> Any:
+    """Return the one level of an index that varies, or raise."""
+    levels = [index.get_level_values(level) for level in range(index.nlevels)]
+    varying = [level for level in levels if level.nunique() > 1]
+    if len(varying) > 1:
+        names = [level.name for level in varying]
+        raise ValueError(
+            f"{owner}({name} with an index of {index.nlevels} levels): needs the rows of one series, and {names} both "
+            f"vary; make the series columns ({name}.unstack()), or pass the rows of each with {name}.groupby(...)."
+        )
+    return (varying or levels)[-1]
+
+
+def _inferred(index: Any) -> Any:
+    """Return the frequency that pandas infers, a text or an offset; None where there is none."""
+    if len(index) < 3:
+        return None
+    with warnings.catch_warnings():  # which of the two comes back is being changed
+        warnings.filterwarnings("ignore", "A future version of pandas will return")
+        return sys.modules["pandas"].infer_freq(index)
+
+
+def _named(frequency: Any) -> str:
+    return str(getattr(frequency, "freqstr", frequency))
+
+
+def _expected(before: Any, after: Any) -> Any:
+    """Return the times that follow by a frequency which says where rows are missing; None where none does."""
+    if not hasattr(before, "step") and getattr(before, "freq", None) is None:
+        if len(before) < 3:
+            return None
+        if before.dtype.kind in "mM":
+            frequency = _inferred(before)
+            if frequency is None or _named(frequency)[0] in _BUSINESS or _inferred(before.append(after)) is not None:
+                return None
+    return following(before, len(after))
+
+
+def _are_near(found: Any, expected: Any, last: Any) -> np.ndarray:
+    """Which times are those expected, the first of which comes a step after the last one before."""
+    if expected.dtype.kind in "iuf":
+        return np.abs(_clock(found) - _clock(expected)) <= _NEAR * (expected[0] - last)  # type: ignore[no-any-return]
+    return np.asarray(found == expected)
+
+
+def _is_complete(periods: Any) -> bool:
+    return bool(periods[-1].ordinal - periods[0].ordinal == len(periods) - 1)
+
+
+def _equal_step(index: Any) -> Any:
+    """Return the step of numbers that have one; None where they have several, or there is one row."""
+    if hasattr(index, "step"):
+        return index.step
+    steps = np.diff(_clock(index))
+    if not len(steps):
+        return None
+    step = (index[-1] - index[0]) / len(steps) if index.dtype.kind == "f" else index[1] - index[0]
+    return step if (np.abs(steps - step) <= (_NEAR * step if index.dtype.kind == "f" else 0)).all() else None
+
+
+def _clock(index: Any) -> np.ndarray:
+    """Return numbers, or times in UTC, as NumPy has them."""
+    letter = index.dtype.kind
+    if letter in "iuf":
+        return np.asarray(index.to_numpy(np.float64 if letter == "f" else np.dtype(f"{letter}8")))
+    if getattr(index, "tz", None) is not None:
+        index = index.tz_convert(None)
+    return np.asarray(index.to_numpy())
+
+
+def _wall(index: Any) -> np.ndarray:
+    return np.asarray((index if index.tz is None else index.tz_localize(None)).to_numpy())
+
+
+def _shown(step: Any) -> str:
+    if not isinstance(step, np.timedelta64):
+        return f"{step:g}"
+    days = step / _DAY
+    return f"{days:g} days" if days >= 1 else f"{step / np.timedelta64(1, 's'):g} s"
+
+
+def _steps(index: Any) -> np.ndarray | None:
+    """Return how many steps of a regular index lie between its rows, at least 1; None where it cannot be one."""
+    if index.dtype.kind == "M":
+        wall = _wall(index)
+        months = wall.astype("datetime64[M]")
+        rests = wall - months
+        if (rests == rests[0]).all() or bool(index.is_month_end.all()):
+            found = np.diff(months).astype(np.int64)
+            return _multiples(found) if found.min() > 0 else None
+        if (np.diff(wall) >= _DAY).all():
+            days = wall.astype("datetime64[D]")
+            if np.is_busday(days).all() and np.median(np.busday_count(days[:-1], days[1:])) == 1:
+                return None
+            return _multiples(np.diff(wall).astype(np.int64))
+    if index.dtype.kind == "f":
+        steps = np.diff(_clock(index))
+        counts = np.round(steps / steps.min())
+        return counts if (np.abs(steps / steps.min() - counts) <= _NEAR * counts).all() else None
+    return _multiples(np.diff(_clock(index)).astype(np.int64))
+
+
+def _multiples(steps: np.ndarray) -> np.ndarray | None:
+    least = steps.min()
+    return steps // least if (steps % least == 0).all() else None
