@@ -72,7 +72,7 @@ def test_the_block_is_the_sum_over_all_earlier_steps():
     expected = rectangle(lambda t, z: np.tanh(z @ kernel + bias) * np.cos(t), X, 0.6, 6, 1.5)
     core = functional.FDEBlock(fields, 0.6, t1=1.5, n_steps=6)
     with jax.enable_x64(True):
-        found = core({}, jnp.asarray(X), {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)})
+        found = jax.jit(core)({}, jnp.asarray(X), {"kernel": jnp.asarray(kernel), "bias": jnp.asarray(bias)})
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-13)
 
 
@@ -208,7 +208,7 @@ def test_a_stochastic_block_draws_at_every_call_and_repeats_with_a_key():
 
 def test_the_moments_of_a_stochastic_block_are_those_of_eulers_scheme():
     block = functional.FSDEBlock(lambda t, z, _: -z, lambda t, z, _: 0.5 * jnp.ones_like(z), t1=1.0, n_steps=8)
-    found = np.asarray(block({}, jnp.ones((4096, 2)), noise_key=jax.random.key(0)))
+    found = np.asarray(jax.jit(lambda y, key: block({}, y, noise_key=key))(jnp.ones((4096, 2)), jax.random.key(0)))
     mean, variance = (1 - 1 / 8) ** 8, 0.25 / 8 * sum((1 - 1 / 8) ** (2 * k) for k in range(8))
     n = found.size
     assert abs(found.mean() - mean) < 4 * math.sqrt(variance / n)

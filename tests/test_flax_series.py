@@ -131,10 +131,10 @@ def test_the_filter_streams(lags, before):
 def test_errors_before_are_divided_out_and_forecast():
     with jax.enable_x64(True):
         series = jnp.asarray(SERIES)
-        found = arfima_errors(series, 0.3, [0.4], 2.5, ma=[0.6, 0.2])
+        found = jax.jit(lambda x: arfima_errors(x, 0.3, [0.4], 2.5, ma=[0.6, 0.2]))(series)
         wanted = Filter(SERIES[:, None] - 2.5)(0.3, [0.4], [0.6, 0.2])[:, 0]
         np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12)
-        ahead = arfima_forecast(series, 5, 0.3, [0.4], 2.5, ma=[0.6, 0.2])
+        ahead = jax.jit(lambda x: arfima_forecast(x, 5, 0.3, [0.4], 2.5, ma=[0.6, 0.2]))(series)
         following = Filter(np.append(SERIES, ahead)[:, None] - 2.5)(0.3, [0.4], [0.6, 0.2])[-5:]
         np.testing.assert_allclose(following, 0, rtol=0, atol=1e-11)
 

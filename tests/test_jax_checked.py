@@ -292,7 +292,6 @@ ROWS: dict[str, Callable[[Any], Any]] = {
 }
 each_form = pytest.mark.parametrize("form", FORMS.values(), ids=FORMS)
 MAPS = [pytest.param(form, id=name) for name, form in ROWS.items() if "vmap" in name and "shard" not in name]
-each_of_rows = pytest.mark.parametrize("form", ROWS.values(), ids=ROWS)
 four_devices = pytest.mark.skipif("jax.device_count() < 4", reason="needs four devices")
 
 
@@ -309,14 +308,21 @@ def test_checkify_sees_a_check_under_every_transform(form):
 
 
 @four_devices
-@pytest.mark.sampled(3)
-@each_of_rows
-def test_checkify_sees_a_check_of_one_row_of_several(form):
+@pytest.mark.parametrize(
+    ("form", "made"),
+    [pytest.param(form, jax.jit, id=f"jit-{name}") for name, form in ROWS.items()]
+    + [
+        pytest.param(form, lambda f: f, id=name, marks=() if name == "vmap" else pytest.mark.slow)
+        for name, form in ROWS.items()
+    ],
+)
+def test_checkify_sees_a_check_of_one_row_of_several(form, made):
     applied, plain = form(inverse), form(lambda a: 1 / a)
     good, bad = jnp.asarray([0.5, 0.25, 0.5, 0.75]), jnp.asarray([0.5, 0.25, 1.5, 0.75])
-    assert said(applied, good) == ""
-    assert "1.5" in said(applied, bad)
-    np.testing.assert_array_equal(applied(bad), plain(bad))
+    errors = made(checkify.checkify(applied))
+    assert errors(good)[0].get() is None
+    assert "1.5" in errors(bad)[0].get()
+    np.testing.assert_array_equal(made(applied)(bad), plain(bad))
 
 
 @four_devices

@@ -91,7 +91,7 @@ CALLS: dict[str, Call] = {
     "fsdeint": Call(lambda y: fjx.fsdeint(STOCHASTIC, y, TS, key=KEY), "b, 3"),
     "fsdeint with memory": Call(lambda y: fjx.fsdeint(STOCHASTIC, y, TS, alpha=0.7, key=KEY), "b, 3"),
 }
-QUICK = ("caputo", "learned", "FractionalLayer")
+QUICK = ("caputo", "FractionalLayer")
 EVERY = [pytest.param(call, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, call in CALLS.items()]
 
 

@@ -81,13 +81,16 @@ SOLVES: dict[str, Solve] = {
 }
 # What is sharded: over the batch of both, or of one, the other the same on each device.
 WHERE = {"both": (True, True), "y0": (True, False), "rates": (False, True)}
-QUICK = ("predictor_corrector", "euler")
+QUICK = {"predictor_corrector": ("both", "y0"), "euler": ("rates",)}
 
 
-@pytest.mark.parametrize("where", WHERE.values(), ids=WHERE)
 @pytest.mark.parametrize(
-    "solve",
-    [pytest.param(each, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, each in SOLVES.items()],
+    ("solve", "where"),
+    [
+        pytest.param(solve, where, id=f"{name}-{at}", marks=() if at in QUICK.get(name, ()) else pytest.mark.slow)
+        for name, solve in SOLVES.items()
+        for at, where in WHERE.items()
+    ],
 )
 def test_a_solve_on_four_devices_has_the_values_and_gradients_of_one(solve, where):
     mesh = jax.make_mesh((4,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -112,8 +115,9 @@ def test_a_solve_on_four_devices_has_the_values_and_gradients_of_one(solve, wher
 
 def test_a_solve_runs_outside_of_jit():
     mesh = jax.make_mesh((4,), ("rows",), axis_types=(jax.sharding.AxisType.Auto,))
-    spread = jax.shard_map(ode(), mesh=mesh, in_specs=(jax.P("rows"), jax.P()), out_specs=jax.P(None, "rows"))
-    np.testing.assert_allclose(spread(Y0, 1.2), ode()(Y0, 1.2), rtol=1e-5)
+    solve = ode(scheme="rectangle")
+    spread = jax.shard_map(solve, mesh=mesh, in_specs=(jax.P("rows"), jax.P()), out_specs=jax.P(None, "rows"))
+    np.testing.assert_allclose(spread(Y0, 1.2), jax.jit(solve)(Y0, 1.2), rtol=1e-5)
 
 
 def test_an_equation_too_large_for_a_matrix_is_refused():
@@ -121,6 +125,6 @@ def test_an_equation_too_large_for_a_matrix_is_refused():
     solve = ode(scheme=Trapezoid(Newton(dense=1)))
     specs = {"mesh": mesh, "in_specs": (jax.P("rows"), jax.P()), "out_specs": jax.P(None, "rows")}
     with pytest.raises(ValueError, match=r"2 numbers inside of jax.shard_map.*Newton\(dense=...\).*check_vma=False"):
-        jax.shard_map(solve, **specs)(Y0, 1.2)
+        jax.jit(jax.shard_map(solve, **specs))(Y0, jnp.asarray(1.2))
     found = jax.jit(jax.shard_map(solve, check_vma=False, **specs))(Y0, jnp.asarray(1.2))
-    np.testing.assert_allclose(found, ode(scheme="trapezoid")(Y0, 1.2), rtol=1e-5)
+    np.testing.assert_allclose(found, jax.jit(ode(scheme="trapezoid"))(Y0, 1.2), rtol=1e-5)

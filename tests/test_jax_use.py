@@ -150,7 +150,7 @@ CLOSED: dict[str, Callable[[Any, Any], Any]] = {
 @pytest.mark.parametrize(
     "function",
     [
-        pytest.param(function, id=name, marks=() if name in ("caputo", "fdiff") else pytest.mark.slow)
+        pytest.param(function, id=name, marks=() if name == "fdiff" else pytest.mark.slow)
         for name, function in CLOSED.items()
     ],
 )
