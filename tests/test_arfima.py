@@ -180,6 +180,12 @@ def test_forecast_intervals_are_those_of_the_moving_average(fitted):
     assert ((high + low) / 2).numpy() == pytest.approx(fitted.forecast(steps).numpy(), rel=1e-12)
 
 
+def test_forecast_intervals_are_those_of_the_results(fitted):
+    low, high = fitted.forecast_interval(5, 0.9)
+    bounds = fitted.results.get_forecast(5).conf_int(0.1)
+    assert np.column_stack([low, high]) == pytest.approx(bounds, rel=1e-12)
+
+
 def test_what_is_fixed_stays(series):
     model = ARFIMA(1, alpha=0.3, learn_alpha=False).fit(series)
     assert model.alpha == 0.3
@@ -271,7 +277,7 @@ def test_the_summary_names_estimates_and_intervals(fitted):
 
 def test_an_order_at_its_bound_is_told():
     noise = np.random.default_rng(0).standard_normal(300)
-    with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to .*, where there is no minimum"):
+    with pytest.warns(UserWarning, match=r"ARFIMA\.fit: alpha has gone to 0, an end of its bounds"):
         model = ARFIMA(0).fit(noise - np.append(0, noise[:-1]))  # the order of a difference of noise is -1
     assert math.isnan(model.estimates.standard_errors["alpha"])
 

@@ -124,27 +124,23 @@ def fitted(
     ]
     problems = [Problem(span.sample, alpha, p, q) for span in spans]
     joint = Joint(problems, share, (low, high))
-    point = joint.best()
+    point, has_arrived = joint.best()
     if not np.isfinite(joint.value(point)):
         raise ValueError(
             f"{owner}: needs a likelihood, and there is none at alpha={alpha}; pass others or wider bounds."
         )
-    covariance = _covariance(joint, point)
-    if np.isnan(covariance).any():
-        orders = [each.parts(point[place])[0] + whole for each, place in zip(problems, joint.places, strict=True)]
-        found = ", ".join(f"{round(order, 4):g}" for order in orders)
-        warnings.warn(
-            f"{owner}: alpha has gone to {found}, where there is no minimum within the bounds; it has no standard "
-            "error, and those of the others are for this alpha; take fewer lags, or other bounds.",
-            UserWarning,
-            stacklevel=3,
-        )
+    ends = joint.at_bound(point)
+    covariance = _covariance(joint, point, ends)
+    for fault in _faults(joint, point, whole, has_arrived, ends, covariance):
+        warnings.warn(f"{owner}: {fault}", UserWarning, stacklevel=3)
     results, start = [], joint.size
-    for span, problem, place in zip(spans, problems, joint.places, strict=True):
+    for span, problem, place, degrees in zip(spans, problems, joint.places, joint.degrees, strict=True):
         k = span.sample.x.shape[1]
         where = np.concatenate([start + np.arange(k), place, [start + k]]).astype(int)
         start += k + 1
-        results.append(span.results(problem, point[place], covariance[np.ix_(where, where)], whole))
+        results.append(
+            span.results(problem, point[place], covariance[np.ix_(where, where)], whole, degrees, has_arrived)
+        )
     return tuple(results)
 
 
@@ -202,11 +198,18 @@ class _Span:
             np.where(there, (y - self._centre) / self._scale, 0.0), columns, np.flatnonzero(~there), kind
         )
 
-    def results(self, problem: Problem, point: np.ndarray, covariance: np.ndarray, whole: int) -> ArfimaResults:
-        """Return what was found, in the units of the series."""
+    def results(
+        self,
+        problem: Problem,
+        point: np.ndarray,
+        covariance: np.ndarray,
+        whole: int,
+        degrees: float,
+        has_arrived: bool,
+    ) -> ArfimaResults:
+        """Return what was found, in the units of the series; the variance is over `degrees`."""
         alpha, ar, ma = problem.parts(point)
         reduced, level, k = problem.reduced(point), int(self.has_level), len(self.names)
-        degrees = self.sample.degrees
         sigma2 = reduced.squares / degrees * self._scale**2
         units = np.eye(level + k) * self._scale
         units[level:, level:] /= self._scales[:, None]
@@ -215,14 +218,14 @@ class _Span:
         coefficients = units @ reduced.coefficients
         if level:
             coefficients[0] += self._centre
-        to_units = linalg.block_diag(units, np.eye(len(point)), self._scale**2)
+        to_units = linalg.block_diag(units, np.eye(len(point)), self._scale**2 * self.sample.degrees / degrees)
         in_units = to_units @ np.nan_to_num(covariance) @ to_units.T
         unknown = np.isnan(np.diag(covariance))
         in_units[unknown] = in_units[:, unknown] = np.nan
         shifted = point.copy()
         if problem.sizes[0]:
             shifted[0] += whole
-        llf = -problem.value(point) - degrees * np.log(self._scale)
+        llf = -problem.value(point) - self.sample.degrees * np.log(self._scale)
         if self.sample.likelihood != EXACT:  # det(X' T**-1 X) has the regressors' units
             llf -= float(np.log(self._scales).sum())
         return ArfimaResults(
@@ -243,6 +246,7 @@ class _Span:
             llf=float(llf),
             nobs=self.sample.n,
             name=self.labels.name,
+            converged=has_arrived,
             values=np.concatenate([coefficients, shifted, [sigma2]]),
             covariance=in_units,
             exog_coefficients=coefficients[level:],
@@ -317,16 +321,54 @@ def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float)
     return 0, low, min(high, 0.5)
 
 
-def _covariance(joint: Joint, point: np.ndarray) -> np.ndarray:
-    """Return that of [point, each b and s]; of an alpha at a bound NaN, and of the others for this alpha."""
+def _covariance(joint: Joint, point: np.ndarray, ends: dict[str, np.ndarray]) -> np.ndarray:
+    """Return that of [point, each b and s]; of what is at an end NaN, and of the others for these."""
     size = joint.size + sum(each.sample.x.shape[1] + 1 for each in joint.problems)
-    found, kept = np.full((size, size), np.nan), np.setdiff1d(np.arange(size), joint.at_bound(point))
+    found, kept = np.full((size, size), np.nan), np.arange(size)
+    kept = np.setdiff1d(kept, np.concatenate([kept[:0], *ends.values()]))
     try:
         factor = linalg.cho_factor(joint.information(point)[np.ix_(kept, kept)])
     except (ValueError, linalg.LinAlgError):
         return found
     found[np.ix_(kept, kept)] = linalg.cho_solve(factor, np.eye(len(kept)))
-    sample = joint.problems[0].sample
-    if sample.likelihood == CONDITIONAL:  # as least squares: by what the parameters leave of the samples
-        found *= sample.degrees / max(1, sample.n - sample.x.shape[1] - joint.problems[0].size)
+    return found
+
+
+def _faults(
+    joint: Joint,
+    point: np.ndarray,
+    whole: int,
+    has_arrived: bool,
+    ends: dict[str, np.ndarray],
+    covariance: np.ndarray,
+) -> list[str]:
+    """Return what is to be known of estimates that are no maximum inside."""
+    said = {kind: ", ".join(f"{round(point[i], 4):g}" for i in at) for kind, at in ends.items() if len(at)}
+    found = []
+    if not has_arrived:
+        found.append(
+            "the search has not arrived at a maximum of the likelihood (`converged` is False), and estimates and "
+            "standard errors are those of the best point it found; take fewer lags."
+        )
+    if "alpha" in said:
+        orders = ", ".join(f"{round(point[i] + whole, 4):g}" for i in ends["alpha"])
+        found.append(
+            f"alpha has gone to {orders}, an end of its bounds, where the likelihood is the greatest that was found; "
+            "it has no standard error, and those of the others are for this alpha; take fewer lags, or other bounds."
+        )
+    if "ma" in said:
+        found.append(
+            f"ma has gone to {said['ma']}, with a root on the unit circle; it has no standard errors, and those of the "
+            "others are for these; the series may be differenced once too often, take the sum of it, or fewer lags."
+        )
+    if "ar" in said:
+        found.append(
+            f"ar has gone to {said['ar']}, as near to a unit root as it may; it has no standard errors, and those of "
+            "the others are for these; difference the series, or take fewer lags."
+        )
+    if not said and np.isnan(covariance).any():
+        found.append(
+            "the likelihood is flat at its maximum, and there are no standard errors: lags and errors before may "
+            "cancel; take fewer of them."
+        )
     return found

@@ -16,7 +16,7 @@ _NEAR = 1e-9  # of a root to the unit circle
 _TOLERANCE, _STEPS = 1e-13, 300  # of conjugate gradients, of the right-hand side's length
 
 
-def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = ()) -> np.ndarray:
+def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longest: int = _LONGEST) -> np.ndarray:
     """Return the autocovariance of ARFIMA(p, alpha, q) at lags 0 to n - 1, for innovations of variance 1.
 
     That of fractional noise in closed form goes through the filter `ma(z) / ar(z)` forwards and backwards in its lag,
@@ -28,9 +28,10 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = ()) -> np.nda
         alpha: Below 1/2.
         ar: x[t] = ar[0] x[t - 1] + ... + u[t], stationary.
         ma: u[t] = e[t] + ma[0] e[t - 1] + ...
+        longest: How many lags before the first there may be; 2**24 are those of a root 3e-6 from the unit circle.
 
     Raises:
-        ValueError: The process is not stationary, or a root is within 1e-6 of the unit circle.
+        ValueError: The process is not stationary, or a root is so near to the unit circle that there are more.
 
     Source: Hosking, Biometrika 68 (1981), theorem 1; the two filters, Bertelli & Caporin, J. Time Series Analysis 23
     (2002) 503.
@@ -45,7 +46,7 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = ()) -> np.nda
         raise ValueError(f"autocovariance(ar={list(ar)}): needs a stationary process; a root's modulus is {size:.6g}.")
     ahead = 10 * (len(over) + len(under)) + (math.ceil(_SETTLED / -math.log(size)) if size > 0 else 0)
     ahead += ahead // 8 * (len(under) - 2) if len(under) > 2 else 0  # of multiple roots, that decay later
-    if ahead > _LONGEST:
+    if ahead > longest:
         raise ValueError(
             f"autocovariance(ar={list(ar)}): needs roots away from the unit circle; a modulus is {size:.9g}."
         )
@@ -116,13 +117,28 @@ def whitened(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[
     return found, unit, variances
 
 
+def circulant(gamma: np.ndarray) -> np.ndarray:
+    """Return the eigenvalues of the circulant matrix nearest to the Toeplitz matrix of gamma [n].
+
+    At the frequencies of `rfft`; they are what is expected of the periodogram of n samples.
+
+    Source: T. Chan, SIAM J. Sci. Stat. Comput. 9 (1988) 766.
+    """
+    share = np.arange(len(gamma)) / len(gamma)
+    return fft.rfft((1 - share) * gamma + share * np.append(0.0, gamma[:0:-1])).real
+
+
+class UnsettledError(ValueError):
+    """Conjugate gradients that have not arrived."""
+
+
 def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
     """Return `T**-1` columns [n, c], T the Toeplitz matrix of gamma [n], by conjugate gradients. O(n log n) a step.
 
     The preconditioner is the circulant matrix nearest to T, which has T's smallest and largest eigenvalues but a few.
 
     Raises:
-        ValueError: They do not settle, because T is nearly singular.
+        UnsettledError: They do not settle, because T is nearly singular.
 
     Source: T. Chan, SIAM J. Sci. Stat. Comput. 9 (1988) 766.
     """
@@ -131,13 +147,12 @@ def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
     embedding = np.zeros(padded)
     embedding[:n], embedding[padded - n + 1 :] = gamma, gamma[:0:-1]
     eigenvalues = fft.rfft(embedding)[:, None]
-    share = np.arange(n) / n
-    circulant = fft.rfft((1 - share) * gamma + share * np.append(0.0, gamma[:0:-1]))[:, None].real
+    nearest = circulant(gamma)[:, None]
     left, found = columns.copy(), np.zeros_like(columns)
     wanted = _TOLERANCE * np.sqrt((columns**2).sum(0))
     direction, energy = np.zeros_like(columns), np.ones(columns.shape[1])
     for step in range(_STEPS):
-        conditioned = fft.irfft(fft.rfft(left, axis=0) / circulant, n, axis=0)
+        conditioned = fft.irfft(fft.rfft(left, axis=0) / nearest, n, axis=0)
         previous, energy = energy, (left * conditioned).sum(0)
         direction = conditioned + (direction * _ratio(energy, previous) if step else 0.0)
         image = fft.irfft(eigenvalues * fft.rfft(direction, padded, axis=0), padded, axis=0)[:n]
@@ -146,7 +161,9 @@ def solved(gamma: np.ndarray, columns: np.ndarray) -> np.ndarray:
         left -= length * image
         if (np.sqrt((left**2).sum(0)) <= wanted).all():
             return found
-    raise ValueError("solved(gamma): needs a covariance that is not nearly singular; alpha or a root is at its bound.")
+    raise UnsettledError(
+        "solved(gamma): needs a covariance that is not nearly singular; alpha or a root is at its bound."
+    )
 
 
 def _ratio(a: np.ndarray, b: np.ndarray) -> np.ndarray:

@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy import linalg, optimize
 
 from hpfracc_nn.series.covariance import difference_weights
-from hpfracc_nn.series.likelihood import CONDITIONAL, Problem, is_stable
+from hpfracc_nn.series.likelihood import CONDITIONAL, Problem, Sample, is_stable
 
 _STARTS = (-0.6, -0.25, 0.1, 0.3, 0.6, 0.9, 1.2, 1.6)  # of alpha: beside lags there may be several maxima
-_MARGIN = 2e-6  # from a bound of alpha, beyond which there may be no likelihood
+_FIRST_LAGS = (0.0, 0.9, -0.9)
+_MARGIN, _MARGIN_OF_HALF = 2e-6, 2e-5  # from a bound of alpha, beyond which there may be no likelihood
 _AT_BOUND = 1e-4  # of the width of the bounds
+_AT_EDGE = 1e-5  # of a partial autocorrelation, or its area, from its limit
 _AT_HALF = 2e-3  # below alpha = 1/2, where a variance without limit bends the likelihood down at the very end
-_PARTIAL = 1 - 1e-5  # of partial autocorrelations
-_DESCENT, _FIRST = 200, 8  # iterations at most, and before the starts are compared
+_INVERTIBLE = 1e-7  # of a partial autocorrelation of ma from 1
+_FAR, _BETWEEN = 20.0, 5.0  # the same over the samples: where a unit root may be better, and inside of what it attracts
+_STATIONARY, _OF_SAMPLES, _OF_SEARCH = 2e-5, 0.02, 2e-3  # of one of ar: at least, over the samples, of a search
+_FIRST, _SEARCH, _DESCENT = 8, 40, 100  # iterations: before starts are compared, of a search, and of the likelihood
 _NEWTON, _HALVINGS = 25, 12
-_DONE = 1e-11  # squared standard errors from the maximum
+_DONE, _NEAR = 1e-11, 1e-6  # squared standard errors from the maximum: to stop, and to have arrived
+_TRIALS, _FOLLOWED = 3, 4
 _SAME = 3.0  # of the logarithm of the likelihood: starts that are no further from the best are followed
 _SHORT = 100  # samples, of which the exact likelihood is searched from every start
 _LONG_PAST = 4  # lags of the first regression of Hannan and Rissanen, times the logarithm of the samples
@@ -73,177 +78,272 @@ class Joint:
             found[place] += each.gradient(point[place])
         return found
 
+    @property
+    def degrees(self) -> list[float]:
+        """What each series' variance is over: N, of the conditional likelihood less the numbers of its point.
+
+        As in least squares; a number that several series share is each one's in part.
+        """
+        times = np.zeros(self.size)
+        for place in self.places:
+            times[place] += 1
+        conditional = self.problems[0].sample.likelihood == CONDITIONAL
+        return [
+            max(1.0, each.sample.degrees - conditional * float((1 / times[place]).sum()))
+            for each, place in zip(self.problems, self.places, strict=True)
+        ]
+
     def information(self, point: np.ndarray) -> np.ndarray:
-        """Return the observed information of the point and of every series' b and s, [size + sum of (k + 1)] twice."""
+        """Return the observed information of the point and of every series' b and s, [size + sum of (k + 1)] twice.
+
+        Of each series as its variance is over its `degrees`.
+        """
+        parts = [n / each.sample.degrees for n, each in zip(self.degrees, self.problems, strict=True)]
+        return self._information(point, parts)
+
+    def _information(self, point: np.ndarray, parts: Sequence[float]) -> np.ndarray:
         sizes = [each.sample.x.shape[1] + 1 for each in self.problems]
         found = np.zeros((self.size + sum(sizes),) * 2)
         start = self.size
-        for each, place, size in zip(self.problems, self.places, sizes, strict=True):
+        for each, place, size, part in zip(self.problems, self.places, sizes, parts, strict=True):
             here = each.reduced(point[place])
             curvature = each.curvature(point[place], here.coefficients, here.squares / each.sample.degrees)
             where = np.concatenate([start + np.arange(size - 1), place, [start + size - 1]])
-            found[np.ix_(where, where)] += curvature
+            found[np.ix_(where, where)] += part * curvature
             start += size
         return found
 
     def curvature(self, point: np.ndarray) -> np.ndarray:
         """Return the second derivatives of `value`, [size, size]: b and s are at their best."""
-        found, size = self.information(point), self.size
+        found, size = self._information(point, [1.0] * len(self.problems)), self.size
         return found[:size, :size] - found[:size, size:] @ np.linalg.solve(found[size:, size:], found[size:, :size])
 
-    def is_defined(self, point: np.ndarray) -> bool:
-        """Return whether there is a likelihood."""
-        return all(each.is_defined(point[place]) for each, place in zip(self.problems, self.places, strict=True))
-
-    def at_bound(self, point: np.ndarray) -> np.ndarray:
-        """Return which numbers of a point are an alpha that has gone to a bound."""
+    def at_bound(self, point: np.ndarray) -> dict[str, np.ndarray]:
+        """Return which numbers of a point have gone to an end: alpha to one of its bounds, lags to a unit root."""
         low, high = self.bounds
         near = _AT_BOUND * (high - low)
-        above = _AT_HALF if high == 0.5 and self.problems[0].sample.likelihood != CONDITIONAL else near
-        places = np.concatenate(
-            [np.arange(self.size)[block.place] for block in self._of("alpha")] or [np.empty(0, int)]
-        )
-        return places[(point[places] <= low + near) | (point[places] >= high - above)]
+        above = _AT_HALF if self._ends_at_half else near
+        free, most, is_there = self._free(point), self._limits[1], np.zeros(self.size, bool)
+        for block in self._of("alpha"):
+            is_there[block.place] = (free[block.place] <= low + near) | (free[block.place] >= high - above)
+        for block in self._partial():
+            is_there[block.place] = (np.abs(free[block.place]) >= most[block.place] - _AT_EDGE).any()
+        numbers = np.arange(self.size)
+        return {
+            kind: np.concatenate([numbers[block.place][is_there[block.place]] for block in self._of(kind)])
+            for kind in {block.kind for block in self.blocks}
+        }
 
-    def best(self) -> np.ndarray:
-        """Return the point of the greatest likelihood found."""
+    def best(self) -> tuple[np.ndarray, bool]:
+        """Return the point of the greatest likelihood found, and whether the slopes vanish there.
+
+        The exact likelihood of more than 100 samples is searched by that of periodic ones, whose best points are where
+        Newton's steps begin; the exact one decides between what these find.
+        """
         if not self.size:
-            return np.empty(0)
-        conditional = Joint([_conditional(each) for each in self.problems], None, self.bounds)
-        conditional.blocks, conditional.places = self.blocks, self.places
-        exact = self.problems[0].sample.likelihood != CONDITIONAL
+            return np.empty(0), True
+        searched = Joint([_searched(each) for each in self.problems], None, self.bounds)
+        searched.blocks, searched.places = self.blocks, self.places
+        reached = searched._apart([searched._descended(start, _FIRST) for start in self._starts()])[:_FOLLOWED]
+        followed = searched._apart([searched._descended(point, _SEARCH) for point in reached])
+        best = self._least([self._arrived(point) for point in followed])
+        return self._least([best, *(self._arrived(point) for point in self._about_a_unit_root(best[0]))])
+
+    def _least(self, found: list[tuple[np.ndarray, bool]]) -> tuple[np.ndarray, bool]:
+        """The best of points that were reached."""
+        return found[0] if len(found) == 1 else min(found, key=lambda each: self.value(each[0]))
+
+    def _about_a_unit_root(self, point: np.ndarray) -> list[np.ndarray]:
+        """Of a point whose ma has nearly a unit root, that with the root, and one with a root a little further off.
+
+        About a unit root the likelihood changes within a few parts of the samples, and may have two maxima.
+        """
+        free, n = self._free(point), max(each.sample.n for each in self.problems)
+        found: list[np.ndarray] = []
+        if self.problems[0].sample.likelihood == CONDITIONAL:
+            return found
+        for block in self._of("ma"):
+            for i in range(block.place.start, block.place.stop):
+                if 1 - abs(free[i]) < _FAR / n:
+                    for left in (_INVERTIBLE, _BETWEEN / n):
+                        other = free.copy()
+                        other[i] = np.copysign(1 - left, free[i])
+                        found.append(self._natural(other))
+        return found
+
+    def _starts(self) -> list[np.ndarray]:
+        """First points: orders with lags of a regression; and no lags, and such that are far from 0 and cancel."""
         low, high = self.bounds
         alphas = [start for start in _STARTS if low < start < high] or [(low + high) / 2]
         if self.problems[0].alpha is not None:
             alphas = [self.problems[0].alpha]
-        starts = [self._start(alpha, lags=True) for alpha in alphas] + [self._start(alphas[0], lags=False)]
-        searched = self if exact and max(len(each.sample.y) for each in self.problems) <= _SHORT else conditional
-        reached = [searched._descended(start, _FIRST) for start in starts]
-        values = np.array([searched.value(point) for point in reached])
+        least = [self._start(alphas[0], lag) for lag in (_FIRST_LAGS if sum(self.problems[0].sizes[1:]) else ())]
+        return [*(self._start(alpha) for alpha in alphas), *least]
+
+    def _apart(self, points: list[np.ndarray]) -> list[np.ndarray]:
+        """Those that differ and may be the best, the best first."""
+        values = np.array([self.value(point) for point in points])
         found: list[np.ndarray] = []
         for i in np.argsort(values, kind="stable"):
-            if values[i] <= values.min() + _SAME and not any(np.allclose(reached[i], p, atol=1e-2) for p in found):
-                found.append(reached[i])
-        found = [self._polished(searched._descended(point, _DESCENT)) for point in found[:2]]
-        return found[0] if len(found) == 1 else min(found, key=self.value)
+            if values[i] <= values.min() + _SAME and not any(np.allclose(points[i], p, atol=1e-2) for p in found):
+                found.append(points[i])
+        return found
 
     def _of(self, kind: str) -> list[Block]:
         return [block for block in self.blocks if block.kind == kind]
 
-    def _start(self, alpha: float, lags: bool) -> np.ndarray:
-        """A first point: with no lags, or with those of a regression."""
+    def _start(self, alpha: float, lag: float | None = None) -> np.ndarray:
+        """A first point: with the lags of a regression, or with a first one alone."""
         found, times = np.zeros(self.size), np.zeros(self.size)
         for each, place in zip(self.problems, self.places, strict=True):
             first, p, q = each.sizes
-            guess = np.concatenate([np.full(first, alpha), _regressed(each, alpha, p, q) if lags else np.zeros(p + q)])
-            found[place] += guess
+            lags = _regressed(each, alpha, p, q) if lag is None else np.append(lag * _unit(p), -lag * _unit(q))
+            found[place] += np.concatenate([np.full(first, alpha), lags])
             times[place] += 1
         return found / times
 
     def _natural(self, free: np.ndarray) -> np.ndarray:
-        """Lags from their partial autocorrelations."""
+        """Lags from their partial autocorrelations, of ar from areas whose hyperbolic tangents these are.
+
+        Near a unit root the likelihood is a smooth function of the area of ar, and of the partial autocorrelation of
+        ma, about whose end it is even.
+        """
         found = free.copy()
         for block in self._partial():
-            lags = _lags(free[block.place])
-            found[block.place] = lags if block.kind == "ar" else -lags
+            here = free[block.place]
+            found[block.place] = _lags(np.tanh(here)) if block.kind == "ar" else -_lags(here)
         return found
 
     def _free(self, point: np.ndarray) -> np.ndarray:
         found = point.copy()
         for block in self._partial():
-            found[block.place] = _partial(point[block.place] if block.kind == "ar" else -point[block.place])
+            here = point[block.place]
+            found[block.place] = np.arctanh(_partial(here)) if block.kind == "ar" else _partial(-here)
         return found
 
     def _partial(self) -> list[Block]:
         exact = self.problems[0].sample.likelihood != CONDITIONAL
         return [*(self._of("ar") if exact else []), *self._of("ma")]
 
+    @property
+    def _ends_at_half(self) -> bool:
+        return self.bounds[1] == 0.5 and self.problems[0].sample.likelihood != CONDITIONAL
+
+    @property
+    def _limits(self) -> tuple[np.ndarray, np.ndarray]:
+        """Between what the free coordinates are."""
+        (low, high), most = self.bounds, np.full(self.size, np.inf)
+        least = -most
+        n = max(each.sample.n for each in self.problems)
+        stationary = _OF_SEARCH if self.problems[0].sample.is_periodic else max(_STATIONARY, _OF_SAMPLES / n)
+        for block in self._partial():
+            most[block.place] = np.arctanh(1 - stationary) if block.kind == "ar" else 1 - _INVERTIBLE
+            least[block.place] = -most[block.place]
+        for block in self._of("alpha"):
+            above = _MARGIN_OF_HALF if self._ends_at_half else _MARGIN
+            least[block.place], most[block.place] = low + _MARGIN, high - above
+        return least, most
+
+    def _free_slopes(self, free: np.ndarray) -> np.ndarray:
+        """The slopes in the free coordinates."""
+        return self._chain(free) @ self.gradient(self._natural(free))
+
+    def _chain(self, free: np.ndarray) -> np.ndarray:
+        """The slopes of the natural coordinates, one free one a row."""
+        steps = 1e-6 * np.eye(self.size)
+        return np.array([(self._natural(free + step) - self._natural(free - step)) / 2e-6 for step in steps])
+
     def _descended(self, point: np.ndarray, iterations: int) -> np.ndarray:
-        """Go down from a point."""
-        limits = [(-np.inf, np.inf)] * self.size
-        low, high = self.bounds
-        for block in self.blocks:
-            limit = (low + _MARGIN, high - _MARGIN) if block.kind == "alpha" else (-_PARTIAL, _PARTIAL)
-            if block.kind == "alpha" or block in self._partial():
-                limits[block.place] = [limit] * (block.place.stop - block.place.start)
+        """Go down from a point; of a sample's part in the likelihood the first step is no longer than it should be."""
+        low, high = self._limits
+        n = sum(each.sample.n for each in self.problems)
 
         def value_and_slope(free: np.ndarray) -> tuple[float, np.ndarray]:
-            natural = self._natural(free)
-            value = self.value(natural)
-            if value == np.inf:
-                return 1e300, np.zeros(self.size)
-            slopes = self.gradient(natural)
-            steps = 1e-6 * np.eye(self.size)
-            chain = np.array([(self._natural(free + step) - self._natural(free - step)) / 2e-6 for step in steps])
-            return value, chain @ slopes
+            value = self.value(self._natural(free))
+            try:
+                slopes = self._free_slopes(free)
+            except (ValueError, linalg.LinAlgError):  # the likelihood ends there
+                value = np.inf
+            return (1e300, np.zeros(self.size)) if value == np.inf else (value / n, slopes / n)
 
-        free = np.clip(self._free(point), [a for a, _ in limits], [b for _, b in limits])
-        options = {"maxiter": iterations, "ftol": 1e-12, "gtol": 1e-7}
-        found = optimize.minimize(value_and_slope, free, jac=True, method="L-BFGS-B", bounds=limits, options=options)
+        free = np.clip(self._free(point), low, high)
+        options = {"maxiter": iterations, "ftol": 1e-13, "gtol": 1e-9}
+        bounds = optimize.Bounds(low, high)
+        found = optimize.minimize(value_and_slope, free, jac=True, method="L-BFGS-B", bounds=bounds, options=options)
         return self._natural(found.x)
 
-    def _polished(self, point: np.ndarray) -> np.ndarray:
-        """Newton's steps to the last digits; none where they do not go down."""
-        try:
-            return self._newton(point)
-        except (ValueError, linalg.LinAlgError):  # the likelihood ends there
-            return point
+    def _arrived(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Go to the last digits of the least value near a point, and return whether they are reached."""
+        for _ in range(_TRIALS):
+            try:
+                point, has_arrived = self._newton(point)
+            except (ValueError, linalg.LinAlgError):  # the likelihood ends there
+                has_arrived = False
+            if has_arrived:
+                break
+            point = self._descended(point, _DESCENT)
+        return point, has_arrived
 
-    def _newton(self, point: np.ndarray) -> np.ndarray:
-        low, high = self.bounds
-        curvature, slopes, kept = _convex(self.curvature(point)), self.gradient(point), 0.0
+    def _newton(self, point: np.ndarray) -> tuple[np.ndarray, bool]:
+        """Newton's steps within the limits, and whether they have ended at a minimum."""
+        low, high = self._limits
+        free = np.clip(self._free(point), low, high)
+        slopes, curvature, kept = self._free_slopes(free), self._free_curvature(free), 0.0
         for _ in range(_NEWTON):
-            held = np.zeros(self.size, bool)
-            for block in self._of("alpha"):
-                a, g = point[block.place], slopes[block.place]
-                held[block.place] = ((a <= low + 2 * _MARGIN) & (g > 0)) | ((a >= high - 2 * _MARGIN) & (g < 0))
-            loose = ~held
+            loose = _loose(free, slopes, low, high)
+            convex, is_minimum = _convex(curvature[np.ix_(loose, loose)])
             step = np.zeros(self.size)
-            step[loose] = -np.linalg.solve(curvature[np.ix_(loose, loose)], slopes[loose])
+            step[loose] = -np.linalg.solve(convex, slopes[loose])
             left = -float(slopes @ step)
             if left <= _DONE:
-                return point
+                return self._natural(free), is_minimum
             if kept and left > 0.3 * kept:  # the curvature is another by now
-                curvature, kept = _convex(self.curvature(point)), 0.0
+                curvature, kept = self._free_curvature(free), 0.0
                 continue
             for _ in range(_HALVINGS):
-                reached = self._clipped(point + step)
-                if self.is_defined(reached):
-                    following = self.gradient(reached)
-                    if following[loose] @ np.linalg.solve(curvature[np.ix_(loose, loose)], following[loose]) < left:
-                        break
+                reached = np.clip(free + step, low, high)
+                following = self._free_slopes(reached)
+                rest = np.where(_loose(reached, following, low, high), following, 0.0)[loose]
+                if rest @ np.linalg.solve(convex, rest) < left:
+                    break
                 step /= 2
             else:
-                return point
-            point, slopes, kept = reached, following, left
-        return point
+                return self._natural(free), is_minimum and left <= _NEAR
+            free, slopes, kept = reached, following, left
+        return self._natural(free), False
 
-    def _clipped(self, point: np.ndarray) -> np.ndarray:
-        low, high = self.bounds
-        found = point.copy()
-        for block in self._of("alpha"):
-            found[block.place] = np.clip(found[block.place], low + _MARGIN, high - _MARGIN)
-        return found
+    def _free_curvature(self, free: np.ndarray) -> np.ndarray:
+        """The second derivatives in the free coordinates, as they are where the slopes vanish."""
+        chain = self._chain(free)
+        return chain @ self.curvature(self._natural(free)) @ chain.T
 
 
-def _conditional(problem: Problem) -> Problem:
-    """The same problem with the conditional likelihood, gaps bridged by straight lines."""
+def _loose(free: np.ndarray, slopes: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """Which coordinates are not held at a limit, beyond which it would go on down."""
+    return ~(((free <= low) & (slopes > 0)) | ((free >= high) & (slopes < 0)))
+
+
+def _searched(problem: Problem) -> Problem:
+    """The same problem with a likelihood that costs little; gaps are bridged by straight lines."""
     sample = problem.sample
+    if sample.likelihood == CONDITIONAL or len(sample.y) <= _SHORT:
+        return problem
+    return problem.of(replace(sample, y=_bridged(sample), gaps=sample.gaps[:0], is_periodic=True))
+
+
+def _bridged(sample: Sample) -> np.ndarray:
     y, there = sample.y.copy(), np.setdiff1d(np.arange(len(sample.y)), sample.gaps)
     y[sample.gaps] = np.interp(sample.gaps, there, y[there])
-    found = Problem.__new__(Problem)
-    found.__dict__.update(problem.__dict__)
-    found.sample = type(sample)(y, sample.x, np.empty(0, int), CONDITIONAL)
-    return found
+    return y
 
 
 def _regressed(problem: Problem, alpha: float, p: int, q: int) -> np.ndarray:
     """Lags by two regressions: on a long past, and on a short one and the errors of the first (Hannan & Rissanen)."""
     if not p + q:
         return np.empty(0)
-    sample = _conditional(problem).sample
-    level = np.linalg.lstsq(sample.x, sample.y, rcond=None)[0] if sample.x.shape[1] else np.empty(0)
-    given = sample.y - sample.x @ level
+    given, x = _bridged(problem.sample), problem.sample.x
+    if x.shape[1]:
+        given = given - x @ np.linalg.lstsq(x, given, rcond=None)[0]
     n = len(given)
     size = 2 * n
     u = np.fft.irfft(np.fft.rfft(difference_weights(n, alpha), size) * np.fft.rfft(given, size), size)[:n]
@@ -261,6 +361,10 @@ def _regressed(problem: Problem, alpha: float, p: int, q: int) -> np.ndarray:
     return np.concatenate([ar, ma])
 
 
+def _unit(lags: int) -> np.ndarray:
+    return np.eye(1, lags)[0]
+
+
 def _past(u: np.ndarray, lags: int) -> np.ndarray:
     """The values before each, [n, lags]."""
     padded = np.concatenate([np.zeros(lags), u])
@@ -269,10 +373,13 @@ def _past(u: np.ndarray, lags: int) -> np.ndarray:
     )
 
 
-def _convex(curvature: np.ndarray) -> np.ndarray:
-    """The same with eigenvalues above zero, which makes a step go down."""
+def _convex(curvature: np.ndarray) -> tuple[np.ndarray, bool]:
+    """The same with eigenvalues above zero, which makes a step go down, and whether they were not below before."""
+    if not len(curvature):
+        return curvature, True
     values, vectors = np.linalg.eigh((curvature + curvature.T) / 2)
-    return (vectors * np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
+    convex = (vectors * np.maximum(np.abs(values), 1e-8 * np.abs(values).max())) @ vectors.T
+    return convex, bool(values.min() >= -1e-6 * np.abs(values).max())
 
 
 def _lags(partial: np.ndarray) -> np.ndarray:

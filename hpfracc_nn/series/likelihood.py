@@ -14,24 +14,32 @@ before the first sample in place of the stationary past: the weighted squares ar
 
 A gap is a regressor that is 1 there alone: eliminated like the others, and with the logarithm of its pivot added to D,
 it leaves the density of the samples that are there.
+
+A search of the exact or restricted likelihood begins with that of a periodic sample, whose T is the circulant matrix
+nearest to the real one: the likelihood of Whittle with what is expected of the periodogram in place of its limit
+(Sykulski, Olhede, Guillaumin, Lilly & Early, Biometrika 106 (2019) 251). A value of it costs no more than a conditional
+one.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 from scipy import fft, linalg
 
-from hpfracc_nn.series.covariance import Filter, autocovariance, solved, whitened
+from hpfracc_nn.series.covariance import Filter, UnsettledError, autocovariance, circulant, solved, whitened
 
 CONDITIONAL, EXACT, RESTRICTED = LIKELIHOODS = ("conditional", "exact", "restricted")
 _SHIFT = 1e-5  # of central differences of values and covariances
 _SHIFT_OF_SLOPES = 1e-4
-_DENSE = 600  # samples, up to which a dense factorisation costs less than the recursion, and than conjugate gradients
+_DENSE = 300  # samples, up to which a dense factorisation costs less than the recursion
+_LONGEST = 2**16  # lags before the first of a periodic sample: beyond, roots are too near a unit root for a search
+_DIFFERENCED = 100  # samples, up to which differences of values cost less than conjugate gradients
 
 
 @dataclass(frozen=True)
@@ -43,12 +51,14 @@ class Sample:
         x: [n, k].
         gaps: Rows without a sample, rising, [m].
         likelihood: Which one.
+        is_periodic: Whether T is the nearest circulant matrix; then there are no gaps.
     """
 
     y: np.ndarray
     x: np.ndarray
     gaps: np.ndarray
     likelihood: str
+    is_periodic: bool = False
 
     @property
     def n(self) -> int:
@@ -67,6 +77,11 @@ class Sample:
     @cached_property
     def filtered(self) -> Filter:
         return Filter(self.columns)
+
+    @cached_property
+    def transformed(self) -> np.ndarray:
+        """The columns' Fourier transform, of length 1, [frequencies, k + 1]."""
+        return fft.rfft(self.columns, axis=0, norm="ortho")
 
 
 @dataclass(frozen=True)
@@ -119,6 +134,12 @@ class Problem:
         self.ma = None if isinstance(ma, int) else ma
         self.sizes = (int(alpha is None), ar if isinstance(ar, int) else 0, ma if isinstance(ma, int) else 0)
 
+    def of(self, sample: Sample) -> Problem:
+        """Return the same of another sample."""
+        found = copy(self)
+        found.sample = sample
+        return found
+
     @property
     def size(self) -> int:
         """How many numbers a point has."""
@@ -138,8 +159,12 @@ class Problem:
         if sample.likelihood == CONDITIONAL:
             white, logarithms = sample.filtered(alpha, ar, ma), 0.0
         else:
-            gamma = autocovariance(len(sample.y), alpha, ar, ma)
-            white, logarithms = (_dense if len(gamma) <= _DENSE else _recursive)(gamma, sample.columns, sample.gaps)
+            if sample.is_periodic:
+                gamma = autocovariance(len(sample.y), alpha, ar, ma, longest=_LONGEST)
+                white, logarithms = _periodic(gamma, sample.transformed)
+            else:
+                gamma = autocovariance(len(sample.y), alpha, ar, ma)
+                white, logarithms = (_dense if len(gamma) <= _DENSE else _recursive)(gamma, sample.columns, sample.gaps)
         factor = linalg.qr(white, mode="r", check_finite=False)[0][: white.shape[1]]
         gaps = white.shape[1] - sample.columns.shape[1]
         pivots = np.log(np.abs(np.diag(factor)))
@@ -153,8 +178,8 @@ class Problem:
 
     def gradient(self, point: np.ndarray) -> np.ndarray:
         """Return the slopes of `value`."""
-        if self._is_solved:
-            solution = self._solved(point)
+        solution = self._solved(point)
+        if solution is not None:
             coefficients, squares = solution.coefficients, solution.squares
             return self._slopes(point, solution, coefficients, squares / self.sample.degrees)[: self.size]
         return self._differences(self.value, point)
@@ -166,8 +191,8 @@ class Problem:
         """
         k, size, degrees = len(coefficients), self.size, self.sample.degrees
         found = np.zeros((k + size + 1, k + size + 1))
-        if self._is_solved:
-            solution = self._solved(point)
+        solution = self._solved(point)
+        if solution is not None:
             found[:k, :k] = solution.gram[:-1, :-1] / variance
         else:
             here = self.reduced(point).factor
@@ -186,16 +211,16 @@ class Problem:
         return found
 
     def is_defined(self, point: np.ndarray) -> bool:
-        """Return whether there is a likelihood: the process is stationary and invertible as far as it must be."""
+        """Return whether there is a likelihood: stationary processes have an exact one, invertible ones the other."""
         alpha, ar, ma = self.parts(point)
-        if self.ma is None and not is_stable(-ma):
-            return False
-        return self.sample.likelihood == CONDITIONAL or (alpha < 0.5 and (self.ar is not None or is_stable(ar)))
+        if self.sample.likelihood == CONDITIONAL:
+            return self.ma is not None or is_stable(-ma)
+        return alpha < 0.5 and (self.ar is not None or is_stable(ar))
 
     def _score(self, point: np.ndarray, coefficients: np.ndarray, variance: float) -> np.ndarray:
         """The slopes in the point at b and s, then `-X' T**-1 (y - X b)`, then S there: [size + k + 1]."""
-        if self._is_solved:
-            solution = self._solved(point)
+        solution = self._solved(point)
+        if solution is not None:
             slopes = self._slopes(point, solution, coefficients, variance)
             weights = np.append(-coefficients, 1.0)
             return np.concatenate([slopes, -(solution.gram @ weights)[:-1], [weights @ solution.gram @ weights]])
@@ -229,17 +254,18 @@ class Problem:
             shift /= 4
         return shift
 
-    @property
-    def _is_solved(self) -> bool:
+    def _solved(self, point: np.ndarray) -> Solution | None:
+        """`T**-1` of the columns; None where slopes are differences: they cost less, or T is nearly singular."""
         sample = self.sample
-        return sample.likelihood != CONDITIONAL and not len(sample.gaps) and len(sample.y) > _DENSE
-
-    def _solved(self, point: np.ndarray) -> Solution:
-        sample = self.sample
+        if sample.likelihood == CONDITIONAL or sample.is_periodic or len(sample.gaps) or len(sample.y) <= _DIFFERENCED:
+            return None
         gamma = autocovariance(len(sample.y), *self.parts(point))
         right = np.column_stack([np.zeros(len(gamma)), sample.columns])
         right[0, 0] = 1
-        found = solved(gamma, right)
+        try:
+            found = solved(gamma, right)
+        except UnsettledError:
+            return None
         return Solution(found[:, 0], found[:, 1:], sample.columns.T @ found[:, 1:])
 
     def _slopes(self, point: np.ndarray, solution: Solution, coefficients: np.ndarray, variance: float) -> np.ndarray:
@@ -303,6 +329,20 @@ def _dense(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np
     there = np.setdiff1d(np.arange(len(gamma)), gaps)
     factor = linalg.cholesky(gamma[np.abs(there[:, None] - there)], lower=True, check_finite=False)
     return linalg.solve_triangular(factor, columns[there], lower=True), 2 * float(np.log(np.diag(factor)).sum())
+
+
+def _periodic(gamma: np.ndarray, transformed: np.ndarray) -> tuple[np.ndarray, float]:
+    """White columns, real and imaginary parts of each frequency, and the logarithm of the determinant."""
+    eigenvalues, times = circulant(gamma), np.full(len(transformed), 2.0)
+    times[0] = 1
+    if len(gamma) % 2 == 0:
+        times[-1] = 1
+    if not eigenvalues.min() > 0:  # by rounding
+        raise ValueError(
+            "periodic(gamma): needs a positive definite covariance; alpha or a root is too near its bound."
+        )
+    white = transformed * np.sqrt(times / eigenvalues)[:, None]
+    return np.concatenate([white.real, white.imag]), float(times @ np.log(eigenvalues))
 
 
 def _recursive(gamma: np.ndarray, columns: np.ndarray, gaps: np.ndarray) -> tuple[np.ndarray, float]:

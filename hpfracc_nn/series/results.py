@@ -75,11 +75,14 @@ class ArfimaResults:
         ar: Coefficients of the lags, `x[t] = ar[0] x[t - 1] + ...`, estimated or given.
         ma: Coefficients of the errors before, `e[t] + ma[0] e[t - 1] + ...`, estimated or given.
         mean: The level, estimated or given; 0 where there is none.
-        sigma2: Variance of the errors.
+        sigma2: Variance of the errors: their weighted squares over the samples, by the restricted likelihood less the
+            level and the regressors, and by the conditional one, as in least squares, less all other estimates.
         likelihood: "conditional", "exact" or "restricted".
         llf: Logarithm of the likelihood.
         nobs: How many samples it is of.
         name: Of the series.
+        converged: Whether the slopes of the likelihood vanish at the estimates, or lead to an end of their range;
+            statsmodels has it as `mle_retvals["converged"]`.
 
     Examples:
         >>> from hpfracc_nn import data
@@ -101,6 +104,7 @@ class ArfimaResults:
     llf: float
     nobs: int
     name: str
+    converged: bool
     values: np.ndarray = field(repr=False)
     covariance: np.ndarray = field(repr=False)
     exog_coefficients: np.ndarray = field(repr=False)
@@ -249,7 +253,8 @@ class ArfimaResults:
         width = max(len(name) for name in self.param_names)
         title = f"ARFIMA({len(self.ar)}, alpha={self.alpha:.4g}, {len(self.ma)}) of {self.name}"
         lines = [
-            f"{title}, {self.likelihood} likelihood, {self.nobs} samples",
+            f"{title}, {self.likelihood} likelihood, {self.nobs} samples"
+            + ("" if self.converged else ", not converged"),
             f"log likelihood {self.llf:.3f}   AIC {self.aic:.3f}   BIC {self.bic:.3f}   HQIC {self.hqic:.3f}",
             f"{'':{width}}  {'coef':>11}  {'std err':>10}  {'z':>8}  {'P>|z|':>6}  {100 * (1 - alpha):g} % interval",
         ]

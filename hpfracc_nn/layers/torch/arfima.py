@@ -171,14 +171,11 @@ class ARFIMA(nn.Module):
         found = self.results
         names = ["mean" if name == "const" else name.replace(".L", "") for name in found.param_names[:-1]]
         order = sorted(range(len(names)), key=lambda i: names[i] != "alpha")
-        variance = found.sigma2
-        if found.likelihood == "conditional":
-            variance = float((np.asarray(found.resid) ** 2).sum()) / (found.nobs - len(names))
         return ArfimaEstimates(
             tuple(names[i] for i in order),
             found.values[order],
             found.covariance[np.ix_(order, order)],
-            math.sqrt(variance),
+            math.sqrt(found.sigma2),
             found.nobs,
         )
 
