@@ -224,7 +224,7 @@ def test_tables_that_are_empty_go_before_and_after(pandas, polars, xarray, days,
 
 
 def test_decimals_are_numbers(polars):
-    column = polars.Series("x", ["1.25", "2.5", "4.0"]).str.to_decimal(scale=2)
+    column = polars.Series("x", [1.25, 2.5, 4.0]).cast(polars.Decimal(10, 2))
     assert near(fdiff(column, 0.4), fdiff(np.array([1.25, 2.5, 4.0]), 0.4))
 
 
@@ -258,6 +258,7 @@ def faults(pandas, polars, xarray, days, a):
     frame = pandas.DataFrame(a, columns=list("xyz"), index=days)
     panel = pandas.DataFrame(a, index=pandas.MultiIndex.from_product([["A", "B"], range(20)], names=["ticker", "t"]))
     array = xarray.DataArray(a, dims=("day", "ticker"), coords={"day": days.to_numpy()})
+    text = frame["x"].astype(str).dtype
     named = array.assign_coords(ticker=list("xyz"))
     lazy = polars.DataFrame({"x": a[:, 0]}).lazy()
     dated = polars.DataFrame({"day": days.to_numpy(), "x": a[:, 0]})
@@ -273,7 +274,9 @@ def faults(pandas, polars, xarray, days, a):
         (dated[[0, 1, 3, 2]], {}, ValueError, later),
         (array[[0, 1, 2, 2]], {"dim": "day"}, ValueError, later),
         (frame.reset_index(), {}, TypeError, "fdiff(a: column 'day' of dtype datetime64["),
-        (frame.assign(x="a"), {}, TypeError, "fdiff(a: column 'x' of dtype "),
+        (frame.assign(x="a"), {}, TypeError, f"fdiff(a: column 'x' of dtype {text}): needs numbers; turn digits into"),
+        (frame.assign(x="2024-01-01"), {}, TypeError, f"fdiff(a: column 'x' of dtype {text}): needs numbers; make"),
+        (frame["x"].astype(str), {}, TypeError, f"fdiff(a of dtype {text}): needs numbers; turn digits into"),
         (frame["x"].astype(object), {}, TypeError, "fdiff(a of dtype object): needs numbers; turn digits into numbers"),
         (frame[10:], {"prepend": frame[["x"]][:10]}, ValueError, "fdiff(prepend with columns ['x']): needs those of"),
         (frame[10:], {"prepend": frame[:10].tz_localize("UTC")}, ValueError, "fdiff(a with an index of datetime64["),
@@ -305,6 +308,21 @@ def test_what_cannot_be_differenced_is_an_error(pandas, polars, xarray, days, a)
 def test_labels_that_are_no_times_may_stand_in_any_order(pandas, a):
     frame = pandas.DataFrame(a[:4], index=["d", "a", "b", "a"])
     assert near(fdiff(frame, 0.4), fdiff(a[:4], 0.4, 0))
+
+
+def test_ways_out_that_are_shown_are_code(pandas, days, a):
+    """Of a column of times, as such and as texts; and of rows of several series."""
+    frame = pandas.DataFrame(a, columns=list("xyz"), index=days)
+    for table in (frame.reset_index(), frame.set_axis(days.strftime("%Y-%m-%d").rename("day")).reset_index()):
+        with pytest.raises(TypeError, match="make times the index") as raised:
+            fdiff(table, 0.4)
+        shown = re.search(r"make times the index \((.*)\), or turn", str(raised.value))
+        assert shown is not None
+        pandas.testing.assert_frame_equal(
+            fdiff(eval(shown[1], {"a": table}), 0.4), fdiff(frame, 0.4), check_index_type=False, check_freq=False
+        )
+    with pytest.raises(ValueError, match=r"row 40 is 2024-01-01 .*of several series make columns \(a\.pivot\("):
+        fdiff(pandas.concat([frame, frame]), 0.4)
 
 
 def test_groups_of_a_long_table_are_series(pandas, a):

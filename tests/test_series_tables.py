@@ -149,6 +149,20 @@ def test_regressors_are_matched_in_any_unit_of_time():
     assert fit_arfima(series, rain, alpha=0.3).param_names[1] == "rain"
 
 
+def test_columns_of_polars_have_their_names():
+    polars = pytest.importorskip("polars")
+    rng = np.random.default_rng(0)
+    rain, flow = rng.standard_normal((N, 2)), polars.Series("flow", data.arfima(N, 0.3, rng))
+    table = polars.DataFrame(rain, schema=["rain", "temp"], orient="row")
+    found = fit_arfima(flow, table, alpha=0.3)
+    assert found.param_names == ("const", "rain", "temp", "sigma2")
+    assert " of flow\n" in found.summary().replace(",", "\n")
+    np.testing.assert_array_equal(found.forecast(3, table[:3, ::-1]), found.forecast(3, rain[:3]))
+    with pytest.raises(ValueError, match=r"needs those of the fit, \['rain', 'temp'\]"):
+        found.forecast(3, table[:3].rename({"temp": "wind"}))
+    assert fit_arfima(flow, table["rain"], alpha=0.3).param_names == ("const", "rain", "sigma2")
+
+
 def test_the_times_of_an_xarray_series_increase():
     xarray = pytest.importorskip("xarray")
     days = pandas.date_range("2024-01-01", periods=N)

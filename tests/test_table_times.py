@@ -131,8 +131,8 @@ KNOWN = ("days of trade, declared", "days", "hours of a zone", "months", "quarte
 @pytest.mark.parametrize("index", [EXACT[name] for name in KNOWN], ids=KNOWN)
 def test_rows_are_missing_among_those_given_where_the_training_rows_have_a_frequency(series, index):
     frame = pandas.DataFrame(series, index=index())
-    fitted = taken().fit(frame[:300])
-    for given in (frame[300:], frame):
+    fitted = taken().fit(frame.iloc[:300])
+    for given in (frame.iloc[300:], frame):
         holed = given.drop(given.index[-60])
         with pytest.raises(ValueError, match=r"needs the rows that follow|needs all rows of a regular index"):
             fitted.transform(holed)
@@ -237,12 +237,27 @@ def test_dates_and_times_of_one_moment_are_the_same(series, whole):
 def test_columns_of_times_are_no_features(series):
     days = pandas.date_range("2020-01-01", periods=ROWS)
     frame = pandas.DataFrame(series, columns=["a", "b"]).assign(day=days)
-    with pytest.raises(TypeError, match=r"^FractionalDifferencer\(X: column 'day' of dtype datet.*set_index\('day'\)"):
-        taken().fit(frame)
+    for table in (frame, frame.assign(day=days.strftime("%Y-%m-%d"))):
+        with pytest.raises(TypeError, match=r"^FractionalDifferencer\(X: column 'day' .*X\..*set_index\('day'\)"):
+            taken().fit(table)
     polars = pytest.importorskip("polars")
     dated = polars.DataFrame({"day": days.to_numpy(), "a": series[:, 0]})
-    with pytest.raises(TypeError, match=r"^FractionalDifferencer\(X: column 'day' of dtype Datetime.*X\.drop\('day'\)"):
-        taken().fit(dated)
+    for table in (dated, dated.with_columns(polars.col("day").cast(polars.Date).cast(polars.String))):
+        with pytest.raises(TypeError, match=r"^FractionalDifferencer\(X: column 'day' of dtype .*X\.drop\('day'\)"):
+            taken().fit(table)
+    with pytest.raises(
+        TypeError, match=r"^FractionalDifferencer\(X of type LazyFrame\): needs its rows; pass X.collect"
+    ):
+        taken().fit(dated.lazy())
+
+
+def test_time_lies_along_the_rows_of_an_xarray_object(series):
+    xarray = pytest.importorskip("xarray")
+    days = pandas.date_range("2020-01-01", periods=ROWS)
+    array = xarray.DataArray(series.T, {"day": days, "k": ["a", "b"]}, ("k", "day"))
+    with pytest.raises(ValueError, match=r"^FractionalDifferencer\(X of dimensions \('k', 'day'\)\): needs time along"):
+        taken().fit(array)
+    assert near(taken().fit_transform(array.transpose("day", ...)), fdiff(array, ALPHA, dim="day", window=WINDOW).T)
 
 
 def test_an_xarray_object_with_irregular_times_goes_on(series, whole):

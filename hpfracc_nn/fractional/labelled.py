@@ -86,9 +86,21 @@ def times_of(owner: str, name: str, a: Any) -> Any:
     if package != "pandas" and dim is None:
         return None
     labels = a.index if dim is None else a.indexes.get(dim)
+    if dim is not None:
+        _raise_if_across(owner, name, a, dim)
     found = times.as_times(owner, name, labels, dim)
     times.raise_if_missing(owner, name, found, labels, dim)
     return found
+
+
+def _raise_if_across(owner: str, name: str, a: Any, dim: Hashable) -> None:
+    """Raise where the rows of an xarray object have no dates, and another of its dimensions has."""
+    dated = [each for each in a.dims if each in a.indexes and a.indexes[each].dtype.kind == "M"]
+    if dated and dim not in dated:
+        raise ValueError(
+            f"{owner}({name} of dimensions {tuple(a.dims)}): needs time along the rows, and {dated[0]!r} holds dates; "
+            f"pass {name}.transpose({dated[0]!r}, ...)."
+        )
 
 
 def time_dimension(a: Any) -> Hashable | None:
@@ -98,15 +110,40 @@ def time_dimension(a: Any) -> Hashable | None:
 
 
 def raise_if_dated(owner: str, name: str, a: Any) -> None:
-    """Raise where a column of a frame of pandas or polars holds times, which a float would be made of."""
+    """Raise where a column of a frame of pandas or polars holds times: a feature would be made of them.
+
+    Raises:
+        TypeError: One does, as such or as texts that are dates; or the frame is a lazy one.
+    """
     package = package_of(type(a), PACKAGES)
+    if package == "polars" and not hasattr(a, "to_numpy"):
+        raise TypeError(f"{owner}({name} of type {type(a).__qualname__}): needs its rows; pass {name}.collect().")
     if package not in ("pandas", "polars") or not hasattr(a, "columns"):
         return
-    for label, dtype in zip(a.columns, a.dtypes, strict=True):
-        if dtype.kind in "mM" if package == "pandas" else dtype.is_temporal():
-            way_out = f"make it the index, {name}.set_index({label!r})" if package == "pandas" else ""
-            way_out = way_out or f"leave the column out, {name}.drop({label!r}): rows are taken in their order"
-            raise TypeError(f"{owner}({name}: column {label!r} of dtype {dtype}): needs numbers; {way_out}.")
+    columns = a.get_columns() if package == "polars" else [a.iloc[:, j] for j in range(a.shape[1])]
+    for label, column in zip(a.columns, columns, strict=True):
+        if package == "pandas" and _holds_times(column):
+            way_out = f"make times the index, {_as_index(name, label, column)}"
+        elif package == "polars" and (column.dtype.is_temporal() or _holds_texts_of_dates(column)):
+            way_out = f"leave the column out, {name}.drop({label!r}): rows are taken in their order"
+        else:
+            continue
+        raise TypeError(f"{owner}({name}: column {label!r} of dtype {column.dtype}): needs numbers; {way_out}.")
+
+
+def _holds_times(column: Any) -> bool:
+    """Whether a pandas column holds times, or texts that are dates."""
+    return column.dtype.kind in "mM" or (column.dtype.kind == "O" and times.are_dates(column))
+
+
+def _holds_texts_of_dates(column: Any) -> bool:
+    return str(column.dtype) == "String" and times.are_dates(column)
+
+
+def _as_index(name: str, label: Any, column: Any) -> str:
+    """Return how a pandas column of times is made the index, for messages."""
+    parsed = "" if column.dtype.kind in "mM" else f".astype({{{label!r}: 'datetime64[ns]'}})"
+    return f"{name}{parsed}.set_index({label!r})"
 
 
 def with_numbers(a: Any, found: np.ndarray) -> Any:
@@ -148,15 +185,16 @@ def _of_column(owner: str, name: str, label: Any, column: Any) -> np.ndarray:
     """Return the numbers of a pandas column; missing ones of a type that has its own are NaN. None labels a Series."""
     dtype = column.dtype
     if dtype.kind not in "biufc":
-        digits = f"turn digits into numbers ({name}.astype(float))"
+        ways = [f"turn digits into numbers ({name}.astype(float))"]
         if label is None:
-            raise TypeError(f"{owner}({name} of dtype {dtype}): needs numbers; {digits}, and make times the index.")
-        made = f"{name}.set_index({label!r})"
-        if dtype.kind not in "mM":
-            made = f"{name}.set_index(pandas.to_datetime({name}[{label!r}]))"
+            ways.append("make times the index")
+        else:
+            ways.append("leave the column out")
+            if _holds_times(column):
+                ways.insert(0, f"make times the index ({_as_index(name, label, column)})")
         raise TypeError(
-            f"{owner}({name}: column {label!r} of dtype {dtype}): needs numbers; make times the index ({made}), "
-            f"{digits}, or leave the column out."
+            f"{owner}({name}{'' if label is None else f': column {label!r}'} of dtype {dtype}): needs numbers; "
+            f"{', or '.join(ways)}."
         )
     if isinstance(dtype, np.dtype):
         return column.to_numpy()  # type: ignore[no-any-return]

@@ -58,6 +58,8 @@ def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
             way_out = f"sort them ({name}.sort_index()) and drop the later of two ({name}[~{name}.index.duplicated()])"
         else:
             way_out = f"sort them ({name}.sortby({dim!r})) and drop the later of two ({name}.drop_duplicates({dim!r}))"
+        if not index.is_unique and dim is None:
+            way_out += f", of several series make columns ({name}.pivot(...))"
         raise_unless(owner, name, later, index, way_out + ", or leave the index out where it holds no times")
     return index
 
@@ -237,8 +239,13 @@ def _are_periods(index: Any) -> bool:
     return bool(index.dtype.name.startswith("period"))
 
 
+def are_dates(texts: Any) -> bool:
+    """Whether all are texts, and dates in digits with a year of four; False where there are none."""
+    return len(texts) > 0 and all(isinstance(text, str) and _DATE.fullmatch(text) for text in texts)
+
+
 def _raise_if_dates(owner: str, name: str, labels: Any, dim: Any) -> None:
-    if len(labels) and all(isinstance(label, str) and _DATE.fullmatch(label) for label in labels):
+    if are_dates(labels):
         where, way_out = "index", f"{name}.set_axis(pandas.to_datetime({name}.index))"
         if dim is not None:
             where = f"dimension {dim!r}"

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn.fractional import times
-from hpfracc_nn.fractional.labelled import times_of
+from hpfracc_nn.fractional.labelled import is_table, times_of
 
 
 @dataclass(frozen=True)
@@ -115,10 +115,8 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
     default = "y" if position is None else f"y{position + 1}"
     values = numbers(owner, "series", series)
     times_of(owner, "series", series)  # raises where they do not increase, or rows are missing
-    if not is_pandas(series):
-        return values, Labels(default)
-    name = getattr(series, "name", None)
-    return values, Labels(default if name is None else str(name), series.index)
+    name = getattr(series, "name", None) if is_table(series) else None
+    return values, Labels(default if name in (None, "") else str(name), series.index if is_pandas(series) else None)
 
 
 def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -154,7 +152,8 @@ def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tup
             f"{owner}(exog): needs finite numbers; exog[{row}, {column}]={values[row, column]}; a gap may be in the "
             "series alone, fill those of its regressors."
         )
-    if is_pandas(exog):
-        columns = exog.columns if hasattr(exog, "columns") else [exog.name or "x1"]
-        return values, tuple(str(name) for name in columns)
+    if is_table(exog) and hasattr(exog, "columns"):
+        return values, tuple(str(name) for name in exog.columns)
+    if is_table(exog) and values.shape[1] == 1:
+        return values, (str(exog.name or "x1"),)
     return values, tuple(f"x{i + 1}" for i in range(values.shape[1]))
