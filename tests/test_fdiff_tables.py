@@ -200,12 +200,16 @@ def test_rows_before_are_matched_by_names_and_keep_those_of_the_table(pandas, po
     whole = polars.DataFrame({"x": np.arange(5)})
     assert near(fdiff(whole.cast(float)[2:], 0.4, prepend=whole[:2])["x"], fdiff(np.arange(5.0), 0.4))
     assert fdiff(table["x"][10:], 0.4, prepend=table["x"][:10].rename("other")).name == "x"
+    assert near(fdiff(whole["x"].cast(float)[2:], 0.4, prepend=whole["x"][:2]), fdiff(np.arange(5.0), 0.4))
 
     array = xarray.DataArray(a, {"time": days.to_numpy(), "k": list("xyz")}, ("time", "k"), "price", {"unit": "USD"})
     array.encoding, lots = {}, xarray.DataArray([1, 2, 3], dims="k")
     for order in (array[:10, ::-1], array[:10].T, array[:10].rename("other").assign_attrs(unit="EUR")):
         assert fdiff(array[10:], 0.4, prepend=order).identical(fdiff(array, 0.4))
     both = xarray.Dataset({"price": array, "lot": lots})
+    before = both.isel(time=slice(10)).assign_coords(place="here").assign(lot=0 * lots)
+    both = both.assign_coords(place="there")
+    assert fdiff(both.isel(time=slice(10, None)), 0.4, prepend=before).identical(fdiff(both, 0.4))
     assert fdiff(both.isel(time=slice(10, None)), 0.4, prepend=both.isel(time=slice(10))).identical(fdiff(both, 0.4))
 
 
@@ -221,6 +225,11 @@ def test_tables_that_are_empty_go_before_and_after(pandas, polars, xarray, days,
     array = xarray.DataArray(a, dims=("time", "ticker"), coords={"time": days.to_numpy()})
     for table in (frame, dated, array):
         assert fdiff(table, 0.4, prepend=table[:0], append=table[:0]).equals(fdiff(table, 0.4))
+
+
+def test_a_dataset_without_a_variable_along_time_stays(xarray, days):
+    whole = xarray.Dataset({"lot": ("k", [1, 2])}, {"time": days.to_numpy()})
+    assert fdiff(whole, 0.4).identical(whole)
 
 
 def test_decimals_are_numbers(polars):
@@ -262,6 +271,7 @@ def faults(pandas, polars, xarray, days, a):
     named = array.assign_coords(ticker=list("xyz"))
     lazy = polars.DataFrame({"x": a[:, 0]}).lazy()
     dated = polars.DataFrame({"day": days.to_numpy(), "x": a[:, 0]})
+    date = dated[:10].with_columns(polars.col("day").cast(polars.Date))
     row = "fdiff(a): needs times that increase; row "
     later = row + "3 is 2024-01-0"
     return [
@@ -281,6 +291,7 @@ def faults(pandas, polars, xarray, days, a):
         (frame[10:], {"prepend": frame[["x"]][:10]}, ValueError, "fdiff(prepend with columns ['x']): needs those of"),
         (frame[10:], {"prepend": frame[:10].tz_localize("UTC")}, ValueError, "fdiff(a with an index of datetime64["),
         (frame[10:], {"prepend": frame[:10].reset_index(drop=True)}, ValueError, "fdiff(a with an index of datetime"),
+        (dated[10:], {"prepend": date}, ValueError, "fdiff(a with times of Datetime("),
         (dated[10:], {"prepend": dated[:10, :1]}, ValueError, "fdiff(prepend with columns ['day']): needs those of"),
         (named[10:], {"prepend": named[:10, :2], "dim": "day"}, ValueError, "fdiff(prepend with 'ticker' ['x', 'y'])"),
         (dated.with_columns(s=polars.lit("a")), {}, TypeError, "fdiff(a: column 's' of dtype String): needs numbers;"),

@@ -196,7 +196,15 @@ def test_units_of_time_count_for_nothing(series, kind, given):
         assert near(fitted.transform(other[rows]), fitted.transform(frame[rows]))
 
 
-TEXTS = ["2020-01-{:02}", "2020-1-{}", "2020/01/{:02}", "{:02}.01.2020", "1/{}/2020", "2020-01-{:02}T00:00:00Z"]
+TEXTS = [
+    "2020-01-{:02}",
+    "2020-1-{}",
+    "2020/01/{:02}",
+    "{:02}.01.2020",
+    "1/{}/2020",
+    "2020-01-{:02}T00:00:00Z",
+    "202001{:02}",
+]
 
 
 @pytest.mark.parametrize("text", TEXTS)
@@ -210,7 +218,7 @@ def test_dates_that_are_texts_are_an_error_that_says_how_to_convert_them(series,
         fdiff(frame[::-1].set_axis(pandas.CategoricalIndex(frame.index)), ALPHA)
 
 
-@pytest.mark.parametrize("labels", ["row {}", "{}", "2020-{:02}-A", "1.2.{}"])
+@pytest.mark.parametrize("labels", ["row {}", "{}", "2020-{:02}-A", "1.2.{}", "202013{:02}"])
 def test_names_are_no_times(series, labels):
     frame = pandas.DataFrame(series[:20], index=[labels.format(i) for i in range(20)])
     assert near(fdiff(frame[::-1], ALPHA), fdiff(series[:20][::-1], ALPHA, 0))
@@ -232,6 +240,29 @@ def test_dates_and_times_of_one_moment_are_the_same(series, whole):
     fitted = taken().fit(frame[:300])
     assert isinstance(frame.index[0], datetime.date)
     assert near(fitted.transform(frame[300:].set_axis(pandas.to_datetime(frame.index[300:]))), whole[300:])
+
+
+def test_times_of_a_clock_that_changes_are_read_one_by_one(series, whole):
+    """As a file has them that was written in local time."""
+    local = pandas.date_range("2020-01-01", periods=ROWS, tz="Europe/Rome")
+    frame = pandas.DataFrame(series, index=pandas.Index([datetime.datetime.fromisoformat(str(t)) for t in local]))
+    assert frame.index.dtype == object
+    assert near(taken().fit(frame[:300]).transform(frame[300:]), whole[300:])
+    with pytest.raises(ValueError, match="needs times that increase; row 1 is "):
+        fdiff(frame[::-1], ALPHA)
+    with pytest.raises(ValueError, match=r"row 0, .* comes 2 days after the row before"):
+        taken().fit(frame[:300]).transform(frame[301:])
+
+
+def test_what_belongs_to_a_table_stays(series):
+    frame = pandas.DataFrame(series, index=EXACT["days"]())
+    frame.attrs["unit"] = "USD"
+    fitted = taken().fit(frame)
+    assert fitted.transform(frame).attrs == {"unit": "USD"}
+    with pytest.raises(
+        TypeError, match=r"^FractionalDifferencer.inverse_transform\(X: column 'index' of dtype datetime"
+    ):
+        fitted.inverse_transform(fitted.transform(frame).reset_index())
 
 
 def test_columns_of_times_are_no_features(series):

@@ -156,7 +156,7 @@ def with_numbers(a: Any, found: np.ndarray) -> Any:
         return found
     left_out = len(a) - len(found)
     if package == "pandas":
-        return type(a)(found, index=a.index[left_out:], columns=a.columns)
+        return type(a)(found, index=a.index[left_out:], columns=a.columns).__finalize__(a)
     if package == "polars":
         return type(a)(found, schema=a.columns, orient="row")
     return a[left_out:].copy(data=found)
@@ -266,12 +266,21 @@ def _joined_pandas(owner: str, parts: dict[str, Any]) -> Any:
 def _joined_polars(owner: str, parts: dict[str, Any], dim: Hashable | None) -> Any:
     polars, a = sys.modules["polars"], parts["a"]
     if not hasattr(a, "columns"):
-        return polars.concat([each.rename(a.name) for each in parts.values()])
+        frames = [each.alias(a.name).to_frame() for each in parts.values()]
+        return polars.concat(frames, how="vertical_relaxed").to_series()
     clocks = {name: _clock_of_polars(owner, name, each, dim) for name, each in parts.items() if len(each)}
     for (_, before), (name, after) in itertools.pairwise(clocks.items()):
-        if before is None or after is None or before[-1] is None or not before[-1] < after[0]:
+        if before is None or after is None:
             continue
         pair = (before, after)
+        kinds = [(each.dtype.base_type(), getattr(each.dtype, "time_zone", None)) for each in pair]
+        if kinds[0] != kinds[1]:
+            raise ValueError(
+                f"{owner}({name} with times of {after.dtype}): needs times like those before, of {before.dtype}; cast "
+                "one of the columns."
+            )
+        if None in (before[-1], after[0]) or not before[-1] < after[0]:  # said where all rows are looked at
+            continue
         dated = all(str(each.dtype).startswith("Date") for each in pair)
         clocks_of = [each.to_numpy() if dated else each.to_physical().to_numpy() for each in pair]
         walls = [_wall_of_polars(each) for each in pair] if dated else []
@@ -307,8 +316,11 @@ def _joined_xarray(owner: str, parts: dict[str, Any], along: Hashable) -> Any:
         ordered.append(each)
     options = {"data_vars": "minimal", "coords": "minimal"} if hasattr(a, "data_vars") else {"coords": "minimal"}
     whole = sys.modules["xarray"].concat(ordered, dim=along, join="exact", compat="override", **options)
+    whole = whole.assign_coords({key: each for key, each in a.coords.items() if along not in each.dims})
     whole.attrs = dict(a.attrs)
-    return whole if hasattr(a, "data_vars") else whole.rename(a.name).transpose(*a.dims)
+    if hasattr(a, "data_vars"):
+        return whole.assign({key: each for key, each in a.data_vars.items() if along not in each.dims})
+    return whole.rename(a.name).transpose(*a.dims)
 
 
 def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "columns") -> bool:
@@ -355,6 +367,8 @@ def _of_xarray(owner: str, name: str, a: Any, operation: Operation, axis: int | 
             for key, each in a.data_vars.items()
             if along in each.dims
         }
+        if not made:
+            return a
         first = next(iter(made.values()))
         rows = a.isel({along: slice(a.sizes[along] - first.sizes[along], None)})
         return rows.assign({key: (kept | made)[key] for key in a.data_vars})

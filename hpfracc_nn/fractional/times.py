@@ -21,7 +21,10 @@ _LATE = (
 _FULL = 0.9  # of the rows of a regular index: with fewer of them it is taken for an irregular one
 _BUSINESS = "BC"  # how the names of frequencies of working days begin, which have holidays that no index knows
 _DAY = np.timedelta64(1, "D")
-_DATE = re.compile(r"\d{4}([-/.])\d{1,2}(\1\d{1,2}([T ,].*)?)?|\d{1,2}([-/.])\d{1,2}\4\d{4}([T ,].*)?")
+_DATE = re.compile(
+    r"\d{4}([-/.])\d{1,2}(\1\d{1,2}([T ,].*)?)?|\d{1,2}([-/.])\d{1,2}\4\d{4}([T ,].*)?"
+    r"|(1[89]|2[01])\d{2}(0[1-9]|1[0-2])(0[1-9]|[12]\d|3[01])(T.*)?"
+)
 
 
 def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
@@ -230,9 +233,11 @@ def _plain(index: Any) -> Any:
     if index.dtype == object:
         index = index.infer_objects()
     pandas = sys.modules["pandas"]
-    is_dates = index.dtype.kind == "O" and pandas.api.types.infer_dtype(index, skipna=True) == "date"
+    held = pandas.api.types.infer_dtype(index, skipna=True) if index.dtype.kind == "O" else ""
+    if held == "datetime":  # of several zones, as of a clock that changes
+        return pandas.to_datetime(index, utc=True)
     is_bare = index.dtype.kind == "M" and not hasattr(index, "freq")  # of another package's arrays
-    return pandas.DatetimeIndex(index, name=index.name) if is_dates or is_bare else index
+    return pandas.DatetimeIndex(index, name=index.name) if held == "date" or is_bare else index
 
 
 def _are_periods(index: Any) -> bool:

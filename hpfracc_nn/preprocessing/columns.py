@@ -99,6 +99,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """
         check_is_fitted(self)
         owner = type(self).__name__
+        raise_if_dated(f"{owner}.inverse_transform", "X", X)
         values = check_array(X, **self._accepted())
         if values.shape[1] != self.n_features_in_:
             raise ValueError(
