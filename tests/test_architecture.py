@@ -5,6 +5,7 @@ The tables are the architecture's rules; each rule is also run on a source that 
 
 import ast
 import fnmatch
+import functools
 import importlib.util
 import json
 import pathlib
@@ -117,12 +118,15 @@ def framework(module: str) -> str:
     return "jax" if {"jax", "flax"} & set(parts) else ""
 
 
+parsed = functools.cache(ast.parse)
+
+
 def imports(path: str, source: str) -> Iterator[tuple[int, str]]:
     """Yield (line, dotted name) of every import, at any depth; `from a import b` yields a.b."""
     package = module_name(path).split(".")
     if not path.endswith("__init__.py"):
         package = package[:-1]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -163,7 +167,7 @@ def broad_excepts(path: str, source: str) -> list[str]:
         return node is None or (isinstance(node, ast.Name) and node.id in {"Exception", "BaseException"})
 
     faults = []
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         handler = isinstance(node, ast.ExceptHandler) and is_broad(node.type)
         suppress = (
             isinstance(node, ast.Call)
@@ -280,7 +284,7 @@ def test_what_is_allowed_passes(rule, path, source):
 
 def imports_eagerly(source: str, packages: tuple[str, ...]) -> bool:
     """Return whether importing the module itself imports one of `packages`: at its top, not in a function."""
-    body = [node for node in ast.parse(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    body = [node for node in parsed(source).body if isinstance(node, ast.Import | ast.ImportFrom)]
     names = [alias.name for node in body if isinstance(node, ast.Import) for alias in node.names]
     names += [node.module or "" for node in body if isinstance(node, ast.ImportFrom)]
     return any(name.split(".")[0] in packages for name in names)

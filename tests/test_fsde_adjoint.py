@@ -28,6 +28,7 @@ def rows():
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("scheme", "interpretation", "noise_type"), rows())
 def test_the_adjoint_is_backpropagation_of_the_same_scheme(scheme, interpretation, noise_type):
     sde = Network(noise_type)

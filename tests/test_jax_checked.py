@@ -295,7 +295,7 @@ MAPS = [pytest.param(form, id=name) for name, form in ROWS.items() if "vmap" in 
 four_devices = pytest.mark.skipif("jax.device_count() < 4", reason="needs four devices")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(4)
 @each_form
 def test_checkify_sees_a_check_under_every_transform(form):
     applied = form(inverse)

@@ -29,6 +29,7 @@ def data(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
+@pytest.mark.sampled(2)
 @every_definition
 @pytest.mark.parametrize("learn", [False, True], ids=["fixed", "learned"])
 @pytest.mark.parametrize(("shape", "dim"), [((4, 3, 90), -1), ((4, 90, 3), 1), ((90,), 0), ((2, 3, 4, 90), 3)])

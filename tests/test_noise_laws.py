@@ -259,6 +259,7 @@ def test_the_error_of_the_path_is_the_distance_of_the_kernels(noise, hurst, n_st
 NEGLIGIBLE = 1e-6  # of a path, the rounding of single precision: rates are searched no further
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("noise", [MarkovFractionalBrownian, MarkovRiemannLiouvilleBrownian])
 @pytest.mark.parametrize("hurst", [0.1, 0.3, 0.5, 0.7, 0.9])
 @pytest.mark.parametrize("n_states", [5, 16])

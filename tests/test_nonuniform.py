@@ -126,6 +126,7 @@ def test_every_adjoint_is_the_transpose(kernel):
 # Equal steps
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.0, 0.1, 0.5, 0.9, 1.0, 1.1, 1.5, 1.9, 2.0])
 @every_scheme
 def test_equal_times_give_the_result_of_equal_steps(kind, scheme, alpha):

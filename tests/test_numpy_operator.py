@@ -40,7 +40,7 @@ def assert_close(got, wanted, scale):
     np.testing.assert_allclose(got, wanted, rtol=0, atol=32 * EPS * scale)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("alpha", ALPHAS)
 @every_scheme
 def test_the_call_is_the_matrix(kind, scheme, alpha, manager):

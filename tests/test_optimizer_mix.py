@@ -105,6 +105,7 @@ def test_autocast_rounds_no_average(kernel, memory, options, dtype):
     assert torch.equal(*runs)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("capturable", [False, True])
 @pytest.mark.parametrize("options", [{"kind": "integral"}, {"kind": "difference"}, AVERAGES[-1]], ids=named)

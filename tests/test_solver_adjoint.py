@@ -75,6 +75,7 @@ def test_it_is_with_every_option_of_a_scheme(scheme):
     assert_same(gradients(0.6, True, **options), gradients(0.6, False, **options))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.2, 1.0, 1.6, [0.4, 0.7, 0.9], [0.4, 1.7, 0.9], [[0.3], [0.8]]], ids=str)
 @pytest.mark.parametrize("scheme", SCHEMES)
 def test_it_is_for_every_kind_of_order(scheme, alpha):

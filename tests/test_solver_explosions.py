@@ -192,6 +192,7 @@ RIGHT: dict[str, Any] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("alpha", [0.4, 0.9, 1.0])
 @pytest.mark.parametrize("name", RIGHT)
 def test_what_is_right_does_not_raise(name, alpha):

@@ -97,6 +97,7 @@ def set_layer(f, value):
 CHANGES = pytest.mark.parametrize("change", [set_attribute, set_number, set_entry, set_buffer, set_layer])
 
 
+@pytest.mark.sampled(2)
 @SOLVES
 @CHANGES
 @pytest.mark.parametrize("adjoint", [True, False])

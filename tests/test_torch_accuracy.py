@@ -78,7 +78,7 @@ def above(bound: float, found: dict[str, float]) -> dict[str, float]:
     return {signal: error for signal, error in found.items() if not error <= bound}
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @every_length
 @every_operator
 def test_single_precision_keeps_six_digits_in_the_plans_picked(definition: Definition, n: int) -> None:

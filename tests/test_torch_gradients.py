@@ -87,7 +87,7 @@ def test_first_and_second_gradients_meet_finite_differences(
     tally.check()
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @every_kernel
 @every_scheme
 @every_interval
@@ -206,7 +206,7 @@ def saved_by(forward: Any) -> list[Tensor]:
     return saved
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @every_kernel
 @every_scheme
 @every_interval

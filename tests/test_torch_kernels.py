@@ -85,7 +85,7 @@ def assert_is_the_matrix(forced: Forced, definition: Definition, shape: tuple[in
     assert (gx.cpu() - multiplied(dense.T, g, dim)).abs().max() <= bound, definition
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @every_kernel
 @every_scheme
 def test_a_kernel_and_its_adjoint_are_the_dense_matrix_and_its_transpose(
