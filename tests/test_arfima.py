@@ -365,6 +365,22 @@ def test_a_random_order_is_not_fitted(series):
         model.fit(series)
 
 
+def test_after_an_exact_fit_another_series_goes_on_conditionally(series):
+    model = ARFIMA(1).fit(series, likelihood="exact")
+    assert model.ar is not None
+    assert isinstance(model.alpha, torch.Tensor)
+    fixed = fit_arfima(series, ar=model.ar.tolist(), alpha=model.alpha.item(), mean=model.mean.item())
+    assert model.forecast(3).numpy() == pytest.approx(fixed.forecast(3), rel=1e-9)
+    going_on = np.concatenate([series, model.forecast(3, series).numpy()])
+    found = errors_by_recurrence(going_on, model.alpha.item(), model.ar.tolist(), model.mean.item())
+    assert found[-3:] == pytest.approx(0, abs=1e-9 * np.abs(series).max())
+    with torch.no_grad():
+        model.ar.add_(0.1)
+    with pytest.raises(ValueError, match="they have changed since"):
+        model.forecast(3)
+    assert model.forecast(3, series).shape == (3,)
+
+
 def test_an_order_that_is_passed_is_fitted(series, fitted):
     order = Alpha(0.5, (0, 1), dtype=torch.float64)
     model = ARFIMA(1, alpha=order).fit(series)

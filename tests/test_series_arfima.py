@@ -343,6 +343,26 @@ FAULTS = [
         ValueError,
         "fit_arfima(series): needs samples that vary; all are 1; pass others",
     ),
+    (
+        lambda: fit_arfima(np.full(60, np.nan)),
+        ValueError,
+        "fit_arfima(series): needs at least 6 samples that are there; 0 of 60 are, the others are NaN; pass more of",
+    ),
+    (
+        lambda: fit_arfima(Y, (1, 0, 2)),
+        ValueError,
+        "fit_arfima(exog=(1, 0, 2)): needs regressors, and this is an order; pass ar=1, ma=2, and alpha=0 where no",
+    ),
+    (
+        lambda: fit_arfima([Y, Y], X.tolist()),
+        ValueError,
+        "fit_arfima(exog): needs one table for each of 2 series, or an array for all; a flat list of 60 numbers is",
+    ),
+    (
+        lambda: fit_arfima([Y, Y], [X]),
+        ValueError,
+        "fit_arfima(exog): needs one table for each of 2 series; 1 are given",
+    ),
     (lambda: fit_arfima(Y + 1j), TypeError, "fit_arfima(series of dtype complex128): needs real samples; pass floats."),
     (
         lambda: fit_arfima(np.where(Y[3] == Y, np.inf, Y)),
@@ -395,6 +415,35 @@ FAULTS = [
 def test_what_cannot_be_fitted_or_forecast_is_an_error(call, kind, message):
     with pytest.raises(kind, match=f"^{re.escape(message)}"):
         call()
+
+
+def test_an_array_of_one_column_is_one_series():
+    expected = fit_arfima(Y, X).params
+    np.testing.assert_array_equal(fit_arfima(Y[:, None], X).params, expected)
+    (one,) = fit_arfima([Y], X)  # a list is several
+    np.testing.assert_array_equal(one.params, expected)
+    (one,) = fit_arfima(Y[:, None], [X], share="alpha")
+    pandas = pytest.importorskip("pandas")
+    found = fit_arfima(pandas.DataFrame({"flow": Y}), X)
+    assert found.name == "flow"
+    np.testing.assert_array_equal(found.params, expected)
+
+
+@pytest.mark.parametrize("name", ["alpha", "sigma2", "ar.L1"])
+def test_regressors_have_other_names_than_the_parameters(name: str) -> None:
+    pandas = pytest.importorskip("pandas")
+    table = pandas.DataFrame({name: X})
+    with pytest.raises(ValueError, match=rf"^fit_arfima\(exog\): needs other names .*; '{re.escape(name)}' is one of"):
+        fit_arfima(Y, table, ar=1)
+    if name != "sigma2":
+        fixed = fit_arfima(Y, table, alpha=0.2)  # then neither is estimated
+        assert fixed.param_names == ("const", name, "sigma2")
+
+
+def test_a_regressor_of_ones_is_a_level_where_there_is_none() -> None:
+    pandas = pytest.importorskip("pandas")
+    found = fit_arfima(Y, pandas.DataFrame({"const": np.ones(60)}), mean=0)
+    assert found.params.tolist() == pytest.approx(fit_arfima(Y).params.tolist(), rel=1e-5)
 
 
 def dated(n: int = 200) -> tuple[Any, Any]:

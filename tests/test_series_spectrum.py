@@ -45,6 +45,24 @@ def test_units_levels_and_containers_do_not_matter(estimate):
     assert wide.interval[0] < one.interval[0] < one.alpha < one.interval[1] < wide.interval[1]
 
 
+@pytest.mark.parametrize("estimate", BOTH)
+def test_an_order_outside_of_where_intervals_hold_is_told_with_the_way_back(estimate):
+    """Above 1 estimates go to 1 whatever the order is; below -1/2 they are too great."""
+    sums = np.cumsum(np.cumsum(data.arfima(2000, -0.4, np.random.default_rng(0))))  # of order 1.6
+    with pytest.warns(
+        UserWarning, match=rf"^{estimate.__name__}: alpha=.* is outside of \(-1/2, 3/4\).*np\.diff.*add 1"
+    ):
+        low, high = estimate(sums).interval
+    assert not low < 1.6 < high
+    low, high = estimate(np.diff(sums)).interval
+    assert low < 0.6 < high
+    series = data.arfima(2000, 0.1, np.random.default_rng(1))
+    with pytest.warns(UserWarning, match=rf"^{estimate.__name__}: alpha=.* is outside .*np\.cumsum.*subtract 1"):
+        estimate(np.diff(series))
+    low, high = estimate(np.cumsum(np.diff(series))).interval
+    assert low < 0.1 < high
+
+
 S = np.arange(30.0)
 FAULTS = [
     ((S[:9],), {}, ValueError, "(series of shape (9,)): needs one axis of at least 16 samples; pass a longer one."),

@@ -46,7 +46,7 @@ def fit_arfima(
 
     Args:
         series: [n], NumPy, pandas or a list; NaN are gaps, for "exact" and "restricted". A list of series, an array
-            [n, series] or a DataFrame are several.
+            [n, series] or a DataFrame are several; one column is one series, unless something is shared.
         exog: Regressors, [n, k]; for several series a list of such, or one table for all.
         ar: p, or the coefficients themselves, which are then fixed.
         ma: q, or the coefficients.
@@ -83,14 +83,15 @@ def fit_arfima(
     """
     owner = "fit_arfima"
     each = labels.several(series)
+    if each is not None and len(each) == 1 and share is None and not isinstance(series, list | tuple):
+        series, each = each[0], None
     if share is not None and share not in ("alpha", "all"):
         raise ValueError(f"{owner}(share={share!r}): needs 'alpha', 'all' or None; pass one of them.")
     options: dict[str, Any] = dict(ar=ar, ma=ma, alpha=alpha, mean=mean, bounds=bounds, likelihood=likelihood)
+    _check_exog(owner, exog, each)
     if each is None:
         return fitted(owner, [series], [exog], None, **options)[0]
     tables = exog if isinstance(exog, list | tuple) else [exog] * len(each)
-    if len(tables) != len(each):
-        raise ValueError(f"{owner}(exog): needs one table for each of {len(each)} series; {len(tables)} are given.")
     if share is not None:
         return fitted(owner, each, tables, share, **options)
     return tuple(fitted(owner, [one], [of_it], None, **options)[0] for one, of_it in zip(each, tables, strict=True))
@@ -123,6 +124,7 @@ def fitted(
         for one, table, place in zip(series, exog, position, strict=True)
     ]
     problems = [Problem(span.sample, alpha, p, q) for span in spans]
+    names = [span.parameter_names(problem) for span, problem in zip(spans, problems, strict=True)]
     joint = Joint(problems, share, (low, high))
     point, has_arrived = joint.best()
     if not np.isfinite(joint.value(point)):
@@ -134,12 +136,14 @@ def fitted(
     for fault in _faults(joint, point, whole, has_arrived, ends, covariance):
         warnings.warn(f"{owner}: {fault}", UserWarning, stacklevel=3)
     results, start = [], joint.size
-    for span, problem, place, degrees in zip(spans, problems, joint.places, joint.degrees, strict=True):
+    for span, problem, known_as, place, degrees in zip(
+        spans, problems, names, joint.places, joint.degrees, strict=True
+    ):
         k = span.sample.x.shape[1]
         where = np.concatenate([start + np.arange(k), place, [start + k]]).astype(int)
         start += k + 1
         results.append(
-            span.results(problem, point[place], covariance[np.ix_(where, where)], whole, degrees, has_arrived)
+            span.results(problem, known_as, point[place], covariance[np.ix_(where, where)], whole, degrees, has_arrived)
         )
     return tuple(results)
 
@@ -159,9 +163,15 @@ class _Span:
         ar: int | np.ndarray,
         ma: int | np.ndarray,
     ):
+        self.owner = owner
         self.series, self.labels = labels.read(owner, series, position)
         p, q = (each if isinstance(each, int) else 0 for each in (ar, ma))
-        wanted = 2 + 2 * (p + q + 2) + whole
+        wanted, missing = 2 + 2 * (p + q + 2) + whole, int(np.isnan(self.series).sum())
+        if self.series.size - missing < wanted and missing:
+            raise ValueError(
+                f"{owner}(series): needs at least {wanted} samples that are there; {self.series.size - missing} of "
+                f"{self.series.size} are, the others are NaN; pass more of them."
+            )
         if self.series.ndim != 1 or np.isfinite(self.series).sum() < wanted:
             raise ValueError(
                 f"{owner}(series of shape {self.series.shape}): needs one axis of at least {wanted} samples; "
@@ -198,9 +208,23 @@ class _Span:
             np.where(there, (y - self._centre) / self._scale, 0.0), columns, np.flatnonzero(~there), kind
         )
 
+    def parameter_names(self, problem: Problem) -> tuple[str, ...]:
+        """Return the names of what is estimated, or raise where a regressor has another's."""
+        first, p, q = problem.sizes
+        level, lags = ["const"] * self.has_level, [f"ar.L{lag + 1}" for lag in range(p)]
+        others = [*["alpha"] * first, *lags, *(f"ma.L{lag + 1}" for lag in range(q)), "sigma2"]
+        for name in self.names:
+            if name in level or name in others:
+                raise ValueError(
+                    f"{self.owner}(exog): needs other names of the regressors than the parameters have; {name!r} is "
+                    "one of both; rename the column."
+                )
+        return (*level, *self.names, *others)
+
     def results(
         self,
         problem: Problem,
+        param_names: tuple[str, ...],
         point: np.ndarray,
         covariance: np.ndarray,
         whole: int,
@@ -229,14 +253,7 @@ class _Span:
         if self.sample.likelihood != EXACT:  # det(X' T**-1 X) has the regressors' units
             llf -= float(np.log(self._scales).sum())
         return ArfimaResults(
-            param_names=(
-                *["const"] * level,
-                *self.names,
-                *["alpha"] * problem.sizes[0],
-                *(f"ar.L{lag + 1}" for lag in range(problem.sizes[1])),
-                *(f"ma.L{lag + 1}" for lag in range(problem.sizes[2])),
-                "sigma2",
-            ),
+            param_names=param_names,
             alpha=alpha + whole,
             ar=np.array(ar),
             ma=np.array(ma),
@@ -283,6 +300,24 @@ class _Span:
                 f"{owner}(exog): needs regressors that are linearly independent of each other and of the level; "
                 f"{name!r} is a combination of those before it; leave it out."
             )
+
+
+def _check_exog(owner: str, exog: Any, series: Sequence[Any] | None) -> None:
+    """Raise where regressors are an order, or not as many tables as there are series."""
+    if isinstance(exog, tuple) and len(exog) == 3 and all(isinstance(each, int) for each in exog):
+        raise ValueError(
+            f"{owner}(exog={exog}): needs regressors, and this is an order; pass ar={exog[0]}, ma={exog[2]}, and "
+            f"alpha={exog[1]} where nothing between whole numbers is sought."
+        )
+    if series is None or not isinstance(exog, list | tuple):
+        return
+    if len(exog) and np.ndim(exog[0]) == 0:
+        raise ValueError(
+            f"{owner}(exog): needs one table for each of {len(series)} series, or an array for all; a flat list of "
+            f"{len(exog)} numbers is given; pass np.array(exog)."
+        )
+    if len(exog) != len(series):
+        raise ValueError(f"{owner}(exog): needs one table for each of {len(series)} series; {len(exog)} are given.")
 
 
 def _lags(owner: str, argument: str, given: Any, kind: str) -> int | np.ndarray:

@@ -156,7 +156,11 @@ class ArfimaResults:
 
     @property
     def aic(self) -> float:
-        """Akaike's criterion, `2 k - 2 llf` with k parameters, the variance among them."""
+        """Akaike's criterion, `2 k - 2 llf` with k parameters, the variance among them.
+
+        The likelihood is of the same samples where two are compared: a restricted or conditional one is of what a level
+        and regressors leave, so that these must be the same.
+        """
         return 2 * len(self.values) - 2 * self.llf
 
     @property

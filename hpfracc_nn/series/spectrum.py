@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,7 @@ from hpfracc_nn.series import labels
 
 _FEWEST = 16  # samples
 _POWER = 0.65  # of the samples, that many frequencies are taken
+_SURE = (-0.5, 0.75)  # where estimates are normal
 _LOW, _HIGH = -0.999, 1.999  # of alpha in the local likelihood
 
 
@@ -46,8 +48,9 @@ def gph(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> 
     """Return alpha by the regression of Geweke and Porter-Hudak.
 
     The logarithms of the periodogram at the lowest frequencies w go down like `-2 alpha log(2 sin(w / 2))`. The
-    standard error is that of independent ordinates, whose logarithms have the variance pi**2 / 6. It is for orders from
-    -1/2 to 1/2; of a walk difference the series, and add 1.
+    standard error is that of independent ordinates, whose logarithms have the variance pi**2 / 6. It is consistent for
+    alpha from -1/2 to 1, and its interval holds up to 3/4. Above 1 the estimate goes to 1, whatever alpha is, and below
+    -1/2 it is too great: outside of (-1/2, 3/4) there is a warning.
 
     Args:
         series: [n], finite; NumPy, pandas or a list.
@@ -59,7 +62,8 @@ def gph(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> 
             range.
         TypeError: The samples are no real numbers.
 
-    Source: Geweke & Porter-Hudak, J. Time Series Analysis 4 (1983) 221; Hurvich, Deo & Brodsky 19 (1998) 19.
+    Source: Geweke & Porter-Hudak, J. Time Series Analysis 4 (1983) 221; Hurvich, Deo & Brodsky 19 (1998) 19; Velasco,
+    J. Econometrics 91 (1999) 325.
 
     Examples:
         >>> from hpfracc_nn import data
@@ -77,8 +81,8 @@ def gph(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> 
 def local_whittle(series: Any, frequencies: int | None = None, *, level: float = 0.95) -> MemoryEstimate:
     """Return alpha by the Gaussian likelihood of the lowest frequencies.
 
-    It has a smaller variance than `gph`, `1 / (4 m)` for m frequencies; consistent for alpha from -1/2 to 1, normal up
-    to 3/4.
+    It has a smaller variance than `gph`, `1 / (4 m)` for m frequencies. As that it is consistent for alpha from -1/2 to
+    1, its interval holds up to 3/4, and outside of (-1/2, 3/4) there is a warning.
 
     Args:
         series: As in `gph`.
@@ -89,7 +93,8 @@ def local_whittle(series: Any, frequencies: int | None = None, *, level: float =
         ValueError: As there.
         TypeError: As there.
 
-    Source: Robinson, Annals of Statistics 23 (1995) 1630; Velasco, J. Time Series Analysis 20 (1999) 87.
+    Source: Robinson, Annals of Statistics 23 (1995) 1630; Velasco, J. Time Series Analysis 20 (1999) 87; Phillips &
+    Shimotsu, Annals of Statistics 32 (2004) 656.
 
     Examples:
         >>> from hpfracc_nn import data
@@ -135,5 +140,16 @@ def _periodogram(owner: str, series: Any, frequencies: Any) -> tuple[np.ndarray,
 
 def _estimate(owner: str, alpha: float, error: float, level: Any, count: int) -> MemoryEstimate:
     level = errors.probability(owner, "level", level)
+    if not _SURE[0] < alpha < _SURE[1]:
+        way = (
+            "the differences of the series (np.diff) and add 1" if alpha > 0 else "its sums (np.cumsum) and subtract 1"
+        )
+        what = "goes to 1" if alpha > 0 else "is too great"
+        warnings.warn(
+            f"{owner}: alpha={alpha:.4g} is outside of (-1/2, 3/4), where the interval holds, and further out the "
+            f"estimate {what} whatever the order is; take {way}.",
+            UserWarning,
+            stacklevel=3,
+        )
     half = float(stats.norm.ppf((1 + level) / 2)) * error
     return MemoryEstimate(alpha, error, (alpha - half, alpha + half), level, count)
