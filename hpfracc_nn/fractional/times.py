@@ -15,9 +15,7 @@ from typing import Any
 import numpy as np
 
 _NEAR = 1e-3  # of a step, by which labels that are floats may miss it
-_LATE = (
-    1.5  # of the longest step of irregular times: one that is longer leaves out a row, a jitter below a half does not
-)
+_LATE = 1.5  # of the longest step of irregular times: a step that is longer leaves out a row
 _FULL = 0.9  # of the rows of a regular index: with fewer of them it is taken for an irregular one
 _BUSINESS = "BC"  # how the names of frequencies of working days begin, which have holidays that no index knows
 _DAY = np.timedelta64(1, "D")
@@ -30,8 +28,8 @@ _DATE = re.compile(
 def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
     """Return a pandas index as increasing numbers, times or periods, or raise; None where its labels are names.
 
-    Numbers are integers and floats; times are also `datetime.date` and categories of times; of several levels it is the
-    one that varies; of intervals the left ends.
+    Numbers are integers and floats; times are also `datetime.date`, spans and categories of times; of several levels it
+    is the one that varies; of intervals the left ends.
 
     Args:
         owner: Who asks.
@@ -155,11 +153,9 @@ def late(before: np.ndarray, after: np.ndarray, *walls: np.ndarray) -> str | Non
         if np.is_busday(days).all() and (np.diff(days) >= _DAY).all() and np.median(steps) == 1:
             at = len(before) - 1
             most, found = int(np.delete(steps, at).max()), int(steps[at])
-            return (
-                f"comes {found} working days after the row before, where steps are {most} at most"
-                if found > most
-                else None
-            )
+            if found <= most:
+                return None
+            return f"comes {found} working days after the row before, where steps are {most} at most"
     step, most = after[0] - before[-1], inside.max()
     if step <= _LATE * most:
         return None
@@ -190,9 +186,8 @@ def raise_if_missing(owner: str, name: str, index: Any, labels: Any, dim: Any = 
     if counts is None or counts.max() == 1 or len(dates) < _FULL * (counts.sum() + 1):
         return
     row = int(np.argmax(counts > 1)) + 1
-    table = (
-        name if dim is not None or labels.dtype == index.dtype else f"{name}.set_axis(pandas.to_datetime({name}.index))"
-    )
+    is_plain = dim is not None or labels.dtype == index.dtype
+    table = name if is_plain else f"{name}.set_axis(pandas.to_datetime({name}.index))"
     raise ValueError(
         f"{owner}({name}): needs all rows of a regular index; before row {row}, {index[row]}, some are missing; make "
         f"them gaps, {_filled(table, index, dates, counts, dim)}, or, where the rows are the steps of the series, "
