@@ -334,6 +334,19 @@ def test_gaps_and_dates_go_through_the_model(series):
         ARFIMA(0).fit(holed)
 
 
+@pytest.mark.filterwarnings("error")
+def test_forecasts_of_a_model_are_tensors_whatever_the_dates_are(series):
+    """Days that leave out holidays have no frequency, which only forecasts with an index are warned of."""
+    pandas = pytest.importorskip("pandas")
+    days = pandas.bdate_range("2020-01-01", periods=N + 2).delete([9, 34])
+    plain = ARFIMA(0).fit(series, likelihood="exact")
+    dated = ARFIMA(0).fit(pandas.Series(series, days), likelihood="exact")
+    assert dated.forecast(2).tolist() == plain.forecast(2).tolist()
+    assert dated.forecast_interval(2)[0].tolist() == plain.forecast_interval(2)[0].tolist()
+    with pytest.warns(UserWarning, match="the dates of the series have no frequency"):
+        dated.results.forecast(2)
+
+
 S = np.arange(30.0)
 FAULTS = [
     (lambda: ARFIMA().fit(np.ones((2, 30))), ValueError, "ARFIMA.fit(series of shape (2, 30)): needs one axis of at"),

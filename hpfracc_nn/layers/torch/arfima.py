@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from hpfracc_nn.layers.torch.fractional import FractionalLayer
 from hpfracc_nn.layers.torch.state_tuple import StateTuple
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
-from hpfracc_nn.series.labels import numbers
+from hpfracc_nn.series.labels import Labels, numbers
 from hpfracc_nn.series.results import ArfimaResults, continued
 
 
@@ -307,7 +307,8 @@ class ARFIMA(nn.Module):
         """
         steps = errors.count("ARFIMA.forecast", "steps", steps)
         if self._goes_on_with_results("forecast", series, exog):
-            return self.mean.new_tensor(np.asarray(self.results.forecast(steps, _array(exog)))).to(torch.float64)
+            found = _without_index(self.results).forecast(steps, _array(exog))
+            return self.mean.new_tensor(found).to(torch.float64)
         return self._continued(self._known("forecast", series), steps)[0]
 
     def forecast_interval(
@@ -325,8 +326,8 @@ class ARFIMA(nn.Module):
         deviation = self.estimates.deviation
         steps = errors.count("ARFIMA.forecast_interval", "steps", steps)
         if self._goes_on_with_results("forecast_interval", series, exog):
-            bounds = self.results.get_forecast(steps, _array(exog)).conf_int(1 - level)
-            low, high = torch.from_numpy(np.array(bounds)).to(self.mean.device).unbind(1)
+            bounds = _without_index(self.results).get_forecast(steps, _array(exog)).conf_int(1 - level)
+            low, high = torch.from_numpy(bounds).to(self.mean.device).unbind(1)
             return low, high
         expected, response = self._continued(self._known("forecast_interval", series), steps)
         half = stats.norm.ppf((1 + level) / 2) * deviation * response.square().cumsum(0).sqrt()
@@ -467,6 +468,11 @@ def _real_tensor(method: str, series: Tensor) -> Tensor:
     if series.is_complex():
         raise TypeError(f"ARFIMA.{method}(series of dtype {series.dtype}): needs real samples; pass series.real.")
     return series.detach().to(torch.float64)
+
+
+def _without_index(results: ArfimaResults) -> ArfimaResults:
+    """Return results that are arrays: tensors have no dates."""
+    return replace(results, labels=Labels(results.name))
 
 
 def _array(exog: Any) -> Any:
