@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from hpfracc_nn.selection import learning
+from hpfracc_nn.selection import fingerprint, learning
 from tests.frameworks import is_there, needed
 
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
@@ -24,6 +24,11 @@ os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 # Nor does it take three quarters of a CUDA device for each process of a run with several.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+# Most of the time of JAX's tests is XLA's, which compiles the same programs each time: they are kept, for this processor.
+CACHE = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax" / fingerprint.digest(fingerprint.facts())
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
 gc.disable()  # until all tests are collected
 
 
@@ -31,6 +36,14 @@ gc.disable()  # until all tests are collected
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions take real time where the times of calls are made up: the one is not held against the other."""
     monkeypatch.setattr(learning, "FREE", math.inf)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def programs() -> Iterator[None]:
+    """What JAX compiled for one module serves few others, and all of it together takes gigabytes."""
+    yield
+    if "jax" in sys.modules:
+        sys.modules["jax"].clear_caches()
 
 
 @pytest.fixture(scope="module")
