@@ -24,7 +24,7 @@ os.environ.setdefault("HPFRACC_NN_WISDOM", "off")
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=4")
 # Nor does it take three quarters of a CUDA device for each process of a run with several.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-# Most of the time of JAX's tests is XLA's, which compiles the same programs each time: they are kept, for this processor.
+# JAX's tests spend most of their time on compiling what they compiled before: it is kept, for this processor.
 CACHE = pathlib.Path(__file__).parents[1] / ".pytest_cache" / "jax" / fingerprint.digest(fingerprint.facts())
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(CACHE))
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
