@@ -235,6 +235,14 @@ def test_times_in_any_form_have_to_increase(series, name):
     assert found.index.equals(frame.index)
 
 
+@pytest.mark.parametrize("at", [0, -1])
+def test_times_are_finite(series, at):
+    times = np.arange(float(ROWS))
+    times[at] = np.inf if at else -np.inf
+    with pytest.raises(ValueError, match=r"^fdiff\(a\): needs finite times; they go from .*inf"):
+        fdiff(pandas.DataFrame(series, index=times), ALPHA)
+
+
 def test_dates_and_times_of_one_moment_are_the_same(series, whole):
     frame = pandas.DataFrame(series, index=EXACT["dates"]())
     fitted = taken().fit(frame[:300])

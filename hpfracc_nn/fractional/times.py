@@ -62,6 +62,10 @@ def as_times(owner: str, name: str, index: Any, dim: Any = None) -> Any:
         if not index.is_unique and dim is None:
             way_out += f", of several series make columns ({name}.pivot(...))"
         raise_unless(owner, name, later, index, way_out + ", or leave the index out where it holds no times")
+    if index.dtype.kind == "f" and len(index) and not np.isfinite([index[0], index[-1]]).all():
+        raise ValueError(
+            f"{owner}({name}): needs finite times; they go from {index[0]} to {index[-1]}; leave such rows out."
+        )
     return index
 
 
