@@ -285,6 +285,7 @@ def test_operators_are_linear(kind: type[Definition], options: dict, alpha: floa
     np.testing.assert_allclose(together, apart, rtol=0, atol=1e-13 * N * np.abs(matrix(definition)).max())
 
 
+@pytest.mark.sampled(2)
 @every_case
 def test_the_adjoint_is_the_transpose(kind: type[Definition], options: dict) -> None:
     for alpha in (0.0, 0.4, 0.9):

@@ -182,7 +182,7 @@ BY_KERNEL = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("op", "name"), BY_KERNEL, ids=[f"{op}-{name.replace('/', '-')}" for op, name in BY_KERNEL])
 @pytest.mark.parametrize("alpha", [0.4, [0.2, 0.4, 0.6, 0.8, 0.95]], ids=["one order", "an order per unit"])
 @each_kind

@@ -108,6 +108,7 @@ def train(model: nn.Module, x: Tensor, target: Tensor, steps: int = 15) -> None:
     optimizer.step(closure)  # type: ignore[arg-type]
 
 
+@pytest.mark.sampled(2)
 @every_definition
 def test_a_layer_learns_the_order_of_data(name: str) -> None:
     x = data(8, 200).cumsum(-1)

@@ -320,6 +320,7 @@ def test_rates_of_a_learned_index_follow_from_its_bounds_and_are_better_at_both(
     np.testing.assert_array_equal(same.rates(100, 0.01), learned.rates(100, 0.01))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("hurst", "most"), [(0.1, 0.042), (0.3, 0.004), (0.5, 1e-6), (0.7, 0.006), (0.9, 0.066)])
 def test_sixteen_states_are_as_good_as_the_page_says(hurst, most):
     assert MarkovFractionalBrownian(hurst).error(1000, 1e-3).path < most

@@ -84,6 +84,7 @@ def test_a_power_is_a_sum_of_exponentials_on_any_interval(precision, span, power
     np.testing.assert_allclose(sums, wanted, rtol=TOLERANCES[precision])
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("make", [random_times, lambda n: np.linspace(0, 1, n + 1) ** 8], ids=["random", "graded"])
 @every_kernel
 @every_scheme

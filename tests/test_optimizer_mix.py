@@ -124,6 +124,7 @@ def test_half_precision_rounds_an_average_once(options, capturable, dtype):
         torch.testing.assert_close(direction.double(), exact, rtol=0.51 * torch.finfo(dtype).eps, atol=1e-5)
 
 
+@pytest.mark.sampled(2)
 @every_average
 @every_class
 def test_forced_kernels_agree_to_rounding(cls, options):

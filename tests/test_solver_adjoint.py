@@ -280,6 +280,7 @@ def by_steps(us):
     return lambda t, y: -us[round(40 * float(t))] * y + torch.sin(t)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("wants_more", [True, False])
 @pytest.mark.parametrize(
     ("scheme", "history", "mesh"),

@@ -69,6 +69,7 @@ def test_the_limits_have_closed_forms():
     assert volterra.stability(Left(), 1.0) == pytest.approx(2.0, rel=1e-12)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("adjoint", [True, False])
 @pytest.mark.parametrize(("rate", "alpha"), [(2.0, 0.05), (6.0, 0.2)])
 @pytest.mark.parametrize("scheme", EXPLICIT, ids=str)
