@@ -5,21 +5,34 @@ import logging
 import threading
 import weakref
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import pytest
 
-from hpfracc_nn.selection import listening, otlp
+from hpfracc_nn.selection import (
+    Cost,
+    Kernel,
+    Workload,
+    listening,
+    otlp,
+    register,
+    register_operation,
+    unregister,
+    unregister_operation,
+)
 from hpfracc_nn.selection import telemetry as telemetries
 from hpfracc_nn.selection.telemetry import Telemetry
 
 pytest.importorskip("opentelemetry.sdk")
 
 from opentelemetry import metrics
-from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor, SpanExporter
 from opentelemetry.sdk.trace.sampling import Sampler
 
-from tests.test_telemetry import OP, Heard, Kernels, heard, kernels, manager_of, x
+from tests.test_telemetry import OP, Heard, Kernels, heard, kernels, manager_of, said, x
 
 __all__ = ["heard", "kernels"]
 
@@ -169,3 +182,86 @@ def test_another_telemetry_does_not_make_it_leave(kernels: Kernels, heard: Heard
     other.telemetry.leave(manager)
     manager.run(OP, x())
     assert len(heard.spans()) == 1
+
+
+# What names, errors and exporters of others hold
+
+HOSTILE = "\x1b[31mred\r\nline\u202e" + "x" * 100_000
+
+
+def texts_of(heard: Heard) -> Iterator[str]:
+    """Return every text that spans, their events and metrics carry."""
+    for span in heard.spans():
+        yield span.name
+        for facts in (span.attributes, *(event.attributes for event in span.events)):
+            yield from (each for pair in facts.items() for each in pair if isinstance(each, str))
+    for name, points in heard.metrics().items():
+        yield from (name, *(each for place in points for each in place))
+
+
+@pytest.fixture
+def hostile() -> Iterator[tuple[str, Kernel, type[Exception]]]:
+    """An operation whose name, kernels and their error's class hold what a terminal acts upon, at any length."""
+    op, kind = f"op {HOSTILE}", type(HOSTILE, (RuntimeError,), {})
+
+    def fails(x: Any) -> Any:
+        raise kind(HOSTILE)
+
+    register_operation(op, lambda x: Workload(op, "numpy", device=f"cpu {HOSTILE}", n=x.size))
+    runs = {f"bad {HOSTILE}": fails, f"good {HOSTILE}": lambda x: x}
+    made = [
+        register(Kernel(op, "numpy", f"numpy {HOSTILE}", name, run, cost=partial(said, Cost({"fft": 1e6 * k}, 0, 1))))
+        for k, (name, run) in enumerate(runs.items(), 1)
+    ]
+    yield op, made[1], kind
+    for kernel in made:
+        unregister(kernel)
+    unregister_operation(op)
+
+
+def test_names_and_errors_of_others_are_sent_as_short_lines(
+    hostile: tuple[str, Kernel, type[Exception]], heard: Heard
+) -> None:
+    op, good, kind = hostile
+    assert len(manager_of(heard).run(op, x(7))) == 7
+    unregister(good)
+    with pytest.raises(kind):
+        manager_of(heard).run(op, x(9))
+    register(good)
+    events = [event.name for span in heard.spans() for event in span.events]
+    assert events.count("exception") == 2  # of the kernel that another one stood in for, and of the only one
+    found = list(texts_of(heard))
+    assert sum("\\x1b[31mred\\r\\nline\\u202e" in text for text in found) > 10
+    assert all(text.isprintable() for text in found)
+    assert max(map(len, found)) <= telemetries.LONGEST_TEXT
+    assert encode_spans(heard.spans()).SerializeToString()  # what OTLP sends
+
+
+def test_exporters_and_processors_that_raise_reach_no_call(
+    kernels: Kernels, fresh: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Refuses(SpanExporter):
+        def export(self, spans: Any) -> Any:
+            raise ConnectionError("spans")
+
+    class Raises(SpanProcessor):
+        def __init__(self, at: str):
+            self.at = at
+
+        def on_start(self, span: Any, parent_context: Any = None) -> None:
+            if self.at == "start":
+                raise OSError("start")
+
+        def on_end(self, span: Any) -> None:
+            if self.at == "end":
+                raise LookupError("end")
+
+    for processor in (SimpleSpanProcessor(Refuses()), Raises("start"), Raises("end")):
+        tracing = TracerProvider()
+        tracing.add_span_processor(processor)
+        manager = manager_of()
+        Telemetry(tracing).watch(manager)
+        for n in (10, 100, 1000):
+            assert len(manager.run(OP, x(n))) == n
+    own = [record.getMessage().split(";")[0] for record in caplog.records if record.name.startswith("hpfracc_nn")]
+    assert sorted(own) == ["Telemetry._hear raised LookupError", "Telemetry._hear raised OSError"]

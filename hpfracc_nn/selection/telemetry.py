@@ -35,6 +35,7 @@ CANDIDATE = "hpfracc.candidate"
 API = "opentelemetry.trace"
 BOUNDARIES = (*(step * 10.0**power for power in range(-6, 0) for step in (1, 2, 5)), 1.0)  # seconds
 MOST_SPANS = 100  # a second
+LONGEST_TEXT = 256  # characters of a name or a message in an attribute
 APART = 1.0  # seconds between two spans of one workload, kernel and reason
 
 _log = logging.getLogger(NAME)
@@ -175,7 +176,7 @@ class Telemetry:
 
     def _failures(self) -> Iterator[Any]:
         for (op, kernel, error), count in self._roll.sum(lambda each: each.failures()).items():
-            yield self._grown("failures", count, {**_attributes(op, kernel), "error.type": error})
+            yield self._grown("failures", count, _printable({**_attributes(op, kernel), "error.type": error}))
 
     def _exploration(self) -> Iterator[Any]:
         yield self._observation(self._roll.explored())
@@ -300,8 +301,8 @@ def _of_workload(workload: Workload) -> dict[str, Any]:
     }
 
 
-def _of_error(kind: str, message: str) -> dict[str, str]:
-    return {"exception.type": kind, "exception.message": message}
+def _of_error(kind: str, message: str) -> dict[str, Any]:
+    return _printable({"exception.type": kind, "exception.message": message})
 
 
 def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dict[str, str]:
@@ -312,7 +313,13 @@ def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dic
 
 
 def _printable(facts: dict[str, Any]) -> dict[str, Any]:
-    return {name: printable(value) if isinstance(value, str) else value for name, value in facts.items()}
+    """Return attributes whose texts are single lines of no more than `LONGEST_TEXT` characters."""
+    return {name: _line(value) if isinstance(value, str) else value for name, value in facts.items()}
+
+
+def _line(text: str) -> str:
+    line = printable(text[: LONGEST_TEXT + 1])
+    return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
 
 
 def _nanoseconds(seconds: float) -> int:
