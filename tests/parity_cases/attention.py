@@ -84,7 +84,7 @@ def params_of(given: Arrays) -> dict[str, Any]:
     made["out"] = {"kernel": kernel, "bias": given["out_proj.bias"]}
     for name in ("bias_k", "bias_v"):
         if name in given:
-            made[name] = given[name].reshape(HEADS, SIZE)
+            made[name] = given[name][0, 0].reshape(HEADS, SIZE)
     return made
 
 

@@ -166,7 +166,8 @@ def jax_graph(given, func, is_matrix):
     }
     params = {"lin": made.pop("lin"), "order": {"raw": given["raw"]}, **({"attention": made} if made else {})}
     if is_matrix:
-        matrix = jnp.zeros((NODES, NODES), given["x"].dtype).at[EDGES[1], EDGES[0]].add(given["weight"])
+        places = np.eye(NODES)[EDGES[1]][:, :, None] * np.eye(NODES)[EDGES[0]][:, None]  # of each edge, one
+        matrix = jnp.tensordot(given["weight"], jnp.asarray(places, given["x"].dtype), 1)
         return core(params, given["x"], adjacency=matrix)
     return core(params, given["x"], jnp.asarray(EDGES), given["weight"])
 

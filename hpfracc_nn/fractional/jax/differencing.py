@@ -63,8 +63,7 @@ def _whole(a: Array, order: int, axis: int) -> Array:
     if order == 0:
         return a
     if order > 0:
-        zeros = jnp.zeros((*a.shape[:axis], order, *a.shape[axis + 1 :]), a.dtype)
-        return jnp.diff(a, order, axis, prepend=zeros)
+        return jnp.diff(jnp.pad(a, [(order if each == axis else 0, 0) for each in range(a.ndim)]), order, axis)
     sums = a.astype(jnp.float32) if a.dtype in _HALVES else _unwrapped(a)  # float16 stands still at 2048
     for _ in range(-order):
         sums = jnp.cumsum(sums, axis)

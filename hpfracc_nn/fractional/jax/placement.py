@@ -13,17 +13,29 @@ from jax.sharding import NamedSharding, PartitionSpec
 from hpfracc_nn.fractional.jax.namespace import Array
 
 
-def placed_like(x: Array, function: Callable[..., Array], *given: Any) -> Array:
-    """Return function(*given), of the shape of `x`, lying as `x` does.
+def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
+    """Return function(*given), arrays whose first axes are those of `x`, lying as `x` does.
 
-    Inside, explicit axes are automatic: XLA says how what is between lies. Where no array is sharded over the explicit
-    axes that `jax.make_mesh` makes, this is function(*given).
+    Inside, explicit axes are automatic: XLA says how what is between lies. Where no array knows of the explicit axes
+    that `jax.make_mesh` makes, this is function(*given). What is traced comes as an argument.
     """
-    mesh = _mesh(jax.tree.leaves((x, given)))
+    mesh = _known(_arrays((x, given)))
     if mesh is None:
         return function(*given)
     lies = NamedSharding(mesh, jax.typeof(x).sharding.spec)
-    return jax.sharding.auto_axes(function, out_sharding=lies)(*given)  # type: ignore[no-any-return]
+    return jax.sharding.auto_axes(function, out_sharding=lies)(*given)
+
+
+def unplaced(function: Callable[..., Any], *given: Any) -> Any:
+    """Return function(*given), computed in the same way where no array is seen to lie over explicit axes.
+
+    So it is where `jax.vmap` maps over such an axis: what is mapped does not show it, and loops, scatters and
+    concatenations of JAX refuse it beside what does not know the mesh.
+    """
+    arrays = _arrays(given)
+    if not arrays or any(map(is_placed, arrays)):
+        return function(*given)
+    return placed_like(jnp.zeros(()), function, *given)
 
 
 def product(subscripts: str, *operands: Any) -> Array:
@@ -84,6 +96,15 @@ def is_varying(x: Array) -> bool:
 def is_placed(x: Array) -> bool:
     """Return whether an array is sharded over explicit axes."""
     return _sharding(x) is not None
+
+
+def _arrays(tree: Any) -> list[Array]:
+    return [each for each in jax.tree.leaves(tree) if isinstance(each, jax.Array)]
+
+
+def _known(arrays: list[Array]) -> Any:
+    """Return the mesh of explicit axes that an array knows of, whether or not it lies over one, or None."""
+    return next((mesh for mesh in (jax.typeof(each).sharding.mesh for each in arrays) if mesh.explicit_axes), None)
 
 
 def _mesh(arrays: list[Any]) -> Any:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -17,6 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import placed_like
 
 Made = Any  # a pytree of arrays
 Counts = tuple[int, ...]  # how often each argument is differentiated in
@@ -90,7 +92,7 @@ class _Member:
 def _evaluated(member: _Member, *arguments: Any) -> Made:
     """Return member(*arguments), as one operation of which transforms see the arguments and the result only."""
     given = tuple(map(jnp.asarray, arguments))
-    structure = jax.tree.structure(jax.eval_shape(member, *given))
+    structure = jax.tree.structure(jax.eval_shape(member, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given)))
     return jax.tree.unflatten(structure, _MEMBER.bind(*given, member=member))
 
 
@@ -101,12 +103,13 @@ _MEMBER.multiple_results = True
 
 
 def _leaves(*arguments: Array, member: _Member) -> list[Array]:
-    return jax.tree.leaves(member(*arguments))
+    longest = max(arguments, key=jnp.ndim)
+    return placed_like(longest, lambda *given: jax.tree.leaves(member(*given)), *arguments)  # type: ignore[no-any-return]
 
 
 def _types(*types: Any, member: _Member) -> list[Any]:
     """Return the results' types, which say also how they lie over the axes of a mesh."""
-    return list(jax.make_jaxpr(member)(*types).out_avals)
+    return list(jax.make_jaxpr(partial(_leaves, member=member))(*types).out_avals)
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member) -> tuple[list[Array], list[Any]]:

@@ -16,7 +16,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.placement import placed_like
+from hpfracc_nn.fractional.jax.placement import placed_like, unplaced
 from hpfracc_nn.fractional.jax.precision import family_in_float64, in_float64
 from hpfracc_nn.fractional.special import partials, rotation
 
@@ -137,6 +137,10 @@ def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
 @jax.jit
 def _by_array(x: Array, order: Array) -> Array:
     """Return the transform of orders in an array, whose values are not looked at."""
+    return unplaced(_by_orders, x, order)  # type: ignore[no-any-return]
+
+
+def _by_orders(x: Array, order: Array) -> Array:
     whole = jnp.round(jax.lax.stop_gradient(order))
     n = x.shape[-1]
     chirps = in_float64(lambda rest: rotation.chirps(rest, n, JAX), order - whole, x.dtype)

@@ -13,6 +13,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.fractional.jax.precision import jointly_in_float64
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.solvers.noise import Noise
@@ -89,7 +90,7 @@ class JaxSource:
 
     def joined(self, some: list[Array], axis: int) -> Array:
         """See `Source.joined`."""
-        return jnp.concatenate(some, axis)
+        return unplaced(partial(jnp.concatenate, axis=axis), some)  # type: ignore[no-any-return]
 
 
 def _for_each(formulas: Formulas, *parameters: Array) -> tuple[Array, ...]:

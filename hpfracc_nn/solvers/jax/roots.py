@@ -75,8 +75,8 @@ def root(roots: Roots, f: Map, m: Array, w: Array, guess: Array) -> Root:
         return ~(state.is_found | state.is_lost) & (state.taken < roots.iterations)
 
     size = jnp.maximum(jnp.maximum(_size(guess), _size(m)), jnp.finfo(dtype).tiny)
-    never = beside(jnp.zeros((), bool), m)
-    infinite, none = beside(jnp.asarray(jnp.inf, dtype), m), jnp.zeros((), int)
+    never, none = beside(jnp.zeros((), bool), m), beside(jnp.zeros((), int), m)
+    infinite = beside(jnp.asarray(jnp.inf, dtype), m)
     begin = _State(beside(guess, m), size, infinite, none, never, never)
     end = lax.while_loop(goes_on, iterate, begin)
     return Root(jnp.where(end.is_found, end.y, jnp.nan), end.is_found)
@@ -138,7 +138,8 @@ def _by_matrix(apply: Map, b: Array) -> Array:
     def solved(rows: Array, b: Array) -> Array:
         return jnp.linalg.solve(rows.reshape(b.size, b.size).T, b.reshape(-1)).reshape(b.shape)
 
-    return placed_like(b, solved, jax.vmap(apply)(units), b)
+    rows = jax.vmap(apply)(units)
+    return placed_like(b, solved, rows, b) if is_placed(b) else solved(rows, b)
 
 
 def _by_products(apply: Map, b: Array, tolerance: float) -> Array:

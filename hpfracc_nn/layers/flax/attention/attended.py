@@ -7,6 +7,7 @@ from functools import partial
 import jax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.sizes import assumed, fits
 from hpfracc_nn.layers.attention import OP
@@ -66,6 +67,10 @@ def _run(plan: Plan, attention: Attention, given: Given) -> Averages:
 @partial(jax.jit, static_argnames=("attention", "kernel", "rows"))
 def _computed(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
     """The kernel's result, of so many heads at a time where memory is short."""
+    return unplaced(partial(_by, attention, kernel, rows), given)  # type: ignore[no-any-return]
+
+
+def _by(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
     items = jnp.arange(given.q.shape[0])
     if rows is None or fits(rows // given.q.shape[1], given.q.shape[0]):
         return kernel.run(attention, given, items)  # type: ignore[no-any-return]

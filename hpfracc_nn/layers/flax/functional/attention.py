@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any
 
 import jax
@@ -12,6 +13,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.layers.attention import checked_bounds, checked_orders
 from hpfracc_nn.layers.flax.attention.attended import attended
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given
@@ -350,4 +352,4 @@ class FractionalAttention(Ordered):
             parts.append(jnp.broadcast_to(params[name].astype(x.dtype)[None, :, None], (batch, heads, 1, size)))
         if self.add_zero_attn:
             parts.append(jnp.zeros((batch, heads, 1, size), x.dtype))
-        return jnp.concatenate(parts, axis=2)
+        return unplaced(partial(jnp.concatenate, axis=2), parts)  # type: ignore[no-any-return]

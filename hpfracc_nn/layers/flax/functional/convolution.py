@@ -10,6 +10,7 @@ from flax import linen
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Array,
@@ -99,7 +100,7 @@ class Convolution(Ordered):
             precision=self.precision,
             parent=None,
         )
-        return convolution.apply({"params": weights(params)}, d)  # type: ignore[return-value]
+        return unplaced(lambda params, d: convolution.apply({"params": params}, d), weights(params), d)
 
     @property
     def _sizes(self) -> tuple[int, ...]:

@@ -7,10 +7,13 @@ weight of the edge from j to i, which is one GEMM. Both are pytrees, and both fl
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
+
+from hpfracc_nn.fractional.jax.placement import unplaced
 
 Array = jax.Array
 
@@ -46,11 +49,11 @@ class Edges(NamedTuple):
 
     def total(self, values: Array, nodes: int) -> Array:
         """Return what arrives at each node, [nodes, heads]."""
-        return jax.ops.segment_sum(values, self.target, nodes)
+        return arrived(values, self.target, nodes)
 
     def peak(self, values: Array, nodes: int) -> Array:
         """Return the largest that arrives at each node, [nodes, heads]; minus infinity where nothing does."""
-        return jax.ops.segment_max(values, self.target, nodes)
+        return unplaced(partial(jax.ops.segment_max, num_segments=nodes), values, self.target)  # type: ignore[no-any-return]
 
     def at_targets(self, values: Array) -> Array:
         """Return those of each edge's target."""
@@ -118,7 +121,7 @@ class EdgeFlow(NamedTuple):
     def __call__(self, x: Array) -> Array:
         """Return the right-hand side for features x [nodes, channels]."""
         messages = self.weights[:, None] * x[self.source]
-        return jax.ops.segment_sum(messages, self.target, x.shape[0]) - self.share * x
+        return arrived(messages, self.target, x.shape[0]) - self.share * x
 
 
 class MatrixFlow(NamedTuple):
@@ -139,6 +142,11 @@ class MatrixFlow(NamedTuple):
 
 Graph = Edges | Adjacency
 Flow = EdgeFlow | MatrixFlow
+
+
+def arrived(values: Array, target: Array, nodes: int) -> Array:
+    """Return the sum of the edges' values at each node, [nodes, ...]."""
+    return unplaced(partial(jax.ops.segment_sum, num_segments=nodes), values, target)  # type: ignore[no-any-return]
 
 
 def mean_flow(graph: Graph, x: Array) -> Flow:

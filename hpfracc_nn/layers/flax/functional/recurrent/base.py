@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar
 
 import jax
@@ -12,6 +13,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, check_fields, hashable, keys, settle
 from hpfracc_nn.layers.flax.functional.order import Ordered, started
@@ -207,7 +209,7 @@ class Recurrent(Ordered):
                 found.append(series.reversed(made.out) if direction else made.out)
                 if return_carry:
                     ends.append(after(made, before, lags, series.steps))
-            out = jnp.concatenate(found, axis=-1)
+            out = unplaced(partial(jnp.concatenate, axis=-1), found)
         result = series.closed(out.astype(self._returned(params, x)))
         if not isinstance(start, RecurrentState) or not return_carry:
             return result

@@ -104,7 +104,7 @@ class Lags:
     def begun(self, value: Array) -> Past:
         """Return the past that is one value, [batch, units]."""
         batch, units = value.shape
-        near = jnp.zeros((batch, self.exact, units), value.dtype).at[:, 0].set(value)
+        near = jnp.pad(value[:, None], ((0, 0), (0, self.exact - 1), (0, 0)))
         return Past(near, jnp.zeros((batch, self.rates.size, units), value.dtype))
 
     def memories(self, taps: Taps, past: Past) -> Array:

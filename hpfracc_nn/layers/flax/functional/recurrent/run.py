@@ -12,6 +12,7 @@ import jax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.layers.flax.functional.recurrent.cells import Cell, Weights
 from hpfracc_nn.layers.flax.functional.recurrent.memory import Lags, Past, Taps
 
@@ -78,6 +79,10 @@ def recurrence(cell: Cell, weights: Weights, x: Array, before: Before, lags: Lag
         lags: How the past is kept.
         taps: The weights for blocks of `block_of(n)` steps.
     """
+    return unplaced(partial(_taken, cell, lags), weights, x, before, taps)  # type: ignore[no-any-return]
+
+
+def _taken(cell: Cell, lags: Lags, weights: Weights, x: Array, before: Before, taps: Taps) -> Made:
     n, length = x.shape[0], block_of(x.shape[0])
     blocks = -(-n // length)
     before = spread(before, x[0], (weights, taps))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.layers.flax.functional.core import serializable
 from hpfracc_nn.layers.flax.functional.recurrent.memory import Lags, Past
 from hpfracc_nn.layers.flax.functional.recurrent.run import Before
@@ -80,7 +82,7 @@ class Start(NamedTuple):
 def stacked(befores: Sequence[Before], batch: tuple[int, ...], horizon: int) -> RecurrentState:
     """Return the state of cells whose parts have one axis of the batch."""
     flat = [(h, value, *past) for h, value, past in befores]
-    parts = (jnp.stack(each, axis=1) for each in zip(*flat, strict=True))
+    parts = (unplaced(partial(jnp.stack, axis=1), each) for each in zip(*flat, strict=True))
     h, value, near, far = (each.reshape(*batch, *each.shape[1:]) for each in parts)
     return RecurrentState(h, value, near, far, horizon)
 
