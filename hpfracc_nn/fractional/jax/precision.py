@@ -18,7 +18,7 @@ from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
 from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import placed_like
+from hpfracc_nn.fractional.jax.placement import is_placed, placed_like
 
 Made = Any  # a pytree of arrays
 Counts = tuple[int, ...]  # how often each argument is differentiated in
@@ -103,8 +103,11 @@ _MEMBER.multiple_results = True
 
 
 def _leaves(*arguments: Array, member: _Member) -> list[Array]:
+    def leaves(*arguments: Array) -> list[Array]:
+        return jax.tree.leaves(member(*arguments))
+
     longest = max(arguments, key=jnp.ndim)
-    return placed_like(longest, lambda *given: jax.tree.leaves(member(*given)), *arguments)  # type: ignore[no-any-return]
+    return placed_like(longest, leaves, *arguments) if is_placed(longest) else leaves(*arguments)  # type: ignore[no-any-return]
 
 
 def _types(*types: Any, member: _Member) -> list[Any]:

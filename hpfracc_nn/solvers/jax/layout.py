@@ -15,6 +15,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.solvers.checks import fitting_orders
 from hpfracc_nn.solvers.jax.arguments import State
 
@@ -64,7 +65,8 @@ class Layout:
     def joined(self, y: State) -> Array:
         """Return the user's state as [a, *rest]."""
         if not self.is_array:
-            return jnp.concatenate([leaf.reshape(-1) for leaf in jax.tree.leaves(y)])[None]
+            flat: Array = unplaced(jnp.concatenate, [leaf.reshape(-1) for leaf in jax.tree.leaves(y)])
+            return flat[None]
         return y.transpose(self._order).reshape(self.shape)  # type: ignore[no-any-return]
 
     def parted(self, z: Array) -> State:
