@@ -9,9 +9,9 @@ import torch
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, GrunwaldLetnikov, RiemannLiouville, RiemannLiouvilleIntegral, exact
-from hpfracc_nn.fractional.inverse import SOLVABLE, columns, inverse_of, reciprocal
+from hpfracc_nn.fractional.inverse import SOLVABLE, inverse_of
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.stencil import slope_row
+from hpfracc_nn.fractional.stencil import columns, reciprocal, slope_row
 
 DT = 0.1
 SCHEMES = [(kind, scheme) for kind in SOLVABLE for scheme in kind.schemes]

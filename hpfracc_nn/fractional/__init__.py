@@ -7,6 +7,8 @@ framework.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from hpfracc_nn.fractional import dispatch
+
 if TYPE_CHECKING:
     from hpfracc_nn.fractional.definitions import (
         DEFINITIONS,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
         logarithmic_times,
     )
     from hpfracc_nn.fractional.differencing import fdiff
-    from hpfracc_nn.fractional.inversion import solve
+    from hpfracc_nn.fractional.inverse import solve
     from hpfracc_nn.fractional.nonuniform.variable import variable_order
     from hpfracc_nn.fractional.operator import (
         caputo,
@@ -124,10 +126,31 @@ _HOMES = {
     "logarithmic_times": _DEFINITIONS,
     "mittag_leffler": _SPECIAL,
     "riemann_liouville": _OPERATOR,
-    "solve": "hpfracc_nn.fractional.inversion",
+    "solve": "hpfracc_nn.fractional.inverse",
     "variable_order": "hpfracc_nn.fractional.nonuniform.variable",
     "workload": "hpfracc_nn.fractional.workloads",
 }
+
+
+def _numpy() -> Any:
+    import hpfracc_nn.fractional.numpy.backend as found
+
+    return found
+
+
+def _torch() -> Any:
+    import hpfracc_nn.fractional.torch.backend as found
+
+    return found
+
+
+def _jax() -> Any:
+    import hpfracc_nn.fractional.jax.backend as found
+
+    return found
+
+
+dispatch.IMPORTS.update(numpy=_numpy, torch=_torch, jax=_jax)
 
 
 def __getattr__(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""Differences of any order of an array, as `numpy.diff` takes those of whole order: the door, and what its rooms share.
+"""Differences of any order of an array, as `numpy.diff` takes those of whole order: `fdiff`, and its rules.
 
     y[t] = sum over k of w[k] a[t - k],    w[k] = (-1)**k binomial(n, k),
 
@@ -22,12 +22,11 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.inverse import reciprocal
+from hpfracc_nn.fractional.dispatch import Samples, backend, placed
 from hpfracc_nn.fractional.labelled import is_table, joined, mapped
 from hpfracc_nn.fractional.namespace import Array, Namespace
-from hpfracc_nn.fractional.operator import Samples, placed
 from hpfracc_nn.fractional.schemes.grunwald import binomial
-from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.stencil import Stencil, reciprocal
 from hpfracc_nn.selection import BackendManager
 
 OWNER = "fdiff"
@@ -117,25 +116,25 @@ def fdiff(
         raise ValueError(f"{OWNER}(dim={dim!r}): needs an xarray object or a polars frame; leave dim out, pass axis.")
     a, framework = placed(OWNER, "a", a, manager, n)
     axis = errors.axis(OWNER, -1 if axis is None else axis, a.ndim, argument="axis", array="a")
-    room = _room(framework)
+    found = backend(framework).differencing
     if prepend is not None or append is not None:
-        a = _extended(room, a, axis, {"prepend": prepend, "append": append})
-    return room.fdiff(a, n, axis, lags, mode, manager)
+        a = _extended(found, a, axis, {"prepend": prepend, "append": append})
+    return found.fdiff(a, n, axis, lags, mode, manager)
 
 
-def _extended(room: Any, a: Array, axis: int, ends: dict[str, Any]) -> Array:
+def _extended(implementation: Any, a: Array, axis: int, ends: dict[str, Any]) -> Array:
     """Return the samples with those before and after them; `a` stays where there are none."""
     found: dict[str, Any] = {"prepend": None, "a": a, "append": None}
     for name, part in ends.items():
         if part is None:
             continue
-        found[name] = part = room.as_part(a, part, axis)
+        found[name] = part = implementation.as_part(a, part, axis)
         if part.ndim != a.ndim or any(i != axis and size != a.shape[i] for i, size in enumerate(part.shape)):
             raise ValueError(
                 f"{OWNER}({name} of shape {tuple(part.shape)}): needs the shape of a, {tuple(a.shape)}, but for axis "
                 f"{axis}; pass samples of all its series, or a number."
             )
-    return room.concatenate([part for part in found.values() if part is not None], axis)
+    return implementation.concatenate([part for part in found.values() if part is not None], axis)
 
 
 def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray:
@@ -155,21 +154,7 @@ def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray
             f"{OWNER}(n={n:g}, window={window}): needs an order between -1 and 1 to be undone, because beyond it "
             "errors grow exponentially where a window cuts; take the differences with window=None."
         )
-    from hpfracc_nn.fractional.numpy import operator
-
-    return operator.apply(OWNER, y, WindowedSum(n, window=float(window), value=n), 1.0, axis, None)
-
-
-def _room(framework: str) -> Any:
-    """Return the module whose `fdiff` takes the framework's arrays."""
-    room: Any
-    if framework == "torch":
-        import hpfracc_nn.fractional.torch.differencing as room
-    elif framework == "jax":
-        import hpfracc_nn.fractional.jax.differencing as room
-    else:
-        import hpfracc_nn.fractional.numpy.differencing as room
-    return room
+    return backend("numpy").operator.apply(OWNER, y, WindowedSum(n, window=float(window), value=n), 1.0, axis, None)
 
 
 def order_of(n: Any) -> float:

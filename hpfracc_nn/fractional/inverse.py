@@ -1,26 +1,16 @@
 """The inverse operators: x from y.
 
-Of a stencil y = T(left) d + start * d[s] + analytic @ (x(0), S), d = D^m (x - x(0) - k S), all but a few columns is
-lower triangular Toeplitz, whose inverse is the reciprocal of a power series:
-
-    U = sum^m T(1 / left),    u = U y' - U start (D^m U y')[s] / (1 + (D^m U start)[s]),    x = u + x(0) + k S,
-
-with y' = y less the analytic terms. The reciprocal comes from Newton's iteration g <- g (2 - left g), which doubles
-the terms that are right: O(n log n), and `xp` follows it to any derivative in alpha. U is one Toeplitz matrix of
-weights that go like those of an integral: summed first they lose no digits, and above alpha = 1, where they grow, one
-sum is taken of the data instead.
+`Stencil` says how its inverse is found: U, which is one Toeplitz matrix, and a few columns. U has weights that go like
+those of an integral: summed first they lose no digits, and above alpha = 1, where they grow, one sum is taken of the
+data instead.
 
 What a derivative does not know must be given: x(0) for Caputo, and above alpha = 1 x'(0). Riemann-Liouville's first
 sample is dt**-alpha x(0), and above alpha = 1 S is the number for which the slope that the stencil would estimate of x
 is S itself.
-
-Kung, Numer. Math. 22 (1974) 341, for the reciprocal; the corrections are those of Sherman & Morrison (1950).
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar
@@ -36,12 +26,79 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouvilleIntegral,
     family,
 )
+from hpfracc_nn.fractional.definitions.definition import check_definition
+from hpfracc_nn.fractional.dispatch import Samples, backend, placed
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.stencil import Stencil, slope_row
+from hpfracc_nn.fractional.stencil import Stencil, reciprocal, summed
+from hpfracc_nn.selection import BackendManager
 
 SOLVABLE = (Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral)
 
 _KEPT = 8  # columns, of any length
+
+
+def solve(
+    y: Samples,
+    definition: Definition,
+    *,
+    x0: Samples | None = None,
+    dx0: Samples | None = None,
+    dt: float = 1.0,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Samples:
+    """Return x with `derivative(x, definition)` = y along `dim`, in O(n log n): the inverse of the discrete operator.
+
+    It undoes the operator to rounding: in float64 to about 1e-13 of x, for any y. As a deconvolution it is stable,
+    because the inverse of a derivative is an integral, and of an integral of order alpha a derivative, which amplifies
+    noise by dt**-alpha. Computed in float64; of JAX arrays in float32, and right to its rounding as the inverse
+    amplifies it, where the process has not enabled 64 bit types.
+
+    Args:
+        y: Values of the operator at 0, dt, 2 dt, ...; as `x` in `derivative`.
+        definition: Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral of an order below 1, or a
+            DistributedOrder of these; side="left".
+        x0: The first sample, a number or of the shape of `y` without `dim`, where y does not tell it: for Caputo and
+            the integral; None is 0.
+        dx0: The derivative x'(0) in the same way, for Caputo above order 1.
+        dt: As in `derivative`.
+        dim: As in `derivative`.
+        manager: As in `derivative`.
+
+    Returns:
+        Same shape, dtype and device as `y`; units of `y time**alpha`, for an integral `y / time**alpha`. Differentiable
+        in y, a learned alpha, x0 and dx0.
+
+    Raises:
+        TypeError: As in `derivative`.
+        ValueError: As in `derivative`; the definition has no such inverse; x0 or dx0 is given where y tells it, or
+            where no derivative is subtracted; or does not broadcast to the shape of y without `dim`.
+        LookupError: As in `derivative`.
+
+    Source: Kung, Numer. Math. 22 (1974) 341, for the reciprocal of the weights' power series.
+
+    Examples:
+        >>> x = 1 + np.linspace(0, 1, 101) ** 2
+        >>> y = derivative(x, Caputo(0.5), dt=0.01)
+        >>> bool(np.allclose(solve(y, Caputo(0.5), x0=1.0, dt=0.01), x))
+        True
+    """
+    check_definition("solve", definition)
+    y, framework = placed("solve", "y", y, manager, definition.alpha)
+    _check_start("solve", definition, x0, dx0)
+    return backend(framework).inverse.solve("solve", y, definition, dt, dim, (x0, dx0), manager)
+
+
+def _check_start(owner: str, definition: Definition, x0: Samples | None, dx0: Samples | None) -> None:
+    kind = kind_of(definition)
+    name = kind.__name__
+    if x0 is not None and kind not in (Caputo, RiemannLiouvilleIntegral):
+        raise ValueError(f"{owner}({name}, x0=...): needs no first sample, which y tells; leave x0 out.")
+    if dx0 is not None and not (kind is Caputo and definition.taylor == 2):
+        raise ValueError(
+            f"{owner}({name}(alpha={definition.alpha}), dx0=...): needs no derivative at the start, which only "
+            "Caputo's above order 1 takes away; leave dx0 out."
+        )
 
 
 @dataclass(frozen=True)
@@ -152,138 +209,6 @@ def _is_inside(definition: Definition) -> bool:
 def kind_of(definition: Definition) -> type[Definition]:
     """Return whose stencil a definition has: its own class, or that of the operators which it is a sum of."""
     return definition.kind if isinstance(definition, DistributedOrder) else type(definition)
-
-
-@dataclass(frozen=True, eq=False)
-class Columns:
-    """What the inverse of a stencil needs besides the triangular product; float64 arrays of a namespace.
-
-    Attributes:
-        stencil: The operator.
-        known: What x(0) and, of two, S give in y, each [*c, n].
-        start: U start / (1 + (D^m U start)[s]), [*c, n], or None.
-        head: The first weights of U, [*c, 4] or fewer, where S is to be found; else None.
-    """
-
-    stencil: Stencil
-    known: list[Array]
-    start: Array | None
-    head: Array | None
-
-    @property
-    def nbytes(self) -> int:
-        """Of all arrays."""
-        return sum(array.nbytes for array in (*self.known, self.start) if array is not None)
-
-
-def columns(stencil: Stencil, xp: Namespace) -> Columns:
-    """Return the columns of a stencil's inverse."""
-    known = [stencil.analytic[..., j, :] for j in range(stencil.terms)]
-    if known and not stencil.subtract:  # an integral's first sample is one like the others and has a column besides
-        known = [known[0] + stencil.left]
-    head = None
-    if stencil.terms == 2:
-        head = summed(reciprocal(stencil.left[..., :4], xp), stencil.differences, xp)
-    if not stencil.starts:
-        return Columns(stencil, known, None, head)
-    start = summed(xp.convolve(reciprocal(stencil.left, xp), stencil.start), stencil.differences, xp)
-    return Columns(stencil, known, start / (1 + _starting_entry(start, stencil)), head)
-
-
-def solved(
-    found: Columns,
-    y: Array,
-    multiply: Callable[[Array], Array],
-    first: Array | None,
-    slope: Array | None,
-    xp: Namespace,
-) -> Array:
-    """Return x, [..., n].
-
-    Args:
-        found: The columns, which broadcast against y.
-        y: What the operator gave, [..., n], n > 0; float64.
-        multiply: Returns U of data.
-        first: x(0), [..., 1], where y does not tell; None is 0.
-        slope: S = dt x'(0), the same.
-        xp: The namespace of y.
-    """
-    stencil = found.stencil
-    if not stencil.subtract and not found.known:
-        return multiply(y)
-    if not stencil.subtract:
-        return _integrand(found.known[0], y, multiply, first, xp)
-    if not found.known:
-        x = _rest(found, y, multiply, xp)
-        x = x if first is None else x + first
-        return x if slope is None else x + slope * _ramp(y, xp)
-    first = y[..., :1] / found.known[0][..., :1]
-    y = y - found.known[0] * first
-    if stencil.terms == 1 or stencil.n == 1:
-        return _rest(found, y, multiply, xp) + first
-    slope = _estimated(found, y, xp) / _estimated(found, found.known[1], xp)
-    return _rest(found, y - found.known[1] * slope, multiply, xp) + first + slope * _ramp(y, xp)
-
-
-def _estimated(found: Columns, y: Array, xp: Namespace) -> Array:
-    """Return the slope at the start of what `_rest` gives, [..., 1].
-
-    From the first samples alone, which a transform of all would not leave untouched: each error counts k times in x(k).
-    """
-    assert found.head is not None, "there are two analytic columns"
-    count = found.head.shape[-1]
-    u = _rest(found, y[..., :count], lambda z: xp.convolve(z, found.head), xp)
-    return xp.sum(u * xp.constant(slope_row(found.stencil.n)[:count], y))[..., None]
-
-
-def reciprocal(series: Array, xp: Namespace) -> Array:
-    """Return the power series 1 / series, as many coefficients as it has; [*c, n], n > 0."""
-    n = series.shape[-1]
-    found = 1 / series[..., :1]
-    while found.shape[-1] < n:
-        length = min(2 * found.shape[-1], n)
-        padded = xp.concat([found, 0 * series[..., found.shape[-1] : length]])
-        two = xp.constant(2 * np.eye(1, length)[0], series)
-        found = xp.convolve(padded, two - xp.convolve(series[..., :length], padded))
-    return found
-
-
-def _rest(found: Columns, y: Array, multiply: Callable[[Array], Array], xp: Namespace) -> Array:
-    """Return u with u(0) = 0 for y without analytic terms, whose first sample is not looked at."""
-    stencil = found.stencil
-    nothing = xp.sum(y[..., :0])[..., None]
-    u = multiply(xp.concat([nothing, y[..., 1:]]))
-    n = y.shape[-1]
-    if found.start is None or n <= stencil.start_index:
-        return u
-    return u - found.start[..., :n] * _starting_entry(u, stencil)
-
-
-def _starting_entry(u: Array, stencil: Stencil) -> Array:
-    """Return d[s], [..., 1], of u with u(0) = 0."""
-    m, s = stencil.differences, stencil.start_index
-    return sum(float((-1) ** i * math.comb(m, i)) * u[..., s - i : s - i + 1] for i in range(min(m, s) + 1))
-
-
-def _integrand(
-    column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
-) -> Array:
-    """Return x for an integral, whose own first sample is 0 and tells nothing."""
-    nothing = xp.sum(y[..., :0])[..., None]
-    start = nothing if first is None else nothing + first  # of each signal, also where one number is told for all
-    rest = multiply(xp.concat([0 * start, (y - column * start)[..., 1:]]))
-    return xp.concat([rest[..., :1] + start, rest[..., 1:]])
-
-
-def summed(d: Array, times: int, xp: Namespace) -> Array:
-    """Return the cumulative sums of d, taken so many times."""
-    for _ in range(times):
-        d = xp.cumsum(d)
-    return d
-
-
-def _ramp(y: Array, xp: Namespace) -> Array:
-    return xp.constant(np.arange(y.shape[-1], dtype=np.float64), y)
 
 
 def _column(of: Definition, alpha: Array, dt: float, sums: int, n: int, xp: Namespace) -> Array:

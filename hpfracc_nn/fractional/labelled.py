@@ -14,7 +14,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import times
-from hpfracc_nn.fractional.framework import package_of
+from hpfracc_nn.fractional.dispatch import package_of
 
 PACKAGES = ("pandas", "polars", "xarray")
 TIME = "time"  # the dimension of an xarray object that is taken where none is named

@@ -1,14 +1,11 @@
-"""Derivatives and integrals of any order, for the arrays of any framework that has a room here."""
+"""Derivatives and integrals of any order, of the arrays of any framework."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from hpfracc_nn import errors, selection
+from hpfracc_nn import selection
 from hpfracc_nn.fractional.definitions import (
     Alpha,
     Caputo,
@@ -18,18 +15,10 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
-from hpfracc_nn.fractional.definitions.reading import shape_of
-from hpfracc_nn.fractional.framework import framework_of, type_name
+from hpfracc_nn.fractional.definitions.definition import check_definition
+from hpfracc_nn.fractional.dispatch import Samples, apply, apply_multiplier, load, preload
 from hpfracc_nn.fractional.workloads import OP, workload
 from hpfracc_nn.selection import BackendManager, Plan, given_manager
-
-Samples = Any  # an array of any framework, or what NumPy makes one of
-
-_ROOMS = ("numpy", "torch", "jax")
-# Filled when a room is loaded, a framework's with its first array. torch.compile follows dictionaries, not caches.
-_rooms: dict[str, Any] = {}
-_rooms_at_times: dict[str, Any] = {}
-_frameworks: dict[type, str] = {}
 
 
 def derivative(
@@ -87,6 +76,7 @@ def derivative(
                 f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."
             )
         return apply_multiplier("derivative", x, definition, dt, dim, manager)
+    check_definition("derivative", definition)
     return apply("derivative", x, definition, dt, -1 if dim is None else dim, manager, t)  # type: ignore[arg-type]
 
 
@@ -256,56 +246,6 @@ def grunwald_letnikov(
     return apply("grunwald_letnikov", x, GrunwaldLetnikov(alpha, scheme, bounds), dt, dim, manager)
 
 
-def apply(
-    owner: str,
-    x: Samples,
-    definition: Definition,
-    dt: float,
-    dim: int,
-    manager: BackendManager | None,
-    t: Samples | None = None,
-) -> Samples:
-    """Return the operator applied to `x` by the room of its framework; `owner` is named in messages."""
-    x, framework = checked(owner, "x", x, definition, manager)
-    room = _rooms.get(framework) or _room(framework)
-    parts = room.parts(x)
-    if parts is not None:
-        return room.whole([apply(owner, part, definition, dt, dim, manager, t) for part in parts])
-    if type(definition.alpha) is not float:
-        shape = _grown(x.shape, dim, shape_of(definition.alpha))
-        x = x if shape is None else room.broadcast_to(x, shape)
-    if t is None:
-        return room.apply(owner, x, definition, dt, dim, manager)
-    if dt != 1.0:
-        raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
-    return _rooms_at_times[framework].apply(owner, x, definition, t, dim, manager)
-
-
-def apply_multiplier(
-    owner: str, x: Samples, definition: Multiplier, dt: Any, dim: Any, manager: BackendManager | None = None
-) -> Samples:
-    """Return a multiplier applied to `x` by the room of its framework; `owner` is named in messages."""
-    x, framework = placed(owner, "x", x, manager, definition.alpha)
-    room = _rooms.get(framework) or _room(framework)
-    parts = room.parts(x)
-    if parts is not None:
-        return room.whole([apply_multiplier(owner, part, definition, dt, dim, manager) for part in parts])
-    return room.spectral.apply(owner, x, definition, dt, dim, manager)
-
-
-def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of samples whose axes of length 1 have grown to those of alpha; None where they stay."""
-    count = len(shape)
-    if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
-        return None  # what is wrong is said by who looks at it
-    others = [i for i in range(count) if i != dim % count]
-    found = list(shape)
-    for i, many in zip(others[len(others) - len(orders) :], orders, strict=True):
-        if shape[i] == 1:
-            found[i] = many
-    return tuple(found) if found != list(shape) else None
-
-
 def choose(
     op: str,
     shape: Sequence[int],
@@ -350,85 +290,4 @@ def choose(
     return selection.choose(op, shape, framework=framework, manager=manager, **facts)
 
 
-def load(owner: str, framework: str) -> None:
-    """Load the kernels for a framework's arrays, unless they are there; `owner` is named in messages."""
-    if errors.one_of(owner, "framework", framework, _ROOMS) not in _rooms:
-        _room(framework)
-
-
-def _room(framework: str) -> Any:
-    """Return the module whose `apply` takes the framework's arrays, and find the one that takes their times too."""
-    room: Any
-    at_times: Any
-    if framework == "torch":
-        import hpfracc_nn.fractional.nonuniform.torch.operator as at_times
-        import hpfracc_nn.fractional.torch.operator as room
-    elif framework == "jax":
-        import hpfracc_nn.fractional.jax.operator as room
-        import hpfracc_nn.fractional.nonuniform.jax.operator as at_times
-    else:
-        import hpfracc_nn.fractional.nonuniform.numpy.operator as at_times
-        import hpfracc_nn.fractional.numpy.operator as room
-    _rooms[framework], _rooms_at_times[framework] = room, at_times
-    _frameworks.update(dict.fromkeys(room.ARRAYS, framework))
-    return room
-
-
-def checked(
-    owner: str, name: str, x: Samples, definition: Definition, manager: BackendManager | None, order: Any = None
-) -> tuple[Samples, str]:
-    """Return the samples, as an array, and their framework; the order is that of the definition, unless it is given."""
-    if not isinstance(definition, Definition):
-        given = repr(definition) if not isinstance(definition, type) else definition.__name__
-        raise TypeError(
-            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
-        )
-    return placed(owner, name, x, manager, definition.alpha if order is None else order)
-
-
-def placed(
-    owner: str, name: str, x: Samples, manager: BackendManager | None = None, order: Any = None
-) -> tuple[Samples, str]:
-    """Return the samples, as an array, and the framework that has a room for them.
-
-    NumPy's become arrays of the order's framework where its room takes them, as constants of what is differentiated.
-    """
-    if manager is not None and not isinstance(manager, BackendManager):
-        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
-    framework = _frameworks.get(type(x)) or framework_of(type(x))
-    if framework not in _ROOMS:
-        raise TypeError(
-            f"{owner}({name} of type {type_name(x)}): needs a NumPy array, a torch tensor or a JAX array; "
-            f"pass numpy.asarray({name}) where no gradient is needed."
-        )
-    if framework != "numpy":
-        return x, framework
-    x, framework = _as_array(owner, name, x), framework_of(type(order))
-    of_numpy = getattr(_rooms.get(framework) or _room(framework), "of_numpy", None)
-    return (x, "numpy") if of_numpy is None else (of_numpy(x), framework)
-
-
-def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError(
-            f"{owner}({name} of type {type_name(x)}): needs a sample at every step; "
-            f"pass {name}.filled(value) with a value for the gaps."
-        )
-    if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
-        raise TypeError(
-            f"{owner}({name} of type {type_name(x)}): needs samples in an array; "
-            "pass a NumPy array, a list, a torch tensor or a JAX array."
-        )
-    try:
-        return np.asarray(x)
-    except ValueError:
-        raise ValueError(
-            f"{owner}({name} of type {type_name(x)}): needs rows of one length; "
-            "pass an array, or a list of equal lists."
-        ) from None
-
-
-# A first call inside torch.compile must find what later calls find, or it is compiled twice.
-_room("numpy")
-if "torch" in sys.modules:
-    _room("torch")
+preload()

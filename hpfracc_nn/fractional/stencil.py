@@ -7,17 +7,27 @@ backward difference of u,
 
 where T(w) is the lower triangular Toeplitz matrix with first column w, and S = dt x'(0) by a one-sided
 formula of third order. On the right side the same is done in reversed time; on both sides the mean of the two is taken.
+
+The inverse: all but a few columns is lower triangular Toeplitz, whose inverse is the reciprocal of a power series,
+
+    U = sum^m T(1 / left),    u = U y' - U start (D^m U y')[s] / (1 + (D^m U start)[s]),    x = u + x(0) + k S,
+
+with y' = y less the analytic terms. The reciprocal comes from Newton's iteration g <- g (2 - left g), which doubles
+the terms that are right: O(n log n), and `xp` follows it to any derivative in alpha.
+
+Kung, Numer. Math. 22 (1974) 341, for the reciprocal; the corrections are those of Sherman & Morrison (1950).
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
 from hpfracc_nn.fractional.cached import cached_property
-from hpfracc_nn.fractional.namespace import NUMPY, Array
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
 
 @dataclass(frozen=True)
@@ -120,14 +130,12 @@ class Stencil:
         Returns:
             Of the shape of `y`.
         """
-        from hpfracc_nn.fractional import inverse  # it knows the definitions: at the top this would be a cycle
-
-        column = inverse.reciprocal(self.left, NUMPY)
+        column = reciprocal(self.left, NUMPY)
 
         def multiply(z: np.ndarray) -> np.ndarray:
-            return inverse.summed(NUMPY.convolve(z, column), self.differences, NUMPY)
+            return summed(NUMPY.convolve(z, column), self.differences, NUMPY)
 
-        return inverse.solved(inverse.columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
+        return solved(columns(self, NUMPY), y, multiply, first, slope, NUMPY)  # type: ignore[no-any-return]
 
 
 def slope_row(n: int) -> np.ndarray:
@@ -140,3 +148,135 @@ def slope_row(n: int) -> np.ndarray:
     elif n == 2:
         row[:2] = [-1, 1]
     return row
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """What the inverse of a stencil needs besides the triangular product; float64 arrays of a namespace.
+
+    Attributes:
+        stencil: The operator.
+        known: What x(0) and, of two, S give in y, each [*c, n].
+        start: U start / (1 + (D^m U start)[s]), [*c, n], or None.
+        head: The first weights of U, [*c, 4] or fewer, where S is to be found; else None.
+    """
+
+    stencil: Stencil
+    known: list[Array]
+    start: Array | None
+    head: Array | None
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(array.nbytes for array in (*self.known, self.start) if array is not None)
+
+
+def columns(stencil: Stencil, xp: Namespace) -> Columns:
+    """Return the columns of a stencil's inverse."""
+    known = [stencil.analytic[..., j, :] for j in range(stencil.terms)]
+    if known and not stencil.subtract:  # an integral's first sample is one like the others and has a column besides
+        known = [known[0] + stencil.left]
+    head = None
+    if stencil.terms == 2:
+        head = summed(reciprocal(stencil.left[..., :4], xp), stencil.differences, xp)
+    if not stencil.starts:
+        return Columns(stencil, known, None, head)
+    start = summed(xp.convolve(reciprocal(stencil.left, xp), stencil.start), stencil.differences, xp)
+    return Columns(stencil, known, start / (1 + _starting_entry(start, stencil)), head)
+
+
+def solved(
+    found: Columns,
+    y: Array,
+    multiply: Callable[[Array], Array],
+    first: Array | None,
+    slope: Array | None,
+    xp: Namespace,
+) -> Array:
+    """Return x, [..., n].
+
+    Args:
+        found: The columns, which broadcast against y.
+        y: What the operator gave, [..., n], n > 0; float64.
+        multiply: Returns U of data.
+        first: x(0), [..., 1], where y does not tell; None is 0.
+        slope: S = dt x'(0), the same.
+        xp: The namespace of y.
+    """
+    stencil = found.stencil
+    if not stencil.subtract and not found.known:
+        return multiply(y)
+    if not stencil.subtract:
+        return _integrand(found.known[0], y, multiply, first, xp)
+    if not found.known:
+        x = _rest(found, y, multiply, xp)
+        x = x if first is None else x + first
+        return x if slope is None else x + slope * _ramp(y, xp)
+    first = y[..., :1] / found.known[0][..., :1]
+    y = y - found.known[0] * first
+    if stencil.terms == 1 or stencil.n == 1:
+        return _rest(found, y, multiply, xp) + first
+    slope = _estimated(found, y, xp) / _estimated(found, found.known[1], xp)
+    return _rest(found, y - found.known[1] * slope, multiply, xp) + first + slope * _ramp(y, xp)
+
+
+def _estimated(found: Columns, y: Array, xp: Namespace) -> Array:
+    """Return the slope at the start of what `_rest` gives, [..., 1].
+
+    From the first samples alone, which a transform of all would not leave untouched: each error counts k times in x(k).
+    """
+    assert found.head is not None, "there are two analytic columns"
+    count = found.head.shape[-1]
+    u = _rest(found, y[..., :count], lambda z: xp.convolve(z, found.head), xp)
+    return xp.sum(u * xp.constant(slope_row(found.stencil.n)[:count], y))[..., None]
+
+
+def reciprocal(series: Array, xp: Namespace) -> Array:
+    """Return the power series 1 / series, as many coefficients as it has; [*c, n], n > 0."""
+    n = series.shape[-1]
+    found = 1 / series[..., :1]
+    while found.shape[-1] < n:
+        length = min(2 * found.shape[-1], n)
+        padded = xp.concat([found, 0 * series[..., found.shape[-1] : length]])
+        two = xp.constant(2 * np.eye(1, length)[0], series)
+        found = xp.convolve(padded, two - xp.convolve(series[..., :length], padded))
+    return found
+
+
+def _rest(found: Columns, y: Array, multiply: Callable[[Array], Array], xp: Namespace) -> Array:
+    """Return u with u(0) = 0 for y without analytic terms, whose first sample is not looked at."""
+    stencil = found.stencil
+    nothing = xp.sum(y[..., :0])[..., None]
+    u = multiply(xp.concat([nothing, y[..., 1:]]))
+    n = y.shape[-1]
+    if found.start is None or n <= stencil.start_index:
+        return u
+    return u - found.start[..., :n] * _starting_entry(u, stencil)
+
+
+def _starting_entry(u: Array, stencil: Stencil) -> Array:
+    """Return d[s], [..., 1], of u with u(0) = 0."""
+    m, s = stencil.differences, stencil.start_index
+    return sum(float((-1) ** i * math.comb(m, i)) * u[..., s - i : s - i + 1] for i in range(min(m, s) + 1))
+
+
+def _integrand(
+    column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
+) -> Array:
+    """Return x for an integral, whose own first sample is 0 and tells nothing."""
+    nothing = xp.sum(y[..., :0])[..., None]
+    start = nothing if first is None else nothing + first  # of each signal, also where one number is told for all
+    rest = multiply(xp.concat([0 * start, (y - column * start)[..., 1:]]))
+    return xp.concat([rest[..., :1] + start, rest[..., 1:]])
+
+
+def summed(d: Array, times: int, xp: Namespace) -> Array:
+    """Return the cumulative sums of d, taken so many times."""
+    for _ in range(times):
+        d = xp.cumsum(d)
+    return d
+
+
+def _ramp(y: Array, xp: Namespace) -> Array:
+    return xp.constant(np.arange(y.shape[-1], dtype=np.float64), y)

@@ -10,6 +10,7 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier
+from hpfracc_nn.fractional.dispatch import load
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
 from hpfracc_nn.selection import Workload, probe
@@ -62,9 +63,7 @@ def workload(
         (256, 1024, 'float32')
         >>> print(BackendManager().explain(asked))
     """
-    from hpfracc_nn.fractional import operator  # it asks for workloads: at the top this would be a cycle
-
-    operator.load("workload", framework)
+    load("workload", framework)
     definition = Caputo(0.5) if definition is None else definition
     if dtype not in _PRECISIONS:
         raise ValueError(f"workload(dtype={dtype!r}): needs one of {', '.join(_PRECISIONS)}; convert the data first.")

@@ -19,7 +19,7 @@ from sklearn.utils.validation import _check_feature_names, check_array, check_is
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import fdiff, times
 from hpfracc_nn.fractional.differencing import MODES, undone
-from hpfracc_nn.fractional.framework import package_of, type_name
+from hpfracc_nn.fractional.dispatch import package_of, type_name
 from hpfracc_nn.fractional.labelled import PACKAGES, raise_if_dated, time_dimension, times_of, with_numbers
 
 POLICIES = ("expanding", "fixed")

@@ -12,6 +12,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions.reading import flat, read_fixed
+from hpfracc_nn.fractional.dispatch import apply
 from hpfracc_nn.fractional.namespace import Array, Namespace
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.stencil import Stencil
@@ -190,11 +191,7 @@ class Definition:
         self, x: Any, *, dt: float = 1.0, t: Any = None, dim: int = -1, manager: BackendManager | None = None
     ) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
-        from hpfracc_nn.fractional import (
-            operator,  # it knows the definitions: at the top this would be a cycle
-        )
-
-        return operator.apply(self._name, x, self, dt, dim, manager, t)
+        return apply(self._name, x, self, dt, dim, manager, t)
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
         """Return the operator on `n` samples at spacing `dt`, in float64 arrays of `xp`.
@@ -371,3 +368,12 @@ def taylor_columns(alpha: Array, terms: int, rows: np.ndarray, xp: Namespace) ->
     if terms == 2:
         columns.append(xp.concat([0 * alpha] * first + [reciprocal * xp.exp((1 - alpha) * log_k)]))
     return xp.stack(columns)
+
+
+def check_definition(owner: str, definition: Any) -> None:
+    """Raise unless it is a definition; `owner` is named in the message."""
+    if not isinstance(definition, Definition):
+        given = repr(definition) if not isinstance(definition, type) else definition.__name__
+        raise TypeError(
+            f"{owner}(definition={given}): needs a definition with its alpha; pass for example Caputo(0.5)."
+        )

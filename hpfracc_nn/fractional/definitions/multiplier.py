@@ -12,6 +12,7 @@ import numpy as np
 
 from hpfracc_nn.fractional.definitions.definition import Alpha
 from hpfracc_nn.fractional.definitions.reading import flat, read_fixed
+from hpfracc_nn.fractional.dispatch import apply_multiplier
 from hpfracc_nn.fractional.namespace import Array, Namespace
 
 
@@ -88,9 +89,7 @@ class Multiplier(ABC):
 
     def __call__(self, x: Any, *, dt: float | Sequence[float] = 1.0, dim: int | Sequence[int] | None = None) -> Any:
         """Return the operator applied to `x` along `dim`; see `fractional.derivative`."""
-        from hpfracc_nn.fractional import operator  # it knows the definitions: at the top this would be a cycle
-
-        return operator.apply_multiplier(self._name, x, self, dt, dim)
+        return apply_multiplier(self._name, x, self, dt, dim)
 
     @abstractmethod
     def symbol(self, alpha: Array, omega: Sequence[Array], xp: Namespace) -> tuple[Array, Array | None]:

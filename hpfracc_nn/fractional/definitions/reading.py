@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.framework import framework_of
+from hpfracc_nn.fractional.dispatch import backend, framework_of, shape_of
 
 
 def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
@@ -31,7 +31,7 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
         return _nested(values.astype(np.float64).tolist())
     if hasattr(alpha, "shape") and hasattr(alpha, "dtype") and not isinstance(alpha, np.generic):
         if framework_of(type(alpha)) == "jax":
-            import hpfracc_nn.fractional.jax.pytrees  # noqa: F401  # before the first transform meets a definition
+            backend("jax")  # which registers definitions as pytrees, before the first transform meets one
         return None
     raise TypeError(
         f"{owner}(alpha={alpha!r}): needs a real number, a sequence of them or a tensor; pass for example alpha=0.5."
@@ -48,13 +48,6 @@ def _plain(values: Any) -> Any:
     if any(part is None or shape_of(part) != shape_of(parts[0]) for part in parts):
         return None
     return parts
-
-
-def shape_of(values: Any) -> tuple[int, ...]:
-    """Return the shape of a tensor, or of a number or evenly nested tuples of them."""
-    if isinstance(values, tuple):
-        return (len(values), *shape_of(values[0]))
-    return tuple(getattr(values, "shape", ()))
 
 
 def flat(values: Any) -> tuple[float, ...]:

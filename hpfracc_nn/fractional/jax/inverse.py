@@ -13,7 +13,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.inverse import Columns, check_given, columns, inverse_of, solved
+from hpfracc_nn.fractional.inverse import check_given, inverse_of
 from hpfracc_nn.fractional.jax import operator
 from hpfracc_nn.fractional.jax.dtypes import computed_in
 from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
@@ -21,6 +21,7 @@ from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.numpy.inverse import columns_of
+from hpfracc_nn.fractional.stencil import Columns, columns, solved
 from hpfracc_nn.fractional.weights import fixed_stencil
 from hpfracc_nn.selection import BackendManager
 

@@ -1,11 +1,16 @@
-"""What the kernels at any times cost, the same for every framework's arrays."""
+"""The kernels at any times, the same for every framework's arrays, and what they cost.
+
+`dense` is one matrix product, O(n**2) time and memory, for any orders and short series; `chunked_scan` are products
+inside chunks and states between them, O(n Q) time and memory.
+"""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from hpfracc_nn.fractional.nonuniform.weights import CHUNKS, LENGTH, ROWS
-from hpfracc_nn.selection import Cost, Workload
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 OP = "nonuniform"
 _LARGEST = 1 << 30  # bytes of all matrices
@@ -72,3 +77,41 @@ def saves(workload: Workload) -> float:
 
 def _passes(workload: Workload) -> int:
     return 1 + workload.needs_gradient + workload.learns_weights
+
+
+def register_kernels(framework: str, backend: str, **options: Any) -> None:
+    """Register both kernels for the arrays of a framework; `options` are those of `Kernel`."""
+    for algorithm, prepare, cost, refuses in (
+        ("dense", _matrix, dense, refuses_dense),
+        ("chunked_scan", _chunks, chunks, refuses_chunks),
+    ):
+        register(
+            Kernel(
+                op=OP,
+                framework=framework,
+                backend=backend,
+                algorithm=algorithm,
+                run=_run,
+                adjoint=_adjoint,
+                prepare=prepare,
+                cost=cost,
+                refuses=refuses,
+                **options,
+            )
+        )
+
+
+def _matrix(weights: Any, workload: Workload) -> Any:
+    return weights.matrix()
+
+
+def _chunks(weights: Any, workload: Workload) -> Any:
+    return weights.chunks()
+
+
+def _run(form: Any, z: Any) -> Any:
+    return form.product(z)
+
+
+def _adjoint(form: Any, g: Any) -> Any:
+    return form.adjoint(g)

@@ -8,8 +8,7 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral
-from hpfracc_nn.fractional.framework import framework_of, type_name
-from hpfracc_nn.fractional.operator import Samples, checked
+from hpfracc_nn.fractional.dispatch import Samples, backend, framework_of, placed, type_name
 from hpfracc_nn.selection import BackendManager
 
 _SPOKEN = {"numpy": "NumPy", "torch": "torch", "jax": "JAX"}
@@ -73,7 +72,7 @@ def variable_order(
         raise ValueError(f"{owner}(kind={given}): needs one of {names}; pass the class, such as Caputo.")
     values = _read(owner, alpha) if framework_of(type(alpha)) == "numpy" else alpha
     definition = kind(_representative(values), scheme or SCHEMES[kind], bounds)
-    x, framework = checked(owner, "x", x, definition, manager, values)
+    x, framework = placed(owner, "x", x, manager, values)
     if framework_of(type(values)) not in ("numpy", framework):
         raise TypeError(
             f"{owner}(alpha of type {type_name(alpha)}): needs an array of floats for a {_SPOKEN[framework]} x; "
@@ -84,7 +83,7 @@ def variable_order(
         t = errors.positive_step(owner, dt) * np.arange(x.shape[axis])
     elif dt != 1.0:
         raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
-    return _room(framework).apply(owner, x, definition, t, axis, manager, values)
+    return backend(framework).variable.apply(owner, x, definition, t, axis, manager, values)
 
 
 def _read(owner: str, alpha: Any) -> np.ndarray:
@@ -102,15 +101,3 @@ def _representative(values: Any) -> Any:
     if not isinstance(values, np.ndarray):
         return values
     return [float(values.min()), float(values.max())] if values.size else 0.5  # of no samples any order
-
-
-def _room(framework: str) -> Any:
-    """Return the module whose `apply` takes the framework's arrays and orders."""
-    room: Any
-    if framework == "torch":
-        import hpfracc_nn.fractional.nonuniform.torch.variable as room
-    elif framework == "jax":
-        import hpfracc_nn.fractional.nonuniform.jax.variable as room
-    else:
-        import hpfracc_nn.fractional.nonuniform.numpy.variable as room
-    return room

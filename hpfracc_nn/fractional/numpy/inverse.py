@@ -8,10 +8,11 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.inverse import Columns, check_given, columns, inverse_of, solved
+from hpfracc_nn.fractional.inverse import check_given, inverse_of
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy import operator
+from hpfracc_nn.fractional.stencil import Columns, columns, solved
 from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.selection import BackendManager
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.framework import framework_of, type_name
+from hpfracc_nn.fractional.dispatch import backend, framework_of, preload, type_name
 
 Array = Any  # an array of any framework, a number, or what NumPy makes an array of
-
-_rooms: dict[str, Any] = {}
 
 
 def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tuple[int, int, int] = (0, 0, 0)) -> Array:
@@ -55,7 +52,7 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
             f"{owner}(derivative={derivative!r}): needs three orders, in z, alpha and beta; pass such as (1, 0, 0)."
         )
     in_z, in_alpha, in_beta = (errors.count(owner, "derivative", order, least=0) for order in derivative)
-    return _room_of(owner, z=z, alpha=alpha, beta=beta).mittag_leffler(z, alpha, beta, (in_z, in_alpha, in_beta))
+    return _implementation(owner, z=z, alpha=alpha, beta=beta).mittag_leffler(z, alpha, beta, (in_z, in_alpha, in_beta))
 
 
 def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool = False) -> Array:
@@ -93,32 +90,17 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
         >>> bool(np.allclose(fractional_fourier(x, 1), np.fft.fft(x, norm="ortho")))
         True
     """
-    return _room_of("fractional_fourier", x=x, order=order).fractional_fourier(x, order, dim, centred)
+    return _implementation("fractional_fourier", x=x, order=order).fractional_fourier(x, order, dim, centred)
 
 
-def _room_of(owner: str, **arguments: Array) -> Any:
+def _implementation(owner: str, **arguments: Array) -> Any:
     """Return the module that takes these arguments: torch's if any is a tensor, JAX's if any is one of its arrays."""
     names = {framework_of(type(value)): name for name, value in arguments.items()}
     if "torch" in names and "jax" in names:
         given = ", ".join(f"{names[each]} of type {type_name(arguments[names[each]])}" for each in ("torch", "jax"))
         raise TypeError(f"{owner}({given}): needs arrays of one framework; convert one of the two.")
     framework = next((each for each in ("torch", "jax") if each in names), "numpy")
-    return _rooms.get(framework) or _room(framework)
+    return backend(framework).special
 
 
-def _room(framework: str) -> Any:
-    room: Any
-    if framework == "torch":
-        import hpfracc_nn.fractional.torch.special as room
-    elif framework == "jax":
-        import hpfracc_nn.fractional.jax.special as room
-    else:
-        import hpfracc_nn.fractional.numpy.special as room
-    _rooms[framework] = room
-    return room
-
-
-# A first call inside torch.compile must find what later calls find, or it is compiled twice.
-_room("numpy")
-if "torch" in sys.modules:
-    _room("torch")
+preload()

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.inverse import Columns, check_given, columns, inverse_of, solved
+from hpfracc_nn.fractional.inverse import check_given, inverse_of
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.numpy.inverse import columns_of
+from hpfracc_nn.fractional.stencil import Columns, columns, solved
 from hpfracc_nn.fractional.torch import operator
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH

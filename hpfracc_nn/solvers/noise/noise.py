@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.framework import framework_of
+from hpfracc_nn.fractional.dispatch import framework_of
 from hpfracc_nn.fractional.namespace import Array
 from hpfracc_nn.solvers.noise.source import Source
 

@@ -25,8 +25,7 @@ from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.sizes import assumed
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
-from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.jax import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.nonuniform.costs import OP, register_kernels
 from hpfracc_nn.fractional.nonuniform.jax.forms import Form
 from hpfracc_nn.fractional.nonuniform.jax.weights import CellWeights, TracedWeights, weights_of
 from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as by_numpy
@@ -172,3 +171,6 @@ def _restored(y: Array, place: Placement) -> Array:
     canonical = y.reshape(layout.channels, layout.batch, layout.width, layout.n).transpose(1, 0, 3, 2)
     found = canonical.reshape(layout.permuted)
     return found if layout.inverse is None else found.transpose(layout.inverse)
+
+
+register_kernels("jax", "xla")

@@ -11,8 +11,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
-from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.numpy import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.nonuniform.costs import OP, register_kernels, saves
 from hpfracc_nn.fractional.nonuniform.numpy.forms import Form
 from hpfracc_nn.fractional.nonuniform.numpy.weights import CellWeights, weights_of
 from hpfracc_nn.fractional.nonuniform.times import Placement, placed
@@ -132,3 +131,6 @@ def restored(y: np.ndarray, place: Placement, dtype: np.dtype) -> np.ndarray:
     canonical = y.reshape(layout.channels, layout.batch, layout.width, layout.n).transpose(1, 0, 3, 2)
     found = canonical.reshape(layout.permuted)
     return np.ascontiguousarray(found if layout.inverse is None else found.transpose(layout.inverse), dtype=dtype)
+
+
+register_kernels("numpy", "numpy", saves=saves)

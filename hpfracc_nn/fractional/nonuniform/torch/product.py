@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.gaps import are_finite, held
-from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.fractional.nonuniform.costs import OP, register_kernels, saves
 from hpfracc_nn.fractional.nonuniform.torch.forms import Form
 from hpfracc_nn.fractional.nonuniform.torch.weights import CellWeights
 from hpfracc_nn.fractional.torch.probe import is_followed, is_traced
@@ -193,3 +192,6 @@ def _workload(weights: CellWeights, z: Tensor, needs: bool, learns: bool) -> Wor
         learns_weights=learns,
         threads=torch.get_num_threads(),
     )
+
+
+register_kernels("torch", "torch", saves=saves)

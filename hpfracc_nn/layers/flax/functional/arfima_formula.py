@@ -13,7 +13,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
@@ -242,7 +242,7 @@ def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, axis: int, m
     wide = x.astype(computed_in(_OWNER, x))
     level = jnp.asarray(mean).astype(wide.dtype)
     _check_level(level.shape, x.shape, axis)
-    return operator.apply(_OWNER, wide - level, definition, 1.0, axis, manager)
+    return dispatch.apply(_OWNER, wide - level, definition, 1.0, axis, manager)
 
 
 def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> None:
@@ -295,4 +295,4 @@ def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | No
     for _ in range(whole):
         u = jnp.cumsum(u, -1)
     within = None if definition.is_fixed else (whole - high, whole - low)
-    return operator.apply(_OWNER, u, replace(definition, alpha=whole - alpha, bounds=within), 1.0, -1, manager)
+    return dispatch.apply(_OWNER, u, replace(definition, alpha=whole - alpha, bounds=within), 1.0, -1, manager)

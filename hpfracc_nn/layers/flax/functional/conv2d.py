@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.dtypes import of_numpy
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
@@ -116,7 +116,7 @@ class FractionalConv2d(Convolution):
         owner, x = "FractionalConv2d", of_numpy(x)
         check_features(owner, "x", x.shape, 3, self.in_features)
         for dim, dt, definition in zip(self.dims, self._steps, self._operators(params, key), strict=True):
-            x = operator.apply(owner, x, definition, dt, dim, self.manager)
+            x = dispatch.apply(owner, x, definition, dt, dim, self.manager)
         return self._convolved(params, x, self.padding)
 
     def _operators(self, params: Params, key: Array | None) -> list[Definition]:

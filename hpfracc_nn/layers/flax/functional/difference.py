@@ -10,7 +10,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.alpha import Bounds, check_inside
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax import streaming
@@ -130,7 +130,7 @@ class FractionalDifference(Ordered):
         check_channels(owner, self.channels, x.shape, x.ndim, where)
         alphas = self._alphas(params, key)
         parts = [
-            operator.apply(owner, part, self._operator(number, alphas, x.ndim, axis), self.dt, axis, self.manager)
+            dispatch.apply(owner, part, self._operator(number, alphas, x.ndim, axis), self.dt, axis, self.manager)
             for number, part in enumerate(self._split(x, where))
         ]
         return self._joined(parts, where)

@@ -9,7 +9,7 @@ from typing import Any
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.dtypes import of_numpy
@@ -108,7 +108,7 @@ class FractionalLayer(Ordered):
         if self.channels is not None:
             check_channels(owner, self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
         definition = self._operator(params, x.ndim, axis, key)
-        return operator.apply(owner, x, definition, self.dt, axis, self.manager)
+        return dispatch.apply(owner, x, definition, self.dt, axis, self.manager)
 
     def initial_state(self, params: Params, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
         """Return the state before the first sample, for `step`.

@@ -9,7 +9,7 @@ from typing import Any
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import operator
+from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.jax.dtypes import of_numpy
@@ -125,4 +125,4 @@ class SpectralFractional(Ordered):
             check_channels(jnp.shape(x), axes, self.channels)
         if self.order is not None:
             definition = replace(definition, alpha=self._present(params, key))
-        return operator.apply_multiplier(OWNER, x, definition, self.dt, axes, self.manager)
+        return dispatch.apply_multiplier(OWNER, x, definition, self.dt, axes, self.manager)

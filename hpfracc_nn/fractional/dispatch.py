@@ -1,0 +1,178 @@
+"""Dispatch on the framework of an array: whose it is, and what implements the operators for it.
+
+Each framework has a package here, `numpy`, `torch` and `jax`, whose `backend` names modules with the same public
+functions. None is loaded before it is needed, and this module imports none: `hpfracc_nn.fractional` says how.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Container, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn import errors
+from hpfracc_nn.selection import BackendManager
+
+Samples = Any  # an array of any framework, or what NumPy makes one of
+
+FRAMEWORKS = ("numpy", "torch", "jax")
+IMPORTS: dict[str, Callable[[], Any]] = {}  # framework -> what imports its backend, filled by the package
+
+# Filled when a framework is first needed. torch.compile follows dictionaries, not caches.
+_backends: dict[str, Any] = {}
+_frameworks: dict[type, str] = {}  # of the classes that need no further look
+_NUMBERS = (bool, int, float, complex)  # torch.compile cannot look at their ancestors
+_PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
+
+
+def framework_of(kind: type) -> str:
+    """Return whose array it is: the package of its class, or of one that it derives from."""
+    if kind in _NUMBERS:
+        return "numpy"
+    package = package_of(kind, _PACKAGES)
+    return "numpy" if package is None else _PACKAGES[package]
+
+
+def package_of(kind: type, packages: Container[str]) -> str | None:
+    """Return which of the packages a class is from, or one that it derives from; None where it is from none."""
+    for cls in kind.__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in packages:
+            return package
+    return None
+
+
+def type_name(x: Any) -> str:
+    """Return the name of the class of `x`, as a message says it."""
+    cls = type(x)
+    return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
+
+
+def shape_of(values: Any) -> tuple[int, ...]:
+    """Return the shape of a tensor, or of a number or evenly nested tuples of them."""
+    if isinstance(values, tuple):
+        return (len(values), *shape_of(values[0]))
+    return tuple(getattr(values, "shape", ()))
+
+
+def backend(framework: str) -> Any:
+    """Return the module that names the implementations for a framework's arrays.
+
+    Its modules: `operator` (equal steps), `at_times` (any times), `variable` (an order that varies), `spectral`
+    (multipliers), `inverse`, `differencing` and `special`.
+    """
+    found = _backends.get(framework)
+    if found is None:
+        found = _backends[framework] = IMPORTS[framework]()
+        _frameworks.update(dict.fromkeys(found.operator.ARRAYS, framework))
+    return found
+
+
+def load(owner: str, framework: str) -> None:
+    """Load the kernels for a framework's arrays, unless they are there; `owner` is named in messages."""
+    backend(errors.one_of(owner, "framework", framework, FRAMEWORKS))
+
+
+def apply(
+    owner: str,
+    x: Samples,
+    definition: Any,
+    dt: float,
+    dim: int,
+    manager: BackendManager | None,
+    t: Samples | None = None,
+) -> Samples:
+    """Return a Definition applied to `x` by the implementation for its framework; `owner` is named in messages."""
+    x, framework = placed(owner, "x", x, manager, definition.alpha)
+    found = backend(framework)
+    operator = found.operator
+    parts = operator.parts(x)
+    if parts is not None:
+        return operator.whole([apply(owner, part, definition, dt, dim, manager, t) for part in parts])
+    if type(definition.alpha) is not float:
+        shape = _grown(x.shape, dim, shape_of(definition.alpha))
+        x = x if shape is None else operator.broadcast_to(x, shape)
+    if t is None:
+        return operator.apply(owner, x, definition, dt, dim, manager)
+    if dt != 1.0:
+        raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
+    return found.at_times.apply(owner, x, definition, t, dim, manager)
+
+
+def apply_multiplier(
+    owner: str, x: Samples, definition: Any, dt: Any, dim: Any, manager: BackendManager | None = None
+) -> Samples:
+    """Return a Multiplier applied to `x` by the implementation for its framework; `owner` is named in messages."""
+    x, framework = placed(owner, "x", x, manager, definition.alpha)
+    found = backend(framework)
+    parts = found.operator.parts(x)
+    if parts is not None:
+        return found.operator.whole([apply_multiplier(owner, part, definition, dt, dim, manager) for part in parts])
+    return found.spectral.apply(owner, x, definition, dt, dim, manager)
+
+
+def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the shape of samples whose axes of length 1 have grown to those of alpha; None where they stay."""
+    count = len(shape)
+    if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
+        return None  # what is wrong is said by who looks at it
+    others = [i for i in range(count) if i != dim % count]
+    found = list(shape)
+    for i, many in zip(others[len(others) - len(orders) :], orders, strict=True):
+        if shape[i] == 1:
+            found[i] = many
+    return tuple(found) if found != list(shape) else None
+
+
+def placed(
+    owner: str, name: str, x: Samples, manager: BackendManager | None = None, order: Any = None
+) -> tuple[Samples, str]:
+    """Return the samples, as an array, and the framework that computes them.
+
+    NumPy's become arrays of the order's framework where it takes them, as constants of what is differentiated.
+    """
+    if manager is not None and not isinstance(manager, BackendManager):
+        raise TypeError(f"{owner}(manager={manager!r}): needs a BackendManager; pass None for the process-wide one.")
+    framework = _frameworks.get(type(x)) or framework_of(type(x))
+    if framework not in FRAMEWORKS:
+        raise TypeError(
+            f"{owner}({name} of type {type_name(x)}): needs a NumPy array, a torch tensor or a JAX array; "
+            f"pass numpy.asarray({name}) where no gradient is needed."
+        )
+    if framework != "numpy":
+        return x, framework
+    x, framework = _as_array(owner, name, x), framework_of(type(order))
+    of_numpy = getattr(backend(framework).operator, "of_numpy", None)
+    return (x, "numpy") if of_numpy is None else (of_numpy(x), framework)
+
+
+def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:
+    if isinstance(x, np.ma.MaskedArray):
+        raise TypeError(
+            f"{owner}({name} of type {type_name(x)}): needs a sample at every step; "
+            f"pass {name}.filled(value) with a value for the gaps."
+        )
+    if not (hasattr(x, "__array__") or isinstance(x, list | tuple | float | int)):
+        raise TypeError(
+            f"{owner}({name} of type {type_name(x)}): needs samples in an array; "
+            "pass a NumPy array, a list, a torch tensor or a JAX array."
+        )
+    try:
+        return np.asarray(x)
+    except ValueError:
+        raise ValueError(
+            f"{owner}({name} of type {type_name(x)}): needs rows of one length; "
+            "pass an array, or a list of equal lists."
+        ) from None
+
+
+def preload() -> None:
+    """Load what the first call needs, torch's where torch is there.
+
+    A first call inside of torch.compile must find what later calls find, or it is compiled twice.
+    """
+    backend("numpy")
+    if "torch" in sys.modules:
+        backend("torch")
