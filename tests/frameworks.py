@@ -9,7 +9,7 @@ import pathlib
 import re
 from collections.abc import Iterator
 
-import hpfracc_nn
+from hpfracc_nn import lazy
 
 TESTS = pathlib.Path(__file__).parent
 OF_PACKAGE = {"torch": "torch", "lightning": "torch", "jax": "jax", "flax": "jax", "optax": "jax"}
@@ -23,7 +23,7 @@ def needed(path: pathlib.Path) -> frozenset[str]:
     for name in _imported(path):
         parts = name.split(".")
         if parts[0] == "hpfracc_nn":
-            home = hpfracc_nn._HOMES.get(parts[1], name) if len(parts) == 2 else name
+            home = lazy.exports("hpfracc_nn").get(parts[1], (name,))[0] if len(parts) == 2 else name
             found |= {OF_PACKAGE[part] for part in home.split(".") if part in OF_PACKAGE}
         elif parts[0] == "tests":
             files = [TESTS.joinpath(*parts[1:end]).with_suffix(".py") for end in (2, 3)]

@@ -12,10 +12,10 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 import hpfracc_nn as fnn
+from hpfracc_nn import lazy
 from hpfracc_nn.fractional import DEFINITIONS, exact
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import threads
@@ -288,7 +288,7 @@ def test_a_manager_that_nobody_holds_goes_away():
 def test_public_names_are_listed_and_found():
     for module in (fnn, fnn.fractional):
         assert set(module.__all__) <= set(dir(module))
-    torch_only = {name for name, home in fnn._HOMES.items() if "torch" in home.split(".")}
+    torch_only = {name for name, (home, _) in lazy.exports("hpfracc_nn").items() if "torch" in home.split(".")}
     for name in set(fnn.__all__) - ({"preprocessing", *torch_only}):  # these need extras
         assert getattr(fnn, name) is not None
     for name in fnn.fractional.__all__:

@@ -1,12 +1,19 @@
-"""What `__all__` of a package says is there for who reads the source: type checkers, editors, the reference pages."""
+"""What a package exports is there for who reads the source: type checkers, editors, the reference pages."""
 
 import ast
+import importlib
 import pathlib
+import re
+import sys
 
 import pytest
 
+from hpfracc_nn import lazy
+
 ROOT = pathlib.Path(__file__).parents[1] / "hpfracc_nn"
-PACKAGES = sorted(path.parent for path in ROOT.glob("**/__init__.py") if "__all__" in path.read_text("utf-8"))
+FACES = {path.parent: path.read_text("utf-8") for path in sorted(ROOT.glob("**/__init__.py"))}
+PACKAGES = [package for package, source in FACES.items() if "__all__ = [" in source]
+LAZY = [package for package, source in FACES.items() if "lazy.attach(" in source]
 
 
 def bound(body: list[ast.stmt]) -> set[str]:
@@ -33,3 +40,70 @@ def test_a_public_name_is_bound_where_a_type_checker_sees_it(package):
         node.value for node in tree.body if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
     )
     assert set(ast.literal_eval(said)) <= bound(tree.body)
+
+
+@pytest.mark.parametrize("package", LAZY, ids=lambda path: path.relative_to(ROOT.parent).as_posix())
+def test_a_name_that_is_loaded_when_it_is_used_is_exported_to_type_checkers(package):
+    name = ".".join(package.relative_to(ROOT.parent).parts)
+    assert lazy.exports(name)
+    for node in lazy._imports(name):
+        assert [alias.name for alias in node.names if alias.name not in ("*", alias.asname)] == []
+
+
+@pytest.fixture
+def parcel(tmp_path, monkeypatch):
+    """Return what makes a package of such a name and text, with a module `deep` that counts how often it is loaded."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def make(name, exported, deep="f, g = object(), object()"):
+        folder = tmp_path / name
+        folder.mkdir()
+        lines = "".join(f"    {line}\n" for line in exported)
+        head = "from typing import TYPE_CHECKING\nfrom hpfracc_nn import lazy\n"
+        tail = "__getattr__, __dir__, __all__ = lazy.attach(__name__)\n"
+        (folder / "__init__.py").write_text(f"{head}if TYPE_CHECKING:\n{lines}{tail}")
+        (folder / "deep.py").write_text(deep)
+        return importlib.import_module(name)
+
+    yield make
+    for name in [name for name in sys.modules if name.startswith("parcel_")]:
+        del sys.modules[name]
+
+
+def test_a_name_is_loaded_once_and_when_it_is_used(parcel):
+    package = parcel("parcel_a", ["from parcel_a.deep import f as f, g as second", "from parcel_a import deep as deep"])
+    assert package.__all__ == ["deep", "f", "second"]
+    assert set(package.__all__) <= set(dir(package))
+    assert "lazy" not in dir(package)
+    assert "parcel_a.deep" not in sys.modules
+    assert package.f is package.deep.f
+    assert package.second is package.deep.g
+    assert "f" in vars(package)
+    with pytest.raises(AttributeError, match=r"^module 'parcel_a' has no attribute 'h'$"):
+        package.h  # noqa: B018
+
+
+def test_a_star_takes_the_names_of_another_package_and_later_lines_replace_them(parcel):
+    parcel("parcel_b", ["from parcel_b.deep import f as f, g as g"])
+    package = parcel("parcel_c", ["from parcel_b import *", "from parcel_c.deep import g as g"])
+    assert package.__all__ == ["f", "g"]
+    assert package.f is sys.modules["parcel_b.deep"].f
+    assert package.g is package.deep.g
+
+
+@pytest.mark.parametrize(
+    ("absent", "said"),
+    [("sklearn", "'scikit-learn'; pip install 'hpfracc-nn[sklearn]'"), ("torch", "'torch'; pip install 'hpfracc-nn[t")],
+)
+def test_a_package_that_is_missing_is_named_with_its_extra(parcel, absent, said):
+    deep = f"raise ModuleNotFoundError('No module', name={absent!r})"
+    package = parcel(f"parcel_{absent}", [f"from parcel_{absent}.deep import f as f"], deep)
+    with pytest.raises(ModuleNotFoundError, match=re.escape(f"parcel_{absent}.f: needs the package {said}")) as raised:
+        package.f  # noqa: B018
+    assert raised.value.name == absent
+
+
+def test_an_error_of_the_module_itself_is_raised_as_it_is(parcel):
+    package = parcel("parcel_d", ["from parcel_d.deep import f as f"], "import no_such_module_anywhere")
+    with pytest.raises(ModuleNotFoundError, match=r"^No module named 'no_such_module_anywhere'$"):
+        package.f  # noqa: B018

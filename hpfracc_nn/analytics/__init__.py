@@ -4,21 +4,24 @@ All of it is made from what the manager keeps in any case. pandas (`hpfracc-nn[d
 matplotlib (`hpfracc-nn[plot]`) for plots and pages, each when it is first needed.
 """
 
-from hpfracc_nn.analytics.figures import choice_map, predicted_against_measured, shares_over_time, timeline
-from hpfracc_nn.analytics.frames import errors, events, performance, usage
-from hpfracc_nn.analytics.history import History, Use
-from hpfracc_nn.analytics.page import report
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "History",
-    "Use",
-    "choice_map",
-    "errors",
-    "events",
-    "performance",
-    "predicted_against_measured",
-    "report",
-    "shares_over_time",
-    "timeline",
-    "usage",
-]
+from hpfracc_nn import lazy
+
+if TYPE_CHECKING:
+    from hpfracc_nn.analytics.figures import (
+        choice_map as choice_map,
+        predicted_against_measured as predicted_against_measured,
+        shares_over_time as shares_over_time,
+        timeline as timeline,
+    )
+    from hpfracc_nn.analytics.frames import (
+        errors as errors,
+        events as events,
+        performance as performance,
+        usage as usage,
+    )
+    from hpfracc_nn.analytics.history import History as History, Use as Use
+    from hpfracc_nn.analytics.page import report as report
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -4,137 +4,64 @@ Schemes, histories, meshes and noises are plain options, without a framework. Wh
 when it is first asked for.
 """
 
-from __future__ import annotations
+from typing import TYPE_CHECKING
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from hpfracc_nn.solvers.history import HISTORIES, Automatic, Exponentials, FFTBlocks, Full, History, Window
-from hpfracc_nn.solvers.mesh import MESHES, Graded, Mesh, Uniform
-from hpfracc_nn.solvers.noise import (
-    NOISES,
-    AlphaStable,
-    Brownian,
-    Coloured,
-    CompoundPoisson,
-    ExponentialJumps,
-    FixedJumps,
-    FractionalBrownian,
-    Given,
-    MarkovFractionalBrownian,
-    MarkovRiemannLiouvilleBrownian,
-    Noise,
-    NormalJumps,
-    RiemannLiouvilleBrownian,
-)
-from hpfracc_nn.solvers.roots import FixedPoint, Newton
-from hpfracc_nn.solvers.schemes import BDF2, SCHEMES, PredictorCorrector, Rectangle, Scheme, Trapezoid
-from hpfracc_nn.solvers.schemes.stochastic import (
-    STOCHASTIC_SCHEMES,
-    Euler,
-    Heun,
-    Milstein,
-    ReversibleHeun,
-    RungeKutta,
-    StochasticScheme,
-)
-from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS, Average, Hybrid, Isometry, Left, VolterraWeights
-from hpfracc_nn.solvers.sde import SDE, StochasticEquation
+from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.torch import (
-        LatentFSDE,
-        MultiTerm,
-        NeuralFDE,
-        NeuralFSDE,
-        NoisePath,
-        PathDivergence,
-        fdeint,
-        fsdeint,
-        increments,
-        paths,
+    from hpfracc_nn.solvers.history import (
+        HISTORIES as HISTORIES,
+        Automatic as Automatic,
+        Exponentials as Exponentials,
+        FFTBlocks as FFTBlocks,
+        Full as Full,
+        History as History,
+        Window as Window,
     )
+    from hpfracc_nn.solvers.mesh import MESHES as MESHES, Graded as Graded, Mesh as Mesh, Uniform as Uniform
+    from hpfracc_nn.solvers.noise import (
+        NOISES as NOISES,
+        AlphaStable as AlphaStable,
+        Brownian as Brownian,
+        Coloured as Coloured,
+        CompoundPoisson as CompoundPoisson,
+        ExponentialJumps as ExponentialJumps,
+        FixedJumps as FixedJumps,
+        FractionalBrownian as FractionalBrownian,
+        Given as Given,
+        MarkovFractionalBrownian as MarkovFractionalBrownian,
+        MarkovRiemannLiouvilleBrownian as MarkovRiemannLiouvilleBrownian,
+        Noise as Noise,
+        NormalJumps as NormalJumps,
+        RiemannLiouvilleBrownian as RiemannLiouvilleBrownian,
+    )
+    from hpfracc_nn.solvers.roots import FixedPoint as FixedPoint, Newton as Newton
+    from hpfracc_nn.solvers.schemes import (
+        BDF2 as BDF2,
+        SCHEMES as SCHEMES,
+        PredictorCorrector as PredictorCorrector,
+        Rectangle as Rectangle,
+        Scheme as Scheme,
+        Trapezoid as Trapezoid,
+    )
+    from hpfracc_nn.solvers.schemes.stochastic import (
+        STOCHASTIC_SCHEMES as STOCHASTIC_SCHEMES,
+        Euler as Euler,
+        Heun as Heun,
+        Milstein as Milstein,
+        ReversibleHeun as ReversibleHeun,
+        RungeKutta as RungeKutta,
+        StochasticScheme as StochasticScheme,
+    )
+    from hpfracc_nn.solvers.schemes.volterra import (
+        VOLTERRA_WEIGHTS as VOLTERRA_WEIGHTS,
+        Average as Average,
+        Hybrid as Hybrid,
+        Isometry as Isometry,
+        Left as Left,
+        VolterraWeights as VolterraWeights,
+    )
+    from hpfracc_nn.solvers.sde import SDE as SDE, StochasticEquation as StochasticEquation
+    from hpfracc_nn.solvers.torch import *  # noqa: F403
 
-_TORCH = (
-    "LatentFSDE",
-    "MultiTerm",
-    "NeuralFDE",
-    "NeuralFSDE",
-    "NoisePath",
-    "PathDivergence",
-    "fdeint",
-    "fsdeint",
-    "increments",
-    "paths",
-)
-
-__all__ = [
-    "BDF2",
-    "HISTORIES",
-    "MESHES",
-    "NOISES",
-    "SCHEMES",
-    "SDE",
-    "STOCHASTIC_SCHEMES",
-    "VOLTERRA_WEIGHTS",
-    "AlphaStable",
-    "Automatic",
-    "Average",
-    "Brownian",
-    "Coloured",
-    "CompoundPoisson",
-    "Euler",
-    "ExponentialJumps",
-    "Exponentials",
-    "FFTBlocks",
-    "FixedJumps",
-    "FixedPoint",
-    "FractionalBrownian",
-    "Full",
-    "Given",
-    "Graded",
-    "Heun",
-    "History",
-    "Hybrid",
-    "Isometry",
-    "LatentFSDE",
-    "Left",
-    "MarkovFractionalBrownian",
-    "MarkovRiemannLiouvilleBrownian",
-    "Mesh",
-    "Milstein",
-    "MultiTerm",
-    "NeuralFDE",
-    "NeuralFSDE",
-    "Newton",
-    "Noise",
-    "NoisePath",
-    "NormalJumps",
-    "PathDivergence",
-    "PredictorCorrector",
-    "Rectangle",
-    "ReversibleHeun",
-    "RiemannLiouvilleBrownian",
-    "RungeKutta",
-    "Scheme",
-    "StochasticEquation",
-    "StochasticScheme",
-    "Trapezoid",
-    "Uniform",
-    "VolterraWeights",
-    "Window",
-    "fdeint",
-    "fsdeint",
-    "increments",
-    "paths",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name in _TORCH:
-        return getattr(import_module("hpfracc_nn.solvers.torch"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import jax
-from jax import lax
-from jax import numpy as jnp
+from jax import lax, numpy as jnp
 
 Array = jax.Array
 _EXACT = lax.Precision.HIGHEST

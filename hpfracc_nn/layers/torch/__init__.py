@@ -1,37 +1,24 @@
 """Layers for PyTorch."""
 
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
-from hpfracc_nn.layers.torch.arfima import ARFIMA
-from hpfracc_nn.layers.torch.attention import FractionalAttention
-from hpfracc_nn.layers.torch.blocks import FDEBlock, FSDEBlock
-from hpfracc_nn.layers.torch.conv1d import FractionalConv1d
-from hpfracc_nn.layers.torch.conv2d import FractionalConv2d
-from hpfracc_nn.layers.torch.difference import FractionalDifference
-from hpfracc_nn.layers.torch.fractional import FractionalLayer
-from hpfracc_nn.layers.torch.graph import FractionalGraphConv
-from hpfracc_nn.layers.torch.linear import FractionalLinear
-from hpfracc_nn.layers.torch.parameter_groups import param_groups
-from hpfracc_nn.layers.torch.recurrent import FractionalGRU, FractionalLSTM
-from hpfracc_nn.layers.torch.roughness import RoughnessFeatures
-from hpfracc_nn.layers.torch.spectral import SpectralFractional
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "ARFIMA",
-    "Alpha",
-    "FDEBlock",
-    "FSDEBlock",
-    "FractionalAttention",
-    "FractionalConv1d",
-    "FractionalConv2d",
-    "FractionalDifference",
-    "FractionalGRU",
-    "FractionalGraphConv",
-    "FractionalLSTM",
-    "FractionalLayer",
-    "FractionalLinear",
-    "ProbabilisticAlpha",
-    "RoughnessFeatures",
-    "SpectralFractional",
-    "param_groups",
-]
+from hpfracc_nn import lazy
+
+if TYPE_CHECKING:
+    from hpfracc_nn.fractional.torch.alpha import Alpha as Alpha
+    from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha as ProbabilisticAlpha
+    from hpfracc_nn.layers.torch.arfima import ARFIMA as ARFIMA
+    from hpfracc_nn.layers.torch.attention import FractionalAttention as FractionalAttention
+    from hpfracc_nn.layers.torch.blocks import FDEBlock as FDEBlock, FSDEBlock as FSDEBlock
+    from hpfracc_nn.layers.torch.conv1d import FractionalConv1d as FractionalConv1d
+    from hpfracc_nn.layers.torch.conv2d import FractionalConv2d as FractionalConv2d
+    from hpfracc_nn.layers.torch.difference import FractionalDifference as FractionalDifference
+    from hpfracc_nn.layers.torch.fractional import FractionalLayer as FractionalLayer
+    from hpfracc_nn.layers.torch.graph import FractionalGraphConv as FractionalGraphConv
+    from hpfracc_nn.layers.torch.linear import FractionalLinear as FractionalLinear
+    from hpfracc_nn.layers.torch.parameter_groups import param_groups as param_groups
+    from hpfracc_nn.layers.torch.recurrent import FractionalGRU as FractionalGRU, FractionalLSTM as FractionalLSTM
+    from hpfracc_nn.layers.torch.roughness import RoughnessFeatures as RoughnessFeatures
+    from hpfracc_nn.layers.torch.spectral import SpectralFractional as SpectralFractional
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -1,8 +1,13 @@
 """The solvers for JAX: pure functions over pytrees."""
 
-from hpfracc_nn.solvers.jax.fsde import fsdeint
-from hpfracc_nn.solvers.jax.multi_term import MultiTerm
-from hpfracc_nn.solvers.jax.noise import increments, paths
-from hpfracc_nn.solvers.jax.ode import fdeint
+from typing import TYPE_CHECKING
 
-__all__ = ["MultiTerm", "fdeint", "fsdeint", "increments", "paths"]
+from hpfracc_nn import lazy
+
+if TYPE_CHECKING:
+    from hpfracc_nn.solvers.jax.fsde import fsdeint as fsdeint
+    from hpfracc_nn.solvers.jax.multi_term import MultiTerm as MultiTerm
+    from hpfracc_nn.solvers.jax.noise import increments as increments, paths as paths
+    from hpfracc_nn.solvers.jax.ode import fdeint as fdeint
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

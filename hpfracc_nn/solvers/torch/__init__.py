@@ -1,22 +1,16 @@
 """Solvers for PyTorch."""
 
-from hpfracc_nn.solvers.torch.fsde import fsdeint
-from hpfracc_nn.solvers.torch.latent import LatentFSDE, PathDivergence
-from hpfracc_nn.solvers.torch.multi_term import MultiTerm
-from hpfracc_nn.solvers.torch.neural import NeuralFDE
-from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE
-from hpfracc_nn.solvers.torch.noise import NoisePath, increments, paths
-from hpfracc_nn.solvers.torch.ode import fdeint
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "LatentFSDE",
-    "MultiTerm",
-    "NeuralFDE",
-    "NeuralFSDE",
-    "NoisePath",
-    "PathDivergence",
-    "fdeint",
-    "fsdeint",
-    "increments",
-    "paths",
-]
+from hpfracc_nn import lazy
+
+if TYPE_CHECKING:
+    from hpfracc_nn.solvers.torch.fsde import fsdeint as fsdeint
+    from hpfracc_nn.solvers.torch.latent import LatentFSDE as LatentFSDE, PathDivergence as PathDivergence
+    from hpfracc_nn.solvers.torch.multi_term import MultiTerm as MultiTerm
+    from hpfracc_nn.solvers.torch.neural import NeuralFDE as NeuralFDE
+    from hpfracc_nn.solvers.torch.neural_fsde import NeuralFSDE as NeuralFSDE
+    from hpfracc_nn.solvers.torch.noise import NoisePath as NoisePath, increments as increments, paths as paths
+    from hpfracc_nn.solvers.torch.ode import fdeint as fdeint
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

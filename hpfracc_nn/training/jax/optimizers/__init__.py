@@ -1,11 +1,16 @@
 """Fractional optimizers for optax: a transformation that averages gradients, and optax's optimizers behind it."""
 
-from hpfracc_nn.training.jax.optimizers.fractional import scale_by_fractional
-from hpfracc_nn.training.jax.optimizers.optimizers import (
-    fractional_adam,
-    fractional_adamw,
-    fractional_rmsprop,
-    fractional_sgd,
-)
+from typing import TYPE_CHECKING
 
-__all__ = ["fractional_adam", "fractional_adamw", "fractional_rmsprop", "fractional_sgd", "scale_by_fractional"]
+from hpfracc_nn import lazy
+
+if TYPE_CHECKING:
+    from hpfracc_nn.training.jax.optimizers.fractional import scale_by_fractional as scale_by_fractional
+    from hpfracc_nn.training.jax.optimizers.optimizers import (
+        fractional_adam as fractional_adam,
+        fractional_adamw as fractional_adamw,
+        fractional_rmsprop as fractional_rmsprop,
+        fractional_sgd as fractional_sgd,
+    )
+
+__getattr__, __dir__, __all__ = lazy.attach(__name__)

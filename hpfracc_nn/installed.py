@@ -1,0 +1,8 @@
+"""What is installed: the version of the package."""
+
+from importlib import metadata
+
+try:
+    __version__ = metadata.version("hpfracc-nn")
+except metadata.PackageNotFoundError:  # the sources are used without an installation
+    __version__ = "0+unknown"
