@@ -18,7 +18,7 @@ from hpfracc_nn.fractional.nonuniform.times import along_time, placed
 from hpfracc_nn.selection import BackendManager
 
 
-def apply(
+def apply_variable(
     owner: str,
     x: Array,
     definition: Definition,

@@ -14,7 +14,7 @@ from hpfracc_nn.fractional.numpy.operator import computed_in
 from hpfracc_nn.selection import BackendManager
 
 
-def apply(
+def apply_variable(
     owner: str,
     x: np.ndarray,
     definition: Definition,

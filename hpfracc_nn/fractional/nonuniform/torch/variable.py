@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.torch.probe import uncompiled
 from hpfracc_nn.selection import BackendManager, given_manager
 
 
-def apply(
+def apply_variable(
     owner: str,
     x: Tensor,
     definition: Definition,
@@ -40,4 +40,4 @@ def apply(
     return run(formulas, x, spread(orders, place), place, dtype, site)
 
 
-uncompiled(apply, "orders that change with time are looked at where the call is made; it runs outside the graph")
+uncompiled(apply_variable, "orders that change with time are looked at where the call is made; it runs outside the graph")
