@@ -12,7 +12,6 @@ from typing import Any
 import jax
 from jax import lax, numpy as jnp
 
-Array = jax.Array
 _EXACT = lax.Precision.HIGHEST
 
 

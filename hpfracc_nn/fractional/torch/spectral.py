@@ -12,8 +12,8 @@ from torch import Tensor
 from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.shelf import Charge, free
-from hpfracc_nn.fractional.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_dense, computed_in, floating_alpha, may_be_read
+from hpfracc_nn.fractional.torch.kernels import multiplier_dense, multiplier_fft  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, multiplied
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probe import is_traced

@@ -4,6 +4,6 @@ A kernel's `run(form, d)` is a pure function of arrays, linear in the data, that
 with what stands around it. It is chosen when a call is traced. Nothing is timed unasked: see `calibration.py`.
 """
 
-from hpfracc_nn.fractional.jax.kernels import chunked_scan, dense, fft, multiplier_dense, multiplier_fft
+from hpfracc_nn.fractional.jax.kernels import chunked_scan, dense, fft
 
-__all__ = ["chunked_scan", "dense", "fft", "multiplier_dense", "multiplier_fft"]
+__all__ = ["chunked_scan", "dense", "fft"]

@@ -28,7 +28,7 @@ from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
 from hpfracc_nn.fractional.nonuniform.costs import OP, register_kernels
 from hpfracc_nn.fractional.nonuniform.jax.forms import Form
 from hpfracc_nn.fractional.nonuniform.jax.weights import CellWeights, TracedWeights, weights_of
-from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as by_numpy
+from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as spread_by_numpy
 from hpfracc_nn.fractional.nonuniform.times import Placement, Times, placed
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
@@ -77,7 +77,7 @@ def _by(formulas: Cellwise, place: Placement, dtype: np.dtype, site: Site, x: Ar
 def spread(alpha: Any, place: Placement) -> Any:
     """Return alpha [1, r], or [sets, r] where the sets' orders differ, from its values [*orders, r]."""
     if isinstance(alpha, np.ndarray):
-        return by_numpy(alpha, place)
+        return spread_by_numpy(alpha, place)
     r = alpha.shape[-1]
     if alpha.size == r:
         return alpha.reshape(1, r)

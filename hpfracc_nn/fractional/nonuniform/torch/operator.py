@@ -14,7 +14,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.nonuniform.cellwise import Cellwise, cellwise
 from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as by_numpy
+from hpfracc_nn.fractional.nonuniform.numpy.operator import spread as spread_by_numpy
 from hpfracc_nn.fractional.nonuniform.times import Placement, placed
 from hpfracc_nn.fractional.nonuniform.torch.product import multiplied
 from hpfracc_nn.fractional.nonuniform.torch.weights import grid_of, weights_of
@@ -100,7 +100,7 @@ def _integrated(
 def spread(alpha: np.ndarray | Tensor, place: Placement) -> np.ndarray | Tensor:
     """Return alpha [1, r], or [sets, r] where the sets' orders differ, from its values [*orders, r]."""
     if not isinstance(alpha, Tensor):
-        return by_numpy(alpha, place)
+        return spread_by_numpy(alpha, place)
     r = alpha.shape[-1]
     return alpha.reshape(1, r) if alpha.numel() == r else alpha.expand(*place.joint, r).reshape(-1, r)
 
