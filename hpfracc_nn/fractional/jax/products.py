@@ -12,6 +12,8 @@ from typing import Any
 import jax
 from jax import lax, numpy as jnp
 
+from hpfracc_nn.fractional.jax.namespace import Array
+
 _EXACT = lax.Precision.HIGHEST
 
 
