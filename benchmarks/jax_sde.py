@@ -30,7 +30,8 @@ from results import Group, Table
 from timing import Call, interleaved, machine, torch_threads
 
 from hpfracc_nn.solvers import SDE, FractionalBrownian
-from hpfracc_nn.solvers.jax import fsdeint, increments as jax_increments
+from hpfracc_nn.solvers.jax import fsdeint
+from hpfracc_nn.solvers.jax import increments as jax_increments
 from hpfracc_nn.solvers.torch import increments as torch_increments
 
 

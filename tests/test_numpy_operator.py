@@ -12,7 +12,8 @@ import weakref
 
 import numpy as np
 import pytest
-from hypothesis import given, settings, strategies as st
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import hpfracc_nn as fnn
 from hpfracc_nn import lazy

@@ -5,20 +5,16 @@ from typing import TYPE_CHECKING
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.data.processes import (
-        creep as creep,
-        relaxation as relaxation,
-        subdiffusion as subdiffusion,
-        zener as zener,
-    )
-    from hpfracc_nn.data.series import (
-        arfima as arfima,
-        arfima_covariance as arfima_covariance,
-        fgn as fgn,
-        log_parkinson as log_parkinson,
-        read_column as read_column,
-        rfsv as rfsv,
-        sp500_volatility as sp500_volatility,
-    )
+    from hpfracc_nn.data.processes import creep as creep
+    from hpfracc_nn.data.processes import relaxation as relaxation
+    from hpfracc_nn.data.processes import subdiffusion as subdiffusion
+    from hpfracc_nn.data.processes import zener as zener
+    from hpfracc_nn.data.series import arfima as arfima
+    from hpfracc_nn.data.series import arfima_covariance as arfima_covariance
+    from hpfracc_nn.data.series import fgn as fgn
+    from hpfracc_nn.data.series import log_parkinson as log_parkinson
+    from hpfracc_nn.data.series import read_column as read_column
+    from hpfracc_nn.data.series import rfsv as rfsv
+    from hpfracc_nn.data.series import sp500_volatility as sp500_volatility
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -10,46 +10,40 @@ from hpfracc_nn import lazy
 from hpfracc_nn.fractional import dispatch
 
 if TYPE_CHECKING:
-    from hpfracc_nn.fractional.definitions import (
-        DEFINITIONS as DEFINITIONS,
-        MULTIPLIERS as MULTIPLIERS,
-        AtanganaBaleanu as AtanganaBaleanu,
-        Caputo as Caputo,
-        CaputoFabrizio as CaputoFabrizio,
-        CaputoHadamard as CaputoHadamard,
-        Definition as Definition,
-        DistributedOrder as DistributedOrder,
-        FractionalLaplacian as FractionalLaplacian,
-        GrunwaldLetnikov as GrunwaldLetnikov,
-        Hadamard as Hadamard,
-        HadamardIntegral as HadamardIntegral,
-        Marchaud as Marchaud,
-        Multiplier as Multiplier,
-        PeriodicRiesz as PeriodicRiesz,
-        PeriodicWeyl as PeriodicWeyl,
-        RiemannLiouville as RiemannLiouville,
-        RiemannLiouvilleIntegral as RiemannLiouvilleIntegral,
-        Riesz as Riesz,
-        TemperedCaputo as TemperedCaputo,
-        TemperedRiemannLiouville as TemperedRiemannLiouville,
-        logarithmic_times as logarithmic_times,
-    )
+    from hpfracc_nn.fractional.definitions import DEFINITIONS as DEFINITIONS
+    from hpfracc_nn.fractional.definitions import MULTIPLIERS as MULTIPLIERS
+    from hpfracc_nn.fractional.definitions import AtanganaBaleanu as AtanganaBaleanu
+    from hpfracc_nn.fractional.definitions import Caputo as Caputo
+    from hpfracc_nn.fractional.definitions import CaputoFabrizio as CaputoFabrizio
+    from hpfracc_nn.fractional.definitions import CaputoHadamard as CaputoHadamard
+    from hpfracc_nn.fractional.definitions import Definition as Definition
+    from hpfracc_nn.fractional.definitions import DistributedOrder as DistributedOrder
+    from hpfracc_nn.fractional.definitions import FractionalLaplacian as FractionalLaplacian
+    from hpfracc_nn.fractional.definitions import GrunwaldLetnikov as GrunwaldLetnikov
+    from hpfracc_nn.fractional.definitions import Hadamard as Hadamard
+    from hpfracc_nn.fractional.definitions import HadamardIntegral as HadamardIntegral
+    from hpfracc_nn.fractional.definitions import Marchaud as Marchaud
+    from hpfracc_nn.fractional.definitions import Multiplier as Multiplier
+    from hpfracc_nn.fractional.definitions import PeriodicRiesz as PeriodicRiesz
+    from hpfracc_nn.fractional.definitions import PeriodicWeyl as PeriodicWeyl
+    from hpfracc_nn.fractional.definitions import RiemannLiouville as RiemannLiouville
+    from hpfracc_nn.fractional.definitions import RiemannLiouvilleIntegral as RiemannLiouvilleIntegral
+    from hpfracc_nn.fractional.definitions import Riesz as Riesz
+    from hpfracc_nn.fractional.definitions import TemperedCaputo as TemperedCaputo
+    from hpfracc_nn.fractional.definitions import TemperedRiemannLiouville as TemperedRiemannLiouville
+    from hpfracc_nn.fractional.definitions import logarithmic_times as logarithmic_times
     from hpfracc_nn.fractional.differencing import fdiff as fdiff
     from hpfracc_nn.fractional.inverse import solve as solve
     from hpfracc_nn.fractional.nonuniform.variable import variable_order as variable_order
-    from hpfracc_nn.fractional.operator import (
-        caputo as caputo,
-        choose as choose,
-        derivative as derivative,
-        grunwald_letnikov as grunwald_letnikov,
-        integral as integral,
-        riemann_liouville as riemann_liouville,
-    )
+    from hpfracc_nn.fractional.operator import caputo as caputo
+    from hpfracc_nn.fractional.operator import choose as choose
+    from hpfracc_nn.fractional.operator import derivative as derivative
+    from hpfracc_nn.fractional.operator import grunwald_letnikov as grunwald_letnikov
+    from hpfracc_nn.fractional.operator import integral as integral
+    from hpfracc_nn.fractional.operator import riemann_liouville as riemann_liouville
     from hpfracc_nn.fractional.schemes import SCHEMES as SCHEMES
-    from hpfracc_nn.fractional.special.functions import (
-        fractional_fourier as fractional_fourier,
-        mittag_leffler as mittag_leffler,
-    )
+    from hpfracc_nn.fractional.special.functions import fractional_fourier as fractional_fourier
+    from hpfracc_nn.fractional.special.functions import mittag_leffler as mittag_leffler
     from hpfracc_nn.fractional.stencil import Stencil as Stencil
     from hpfracc_nn.fractional.workloads import workload as workload
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import fft as scipy_fft, special
+from scipy import fft as scipy_fft
+from scipy import special
 
 Array = Any  # an array of the namespace's framework
 

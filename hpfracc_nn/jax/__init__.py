@@ -16,34 +16,33 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional import *  # noqa: F403
     from hpfracc_nn.fractional.jax.calibration import calibrate as calibrate
     from hpfracc_nn.fractional.jax.lengths import pad_to_bucket as pad_to_bucket
-    from hpfracc_nn.fractional.jax.questions import choose as choose, workload as workload  # type: ignore[assignment]
-    from hpfracc_nn.layers.flax import functional as functional, linen as linen, nnx as nnx
-    from hpfracc_nn.layers.flax.functional import (
-        arfima_errors as arfima_errors,
-        arfima_forecast as arfima_forecast,
-        arfima_nll as arfima_nll,
-        param_labels as param_labels,
-    )
+    from hpfracc_nn.fractional.jax.questions import choose as choose  # type: ignore[assignment]
+    from hpfracc_nn.fractional.jax.questions import workload as workload
+    from hpfracc_nn.layers.flax import functional as functional
+    from hpfracc_nn.layers.flax import linen as linen
+    from hpfracc_nn.layers.flax import nnx as nnx
+    from hpfracc_nn.layers.flax.functional import arfima_errors as arfima_errors
+    from hpfracc_nn.layers.flax.functional import arfima_forecast as arfima_forecast
+    from hpfracc_nn.layers.flax.functional import arfima_nll as arfima_nll
+    from hpfracc_nn.layers.flax.functional import param_labels as param_labels
     from hpfracc_nn.layers.flax.nnx import *  # noqa: F403
-    from hpfracc_nn.selection import BackendManager as BackendManager, configure as configure
-    from hpfracc_nn.solvers import (
-        BDF2 as BDF2,
-        SDE as SDE,
-        Exponentials as Exponentials,
-        FractionalBrownian as FractionalBrownian,
-        Graded as Graded,
-        Newton as Newton,
-        Trapezoid as Trapezoid,
-        Window as Window,
-    )
+    from hpfracc_nn.selection import BackendManager as BackendManager
+    from hpfracc_nn.selection import configure as configure
+    from hpfracc_nn.solvers import BDF2 as BDF2
+    from hpfracc_nn.solvers import SDE as SDE
+    from hpfracc_nn.solvers import Exponentials as Exponentials
+    from hpfracc_nn.solvers import FractionalBrownian as FractionalBrownian
+    from hpfracc_nn.solvers import Graded as Graded
+    from hpfracc_nn.solvers import Newton as Newton
+    from hpfracc_nn.solvers import Trapezoid as Trapezoid
+    from hpfracc_nn.solvers import Window as Window
     from hpfracc_nn.solvers.jax import *  # noqa: F403
-    from hpfracc_nn.training.hurst import structure_function as structure_function, whittle as whittle
-    from hpfracc_nn.training.jax.losses import (
-        energy_score as energy_score,
-        moment_loss as moment_loss,
-        trajectory_loss as trajectory_loss,
-        variogram_loss as variogram_loss,
-    )
+    from hpfracc_nn.training.hurst import structure_function as structure_function
+    from hpfracc_nn.training.hurst import whittle as whittle
+    from hpfracc_nn.training.jax.losses import energy_score as energy_score
+    from hpfracc_nn.training.jax.losses import moment_loss as moment_loss
+    from hpfracc_nn.training.jax.losses import trajectory_loss as trajectory_loss
+    from hpfracc_nn.training.jax.losses import variogram_loss as variogram_loss
     from hpfracc_nn.training.jax.optimizers import *  # noqa: F403
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

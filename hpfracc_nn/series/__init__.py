@@ -9,7 +9,10 @@ from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
     from hpfracc_nn.series.arfima import fit_arfima as fit_arfima
-    from hpfracc_nn.series.results import ArfimaResults as ArfimaResults, Forecast as Forecast
-    from hpfracc_nn.series.spectrum import MemoryEstimate as MemoryEstimate, gph as gph, local_whittle as local_whittle
+    from hpfracc_nn.series.results import ArfimaResults as ArfimaResults
+    from hpfracc_nn.series.results import Forecast as Forecast
+    from hpfracc_nn.series.spectrum import MemoryEstimate as MemoryEstimate
+    from hpfracc_nn.series.spectrum import gph as gph
+    from hpfracc_nn.series.spectrum import local_whittle as local_whittle
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

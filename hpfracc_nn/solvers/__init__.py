@@ -9,59 +9,54 @@ from typing import TYPE_CHECKING
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.solvers.history import (
-        HISTORIES as HISTORIES,
-        Automatic as Automatic,
-        Exponentials as Exponentials,
-        FFTBlocks as FFTBlocks,
-        Full as Full,
-        History as History,
-        Window as Window,
-    )
-    from hpfracc_nn.solvers.mesh import MESHES as MESHES, Graded as Graded, Mesh as Mesh, Uniform as Uniform
-    from hpfracc_nn.solvers.noise import (
-        NOISES as NOISES,
-        AlphaStable as AlphaStable,
-        Brownian as Brownian,
-        Coloured as Coloured,
-        CompoundPoisson as CompoundPoisson,
-        ExponentialJumps as ExponentialJumps,
-        FixedJumps as FixedJumps,
-        FractionalBrownian as FractionalBrownian,
-        Given as Given,
-        MarkovFractionalBrownian as MarkovFractionalBrownian,
-        MarkovRiemannLiouvilleBrownian as MarkovRiemannLiouvilleBrownian,
-        Noise as Noise,
-        NormalJumps as NormalJumps,
-        RiemannLiouvilleBrownian as RiemannLiouvilleBrownian,
-    )
-    from hpfracc_nn.solvers.roots import FixedPoint as FixedPoint, Newton as Newton
-    from hpfracc_nn.solvers.schemes import (
-        BDF2 as BDF2,
-        SCHEMES as SCHEMES,
-        PredictorCorrector as PredictorCorrector,
-        Rectangle as Rectangle,
-        Scheme as Scheme,
-        Trapezoid as Trapezoid,
-    )
-    from hpfracc_nn.solvers.schemes.stochastic import (
-        STOCHASTIC_SCHEMES as STOCHASTIC_SCHEMES,
-        Euler as Euler,
-        Heun as Heun,
-        Milstein as Milstein,
-        ReversibleHeun as ReversibleHeun,
-        RungeKutta as RungeKutta,
-        StochasticScheme as StochasticScheme,
-    )
-    from hpfracc_nn.solvers.schemes.volterra import (
-        VOLTERRA_WEIGHTS as VOLTERRA_WEIGHTS,
-        Average as Average,
-        Hybrid as Hybrid,
-        Isometry as Isometry,
-        Left as Left,
-        VolterraWeights as VolterraWeights,
-    )
-    from hpfracc_nn.solvers.sde import SDE as SDE, StochasticEquation as StochasticEquation
+    from hpfracc_nn.solvers.history import HISTORIES as HISTORIES
+    from hpfracc_nn.solvers.history import Automatic as Automatic
+    from hpfracc_nn.solvers.history import Exponentials as Exponentials
+    from hpfracc_nn.solvers.history import FFTBlocks as FFTBlocks
+    from hpfracc_nn.solvers.history import Full as Full
+    from hpfracc_nn.solvers.history import History as History
+    from hpfracc_nn.solvers.history import Window as Window
+    from hpfracc_nn.solvers.mesh import MESHES as MESHES
+    from hpfracc_nn.solvers.mesh import Graded as Graded
+    from hpfracc_nn.solvers.mesh import Mesh as Mesh
+    from hpfracc_nn.solvers.mesh import Uniform as Uniform
+    from hpfracc_nn.solvers.noise import NOISES as NOISES
+    from hpfracc_nn.solvers.noise import AlphaStable as AlphaStable
+    from hpfracc_nn.solvers.noise import Brownian as Brownian
+    from hpfracc_nn.solvers.noise import Coloured as Coloured
+    from hpfracc_nn.solvers.noise import CompoundPoisson as CompoundPoisson
+    from hpfracc_nn.solvers.noise import ExponentialJumps as ExponentialJumps
+    from hpfracc_nn.solvers.noise import FixedJumps as FixedJumps
+    from hpfracc_nn.solvers.noise import FractionalBrownian as FractionalBrownian
+    from hpfracc_nn.solvers.noise import Given as Given
+    from hpfracc_nn.solvers.noise import MarkovFractionalBrownian as MarkovFractionalBrownian
+    from hpfracc_nn.solvers.noise import MarkovRiemannLiouvilleBrownian as MarkovRiemannLiouvilleBrownian
+    from hpfracc_nn.solvers.noise import Noise as Noise
+    from hpfracc_nn.solvers.noise import NormalJumps as NormalJumps
+    from hpfracc_nn.solvers.noise import RiemannLiouvilleBrownian as RiemannLiouvilleBrownian
+    from hpfracc_nn.solvers.roots import FixedPoint as FixedPoint
+    from hpfracc_nn.solvers.roots import Newton as Newton
+    from hpfracc_nn.solvers.schemes import BDF2 as BDF2
+    from hpfracc_nn.solvers.schemes import SCHEMES as SCHEMES
+    from hpfracc_nn.solvers.schemes import PredictorCorrector as PredictorCorrector
+    from hpfracc_nn.solvers.schemes import Rectangle as Rectangle
+    from hpfracc_nn.solvers.schemes import Scheme as Scheme
+    from hpfracc_nn.solvers.schemes import Trapezoid as Trapezoid
+    from hpfracc_nn.solvers.schemes.stochastic import STOCHASTIC_SCHEMES as STOCHASTIC_SCHEMES
+    from hpfracc_nn.solvers.schemes.stochastic import Euler as Euler
+    from hpfracc_nn.solvers.schemes.stochastic import Heun as Heun
+    from hpfracc_nn.solvers.schemes.stochastic import Milstein as Milstein
+    from hpfracc_nn.solvers.schemes.stochastic import ReversibleHeun as ReversibleHeun
+    from hpfracc_nn.solvers.schemes.stochastic import RungeKutta as RungeKutta
+    from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme as StochasticScheme
+    from hpfracc_nn.solvers.schemes.volterra import VOLTERRA_WEIGHTS as VOLTERRA_WEIGHTS
+    from hpfracc_nn.solvers.schemes.volterra import Average as Average
+    from hpfracc_nn.solvers.schemes.volterra import Hybrid as Hybrid
+    from hpfracc_nn.solvers.schemes.volterra import Isometry as Isometry
+    from hpfracc_nn.solvers.schemes.volterra import Left as Left
+    from hpfracc_nn.solvers.schemes.volterra import VolterraWeights as VolterraWeights
+    from hpfracc_nn.solvers.sde import SDE as SDE
+    from hpfracc_nn.solvers.sde import StochasticEquation as StochasticEquation
     from hpfracc_nn.solvers.torch import *  # noqa: F403
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

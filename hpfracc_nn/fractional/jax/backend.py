@@ -2,6 +2,7 @@
 
 import hpfracc_nn.fractional.jax.pytrees  # noqa: F401  definitions are registered
 from hpfracc_nn.fractional.jax import differencing, inverse, operator, special, spectral
-from hpfracc_nn.fractional.nonuniform.jax import operator as at_times, variable
+from hpfracc_nn.fractional.nonuniform.jax import operator as at_times
+from hpfracc_nn.fractional.nonuniform.jax import variable
 
 __all__ = ["at_times", "differencing", "inverse", "operator", "special", "spectral", "variable"]

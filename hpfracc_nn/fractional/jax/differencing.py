@@ -6,7 +6,8 @@ import math
 from typing import Any
 
 import jax
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.differencing import (

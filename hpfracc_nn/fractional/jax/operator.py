@@ -12,11 +12,13 @@ from functools import partial
 
 import jax
 import numpy as np
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import differences as diff, kernels, pytrees, spectral  # noqa: F401  registered on import; part of this room
+from hpfracc_nn.fractional.jax import differences as diff
+from hpfracc_nn.fractional.jax import kernels, pytrees  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy  # noqa: F401  part of this room
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array

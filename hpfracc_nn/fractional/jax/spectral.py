@@ -16,8 +16,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Multiplier
-from hpfracc_nn.fractional.jax.kernels import multiplier_dense, multiplier_fft  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax.dtypes import computed_in
+from hpfracc_nn.fractional.jax.kernels import multiplier_dense, multiplier_fft  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax.linear import in_parts
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import alpha_shape, floating_alpha, within

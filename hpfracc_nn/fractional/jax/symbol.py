@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 from scipy import fft as scipy_fft
 
 from hpfracc_nn.fractional import multiplier_costs as costs

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 
 from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.definitions import Definition

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.cached import cached_property
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch import differences as diff, tiles
+from hpfracc_nn.fractional.torch import differences as diff
+from hpfracc_nn.fractional.torch import tiles
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.tiles import cut
 

@@ -9,7 +9,6 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.torch import spectral  # noqa: F401  part of this room
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
 from hpfracc_nn.fractional.torch.opaque import compiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager

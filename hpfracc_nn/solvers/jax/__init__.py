@@ -7,7 +7,8 @@ from hpfracc_nn import lazy
 if TYPE_CHECKING:
     from hpfracc_nn.solvers.jax.fsde import fsdeint as fsdeint
     from hpfracc_nn.solvers.jax.multi_term import MultiTerm as MultiTerm
-    from hpfracc_nn.solvers.jax.noise import increments as increments, paths as paths
+    from hpfracc_nn.solvers.jax.noise import increments as increments
+    from hpfracc_nn.solvers.jax.noise import paths as paths
     from hpfracc_nn.solvers.jax.ode import fdeint as fdeint
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
 from hpfracc_nn.fractional.jax.namespace import Array

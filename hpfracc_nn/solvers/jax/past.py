@@ -21,7 +21,8 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import numpy as np
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.placement import product

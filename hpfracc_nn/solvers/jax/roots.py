@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 from jax.export import is_symbolic_dim
 from jax.scipy.sparse.linalg import gmres
 

@@ -18,7 +18,8 @@ from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
-from hpfracc_nn.solvers import checks, faults, noise as noises
+from hpfracc_nn.solvers import checks, faults
+from hpfracc_nn.solvers import noise as noises
 from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.jax.arguments import Orders, State, checked_state, is_traced, resolution
 from hpfracc_nn.solvers.jax.coefficients import (
@@ -34,7 +35,8 @@ from hpfracc_nn.solvers.jax.explosions import checked_explosion
 from hpfracc_nn.solvers.jax.given import as_noise
 from hpfracc_nn.solvers.jax.layout import layout_of
 from hpfracc_nn.solvers.jax.noise import JaxSource, checked_key
-from hpfracc_nn.solvers.jax.one_step import Carry, Given, Inputs as OneStepInputs, Loop
+from hpfracc_nn.solvers.jax.one_step import Carry, Given, Loop
+from hpfracc_nn.solvers.jax.one_step import Inputs as OneStepInputs
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.planning import workload_of
 from hpfracc_nn.solvers.jax.programs import compiled, is_staged

@@ -17,7 +17,8 @@ from hpfracc_nn.analytics import History
 from hpfracc_nn.selection import ReportRow, Site, probe
 from hpfracc_nn.selection.otlp import enable_otlp
 from hpfracc_nn.selection.workload import is_host
-from hpfracc_nn.training import summary, table as tables
+from hpfracc_nn.training import summary
+from hpfracc_nn.training import table as tables
 from hpfracc_nn.training.ledger import Ledger, Steps
 from hpfracc_nn.training.torch import exchange, publishing
 from hpfracc_nn.training.torch.steering import Steering

@@ -5,7 +5,8 @@ Entry (i, j) is the response to a unit sample, taken at i - j modulo the size of
 
 from __future__ import annotations
 
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 
 from hpfracc_nn.fractional import multiplier_costs as costs
 from hpfracc_nn.fractional.jax.linear import transposed

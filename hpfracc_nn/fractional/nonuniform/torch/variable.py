@@ -40,4 +40,6 @@ def apply_variable(
     return run(formulas, x, spread(orders, place), place, dtype, site)
 
 
-uncompiled(apply_variable, "orders that change with time are looked at where the call is made; it runs outside the graph")
+uncompiled(
+    apply_variable, "orders that change with time are looked at where the call is made; it runs outside the graph"
+)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import jax
-from jax import lax, numpy as jnp
+from jax import lax
+from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.namespace import Array
 

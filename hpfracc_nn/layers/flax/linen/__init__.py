@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from hpfracc_nn.layers.flax.linen.fsde_block import FSDEBlock as FSDEBlock
     from hpfracc_nn.layers.flax.linen.graph import FractionalGraphConv as FractionalGraphConv
     from hpfracc_nn.layers.flax.linen.linear import FractionalLinear as FractionalLinear
-    from hpfracc_nn.layers.flax.linen.order import Alpha as Alpha, ProbabilisticAlpha as ProbabilisticAlpha
-    from hpfracc_nn.layers.flax.linen.recurrent import FractionalGRU as FractionalGRU, FractionalLSTM as FractionalLSTM
+    from hpfracc_nn.layers.flax.linen.order import Alpha as Alpha
+    from hpfracc_nn.layers.flax.linen.order import ProbabilisticAlpha as ProbabilisticAlpha
+    from hpfracc_nn.layers.flax.linen.recurrent import FractionalGRU as FractionalGRU
+    from hpfracc_nn.layers.flax.linen.recurrent import FractionalLSTM as FractionalLSTM
     from hpfracc_nn.layers.flax.linen.roughness import RoughnessFeatures as RoughnessFeatures
     from hpfracc_nn.layers.flax.linen.spectral import SpectralFractional as SpectralFractional
 

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from hpfracc_nn.layers.flax.nnx.fsde_block import FSDEBlock as FSDEBlock
     from hpfracc_nn.layers.flax.nnx.graph import FractionalGraphConv as FractionalGraphConv
     from hpfracc_nn.layers.flax.nnx.linear import FractionalLinear as FractionalLinear
-    from hpfracc_nn.layers.flax.nnx.order import Alpha as Alpha, ProbabilisticAlpha as ProbabilisticAlpha
-    from hpfracc_nn.layers.flax.nnx.recurrent import FractionalGRU as FractionalGRU, FractionalLSTM as FractionalLSTM
+    from hpfracc_nn.layers.flax.nnx.order import Alpha as Alpha
+    from hpfracc_nn.layers.flax.nnx.order import ProbabilisticAlpha as ProbabilisticAlpha
+    from hpfracc_nn.layers.flax.nnx.recurrent import FractionalGRU as FractionalGRU
+    from hpfracc_nn.layers.flax.nnx.recurrent import FractionalLSTM as FractionalLSTM
     from hpfracc_nn.layers.flax.nnx.roughness import RoughnessFeatures as RoughnessFeatures
     from hpfracc_nn.layers.flax.nnx.spectral import SpectralFractional as SpectralFractional
 
