@@ -74,6 +74,17 @@ def test_first_weights_are_drawn_in_half_precision_too(name: str) -> None:
     assert {each.dtype.name for each in jax.tree.leaves(params)} == {"bfloat16"}
 
 
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float16, jnp.float32])
+@pytest.mark.parametrize("name", [*RECURRENT, "FractionalAttention", "FractionalGraphConv"])
+def test_half_precision_is_computed_where_nothing_is_promoted_unasked(name: str, dtype: Any) -> None:
+    core = getattr(functional, name)(*DRAWN[name])
+    more = (jnp.asarray([[0, 1], [1, 2]]),) if name == "FractionalGraphConv" else ()
+    x = jnp.ones((3, 4) if more else (2, 5, 4), dtype)
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        found = jax.eval_shape(lambda key: core(core.init(key, dtype), x, *more), KEY)
+    assert found.dtype == dtype
+
+
 def test_a_part_may_be_called_value() -> None:
     params = {"value": {"raw": 0.0}, "net": {"value": 0.0}, "kernel": 0.0}
     assert functional.param_labels(params) == {

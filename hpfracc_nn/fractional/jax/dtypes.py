@@ -19,6 +19,12 @@ def of_numpy(x: Any) -> Any:
     return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
 
 
+def at_least_single(dtype: Any) -> Any:
+    """Return the dtype that half precision is computed in, others as they are; nothing of a caller's is mixed by it."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(dtype, jnp.float32)
+
+
 def computed_in(owner: str, x: Array, definition: Definition | None = None) -> str:
     """Return the dtype that `x` is computed in, or raise unless it is real and floating."""
     if not isinstance(x, jax.Array):

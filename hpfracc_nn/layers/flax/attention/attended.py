@@ -7,6 +7,7 @@ from functools import partial
 import jax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import at_least_single
 from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.sizes import assumed, fits
@@ -24,7 +25,7 @@ def attended(attention: Attention, given: Given, manager: BackendManager | None)
     items of the batch too.
     """
     dtype = given.q.dtype
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = at_least_single(dtype)
     if wide != dtype:
         cast = given._replace(**{name: getattr(given, name).astype(wide) for name in ("q", "k", "v")})
         cast = cast._replace(bias=None if given.bias is None else given.bias.astype(wide))

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import at_least_single
 from hpfracc_nn.fractional.jax.placement import unplaced
 
 Array = jax.Array
@@ -156,7 +157,7 @@ def mean_flow(graph: Graph, x: Array) -> Flow:
         graph: Whose weights count.
         x: Whose dtype is that of the flow, float32 at least, [nodes, channels].
     """
-    dtype = jnp.promote_types(x.dtype, jnp.float32)
+    dtype = at_least_single(x.dtype)
     return normalised(graph, graph.factors(dtype), x.shape[0])
 
 
@@ -175,7 +176,7 @@ def attention_flow(query: Array, key: Array, graph: Graph) -> Flow:
     Source: Chamberlain et al., GRAND, ICML 2021 (arXiv:2106.10934).
     """
     nodes, _, d = query.shape
-    dtype = jnp.promote_types(query.dtype, jnp.float32)  # exponentials and sums are not those of half precision
+    dtype = at_least_single(query.dtype)  # exponentials and sums are not those of half precision
     scores = graph.products(query.astype(dtype), key.astype(dtype)) / math.sqrt(d)
     factor = graph.factors(dtype)
     sizes, is_some = jax.lax.stop_gradient(scores), jax.lax.stop_gradient(factor) > 0

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.dtypes import at_least_single
 from hpfracc_nn.fractional.jax.namespace import Array
 
 Tree = Any  # of arrays, as the parameters
@@ -14,8 +15,7 @@ Tree = Any  # of arrays, as the parameters
 
 def exact(values: Array) -> Any:
     """Return the dtype in which sums of such values are formed: single precision or better."""
-    with jax.numpy_dtype_promotion("standard"):
-        return jnp.promote_types(values.dtype, jnp.float32)
+    return at_least_single(values.dtype)
 
 
 def real(dtype: Any) -> Any:

@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.dtypes import at_least_single, of_numpy
 from hpfracc_nn.fractional.jax.placement import unplaced
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, check_fields, hashable, keys, settle
@@ -27,7 +27,7 @@ from hpfracc_nn.layers.recurrence import averaging
 
 def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
     """Return a first kernel of the outputs as Flax draws it, in half precision by a decomposition in single."""
-    wide = jnp.promote_types(dtype, jnp.float32)
+    wide = at_least_single(dtype)
     return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
 
 
@@ -236,7 +236,7 @@ class Recurrent(Ordered):
 
     def _computed(self, params: Params, x: Array | None) -> Any:
         """The dtype of the computation: half precision is computed in float32."""
-        return jnp.promote_types(self._returned(params, x), jnp.float32)
+        return at_least_single(self._returned(params, x))
 
     def _returned(self, params: Params, x: Array | None) -> Any:
         """The dtype of the result."""
