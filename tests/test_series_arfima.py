@@ -54,6 +54,23 @@ def test_the_autocovariance_is_the_integral_of_the_spectral_density(alpha, ar, m
         assert float(integrated(lag, alpha, ar, ma) - mpmath.mpf(found[lag])) == pytest.approx(0, abs=1e-13 * found[0])
 
 
+@pytest.mark.parametrize("root", [0.999, 0.99999])
+def test_near_a_unit_root_the_autocovariance_is_that_of_the_closed_form(root):
+    """Of ARMA(1, 1); 1e-16 / (1 - root) are the last digits of the root."""
+    theta, lag = -0.4, np.arange(1, 500)
+    variance = (1 + 2 * root * theta + theta**2) / (1 - root**2)
+    expected = np.append(variance, (variance * root + theta) * root ** (lag - 1))
+    assert covariance.autocovariance(500, 0.0, [root], [theta]) == pytest.approx(expected, rel=1e-15 / (1 - root))
+
+
+@pytest.mark.parametrize("alpha", [-0.7, 0.2, 0.4999])
+@pytest.mark.parametrize(("ar", "ma"), [([0.999], []), ([0.5, 0.4995], [0.3]), ([0.002, 0.997], [0.5, -0.2])])
+def test_sums_over_all_lags_before_are_those_of_many(monkeypatch, alpha, ar, ma):
+    found = covariance.autocovariance(300, alpha, ar, ma)
+    monkeypatch.setattr("hpfracc_nn.series.covariance._MANY", math.inf)
+    assert found == pytest.approx(covariance.autocovariance(300, alpha, ar, ma), abs=1e-12 * found[0])
+
+
 def test_the_autocovariance_of_fractional_noise_and_of_its_differences():
     assert covariance.autocovariance(50, 0.3) == pytest.approx(data.arfima_covariance(50, 0.3), rel=1e-13)
     assert covariance.autocovariance(4, -1.0) == pytest.approx([2, -1, 0, 0], abs=1e-15)

@@ -389,7 +389,8 @@ def _faults(
         orders = ", ".join(f"{round(point[i] + whole, 4):g}" for i in ends["alpha"])
         found.append(
             f"alpha has gone to {orders}, an end of its bounds, where the likelihood is the greatest that was found; "
-            "it has no standard error, and those of the others are for this alpha; take fewer lags, or other bounds."
+            "it has no standard error, and those of the others are for this alpha; take fewer lags, or other bounds"
+            + (", above 1/2 for example (0.5, 1.5)." if joint.ends_at_half and not whole else ".")
         )
     if "ma" in said:
         found.append(

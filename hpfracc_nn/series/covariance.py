@@ -12,6 +12,9 @@ Lags = Sequence[float] | np.ndarray  # coefficients
 
 _SETTLED = 45.0  # natural logarithms that what stands before the first lag has decayed by
 _LONGEST = 2**24  # lags of that
+_MANY = 2**12  # lags of that, beyond which they are summed up
+_STEP = 0.25  # of the rule for the sum, whose error is exp(-pi**2 / step)
+_CONDITION = 1e7  # of the equations for the start, which it costs of the digits; double roots have a greater one
 _NEAR = 1e-9  # of a root to the unit circle
 _TOLERANCE, _STEPS = 1e-13, 300  # of conjugate gradients, of the right-hand side's length
 
@@ -21,7 +24,8 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
 
     That of fractional noise in closed form goes through the filter `ma(z) / ar(z)` forwards and backwards in its lag,
     from lags before 0 so far that their start has decayed. No root is divided by, so that multiple and nearly
-    cancelling ones are as good as others; the filter's start is what the largest root decides on. O(n + decay).
+    cancelling ones are as good as others; the filter's start is what the largest root decides on. O(n + decay), but for
+    single roots near 1 O(n): of these the sum over all lags before is an integral.
 
     Args:
         n: Number of lags.
@@ -46,6 +50,10 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
         raise ValueError(f"autocovariance(ar={list(ar)}): needs a stationary process; a root's modulus is {size:.6g}.")
     ahead = 10 * (len(over) + len(under)) + (math.ceil(_SETTLED / -math.log(size)) if size > 0 else 0)
     ahead += ahead // 8 * (len(under) - 2) if len(under) > 2 else 0  # of multiple roots, that decay later
+    if ahead > _MANY:
+        found, condition = _summed(n, alpha, over, under)
+        if condition < _CONDITION:
+            return found
     if ahead > longest:
         raise ValueError(
             f"autocovariance(ar={list(ar)}): needs roots away from the unit circle; a modulus is {size:.9g}."
@@ -54,6 +62,35 @@ def autocovariance(n: int, alpha: float, ar: Lags = (), ma: Lags = (), *, longes
     both = np.concatenate([lags[ahead:0:-1], lags])
     forwards = signal.lfilter(over, under, both)[ahead:]
     return signal.lfilter(over, under, forwards[::-1])[::-1][:n]
+
+
+def _summed(n: int, alpha: float, over: np.ndarray, under: np.ndarray) -> tuple[np.ndarray, float]:
+    """Return the autocovariance from sums over all lags before the first, and the condition of its own start.
+
+    With `g[k]` as `sin(pi alpha) / pi` times the integral of `t**(k + alpha - 1) (1 - t)**(-2 alpha)` over (0, 1), and
+    `w[j]` the weights of `1 / ar(z)`, the sum of `w[j] g[m + j]` over all j is the same integral with `1 / ar(t)` in
+    it. Less its value at t = 1, which gives `g[m] / ar(1)`, that is smooth in `u = log(t / (1 - t))`, for the
+    trapezoidal rule. The start of the last filter is that of the equations of Yule and Walker.
+    """
+    p, q = len(under) - 1, len(over) - 1
+    first = n + p + q
+    g = noise(first + p + 2 * q + 1, alpha)
+    u = np.arange(-60, 60, _STEP)  # beyond, the integrand is below 1e-26
+    left, right = -np.logaddexp(0, -u), -np.logaddexp(0, u)  # log t, log(1 - t)
+    at, value = np.polynomial.polynomial.polyval(np.exp(left), under), under.sum()
+    slope = np.polynomial.polynomial.polyval(np.exp(left), np.cumsum(under[:0:-1])[::-1])  # (ar(1) - ar(t)) / (1 - t)
+    lag = np.arange(first + 1, first + p + q + 1)
+    integrand = np.exp(np.outer(lag + alpha, left) + (2 - 2 * alpha) * right) @ (slope / (at * value))
+    sums = g[lag] / value + math.sin(math.pi * alpha) / math.pi * _STEP * integrand
+    before = signal.lfiltic(over, under, [over @ sums[i : i + q + 1] for i in range(p)], g[first + 1 : first + 1 + q])
+    once = signal.lfilter(over, under, np.concatenate([g[first:0:-1], g[: q + 1]]), zi=before)[0]
+    twice = signal.lfilter(over, [1.0], once[::-1])[q : q + n]
+    equations = np.zeros((p + 1, p + 1))
+    for k in range(p + 1):
+        np.add.at(equations[k], np.abs(k - np.arange(p + 1)), under)
+    start = np.linalg.solve(equations, twice[: p + 1])
+    found = signal.lfilter([1.0], under, twice, zi=signal.lfiltic([1.0], under, start[1:]))[0]
+    return found, float(np.linalg.cond(equations))
 
 
 def noise(n: int, alpha: float) -> np.ndarray:

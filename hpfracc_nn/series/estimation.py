@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy import linalg, optimize
@@ -25,6 +27,7 @@ _NEWTON, _HALVINGS = 25, 12
 _DONE, _NEAR = 1e-11, 1e-6  # squared standard errors from the maximum: to stop, and to have arrived
 _TRIALS, _FOLLOWED = 3, 4
 _SAME = 3.0  # of the logarithm of the likelihood: starts that are no further from the best are followed
+_WORTH = 6.0  # the same of the likelihood itself, at what its searches found
 _SHORT = 100  # samples, of which the exact likelihood is searched from every start
 _LONG_PAST = 4  # lags of the first regression of Hannan and Rissanen, times the logarithm of the samples
 
@@ -48,6 +51,8 @@ class Joint:
 
     def __init__(self, problems: Sequence[Problem], shared: str | None, bounds: tuple[float, float]):
         self.problems, self.bounds = problems, bounds
+        self.is_stationary = problems[0].sample.likelihood != CONDITIONAL  # and of what a search of it costs little by
+        self.nearest = max(_STATIONARY, _OF_SAMPLES / max(each.sample.n for each in problems))  # of ar to a unit root
         self.blocks: list[Block] = []
         self.places = [np.empty(0, int)] * len(problems)
         for kind, size in zip(("alpha", "ar", "ma"), problems[0].sizes, strict=True):
@@ -87,9 +92,8 @@ class Joint:
         times = np.zeros(self.size)
         for place in self.places:
             times[place] += 1
-        conditional = self.problems[0].sample.likelihood == CONDITIONAL
         return [
-            max(1.0, each.sample.degrees - conditional * float((1 / times[place]).sum()))
+            max(1.0, each.sample.degrees - (not self.is_stationary) * float((1 / times[place]).sum()))
             for each, place in zip(self.problems, self.places, strict=True)
         ]
 
@@ -122,7 +126,7 @@ class Joint:
         """Return which numbers of a point have gone to an end: alpha to one of its bounds, lags to a unit root."""
         low, high = self.bounds
         near = _AT_BOUND * (high - low)
-        above = _AT_HALF if self._ends_at_half else near
+        above = _AT_HALF if self.ends_at_half else near
         free, most, is_there = self._free(point), self._limits[1], np.zeros(self.size, bool)
         for block in self._of("alpha"):
             is_there[block.place] = (free[block.place] <= low + near) | (free[block.place] >= high - above)
@@ -137,17 +141,34 @@ class Joint:
     def best(self) -> tuple[np.ndarray, bool]:
         """Return the point of the greatest likelihood found, and whether the slopes vanish there.
 
-        The exact likelihood of more than 100 samples is searched by that of periodic ones, whose best points are where
-        Newton's steps begin; the exact one decides between what these find.
+        The exact likelihood of more than 100 samples is searched by two that cost little, of periodic series and the
+        conditional one, which is better far from a level. What they find is where Newton's steps begin; the exact one
+        decides where they do, and between their ends.
         """
         if not self.size:
             return np.empty(0), True
-        searched = Joint([_searched(each) for each in self.problems], None, self.bounds)
-        searched.blocks, searched.places = self.blocks, self.places
-        reached = searched._apart([searched._descended(start, _FIRST) for start in self._starts()])[:_FOLLOWED]
-        followed = searched._apart([searched._descended(point, _SEARCH) for point in reached])
-        best = self._least([self._arrived(point) for point in followed])
+        starts, found = self._starts(), []
+        for searched in self._searched():
+            reached = searched._apart([searched._descended(start, _FIRST) for start in starts], _SAME)[:_FOLLOWED]
+            found += searched._apart([searched._descended(point, _SEARCH) for point in reached], _SAME)
+        found = self._apart(found, _WORTH, 0.05) if len(found) > 1 else found
+        best = self._least([self._arrived(point) for point in found[:_FOLLOWED]])
         return self._least([best, *(self._arrived(point) for point in self._about_a_unit_root(best[0]))])
+
+    def _searched(self) -> list[Joint]:
+        """The same with likelihoods that cost little, where it is not so itself; gaps are bridged by straight lines."""
+        samples = [each.sample for each in self.problems]
+        if samples[0].likelihood == CONDITIONAL or max(len(each.y) for each in samples) <= _SHORT:
+            return [self]
+        found = []
+        each_way: tuple[dict[str, Any], ...] = ({"is_periodic": True}, {"likelihood": CONDITIONAL})
+        for changes in each_way:
+            whole = [replace(each, y=_bridged(each), gaps=each.gaps[:0], **changes) for each in samples]
+            other = copy(self)
+            other.problems = [each.of(sample) for each, sample in zip(self.problems, whole, strict=True)]
+            other.nearest = _OF_SEARCH
+            found.append(other)
+        return found
 
     def _least(self, found: list[tuple[np.ndarray, bool]]) -> tuple[np.ndarray, bool]:
         """The best of points that were reached."""
@@ -160,7 +181,7 @@ class Joint:
         """
         free, n = self._free(point), max(each.sample.n for each in self.problems)
         found: list[np.ndarray] = []
-        if self.problems[0].sample.likelihood == CONDITIONAL:
+        if not self.is_stationary:
             return found
         for block in self._of("ma"):
             for i in range(block.place.start, block.place.stop):
@@ -180,12 +201,12 @@ class Joint:
         least = [self._start(alphas[0], lag) for lag in (_FIRST_LAGS if sum(self.problems[0].sizes[1:]) else ())]
         return [*(self._start(alpha) for alpha in alphas), *least]
 
-    def _apart(self, points: list[np.ndarray]) -> list[np.ndarray]:
-        """Those that differ and may be the best, the best first."""
+    def _apart(self, points: list[np.ndarray], within: float, apart: float = 0.01) -> list[np.ndarray]:
+        """Those that differ and are not worse than the best by more than what is given, the best first."""
         values = np.array([self.value(point) for point in points])
         found: list[np.ndarray] = []
         for i in np.argsort(values, kind="stable"):
-            if values[i] <= values.min() + _SAME and not any(np.allclose(points[i], p, atol=1e-2) for p in found):
+            if values[i] <= values.min() + within and not any(np.allclose(points[i], p, atol=apart) for p in found):
                 found.append(points[i])
         return found
 
@@ -222,25 +243,23 @@ class Joint:
         return found
 
     def _partial(self) -> list[Block]:
-        exact = self.problems[0].sample.likelihood != CONDITIONAL
-        return [*(self._of("ar") if exact else []), *self._of("ma")]
+        return [*(self._of("ar") if self.is_stationary else []), *self._of("ma")]
 
     @property
-    def _ends_at_half(self) -> bool:
-        return self.bounds[1] == 0.5 and self.problems[0].sample.likelihood != CONDITIONAL
+    def ends_at_half(self) -> bool:
+        """Whether alpha is bounded by 1/2, where there is no exact likelihood."""
+        return self.bounds[1] == 0.5 and self.is_stationary
 
     @property
     def _limits(self) -> tuple[np.ndarray, np.ndarray]:
         """Between what the free coordinates are."""
         (low, high), most = self.bounds, np.full(self.size, np.inf)
         least = -most
-        n = max(each.sample.n for each in self.problems)
-        stationary = _OF_SEARCH if self.problems[0].sample.is_periodic else max(_STATIONARY, _OF_SAMPLES / n)
         for block in self._partial():
-            most[block.place] = np.arctanh(1 - stationary) if block.kind == "ar" else 1 - _INVERTIBLE
+            most[block.place] = np.arctanh(1 - self.nearest) if block.kind == "ar" else 1 - _INVERTIBLE
             least[block.place] = -most[block.place]
         for block in self._of("alpha"):
-            above = _MARGIN_OF_HALF if self._ends_at_half else _MARGIN
+            above = _MARGIN_OF_HALF if self.ends_at_half else _MARGIN
             least[block.place], most[block.place] = low + _MARGIN, high - above
         return least, most
 
@@ -321,14 +340,6 @@ class Joint:
 def _loose(free: np.ndarray, slopes: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Which coordinates are not held at a limit, beyond which it would go on down."""
     return ~(((free <= low) & (slopes > 0)) | ((free >= high) & (slopes < 0)))
-
-
-def _searched(problem: Problem) -> Problem:
-    """The same problem with a likelihood that costs little; gaps are bridged by straight lines."""
-    sample = problem.sample
-    if sample.likelihood == CONDITIONAL or len(sample.y) <= _SHORT:
-        return problem
-    return problem.of(replace(sample, y=_bridged(sample), gaps=sample.gaps[:0], is_periodic=True))
 
 
 def _bridged(sample: Sample) -> np.ndarray:

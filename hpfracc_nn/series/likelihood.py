@@ -15,10 +15,10 @@ before the first sample in place of the stationary past: the weighted squares ar
 A gap is a regressor that is 1 there alone: eliminated like the others, and with the logarithm of its pivot added to D,
 it leaves the density of the samples that are there.
 
-A search of the exact or restricted likelihood begins with that of a periodic sample, whose T is the circulant matrix
-nearest to the real one: the likelihood of Whittle with what is expected of the periodogram in place of its limit
-(Sykulski, Olhede, Guillaumin, Lilly & Early, Biometrika 106 (2019) 251). A value of it costs no more than a conditional
-one.
+A search of the exact or restricted likelihood begins with the conditional one, and with that of a periodic sample,
+whose T is the circulant matrix nearest to the real one: the likelihood of Whittle with what is expected of the
+periodogram in place of its limit (Sykulski, Olhede, Guillaumin, Lilly & Early, Biometrika 106 (2019) 251). A value of
+it costs no more than a conditional one.
 """
 
 from __future__ import annotations
