@@ -11,14 +11,15 @@ import torch
 from hpfracc_nn import FractionalLayer, GrunwaldLetnikov, HadamardIntegral, RiemannLiouvilleIntegral, Riesz, derivative
 from hpfracc_nn.fractional import DEFINITIONS
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.exponentials import TOLERANCES
+from hpfracc_nn.fractional.stencil import slope_row
 
 jax = pytest.importorskip("jax")
 
 FRAMEWORKS = {"numpy": np.asarray, "torch": torch.as_tensor, "jax": jax.numpy.asarray}
 PAIRS = [(0.1, 0.9), (0.0, 1.0), (0.1, 1.9), (0.0, 2.0), (1.1, 1.9)]
 STEPS = [1e-12, 1e-6, 1.0, 1e6, 1e12]
-# Measured: 1.3e-13 of the largest result of a channel, over all cases and frameworks.
-CLOSE = 1e-11
+CLOSE = 1e-11  # measured: 1.3e-13 of the largest result of a channel, where the weights are exact
 
 
 def accepts(kind, scheme, pair):
@@ -47,7 +48,24 @@ def check(framework, definition, dt, n):
         found = np.asarray(derivative(FRAMEWORKS[framework](x), definition, dt=dt))
     for i in range(2):
         wanted = x[:, i] @ matrices[i].T
-        assert np.abs(found[:, i] - wanted).max() <= CLOSE * np.abs(wanted).max(), i
+        allowed = CLOSE * np.abs(wanted).max() + TOLERANCES["float64"] * absolute(definition, x[:, i], i, dt)
+        assert np.abs(found[:, i] - wanted).max() <= allowed, i
+
+
+def absolute(definition, x, channel, dt):
+    """Return the largest sum of |weight| |difference|: an exponential is right to a tolerance of each weight."""
+    stencil = definition.stencil(x.shape[-1], dt, NUMPY)
+    sums = []
+    for data in (x, x[:, ::-1]):
+        u = data - stencil.subtract * data[:, :1]
+        if stencil.subtract and stencil.taylor == 2:
+            u = u - np.arange(stencil.n) * (data @ slope_row(stencil.n))[:, None]
+        m = stencil.differences
+        d = np.cumsum(u, -1) if m < 0 else np.diff(np.pad(u, ((0, 0), (m, 0))), m)
+        lag = np.subtract.outer(np.arange(stencil.n), np.arange(stencil.n))
+        weights = np.where(lag >= 0, np.abs(stencil.left[channel])[np.maximum(lag, 0)], 0)
+        sums.append((np.abs(d) @ weights.T).max())
+    return max(sums)
 
 
 @pytest.mark.sampled(60)
