@@ -1,6 +1,7 @@
 """Fractional differences as scikit-learn transformers."""
 
 import re
+import sys
 from typing import Any
 
 import numpy as np
@@ -302,12 +303,11 @@ def test_what_cannot_be_undone_is_an_error(walks):
         FractionalDifferencer(window_policy="expanding").inverse_transform(walks)
 
 
-def test_a_missing_package_is_named(monkeypatch):
-    for name in ("StationaryDifferencer", "FractionalDifferencer"):
-
-        def missing(module):
-            raise ModuleNotFoundError(module, name="sklearn")
-
-        monkeypatch.setattr(preprocessing.importlib, "import_module", missing)
-        with pytest.raises(ModuleNotFoundError, match=r"needs the package .*pip install 'hpfracc-nn\[sklearn\]'\."):
-            getattr(preprocessing, name)
+@pytest.mark.parametrize("name", preprocessing.__all__)
+def test_a_missing_package_is_named(monkeypatch, name):
+    for module in [each for each in sys.modules if each.startswith(("hpfracc_nn.preprocessing.", "sklearn."))]:
+        monkeypatch.delitem(sys.modules, module)
+    monkeypatch.delattr(preprocessing, name, raising=False)  # where it was loaded before
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs the package .*pip install 'hpfracc-nn\[sklearn\]'\."):
+        getattr(preprocessing, name)
