@@ -11,10 +11,10 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import Caputo
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch import differences as diff
+from hpfracc_nn.fractional.torch import boundary as diff
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.kernels import numba_recurrence as kernel
+from hpfracc_nn.fractional.torch.tiles import Frame
 from hpfracc_nn.fractional.torch.weights import Weights
 
 LONGEST = 3200

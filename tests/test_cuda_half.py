@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.torch.kernels.cuda_launch import C_TYPES, STORED
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.product import _is_finite
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
-from hpfracc_nn.fractional.torch.rows import multiplied
+from hpfracc_nn.fractional.torch.tiles import multiplied
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister
 from tests.cuda_cases import Emulated, emulated, manager_for, needs_compiler  # noqa: F401  a fixture
 from tests.test_cuda_kernels import CUDA, MANY, every_algorithm, every_operator, shape_for

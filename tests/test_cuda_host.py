@@ -16,11 +16,11 @@ from torch import Tensor
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
+from hpfracc_nn.fractional.torch.tiles import Frame, Shape
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.fractional.weights import SHELF, forget
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister

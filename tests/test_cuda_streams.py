@@ -16,8 +16,8 @@ from torch import Tensor
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Caputo
-from hpfracc_nn.fractional.torch import orders, streams
-from hpfracc_nn.fractional.torch.kernels import cuda_launch, multiplier_dense
+from hpfracc_nn.fractional.torch import multipliers, streams, weights
+from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.fractional.weights import forget
@@ -39,7 +39,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     found.install(monkeypatch)
     monkeypatch.setattr(streams, "_ORDERED", ("cuda", "cpu"))
     monkeypatch.setattr(streams, "_captured", set())
-    monkeypatch.setattr(orders, "_SMALL", {})
+    monkeypatch.setattr(weights, "_SMALL", {})
     forget_all()
     yield found
     forget_all()
@@ -48,7 +48,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
 def forget_all() -> None:
     forget()
     tables.forget()
-    made: tuple[Any, ...] = memories._weights_on, memories._fading_on, multiplier_dense._lags
+    made: tuple[Any, ...] = memories._weights_on, memories._fading_on, multipliers._lags
     for each in made:
         each.forget()
 

@@ -17,12 +17,14 @@ from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes import exponentials as fits
 from hpfracc_nn.fractional.schemes.exponentials import (
     FITS,
+    POWER_TOLERANCES,
+    _quotient,
     exponentials,
     node_length,
     nodes,
+    power_nodes,
     tolerance,
 )
-from hpfracc_nn.fractional.schemes.power_exponentials import TOLERANCES, _quotient, power_nodes
 
 every_fit = pytest.mark.parametrize("fit", FITS.values(), ids=FITS)
 LENGTHS = (128, 4096)
@@ -39,7 +41,7 @@ def test_the_tolerance_grows_beyond_65536_samples():
     assert [tolerance(n, "float32") for n in (1, 65536, 2**17)] == [1e-7, 1e-7, 2e-7]
     assert tolerance(2**18, "float64") == 4e-11
     assert tolerance(1, "stream") == 1e-13
-    assert TOLERANCES == {"float32": 1e-7, "float64": 1e-11}  # of powers, on any interval
+    assert POWER_TOLERANCES == {"float32": 1e-7, "float64": 1e-11}  # of powers, on any interval
 
 
 @pytest.mark.parametrize(

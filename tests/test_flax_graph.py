@@ -13,7 +13,7 @@ from jax import numpy as jnp
 from jax.experimental import checkify
 
 from hpfracc_nn import mittag_leffler
-from hpfracc_nn.fractional.jax.namespace import widest
+from hpfracc_nn.fractional.jax.arrays import widest
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax import linen as of_linen
 from hpfracc_nn.layers.flax import nnx as of_nnx

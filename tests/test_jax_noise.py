@@ -11,7 +11,7 @@ import pytest
 jax = pytest.importorskip("jax")
 jnp = jax.numpy
 
-from hpfracc_nn.fractional.jax.namespace import JAX  # noqa: E402
+from hpfracc_nn.fractional.jax.arrays import JAX  # noqa: E402
 from hpfracc_nn.fractional.namespace import NUMPY  # noqa: E402
 from hpfracc_nn.solvers import (  # noqa: E402
     NOISES,

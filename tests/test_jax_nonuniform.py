@@ -10,8 +10,8 @@ from scipy.special import gamma
 
 from hpfracc_nn import variable_order
 from hpfracc_nn.fractional import Caputo, RiemannLiouville, RiemannLiouvilleIntegral, derivative
-from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.variable import SCHEMES
+from hpfracc_nn.fractional.product_integration import OP
+from hpfracc_nn.fractional.varying_order import SCHEMES
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 
 jax = pytest.importorskip("jax")

@@ -17,7 +17,7 @@ jax = pytest.importorskip("jax")
 jnp = jax.numpy
 fjx = pytest.importorskip("hpfracc_nn.jax")
 probe = pytest.importorskip("hpfracc_nn.fractional.jax.probe")
-in_float64 = pytest.importorskip("hpfracc_nn.fractional.jax.precision").in_float64
+in_float64 = pytest.importorskip("hpfracc_nn.fractional.jax.float64").in_float64
 
 SINGLE = 1e-6
 

@@ -11,7 +11,7 @@ from scipy import special
 
 from hpfracc_nn import mittag_leffler
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.special.reciprocal_gamma import reciprocal_gamma
+from hpfracc_nn.fractional.special.mittag_leffler import reciprocal_gamma
 from tests import mittag_leffler_oracle
 from tests.mittag_leffler_oracle import oracle, random_points
 

@@ -9,8 +9,7 @@ import torch
 
 from hpfracc_nn import Alpha, BackendManager, FractionalLaplacian, PeriodicWeyl, SpectralFractional, derivative
 from hpfracc_nn import workload as asked
-from hpfracc_nn.fractional.torch.multiplied import OP, Symbol, formula, multiplied, parts
-from hpfracc_nn.fractional.torch.spectral import apply_at
+from hpfracc_nn.fractional.torch.multipliers import OP, Symbol, apply_at, formula, multiplied, parts
 from hpfracc_nn.selection import Settings, Workload, kernels
 
 KERNELS = kernels(OP, "torch")

@@ -20,7 +20,7 @@ from hpfracc_nn.fractional import (
     derivative,
     exact,
 )
-from hpfracc_nn.fractional.definitions.fractional_laplacian import _hurwitz
+from hpfracc_nn.fractional.definitions.fourier_multiplier import _hurwitz
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.layers.torch import SpectralFractional
 from tests.reference_cases import EXTENDED

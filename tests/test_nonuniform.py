@@ -11,13 +11,11 @@ import pytest
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, Caputo, RiemannLiouville, RiemannLiouvilleIntegral, exact
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.nonuniform.cellwise import cellwise
-from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.numpy import operator
-from hpfracc_nn.fractional.nonuniform.times import Times
-from hpfracc_nn.fractional.nonuniform.weights import LENGTH, matrix
+from hpfracc_nn.fractional.numpy import product_integration
+from hpfracc_nn.fractional.product_integration import LENGTH, OP, cellwise, matrix
+from hpfracc_nn.fractional.sample_times import Times
 from hpfracc_nn.fractional.schemes.cells import moments
-from hpfracc_nn.fractional.schemes.power_exponentials import TOLERANCES, power_nodes
+from hpfracc_nn.fractional.schemes.exponentials import POWER_TOLERANCES, power_nodes
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 
 ANY_TIMES = [
@@ -75,13 +73,13 @@ def test_the_integrals_over_cells_agree_with_mpmath(power):
 
 @pytest.mark.parametrize("power", [0.0, 1e-12, 0.1, 0.5, 0.999, 1.0])
 @pytest.mark.parametrize("span", [1.0, 20.0, 1e6, 1e15])
-@pytest.mark.parametrize("precision", TOLERANCES)
+@pytest.mark.parametrize("precision", POWER_TOLERANCES)
 def test_a_power_is_a_sum_of_exponentials_on_any_interval(precision, span, power):
     found = power_nodes(7.0 / span, 7.0, precision)
     t = np.geomspace(7.0 / span, 7.0, 300)
     sums = found.coefficients(np.array([power]), NUMPY) @ np.exp(-np.outer(found.rates, t))
     wanted = [float(mpmath.mpf(each) ** (power - 1) * mpmath.rgamma(power)) for each in t]
-    np.testing.assert_allclose(sums, wanted, rtol=TOLERANCES[precision])
+    np.testing.assert_allclose(sums, wanted, rtol=POWER_TOLERANCES[precision])
 
 
 @pytest.mark.sampled(2)
@@ -117,8 +115,8 @@ def test_every_kernel_gives_the_weights(kind, scheme, kernel, make):
 @every_kernel
 def test_every_adjoint_is_the_transpose(kernel):
     rng, times = np.random.default_rng(0), Times(random_times(3 * LENGTH + 5)[None])
-    weights = operator.weights_of(np.array([[0.4]]), times, 2, np.dtype(np.float64))
-    plan = manager_for(kernel).plan(operator._workload(weights, np.zeros((1, 2, 2, times.cells))))
+    weights = product_integration.weights_of(np.array([[0.4]]), times, 2, np.dtype(np.float64))
+    plan = manager_for(kernel).plan(product_integration._workload(weights, np.zeros((1, 2, 2, times.cells))))
     form = plan.kernel.prepare(weights, plan.workload)
     z, g = rng.standard_normal((1, 2, 2, times.cells)), rng.standard_normal((1, 2, times.cells))
     assert np.vdot(kernel.run(form, z), g) == pytest.approx(np.vdot(z, kernel.adjoint(form, g)), rel=1e-12)

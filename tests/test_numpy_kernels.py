@@ -17,10 +17,9 @@ from hpfracc_nn.fractional.definitions import (
 )
 from hpfracc_nn.fractional.numba import availability
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
-from hpfracc_nn.fractional.numpy.forms import MATRIX_KEPT
-from hpfracc_nn.fractional.numpy.frame import Frame
+from hpfracc_nn.fractional.numpy.boundary import Frame
 from hpfracc_nn.fractional.numpy.kernels import dense
-from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
+from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload
 from tests.numpy_cases import ALPHAS, DT, SIZES, every_kernel, every_scheme, matrix, rng
 

@@ -303,11 +303,20 @@ def test_what_cannot_be_undone_is_an_error(walks):
         FractionalDifferencer(window_policy="expanding").inverse_transform(walks)
 
 
+class Absent:
+    """A finder by which a package is not installed."""
+
+    def find_spec(self, name, path=None, target=None):
+        if name == "sklearn":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+
 @pytest.mark.parametrize("name", preprocessing.__all__)
 def test_a_missing_package_is_named(monkeypatch, name):
-    for module in [each for each in sys.modules if each.startswith(("hpfracc_nn.preprocessing.", "sklearn."))]:
-        monkeypatch.delitem(sys.modules, module)
+    for module in list(sys.modules):
+        if module.startswith(("hpfracc_nn.preprocessing.", "sklearn")):
+            monkeypatch.delitem(sys.modules, module)
     monkeypatch.delattr(preprocessing, name, raising=False)  # where it was loaded before
-    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match=r"needs the package .*pip install 'hpfracc-nn\[sklearn\]'\."):
         getattr(preprocessing, name)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import weights
+from hpfracc_nn.fractional.cache import _OBJECTS, Account, Shelf
 from hpfracc_nn.fractional.numpy.weights import weights_of as numpy_weights_of
-from hpfracc_nn.fractional.shelf import _OBJECTS, Account, Shelf
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Settings
 from tests.numpy_cases import KERNELS

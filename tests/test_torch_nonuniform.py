@@ -11,9 +11,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, RiemannLiouville, RiemannLiouvilleIntegral
-from hpfracc_nn.fractional.nonuniform.costs import OP
-from hpfracc_nn.fractional.nonuniform.torch import operator  # noqa: F401  registers the kernels
-from hpfracc_nn.fractional.nonuniform.weights import LENGTH
+from hpfracc_nn.fractional.product_integration import LENGTH, OP
+from hpfracc_nn.fractional.torch import product_integration  # noqa: F401  registers the kernels
 from hpfracc_nn.selection import BackendManager, kernels
 from tests.test_nonuniform import ANY_TIMES, manager_for, random_times
 

@@ -10,7 +10,7 @@ import pytest
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, GrunwaldLetnikov, RiemannLiouville, RiemannLiouvilleIntegral, exact
-from hpfracc_nn.fractional.nonuniform.variable import SCHEMES
+from hpfracc_nn.fractional.varying_order import SCHEMES
 from tests.test_nonuniform import every_kernel, manager_for, random_times, rates
 
 FILE = pathlib.Path(__file__).parent / "reference" / "orders.json"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.numpy.differences import difference
+from hpfracc_nn.fractional.numpy.boundary import difference
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.definitions import logarithmic_times as logarithmic_times
     from hpfracc_nn.fractional.differencing import fdiff as fdiff
     from hpfracc_nn.fractional.inverse import solve as solve
-    from hpfracc_nn.fractional.nonuniform.variable import variable_order as variable_order
     from hpfracc_nn.fractional.operator import caputo as caputo
     from hpfracc_nn.fractional.operator import choose as choose
     from hpfracc_nn.fractional.operator import derivative as derivative
@@ -45,6 +44,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.special.functions import fractional_fourier as fractional_fourier
     from hpfracc_nn.fractional.special.functions import mittag_leffler as mittag_leffler
     from hpfracc_nn.fractional.stencil import Stencil as Stencil
+    from hpfracc_nn.fractional.varying_order import variable_order as variable_order
     from hpfracc_nn.fractional.workloads import workload as workload
 
 __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -60,8 +60,8 @@ def shape_of(values: Any) -> tuple[int, ...]:
 def backend(framework: str) -> Any:
     """Return the module that names the implementations for a framework's arrays.
 
-    Its modules: `operator` (equal steps), `at_times` (any times), `variable` (an order that varies), `spectral`
-    (multipliers), `inverse`, `differencing` and `special`.
+    Its modules: `operator` (equal steps), `product_integration` (any times, orders that vary), `multipliers` (periodic
+    signals), `inverse`, `differencing` and `special`.
     """
     found = _backends.get(framework)
     if found is None:
@@ -98,7 +98,7 @@ def apply(
         return operator.apply(owner, x, definition, dt, dim, manager)
     if dt != 1.0:
         raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
-    return found.at_times.apply(owner, x, definition, t, dim, manager)
+    return found.product_integration.apply(owner, x, definition, t, dim, manager)
 
 
 def apply_multiplier(
@@ -110,7 +110,7 @@ def apply_multiplier(
     parts = found.operator.parts(x)
     if parts is not None:
         return found.operator.whole([apply_multiplier(owner, part, definition, dt, dim, manager) for part in parts])
-    return found.spectral.apply(owner, x, definition, dt, dim, manager)
+    return found.multipliers.apply(owner, x, definition, dt, dim, manager)
 
 
 def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:

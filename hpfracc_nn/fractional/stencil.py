@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 
 

@@ -16,6 +16,10 @@ T_i(u) = cos(i acos(u)) is smooth on it. The chunk matrices are linear in the we
 weights' coefficients.
 
 Trefethen, Approximation Theory and Approximation Practice (2013), chapters 3 and 8.
+Derivatives of the formulas in alpha are a step into the complex plane: for an analytic f that is real on the real axis,
+Im f(p + i h) / h is f'(p) up to h**2, and nothing is subtracted, so that h may be as small as one likes.
+
+Squire & Trapp, SIAM Review 40 (1998) 110.
 """
 
 from __future__ import annotations
@@ -27,14 +31,14 @@ from functools import cache, lru_cache
 from typing import Any
 
 import numpy as np
+from scipy import special
 
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import Charge, Shelf, cached_property
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, NumpyNamespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.fractional.shelf import Charge, Shelf
-from hpfracc_nn.fractional.state_space import chunk_matrices, toeplitz, transitions
 from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.weights import chunk_matrices, toeplitz, transitions
 
 _POINTS = 40  # Chebyshev points per cell; n = 10**6 needs 26 of them
 _TAIL = 30  # from here on coefficients must be the formula's own rounding, which the degree is measured by
@@ -283,3 +287,23 @@ def _series(domain: Domain, sampled: Callable[[np.ndarray], np.ndarray], outputs
     if degree >= _TAIL or tail.max() > _LEFT * largest.max():
         return None
     return coefficients[:, : -(-degree // _ROUNDED_TO) * _ROUNDED_TO]
+
+
+_STEP = 1e-30
+
+
+class ComplexNamespace(NumpyNamespace):
+    """NumPy's instance for complex arguments near the real axis."""
+
+    lgamma = staticmethod(special.loggamma)
+
+    def asarray(self, value: Any) -> np.ndarray:
+        return np.asarray(value, dtype=np.complex128)
+
+
+COMPLEX = ComplexNamespace()
+
+
+def slope(formula: Callable[[np.ndarray, NumpyNamespace], np.ndarray], alpha: np.ndarray) -> np.ndarray:
+    """Return the derivative of each of the formula's numbers in the one entry of alpha that it depends on."""
+    return np.imag(formula(alpha + 1j * _STEP, COMPLEX)) / _STEP

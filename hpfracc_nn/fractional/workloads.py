@@ -8,10 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.axes import transformed_axes
 from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier
 from hpfracc_nn.fractional.dispatch import load
-from hpfracc_nn.fractional.layout import layout_of
+from hpfracc_nn.fractional.layout import layout_of, transformed_axes
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
 from hpfracc_nn.selection import Workload, probe
 from hpfracc_nn.selection.probe import has_probe

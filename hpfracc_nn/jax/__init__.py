@@ -14,10 +14,10 @@ from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
     from hpfracc_nn.fractional import *  # noqa: F403
-    from hpfracc_nn.fractional.jax.calibration import calibrate as calibrate
-    from hpfracc_nn.fractional.jax.lengths import pad_to_bucket as pad_to_bucket
-    from hpfracc_nn.fractional.jax.questions import choose as choose  # type: ignore[assignment]
-    from hpfracc_nn.fractional.jax.questions import workload as workload
+    from hpfracc_nn.fractional.jax.arrays import pad_to_bucket as pad_to_bucket
+    from hpfracc_nn.fractional.jax.planning import calibrate as calibrate
+    from hpfracc_nn.fractional.jax.planning import choose as choose  # type: ignore[assignment]
+    from hpfracc_nn.fractional.jax.planning import workload as workload
     from hpfracc_nn.layers.flax import functional as functional
     from hpfracc_nn.layers.flax import linen as linen
     from hpfracc_nn.layers.flax import nnx as nnx

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions.reading import read_fixed
+from hpfracc_nn.fractional.definitions.definition import read_fixed
 
 
 def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple[float, float] | None) -> None:

@@ -1,25 +1,28 @@
 """The operators, one file each, and the names that the public door accepts for them."""
 
-from hpfracc_nn.fractional.definitions.atangana_baleanu import AtanganaBaleanu
-from hpfracc_nn.fractional.definitions.caputo import Caputo
-from hpfracc_nn.fractional.definitions.caputo_fabrizio import CaputoFabrizio
 from hpfracc_nn.fractional.definitions.definition import Alpha, Definition, family
 from hpfracc_nn.fractional.definitions.distributed_order import DistributedOrder
-from hpfracc_nn.fractional.definitions.fractional_laplacian import FractionalLaplacian
-from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov
-from hpfracc_nn.fractional.definitions.hadamard import (
+from hpfracc_nn.fractional.definitions.fourier_multiplier import (
+    FractionalLaplacian,
+    Multiplier,
+    PeriodicRiesz,
+    PeriodicWeyl,
+)
+from hpfracc_nn.fractional.definitions.memory import AtanganaBaleanu, CaputoFabrizio
+from hpfracc_nn.fractional.definitions.power_law import (
+    Caputo,
     CaputoHadamard,
+    GrunwaldLetnikov,
     Hadamard,
     HadamardIntegral,
+    Marchaud,
+    RiemannLiouville,
+    RiemannLiouvilleIntegral,
+    TemperedCaputo,
+    TemperedRiemannLiouville,
     logarithmic_times,
 )
-from hpfracc_nn.fractional.definitions.marchaud import Marchaud
-from hpfracc_nn.fractional.definitions.multiplier import Multiplier
-from hpfracc_nn.fractional.definitions.periodic_riesz import PeriodicRiesz
-from hpfracc_nn.fractional.definitions.periodic_weyl import PeriodicWeyl
-from hpfracc_nn.fractional.definitions.riemann_liouville import RiemannLiouville, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.definitions.riesz import Riesz
-from hpfracc_nn.fractional.definitions.tempered import TemperedCaputo, TemperedRiemannLiouville
 
 DEFINITIONS: dict[str, type[Definition]] = {
     "caputo": Caputo,

@@ -10,11 +10,14 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.cached import cached_property
-from hpfracc_nn.fractional.definitions.caputo import Caputo
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions.definition import SIDES, Definition
-from hpfracc_nn.fractional.definitions.grunwald_letnikov import GrunwaldLetnikov
-from hpfracc_nn.fractional.definitions.riemann_liouville import RiemannLiouville, RiemannLiouvilleIntegral
+from hpfracc_nn.fractional.definitions.power_law import (
+    Caputo,
+    GrunwaldLetnikov,
+    RiemannLiouville,
+    RiemannLiouvilleIntegral,
+)
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
 from hpfracc_nn.fractional.stencil import Stencil
 

@@ -15,7 +15,7 @@ from jax.experimental import checkify
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 
 try:
     from jax._src.checkify import check_p, error_checks

@@ -20,8 +20,7 @@ from hpfracc_nn.fractional.differencing import (
     warm_up,
 )
 from hpfracc_nn.fractional.jax import operator
-from hpfracc_nn.fractional.jax.dtypes import computed_in
-from hpfracc_nn.fractional.jax.namespace import Array, widest
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, widest
 from hpfracc_nn.selection import BackendManager
 
 _HALVES = (jnp.float16, jnp.bfloat16)

@@ -15,10 +15,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.inverse import check_given, inverse_of
 from hpfracc_nn.fractional.jax import operator
-from hpfracc_nn.fractional.jax.dtypes import computed_in
-from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, widest
+from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
-from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.numpy.inverse import columns_of
 from hpfracc_nn.fractional.stencil import Columns, columns, solved

@@ -17,15 +17,13 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import differences as diff
 from hpfracc_nn.fractional.jax import kernels, pytrees  # noqa: F401  registered on import
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy  # noqa: F401  part of this room
-from hpfracc_nn.fractional.jax.linear import in_parts
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax import products as diff
+from hpfracc_nn.fractional.jax.arrays import Array, assumed, check_known, computed_in, of_numpy  # noqa: F401  part of this room
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
-from hpfracc_nn.fractional.jax.placement import placed_like
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
-from hpfracc_nn.fractional.jax.sizes import assumed, check_known
+from hpfracc_nn.fractional.jax.products import in_parts
+from hpfracc_nn.fractional.jax.sharding import placed_like
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager

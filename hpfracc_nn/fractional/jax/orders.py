@@ -10,8 +10,8 @@ from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.definitions import Definition, Multiplier
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import Array
 
 
 def alpha_shape(definition: Definition | Multiplier) -> tuple[int, ...]:

@@ -14,11 +14,19 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.placement import placed_like, unplaced
-from hpfracc_nn.fractional.jax.precision import family_in_float64, in_float64
-from hpfracc_nn.fractional.special import partials, rotation
+from hpfracc_nn.fractional.jax.float64 import family_in_float64, in_float64
+from hpfracc_nn.fractional.jax.sharding import placed_like, unplaced
+from hpfracc_nn.fractional.special.fractional_fourier import check_shapes, chirps_of, fixed_chirps, nearest, transformed
+from hpfracc_nn.fractional.special.mittag_leffler import (
+    Options,
+    check,
+    combination,
+    is_wrong_alpha,
+    is_wrong_beta,
+    partial_derivative,
+)
 
 Orders = tuple[int, int, int]  # of a derivative in z, alpha and beta
 
@@ -70,8 +78,8 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: Orders) -> Array:
 @partial(jax.jit, static_argnames=("shape", "derivative"))
 def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], derivative: Orders) -> Array:
     """Return a derivative of E in double precision, NaN where alpha or beta is outside its range."""
-    alpha = jnp.where(partials.is_wrong_alpha(alpha), jnp.nan, alpha)
-    beta = jnp.where(partials.is_wrong_beta(beta), jnp.nan, beta)
+    alpha = jnp.where(is_wrong_alpha(alpha), jnp.nan, alpha)
+    beta = jnp.where(is_wrong_beta(beta), jnp.nan, beta)
 
     def each(value: Array) -> Array:
         return jnp.broadcast_to(value, shape).reshape(-1)
@@ -95,10 +103,10 @@ def _computed(z: Array, alpha: Array, beta: Array, *, shape: tuple[int, ...], de
 
 
 def _combined(points: Array, alpha: Array, beta: Array, derivative: Orders) -> Array:
-    options = partials.Options(block=points.size)
+    options = Options(block=points.size)
     total = jnp.zeros_like(points)
-    for (power, m, n), c in partials.combination(derivative).items():
-        total = total + c * points**power * partials.partial(points, alpha, beta, m, n, JAX, options)
+    for (power, m, n), c in combination(derivative).items():
+        total = total + c * points**power * partial_derivative(points, alpha, beta, m, n, JAX, options)
     return total
 
 
@@ -108,7 +116,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Array:
     samples, orders = jnp.asarray(_numbers(owner, "x", x)), _numbers(owner, "order", order)
     _check_real(owner, order=orders)
     axis = errors.axis(owner, dim, samples.ndim)
-    rotation.check_shapes(owner, samples.shape, axis, jnp.shape(orders))
+    check_shapes(owner, samples.shape, axis, jnp.shape(orders))
     is_double = samples.dtype in (jnp.float64, jnp.complex128)
     data = jnp.moveaxis(samples, axis, -1).astype(jnp.complex128 if is_double else jnp.complex64)
     data = jnp.fft.ifftshift(data, axes=-1) if centred else data
@@ -121,17 +129,17 @@ def _is_number(order: Any) -> bool:
 
 
 def _by_number(x: Array, order: float) -> Array:
-    whole = rotation.nearest("fractional_fourier", order)
+    whole = nearest("fractional_fourier", order)
     if order == whole:
         return _turned(x, whole % 4, None)
-    chirps = rotation.fixed_chirps(order - whole, x.shape[-1], x.dtype)
+    chirps = fixed_chirps(order - whole, x.shape[-1], x.dtype)
     return _turned(x, whole % 4, chirps)  # type: ignore[no-any-return]
 
 
 @partial(jax.jit, static_argnames="whole")
 def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
     with jax.numpy_rank_promotion("allow"):  # a formula of NumPy's too
-        return rotation.transformed(x, whole, chirps, JAX)
+        return transformed(x, whole, chirps, JAX)
 
 
 @jax.jit
@@ -143,9 +151,9 @@ def _by_array(x: Array, order: Array) -> Array:
 def _by_orders(x: Array, order: Array) -> Array:
     whole = jnp.round(jax.lax.stop_gradient(order))
     n = x.shape[-1]
-    chirps = in_float64(lambda rest: rotation.chirps(rest, n, JAX), order - whole, x.dtype)
+    chirps = in_float64(lambda rest: chirps_of(rest, n, JAX), order - whole, x.dtype)
     with jax.numpy_rank_promotion("allow"):  # a formula of NumPy's too
-        return rotation.transformed(x, whole % 4, chirps, JAX)
+        return transformed(x, whole % 4, chirps, JAX)
 
 
 def _numbers(owner: str, name: str, value: Any) -> Any:
@@ -170,18 +178,18 @@ def _check_real(owner: str, **values: Any) -> None:
 def _check_numbers(owner: str, alpha: Any, beta: Any) -> None:
     """Raise where an alpha or beta that is no JAX array is outside its range."""
     alphas, betas = (np.empty(0) if isinstance(value, jax.Array) else np.atleast_1d(value) for value in (alpha, beta))
-    for wrong in alphas[partials.is_wrong_alpha(alphas)][:1]:
-        partials.check(owner, float(wrong), 1.0)
-    for wrong in betas[partials.is_wrong_beta(betas)][:1]:
-        partials.check(owner, 1.0, float(wrong))
+    for wrong in alphas[is_wrong_alpha(alphas)][:1]:
+        check(owner, float(wrong), 1.0)
+    for wrong in betas[is_wrong_beta(betas)][:1]:
+        check(owner, 1.0, float(wrong))
 
 
 def _checked(owner: str, alpha: Any, beta: Any) -> list[Any]:
     """Return both; where they are traced, what is outside its range raises under checkify, and gives NaN elsewhere."""
     found = []
     for name, value, is_wrong, allowed in (
-        ("alpha", alpha, partials.is_wrong_alpha, "0 < alpha <= 2"),
-        ("beta", beta, partials.is_wrong_beta, "-1 <= beta <= 5"),
+        ("alpha", alpha, is_wrong_alpha, "0 < alpha <= 2"),
+        ("beta", beta, is_wrong_beta, "-1 <= beta <= 5"),
     ):
         if isinstance(value, jax.core.Tracer):
             message = f"{owner}({name}={{value}}): needs {allowed}; see its docstring for the way there."

@@ -23,11 +23,10 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
-from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.stencil import Stencil

@@ -13,24 +13,23 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
-from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
+from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.products import doublings, squares
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
-from hpfracc_nn.fractional.numpy.forms import padded_length
+from hpfracc_nn.fractional.numpy.weights import padded_length
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
-from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, without_negligible
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
 
 Columns = Callable[[Stencil, Namespace], tuple[Any, ...]]
 
 
 @dataclass(frozen=True, eq=False)
 class ChunkForm:
-    """The weights as a diagonal state space model over chunks of `length` samples; see `state_space.py`.
+    """The weights as a diagonal state space model over chunks of `length` samples; see `weights.py`.
 
     Attributes:
         near: Lags inside the chunk, [channels, L, L].

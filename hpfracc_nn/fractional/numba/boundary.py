@@ -1,4 +1,4 @@
-"""What one signal sees before and after the product, block by block; `torch/differences.py` says the same in aten.
+"""What one signal sees before and after the product, block by block; `torch/boundary.py` says the same in aten.
 
 x and gx are whole signals; d and e hold the samples from `first` to `last`, at their beginning. The columns are those
 of d[start] (none where `start` is -1), x(0) and S = dt x'(0), as far as there are any.

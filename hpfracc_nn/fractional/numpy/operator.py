@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.gaps import held, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
-from hpfracc_nn.fractional.numpy.frame import Frame
+from hpfracc_nn.fractional.numpy.boundary import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 

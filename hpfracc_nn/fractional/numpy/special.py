@@ -8,7 +8,15 @@ import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.special import partials, rotation
+from hpfracc_nn.fractional.special.fractional_fourier import check_shapes, chirps_of, fixed_chirps, nearest, transformed
+from hpfracc_nn.fractional.special.mittag_leffler import (
+    Options,
+    check,
+    combination,
+    is_wrong_alpha,
+    is_wrong_beta,
+    partial_derivative,
+)
 
 _CHUNK = 4096  # points whose intermediate results stay in the cache
 
@@ -17,10 +25,10 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
     """Return E or a derivative of it; see `fractional.special.functions`."""
     owner = "mittag_leffler"
     points, alphas, betas = _double(owner, "z", z), _real(owner, "alpha", alpha), _real(owner, "beta", beta)
-    for wrong in alphas[partials.is_wrong_alpha(alphas)][:1]:
-        partials.check(owner, float(wrong), 1.0)
-    for wrong in betas[partials.is_wrong_beta(betas)][:1]:
-        partials.check(owner, 1.0, float(wrong))
+    for wrong in alphas[is_wrong_alpha(alphas)][:1]:
+        check(owner, float(wrong), 1.0)
+    for wrong in betas[is_wrong_beta(betas)][:1]:
+        check(owner, 1.0, float(wrong))
     dtype = np.result_type(
         *(value if isinstance(value, int | float | complex) else np.asarray(value).dtype for value in (z, alpha, beta))
     )
@@ -30,18 +38,18 @@ def mittag_leffler(z: Any, alpha: Any, beta: Any, derivative: tuple[int, int, in
     flat_alpha, flat_beta = (v if v.ndim == 0 else np.broadcast_to(v, shape).reshape(-1) for v in (alphas, betas))
     total = np.zeros_like(flat)
     with np.errstate(all="ignore"):  # overflow is inf, and what a mask drops may be anything
-        for (power, m, n), c in partials.combination(derivative).items():
+        for (power, m, n), c in combination(derivative).items():
             total += c * flat**power * _partial(flat, flat_alpha, flat_beta, m, n)
         return total.reshape(shape).astype(dtype, copy=False)[()]
 
 
 def _partial(z: np.ndarray, alpha: np.ndarray, beta: np.ndarray, m: int, n: int) -> np.ndarray:
     found = np.empty_like(z)
-    options = partials.Options(poles=2 if np.any(alpha > 1) else 1)
+    options = Options(poles=2 if np.any(alpha > 1) else 1)
     for begin in range(0, z.size, _CHUNK):
         part = slice(begin, begin + _CHUNK)
         its_alpha, its_beta = (v if v.ndim == 0 else v[part] for v in (alpha, beta))
-        found[part] = partials.partial(z[part], its_alpha, its_beta, m, n, NUMPY, options)
+        found[part] = partial_derivative(z[part], its_alpha, its_beta, m, n, NUMPY, options)
     return found
 
 
@@ -50,7 +58,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> np.ndarra
     owner = "fractional_fourier"
     samples, orders = _numbers(owner, "x", x), _real(owner, "order", order)
     axis = errors.axis(owner, dim, samples.ndim)
-    rotation.check_shapes(owner, samples.shape, axis, orders.shape)
+    check_shapes(owner, samples.shape, axis, orders.shape)
     dtype = np.dtype(np.complex64 if samples.dtype in (np.float16, np.float32, np.complex64) else np.complex128)
     data = np.moveaxis(samples, axis, -1).astype(dtype, copy=False)
     data = np.fft.ifftshift(data, -1) if centred else data
@@ -60,18 +68,18 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> np.ndarra
 
 def _by_each(x: np.ndarray, orders: np.ndarray) -> np.ndarray:
     for wrong in orders[~np.isfinite(orders)][:1]:
-        rotation.nearest("fractional_fourier", float(wrong))
+        nearest("fractional_fourier", float(wrong))
     whole = np.round(orders)
-    chirps = rotation.chirps(orders - whole, x.shape[-1], NUMPY)
-    return rotation.transformed(x, whole % 4, (chirp.astype(x.dtype) for chirp in chirps), NUMPY)
+    chirps = chirps_of(orders - whole, x.shape[-1], NUMPY)
+    return transformed(x, whole % 4, (chirp.astype(x.dtype) for chirp in chirps), NUMPY)
 
 
 def _by_one(x: np.ndarray, order: float) -> np.ndarray:
-    whole = rotation.nearest("fractional_fourier", order)
+    whole = nearest("fractional_fourier", order)
     if order == whole:
-        return rotation.transformed(x.copy(), whole % 4, None, NUMPY)
-    chirps = rotation.fixed_chirps(order - whole, x.shape[-1], x.dtype)
-    return rotation.transformed(x, whole % 4, chirps, NUMPY)
+        return transformed(x.copy(), whole % 4, None, NUMPY)
+    chirps = fixed_chirps(order - whole, x.shape[-1], x.dtype)
+    return transformed(x, whole % 4, chirps, NUMPY)
 
 
 def _numbers(owner: str, name: str, value: Any) -> np.ndarray:

@@ -40,7 +40,7 @@ def mittag_leffler(z: Array, alpha: Array, beta: Array = 1.0, *, derivative: tup
         TypeError: An argument is not a number or an array of a supported framework, or alpha or beta is complex.
         ValueError: alpha or beta is outside its range, or a derivative's order is negative.
 
-    Source: Garrappa, SIAM J. Numer. Anal. 53 (2015) 1350; see `hpfracc_nn.fractional.special.partials`.
+    Source: Garrappa, SIAM J. Numer. Anal. 53 (2015) 1350; see `hpfracc_nn.fractional.special.mittag_leffler`.
 
     Examples:
         >>> round(float(mittag_leffler(-1.0, 0.5)), 12)  # e erfc(1)

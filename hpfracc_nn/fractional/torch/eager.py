@@ -17,10 +17,10 @@ from hpfracc_nn.fractional.definitions import Definition, Multiplier
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
-from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.place import is_spread
 from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.product import Product
+from hpfracc_nn.fractional.torch.tiles import Frame
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
 
@@ -74,7 +74,7 @@ def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> 
 def taken_as(x: torch.dtype, computed: torch.dtype, definition: Definition) -> torch.dtype:
     """Return the dtype in which samples go to a product: half precision goes as it lies, if float32 computes it.
 
-    A kernel that does not read it gets converted samples, see `rows.py`; all do where there are cumulative sums before
+    A kernel that does not read it gets converted samples, see `tiles.py`; all do where there are cumulative sums before
     the product, which half precision would not hold.
     """
     return x if x == computed or (computed == torch.float32 and definition.differences >= 0) else computed

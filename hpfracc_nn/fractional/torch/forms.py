@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.cached import cached_property
-from hpfracc_nn.fractional.shelf import Charge, free
+from hpfracc_nn.fractional.cache import Charge, cached_property, free
 from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.torch.streams import kept
 

@@ -3,7 +3,7 @@
 Plain eager calls run the plan's kernel and save nothing of the data's size unless alpha is learned. Its gradient is
 <T'(alpha) x, g>: one more run, with the derivative of the weights. Traced calls (functorch, forward mode), double
 backwards and batched gradients run the same maps in plain aten. What stands around the product, differences and
-boundary columns, is in `frame.py`.
+boundary columns, is in `tiles.py`.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.gaps import held
-from hpfracc_nn.fractional.torch import differences as diff
-from hpfracc_nn.fractional.torch.ends import is_clear
+from hpfracc_nn.fractional.torch import boundary as diff
+from hpfracc_nn.fractional.torch.boundary import is_clear
 from hpfracc_nn.fractional.torch.forms import Form
-from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.probe import is_followed
-from hpfracc_nn.fractional.torch.rows import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.streams import follow
+from hpfracc_nn.fractional.torch.tiles import Frame, multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
 

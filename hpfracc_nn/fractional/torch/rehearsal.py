@@ -10,8 +10,7 @@ import torch
 
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
-from hpfracc_nn.fractional.torch.frame import Frame
-from hpfracc_nn.fractional.torch.rows import multiplied, step_of
+from hpfracc_nn.fractional.torch.tiles import Frame, multiplied, step_of
 from hpfracc_nn.selection import Plan, Workload, register_rehearsal
 
 

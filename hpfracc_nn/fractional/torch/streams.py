@@ -19,7 +19,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.shelf import Charge, free
+from hpfracc_nn.fractional.cache import Charge, free
 
 P = ParamSpec("P")
 T = TypeVar("T")

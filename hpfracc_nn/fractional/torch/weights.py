@@ -1,8 +1,12 @@
-"""From a definition to the form that a kernel wants: cached by value for a fixed alpha, from a table for a tensor."""
+"""From a definition to the form that a kernel wants: cached by value for a fixed alpha, from a table for a tensor.
+
+Learned orders on one device go through tables (`fractional.tables`), which also give the derivatives of the weights in
+their order, where every weight depends on one order only.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,19 +16,18 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional import tables
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import Charge, cached_property, free
 from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
-from hpfracc_nn.fractional.shelf import Charge, free
-from hpfracc_nn.fractional.state_space import transitions
 from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
-from hpfracc_nn.fractional.torch.frame import Frame
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.orders import Orders
-from hpfracc_nn.fractional.torch.slopes import slopes
-from hpfracc_nn.fractional.torch.streams import follow, on
-from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, without_negligible
+from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.streams import follow, kept, of, on
+from hpfracc_nn.fractional.torch.tiles import Frame
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
 
 
 class Columns:
@@ -268,3 +271,108 @@ def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, de
         follow(found.charge)
         return found
     return Weights(definition, n, dt, dtype, device)
+
+
+_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+
+
+class Orders:
+    """The orders of all channels as points of a domain.
+
+    They are evaluated in plain aten, which autograd and transforms follow to any order, or where nobody follows, and on
+    a CPU, by NumPy: a call of it costs a quarter on arrays as small as these.
+
+    Args:
+        alpha: Any shape. A value further outside its bounds than a tenth of their width has weights that are NaN.
+        domain: Where they lie.
+        dt: Spacing of the samples.
+        device: Of what is evaluated.
+    """
+
+    def __init__(self, alpha: Tensor, domain: Domain, dt: float, device: torch.device):
+        self._device, self._traced = device, is_traced(alpha, ())
+        is_followed = self._traced or (alpha.requires_grad and torch.is_grad_enabled())
+        self._by_numpy = not is_followed and device.type == "cpu" and alpha.device.type == "cpu"
+        if self._by_numpy:
+            # A copy: the values must stay, whatever an optimizer writes into alpha.
+            orders = alpha.detach().to(torch.float64).resolve_neg().numpy().reshape(-1, 1).copy()
+            self._points = Points(orders, domain, dt, NUMPY, lambda name, array: array)
+        else:
+            self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)
+
+    def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+        """Return the arrays of a table, each [channels, *shape]."""
+        return self._arrays(table, self._points.basis(table.degree), dtype)
+
+    def slopes(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+        """Return their derivatives in alpha, each [channels, *shape]."""
+        return self._arrays(table, self._points.slope(table.degree), dtype)
+
+    def constants(
+        self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        """Return arrays that belong to a table as tensors: kept with it, but what a tracer sees is not kept."""
+
+        def make() -> tuple[Tensor, ...]:
+            return tuple(torch.as_tensor(array, device=self._device).to(dtype) for array in arrays())
+
+        return self._kept(table.placed, (name, self._device, dtype), make)  # type: ignore[no-any-return]
+
+    def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
+        """Return what kernels keep with a table, on this device in this dtype."""
+        return {} if self._traced else table.placed.setdefault(("shared", self._device, dtype), {})
+
+    def _arrays(self, table: Table, basis: Any, dtype: torch.dtype) -> list[Tensor]:
+        if self._by_numpy:
+            return _split(np.matmul(basis, table.coefficients).astype(_DTYPES[dtype], copy=False), table)
+        (coefficients,) = self.constants(table, "coefficients", lambda: (table.coefficients,), torch.float64)
+        found = torch.mm(basis, coefficients).to(dtype)
+        parts = torch.split_with_sizes(found, table.sizes, dim=1)
+        return [part.reshape(-1, *shape) for part, shape in zip(parts, table.shapes, strict=True)]
+
+    def _constant(self, name: str, array: np.ndarray) -> Tensor:
+        def make() -> Tensor:
+            return torch.as_tensor(array, device=self._device)
+
+        return self._kept(_SMALL, (name, self._device), make)  # type: ignore[no-any-return]
+
+    def _kept(self, store: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+        """Return what a store has; what a tracer sees is made for it."""
+        return make() if self._traced else kept(of(store, self._device), store, key, make)
+
+
+_SMALL: dict[Any, Any] = {}  # a few short ranges and matrices for each device
+
+
+def _split(found: np.ndarray, table: Table) -> list[Tensor]:
+    """Return the arrays of a table from all outputs, [channels, outputs]."""
+    arrays, at = [], 0
+    for size, shape in zip(table.sizes, table.shapes, strict=True):
+        arrays.append(torch.from_numpy(found[:, at : at + size].reshape(-1, *shape)))
+        at += size
+    return arrays
+
+
+def slopes(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) -> list[Tensor]:
+    """Return the derivative of each of the formula's numbers in the one entry of alpha that it depends on.
+
+    By the formula's own autograd: what is pulled back with a seed is linear in the seed, and the derivative is its
+    factor. The result has a graph where gradients are recorded and alpha requires one.
+    """
+    records = torch.is_grad_enabled()
+    if not (records and alpha.requires_grad):
+        alpha = alpha.detach().requires_grad_()
+    with torch.enable_grad():
+        values = list(formula(alpha))
+        seeds = [torch.zeros_like(each, requires_grad=True) for each in values]
+        (pulled,) = torch.autograd.grad(values, alpha, seeds, create_graph=True)
+        return list(torch.autograd.grad(pulled, seeds, torch.ones_like(pulled), create_graph=records))
+
+
+def apart(x: Tensor | None) -> Tensor | None:
+    """Return x apart from what else is made of it, for gradients in several tensors of which one is made of another.
+
+    A backward pass owes the direct part alone: autograd goes on behind each tensor, and would count a path that it has
+    followed already once more. A second derivative still reaches x.
+    """
+    return None if x is None else x.view_as(x)

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
-from hpfracc_nn.fractional.torch import spectral
+from hpfracc_nn.fractional.layout import check_told
+from hpfracc_nn.fractional.torch import multipliers
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.multiplied import OP
+from hpfracc_nn.fractional.torch.multipliers import OP
 from hpfracc_nn.layers.multipliers import (
     OWNER,
     axes_of,
@@ -118,7 +118,7 @@ class SpectralFractional(nn.Module):
             check_channels(x.shape, self.dim, self.channels)
         definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
         dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
-        return spectral.apply_at(OWNER, x, definition, dt, self.dim, self.site)
+        return multipliers.apply_at(OWNER, x, definition, dt, self.dim, self.site)
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"

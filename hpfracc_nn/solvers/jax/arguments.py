@@ -13,8 +13,8 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.fractional.jax.orders import within
 from hpfracc_nn.solvers import checks
 

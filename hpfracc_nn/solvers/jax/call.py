@@ -11,9 +11,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import beside
+from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Work, carried_out, given_manager
 from hpfracc_nn.solvers.explosions import Limits

@@ -15,9 +15,9 @@ import numpy as np
 from jax import numpy as jnp
 from jax.interpreters import partial_eval
 
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import beside
+from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.solvers.jax.arguments import State, is_traced
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.programs import facts_of

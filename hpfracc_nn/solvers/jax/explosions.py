@@ -9,8 +9,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
 from hpfracc_nn.solvers.jax.arguments import is_traced
 from hpfracc_nn.solvers.jax.layout import Layout

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.solvers import faults
 from hpfracc_nn.solvers.jax.arguments import is_traced
 from hpfracc_nn.solvers.jax.right_side import RightSide

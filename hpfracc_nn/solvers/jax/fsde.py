@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax.arguments import State

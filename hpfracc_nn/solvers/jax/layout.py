@@ -13,9 +13,9 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.cached import cached_property
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.cache import cached_property
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.solvers.checks import fitting_orders
 from hpfracc_nn.solvers.jax.arguments import State
 

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.solvers.multi_term import Terms
 
 Forcing = Callable[[Array, Array], Array | float]

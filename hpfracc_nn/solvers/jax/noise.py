@@ -12,9 +12,9 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.placement import unplaced
-from hpfracc_nn.fractional.jax.precision import jointly_in_float64
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
+from hpfracc_nn.fractional.jax.float64 import jointly_in_float64
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.solvers.noise import Noise
 from hpfracc_nn.solvers.noise.noise import fits, is_tensor

@@ -18,7 +18,7 @@ from jax import lax
 from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.solvers.jax.solving import arrays
 
 Carry = tuple[Array, ...]  # what a step takes from the one before, the state first

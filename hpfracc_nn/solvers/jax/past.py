@@ -24,8 +24,8 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import product
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import product
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.solvers.jax.toeplitz import padded, square, toeplitz
 

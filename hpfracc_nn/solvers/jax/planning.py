@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from hpfracc_nn.fractional.jax.arrays import assumed
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
-from hpfracc_nn.fractional.jax.sizes import assumed
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.selection import Workload
 from hpfracc_nn.solvers.history import Exponentials

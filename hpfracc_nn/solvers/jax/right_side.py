@@ -14,8 +14,8 @@ import jax
 from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero
 
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import beside
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.solvers.jax.arguments import State
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.programs import is_staged

@@ -16,8 +16,8 @@ from jax import numpy as jnp
 from jax.export import is_symbolic_dim
 from jax.scipy.sparse.linalg import gmres
 
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import beside, is_placed, is_varying, placed_like
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import beside, is_placed, is_varying, placed_like
 from hpfracc_nn.solvers.jax.past import zeros
 from hpfracc_nn.solvers.roots import LARGEST_DENSE, ROUNDING, STALLED, TOLERANCES, FixedPoint, Newton, Roots
 

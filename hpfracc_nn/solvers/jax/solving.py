@@ -18,8 +18,8 @@ import numpy as np
 from jax import numpy as jnp
 from jax.custom_derivatives import SymbolicZero, zero_from_primal
 
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import product
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import product
 from hpfracc_nn.solvers.jax.layout import Layout
 from hpfracc_nn.solvers.jax.past import Past
 from hpfracc_nn.solvers.jax.right_side import RightSide

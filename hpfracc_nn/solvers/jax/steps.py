@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.solvers.jax.right_side import Field, Slope
 from hpfracc_nn.solvers.jax.roots import divided, root
 from hpfracc_nn.solvers.schemes import BDF2, PredictorCorrector, Rectangle, Scheme, Trapezoid

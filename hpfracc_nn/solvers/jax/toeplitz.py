@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import product
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import product
 
 _DIRECT = 512  # steps up to which a product is made by a matrix
 

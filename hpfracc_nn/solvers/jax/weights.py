@@ -16,11 +16,11 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.precision import in_float64, mapped
+from hpfracc_nn.fractional.cache import Charge, Shelf
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
+from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.fractional.shelf import Charge, Shelf
 from hpfracc_nn.solvers import history
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax.arguments import Orders

@@ -13,10 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import Charge, cached_property
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.fractional.shelf import Charge
 from hpfracc_nn.solvers.history import Kept
 from hpfracc_nn.solvers.schemes import Scheme
 

@@ -11,9 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import Charge, Shelf, cached_property, free
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.shelf import Charge, Shelf, free
 from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.solvers.explosions import WINDOW, Limits
 from hpfracc_nn.solvers.history import Exponentials, History, Kept

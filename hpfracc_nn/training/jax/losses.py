@@ -15,7 +15,7 @@ import jax
 from jax import numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.training.path_checks import (
     check_batches,
     check_lags,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax import products
-from hpfracc_nn.fractional.jax.linear import transposed
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.products import transposed
 from hpfracc_nn.fractional.jax.weights import ChunkForm, Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 

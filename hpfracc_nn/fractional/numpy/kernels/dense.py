@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpfracc_nn.fractional.numpy.forms import MATRIX_KEPT, ColumnForm
-from hpfracc_nn.fractional.numpy.frame import in_passes
-from hpfracc_nn.fractional.numpy.weights import Weights
+from hpfracc_nn.fractional.numpy.boundary import in_passes
+from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, ColumnForm, Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 LONGEST = 4096

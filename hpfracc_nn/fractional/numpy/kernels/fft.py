@@ -11,9 +11,8 @@ import math
 import numpy as np
 from scipy.fft import irfft
 
-from hpfracc_nn.fractional.numpy.forms import ColumnForm, padded_length, transform
-from hpfracc_nn.fractional.numpy.frame import in_passes
-from hpfracc_nn.fractional.numpy.weights import Weights
+from hpfracc_nn.fractional.numpy.boundary import in_passes
+from hpfracc_nn.fractional.numpy.weights import ColumnForm, Weights, padded_length, transform
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 

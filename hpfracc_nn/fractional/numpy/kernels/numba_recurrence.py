@@ -8,9 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from hpfracc_nn.fractional.numba import kernel
-from hpfracc_nn.fractional.numpy.forms import ChunkForm
-from hpfracc_nn.fractional.numpy.frame import Frame
-from hpfracc_nn.fractional.numpy.weights import Weights
+from hpfracc_nn.fractional.numpy.boundary import Frame
+from hpfracc_nn.fractional.numpy.weights import ChunkForm, Weights
 from hpfracc_nn.selection import Kernel, Workload, register
 
 

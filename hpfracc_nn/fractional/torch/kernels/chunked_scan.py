@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.kernels import chunks
+from hpfracc_nn.fractional.torch.tiles import by_tiles
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned block by block

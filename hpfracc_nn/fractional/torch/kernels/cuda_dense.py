@@ -10,11 +10,10 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
-from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Call
-from hpfracc_nn.fractional.torch.rows import multiplied
+from hpfracc_nn.fractional.torch.tiles import Frame, Shape, multiplied
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 

@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_product, cuda_recurrence
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
-from hpfracc_nn.fractional.torch.rows import Step, parts
 from hpfracc_nn.fractional.torch.streams import Streams, on
+from hpfracc_nn.fractional.torch.tiles import Frame, Shape, Step, parts
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
 _LANES = 2

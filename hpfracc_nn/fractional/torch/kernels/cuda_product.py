@@ -18,10 +18,9 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import Frame, Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
-from hpfracc_nn.fractional.torch.rows import multiplied
+from hpfracc_nn.fractional.torch.tiles import Frame, Shape, multiplied
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Workload
 

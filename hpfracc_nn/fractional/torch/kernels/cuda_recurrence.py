@@ -9,10 +9,10 @@ from functools import partial
 
 import torch
 
-from hpfracc_nn.fractional.torch.frame import Shape
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import CHUNK, THREADS, Cut, Scan
+from hpfracc_nn.fractional.torch.tiles import Shape
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
 _FILLED = 8

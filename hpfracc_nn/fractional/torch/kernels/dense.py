@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
-from hpfracc_nn.fractional.torch.frame import by_tiles
-from hpfracc_nn.fractional.torch.tiles import is_narrow, tile_bytes
+from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 

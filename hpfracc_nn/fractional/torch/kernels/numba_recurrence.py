@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.numba import kernel
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import Frame, Shape
+from hpfracc_nn.fractional.torch.tiles import Frame, Shape
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Kernel, Workload, register
 

@@ -9,10 +9,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.frame import by_tiles
 from hpfracc_nn.fractional.torch.kernels import chunks, xla_arrays
 from hpfracc_nn.fractional.torch.kernels.xla_arrays import Array
-from hpfracc_nn.fractional.torch.tiles import tile_bytes
+from hpfracc_nn.fractional.torch.tiles import by_tiles, tile_bytes
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 _STATES = 8  # states are padded to a multiple of it: their number depends on scheme, dtype and length

@@ -11,9 +11,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ColumnForm
-from hpfracc_nn.fractional.torch.frame import Pairs, by_tiles
 from hpfracc_nn.fractional.torch.kernels import fft, xla_arrays
 from hpfracc_nn.fractional.torch.kernels.xla_arrays import Array
+from hpfracc_nn.fractional.torch.tiles import Pairs, by_tiles
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 

@@ -7,10 +7,9 @@ from functools import partial
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.dtypes import at_least_single
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.jax.arrays import assumed, at_least_single, fits
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
-from hpfracc_nn.fractional.jax.sizes import assumed, fits
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.flax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given

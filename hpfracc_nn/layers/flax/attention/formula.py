@@ -8,7 +8,7 @@ from typing import NamedTuple
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.layers.attention import NEGLIGIBLE
 
 

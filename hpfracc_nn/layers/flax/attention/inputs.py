@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.operator import computed_in
 
 

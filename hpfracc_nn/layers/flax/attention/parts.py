@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import jax
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.layers.flax.attention.formula import Given
 
 Averages = tuple[Array, Array | None]

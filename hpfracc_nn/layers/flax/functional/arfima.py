@@ -11,8 +11,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.namespace import Array, widest
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.flax.functional.arfima_formula import continued, filtered, likelihood

@@ -15,9 +15,8 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "ARFIMA"

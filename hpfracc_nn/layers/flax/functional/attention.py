@@ -12,8 +12,8 @@ import jax
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.jax.arrays import computed_in, of_numpy
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.layers.attention import checked_bounds, checked_orders
 from hpfracc_nn.layers.flax.attention.attended import attended
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given

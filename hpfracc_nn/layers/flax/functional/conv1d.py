@@ -9,7 +9,7 @@ from typing import ClassVar
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import widest
+from hpfracc_nn.fractional.jax.arrays import widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState, slice_shape
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, serializable

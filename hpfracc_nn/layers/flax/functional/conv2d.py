@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.layers.flax.functional.convolution import Convolution
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Operator, started

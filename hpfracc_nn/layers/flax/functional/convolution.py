@@ -10,7 +10,7 @@ from flax import linen
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Array,

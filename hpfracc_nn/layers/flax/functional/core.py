@@ -54,7 +54,7 @@ from flax import serialization
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.selection import given_manager
 
 if TYPE_CHECKING:

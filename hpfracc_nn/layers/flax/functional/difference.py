@@ -14,7 +14,7 @@ from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.alpha import Bounds, check_inside
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax import streaming
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.bank import Part, first_orders, middle, stretches
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels

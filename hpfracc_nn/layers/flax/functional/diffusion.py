@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.dtypes import at_least_single
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.jax.arrays import at_least_single
+from hpfracc_nn.fractional.jax.sharding import unplaced
 
 Array = jax.Array
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields
 from hpfracc_nn.layers.flax.functional.equation import CaputoEquation, Field
 from hpfracc_nn.layers.flax.functional.order import Alpha

@@ -12,7 +12,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, serializable, settle

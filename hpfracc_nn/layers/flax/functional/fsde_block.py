@@ -9,8 +9,7 @@ from typing import Any
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.layers.block_orders import fixed_orders
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.equation import AtHalf, Field, Solving

@@ -12,9 +12,8 @@ from flax.linen.dtypes import promote_dtype
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.namespace import Array
 from hpfracc_nn.layers import edges
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,

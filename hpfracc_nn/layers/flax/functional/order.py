@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.jax.namespace import Array, widest
+from hpfracc_nn.fractional.jax.arrays import Array, widest
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.order import Shape, begun
 

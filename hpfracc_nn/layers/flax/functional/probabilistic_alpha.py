@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.alpha import first_values
-from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.laws import LAWS, Law, Pair, broadcast, first_free, first_spread, prior_of
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha

@@ -10,8 +10,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.dtypes import computed_in, of_numpy
-from hpfracc_nn.fractional.jax.namespace import Array, widest
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.difference import FractionalDifference

@@ -10,10 +10,9 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
-from hpfracc_nn.fractional.axes import check_told
 from hpfracc_nn.fractional.definitions import Multiplier
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array, of_numpy
+from hpfracc_nn.fractional.layout import check_told
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.layers.multipliers import (

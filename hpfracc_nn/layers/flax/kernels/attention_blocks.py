@@ -11,7 +11,7 @@ import math
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.flax.attention.formula import Attention, Given
 from hpfracc_nn.layers.flax.attention.parts import Averages, by_items

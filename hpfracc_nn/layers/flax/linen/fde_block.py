@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.base import Layer

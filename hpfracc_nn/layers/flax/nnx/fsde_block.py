@@ -9,7 +9,7 @@ from typing import Any
 from flax import nnx
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.dtypes import of_numpy
+from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.nnx.base import Layer

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from hpfracc_nn.fractional.cached import cached_property
+from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.slopes import slopes
+from hpfracc_nn.fractional.torch.weights import slopes
 from hpfracc_nn.layers.recurrence import memory_nodes
 from hpfracc_nn.selection import Plan, Site, Workload
 from hpfracc_nn.selection.workload import Direction

@@ -18,7 +18,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import JAX, Array
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.training import power_law
 from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered

@@ -10,7 +10,7 @@ import jax
 import optax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.training import caputo
 from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered

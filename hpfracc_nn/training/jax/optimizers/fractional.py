@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import optax
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.training.fractional_options import (
     cannot_fade,
     check_kind,

@@ -11,7 +11,7 @@ from typing import Any
 
 import optax
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.training.jax.optimizers.fractional import scale_by_fractional
 from hpfracc_nn.training.jax.optimizers.orders import Alpha
 

@@ -15,10 +15,10 @@ import numpy as np
 import optax
 from jax import numpy as jnp
 
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.namespace import JAX, Array, widest
+from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.orders import bounded
-from hpfracc_nn.fractional.jax.precision import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.training.fractional_options import IN_RANGE, check_alpha
 

@@ -7,8 +7,7 @@ from typing import Any
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.dtypes import at_least_single
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array, at_least_single
 
 Tree = Any  # of arrays, as the parameters
 

@@ -12,8 +12,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.jax.dtypes import at_least_single, of_numpy
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.jax.arrays import at_least_single, of_numpy
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.layers.flax.functional.core import Array, Initializer, Params, check_fields, hashable, keys, settle
 from hpfracc_nn.layers.flax.functional.order import Ordered, started

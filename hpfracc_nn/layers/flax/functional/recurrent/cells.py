@@ -8,7 +8,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
+from hpfracc_nn.fractional.jax.arrays import Array
 
 
 class Weights(NamedTuple):

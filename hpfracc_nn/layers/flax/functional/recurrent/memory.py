@@ -20,8 +20,8 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.jax.namespace import JAX, Array
-from hpfracc_nn.fractional.jax.precision import in_float64
+from hpfracc_nn.fractional.jax.arrays import JAX, Array
+from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.schemes.grunwald import binomial

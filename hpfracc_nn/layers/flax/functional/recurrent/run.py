@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.jax.namespace import Array
-from hpfracc_nn.fractional.jax.placement import unplaced
+from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.layers.flax.functional.recurrent.cells import Cell, Weights
 from hpfracc_nn.layers.flax.functional.recurrent.memory import Lags, Past, Taps
 

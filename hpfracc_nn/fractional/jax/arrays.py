@@ -1,0 +1,185 @@
+"""JAX's arrays: their namespace, the dtypes that operators take, and sizes that are open or padded.
+
+The namespace makes float64 arrays where 64 bit types are enabled: see `float64.py`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+from jax.export import is_symbolic_dim
+from jax.scipy import special
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import Definition
+
+Array = jax.Array
+
+
+class JaxNamespace:
+    """See `fractional.namespace.Namespace`."""
+
+    exp = staticmethod(jnp.exp)
+    log = staticmethod(jnp.log)
+    log1p = staticmethod(jnp.log1p)
+    expm1 = staticmethod(jnp.expm1)
+    cos = staticmethod(jnp.cos)
+    sin = staticmethod(jnp.sin)
+    acos = staticmethod(jnp.arccos)
+    floor = staticmethod(jnp.floor)
+    lgamma = staticmethod(special.gammaln)
+    is_complex = staticmethod(jnp.iscomplexobj)
+    abs = staticmethod(jnp.abs)
+    angle = staticmethod(jnp.angle)
+    polygamma = staticmethod(special.polygamma)
+    sigmoid = staticmethod(jax.nn.sigmoid)
+
+    def asarray(self, value: Any) -> Array:
+        return jnp.asarray(value, dtype=widest())
+
+    def where(self, condition: Array, x: Any, y: Any) -> Array:
+        return jnp.where(condition, x, y)
+
+    def constant(self, values: np.ndarray, like: Array) -> Array:
+        found = jnp.asarray(values)
+        return found if jnp.iscomplexobj(found) else found.astype(widest())
+
+    def matmul(self, a: Array, b: Array) -> Array:
+        return jnp.matmul(a, b, precision=jax.lax.Precision.HIGHEST)
+
+    def fft(self, x: Array, *, norm: str | None = None) -> Array:
+        return jnp.fft.fft(x, norm=norm)
+
+    def ifft(self, x: Array, *, norm: str | None = None) -> Array:
+        return jnp.fft.ifft(x, norm=norm)
+
+    def cumprod(self, x: Array) -> Array:
+        return jnp.cumprod(x, axis=-1)
+
+    def cumsum(self, x: Array) -> Array:
+        return jnp.cumsum(x, axis=-1)
+
+    def convolve(self, a: Array, b: Array) -> Array:
+        n = a.shape[-1]
+        return jnp.fft.irfft(jnp.fft.rfft(a, 2 * n) * jnp.fft.rfft(b, 2 * n), 2 * n)[..., :n]
+
+    def sum(self, x: Array) -> Array:
+        return jnp.sum(x, axis=-1)
+
+    def max(self, x: Array) -> Array:
+        return jnp.max(x, axis=-1)
+
+    def take(self, x: Array, index: np.ndarray) -> Array:
+        return x[..., index]
+
+    def concat(self, arrays: list[Array]) -> Array:
+        return jnp.concatenate(arrays, axis=-1)
+
+    def flip(self, x: Array) -> Array:
+        return jnp.flip(x, axis=-1)
+
+    def stack(self, rows: list[Array]) -> Array:
+        return jnp.stack(rows, axis=-2)
+
+
+JAX = JaxNamespace()
+
+
+def widest() -> Any:
+    """Return float64 where 64 bit types are enabled here and now, else float32."""
+    return jnp.float64 if jax.config.jax_enable_x64 else jnp.float32  # type: ignore[attr-defined]
+
+
+_COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
+
+
+def of_numpy(x: Any) -> Any:
+    """Return a NumPy array as one of JAX, in the dtype that JAX has for it; what is none as it is."""
+    return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
+
+
+def at_least_single(dtype: Any) -> Any:
+    """Return the dtype that half precision is computed in, others as they are; nothing of a caller's is mixed by it."""
+    with jax.numpy_dtype_promotion("standard"):
+        return jnp.promote_types(dtype, jnp.float32)
+
+
+def computed_in(owner: str, x: Array, definition: Definition | None = None) -> str:
+    """Return the dtype that `x` is computed in, or raise unless it is real and floating."""
+    if not isinstance(x, jax.Array):
+        raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a JAX array; pass jax.numpy.asarray(x).")
+    dtype = _COMPUTED_IN.get(x.dtype.name)
+    if dtype is None:
+        raise TypeError(
+            f"{owner}(x of dtype {x.dtype}): needs float16, bfloat16, float32 or float64; "
+            + (
+                "take x.real and x.imag apart."
+                if jnp.issubdtype(x.dtype, jnp.complexfloating)
+                else "convert with x.astype(jax.numpy.float32)."
+            )
+        )
+    return jnp.dtype(widest()).name if definition is not None and definition.is_wide else dtype
+
+
+ASSUMED = 256  # of whatever is left open: which kernel runs changes nothing of the result but its rounding
+
+
+def assumed(size: Any) -> int:
+    """Return a size that a plan is chosen for: itself, or where it is open `ASSUMED`."""
+    return ASSUMED if is_symbolic_dim(size) else size
+
+
+def fits(count: int, size: Any) -> bool:
+    """Return whether so many are all of a size; one that is open is not taken in parts."""
+    return is_symbolic_dim(size) or size <= count
+
+
+def check_known(owner: str, name: str, size: Any) -> None:
+    """Raise ValueError where a size is open that weights are made for."""
+    if is_symbolic_dim(size):
+        raise ValueError(
+            f"{owner}({name}={size}): needs a number that is known when the call is traced, because weights are made "
+            "for it; leave other axes open, and export one program for each number of samples."
+        )
+
+
+def pad_to_bucket(x: Any, dim: int = -1) -> tuple[Any, int]:
+    """Return `x` with zeros after its last sample along `dim`, and how many samples are its own.
+
+    There are four padded lengths to the octave, none below 32, so that less than a quarter is added. An operator with
+    side "left" is causal: its first n results are those of the n samples. The number of samples may be traced: mask
+    with it what is summed over time.
+
+    Args:
+        x: A NumPy array or a JAX array. NumPy's are padded by NumPy: nothing is compiled.
+        dim: The time axis.
+
+    Returns:
+        The padded array [..., padded n, ...] and n.
+
+    Raises:
+        ValueError: `dim` is no axis of `x`.
+
+    Examples:
+        >>> x, n = pad_to_bucket(np.ones((8, 250)))
+        >>> x.shape, n
+        ((8, 256), 250)
+    """
+    own = jnp if isinstance(x, jax.Array) else np
+    x = own.asarray(x)
+    axis = errors.axis("pad_to_bucket", dim, x.ndim)
+    n = x.shape[axis]
+    widths = [(0, 0)] * x.ndim
+    widths[axis] = (0, _padded(n) - n)
+    return own.pad(x, widths), n
+
+
+def _padded(n: int) -> int:
+    """Return the next of 32, 40, 48, 56, 64, 80, 96, ...: four to the octave."""
+    if n <= 32:
+        return 32
+    step = 1 << ((n - 1).bit_length() - 3)
+    return -(-n // step) * step

@@ -1,0 +1,119 @@
+"""Arrays that lie over the explicit axes of a mesh, where every operation must say how its result lies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import jax
+from jax import numpy as jnp
+from jax.sharding import NamedSharding, PartitionSpec
+
+from hpfracc_nn.fractional.jax.arrays import Array
+
+
+def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
+    """Return function(*given), arrays whose first axes are those of `x`, lying as `x` does.
+
+    Inside, explicit axes are automatic: XLA says how what is between lies. Where no array knows of the explicit axes
+    that `jax.make_mesh` makes, this is function(*given). What is traced comes as an argument.
+    """
+    mesh = _known(_arrays((x, given)))
+    if mesh is None:
+        return function(*given)
+    lies = NamedSharding(mesh, jax.typeof(x).sharding.spec)
+    return jax.sharding.auto_axes(function, out_sharding=lies)(*given)
+
+
+def unplaced(function: Callable[..., Any], *given: Any) -> Any:
+    """Return function(*given), computed in the same way where no array is seen to lie over explicit axes.
+
+    So it is where `jax.vmap` maps over such an axis: what is mapped does not show it, and loops, scatters and
+    concatenations of JAX refuse it beside what does not know the mesh.
+    """
+    arrays = _arrays(given)
+    if not arrays or any(map(is_placed, arrays)):
+        return function(*given)
+    return placed_like(jnp.zeros(()), function, *given)
+
+
+def product(subscripts: str, *operands: Any) -> Array:
+    """Return `jnp.einsum` in full precision, each axis of the result lying as the operands' axis of that name does.
+
+    What it is contracted over may lie over explicit axes, as it does where a product with a state is transposed to
+    give the derivative by its weights.
+    """
+    arrays = [jnp.asarray(each) for each in operands]
+    computed = partial(jnp.einsum, subscripts, precision=jax.lax.Precision.HIGHEST)
+    mesh = _mesh(arrays)
+    if mesh is None:
+        return computed(*arrays)  # type: ignore[no-any-return]
+    given, result = subscripts.split("->")
+    named: dict[str, Any] = {}
+    others: tuple[Any, ...] = ()
+    for names, each in zip(given.split(","), arrays, strict=True):
+        parts = tuple(jax.typeof(each).sharding.spec)
+        own = names.removesuffix("...")
+        named |= {name: part for name, part in zip(own, parts, strict=False) if part is not None}
+        others = parts[len(own) :] or others
+    lies = PartitionSpec(*(named.get(name) for name in result.removesuffix("...")), *others)
+    return jax.sharding.auto_axes(computed, out_sharding=NamedSharding(mesh, lies))(*arrays)  # type: ignore[no-any-return]
+
+
+def beside(x: Array, others: Any) -> Array:
+    """Return `x`, over every axis of a mesh over which it or one of the others varies.
+
+    What a loop carries must lie from the first step on as it does after it: inside of `jax.shard_map`, whose axes JAX
+    follows through each operation, and where `jax.vmap` maps over an explicit axis. Elsewhere this is `x`.
+    """
+    over_axes = [each for each in jax.tree.leaves(others) if isinstance(each, jax.Array) and _is_over_axes(each)]
+    for each in over_axes:
+        never = _never(each)
+        x = x | never if x.dtype == bool else x + never.astype(x.dtype)
+    return x
+
+
+def _is_over_axes(array: Array) -> bool:
+    mesh = jax.typeof(array).sharding.mesh
+    return bool(mesh.explicit_axes or mesh.manual_axes)
+
+
+def _never(array: Array) -> Array:
+    """Return False, over the axes over which an array varies."""
+    if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    array = array.real if jnp.iscomplexobj(array) else array
+    return (array < array).any()
+
+
+def is_varying(x: Array) -> bool:
+    """Return whether JAX follows an array over the axes of `jax.shard_map`, where it differs between devices."""
+    found = jax.typeof(x)
+    return bool(found.vma if hasattr(found, "vma") else found.mat.varying)  # by the version of JAX
+
+
+def is_placed(x: Array) -> bool:
+    """Return whether an array is sharded over explicit axes."""
+    return _sharding(x) is not None
+
+
+def _arrays(tree: Any) -> list[Array]:
+    return [each for each in jax.tree.leaves(tree) if isinstance(each, jax.Array)]
+
+
+def _known(arrays: list[Array]) -> Any:
+    """Return the mesh of explicit axes that an array knows of, whether or not it lies over one, or None."""
+    return next((mesh for mesh in (jax.typeof(each).sharding.mesh for each in arrays) if mesh.explicit_axes), None)
+
+
+def _mesh(arrays: list[Any]) -> Any:
+    """Return the mesh over whose explicit axes an array lies, or None."""
+    spread = [_sharding(each) for each in arrays if isinstance(each, jax.Array)]
+    return next((sharding.mesh for sharding in spread if sharding is not None), None)
+
+
+def _sharding(array: Array) -> NamedSharding | None:
+    """Return how an array lies over explicit axes, None where it does not or each device has the whole of it."""
+    found = jax.typeof(array).sharding
+    return found if found.mesh.explicit_axes and any(part is not None for part in found.spec) else None

@@ -1,1 +1,0 @@
-"""The operators at times that are not equally spaced."""

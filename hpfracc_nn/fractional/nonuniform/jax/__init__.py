@@ -1,1 +1,0 @@
-"""The operators at any times on JAX arrays."""

@@ -1,1 +1,0 @@
-"""For NumPy arrays."""

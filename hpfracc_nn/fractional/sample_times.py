@@ -1,0 +1,180 @@
+"""Sample times, checked, as a value that weights can be kept for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from hpfracc_nn.fractional.cache import cached_property
+from hpfracc_nn.fractional.layout import Layout, layout_of
+
+
+@dataclass(frozen=True, eq=False)
+class Times:
+    """Increasing times, equal where their bytes are.
+
+    Attributes:
+        values: Since the first of each grid; float64, [grids, n], read-only: one grid, or one for each set of weights.
+    """
+
+    values: np.ndarray
+
+    @cached_property
+    def _bytes(self) -> bytes:
+        return self.values.tobytes()
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.values.shape, self._bytes))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Times):
+            return NotImplemented
+        return self.values.shape == other.values.shape and self._bytes == other._bytes
+
+    @cached_property
+    def steps(self) -> np.ndarray:
+        """The lengths of the cells, [grids, n - 1]."""
+        return np.diff(self.values, axis=-1)
+
+    @property
+    def n(self) -> int:
+        """How many times a grid has."""
+        return self.values.shape[1]
+
+    @property
+    def cells(self) -> int:
+        """One less than the times."""
+        return self.n - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """How data, times and orders belong together.
+
+    Attributes:
+        layout: Of the data; its channels are sets of weights, which differ in their times, their orders or both.
+        times: Of one grid, or of one for each set.
+        orders: Alpha's shape, with as many axes as the data without time.
+        joint: The shape of all sets next to it: alpha broadcast to it and flattened is one order for each set.
+    """
+
+    layout: Layout
+    times: Times
+    orders: tuple[int, ...]
+    joint: tuple[int, ...]
+
+
+def placed(owner: str, t: Any, shape: Sequence[int], axis: int, orders: tuple[int, ...]) -> Placement:
+    """Return how data of `shape` are seen by the kernels.
+
+    Args:
+        owner: Who asks, for messages.
+        t: Times, [n], or of a shape that broadcasts to that of the data.
+        shape: Of the data.
+        axis: Their time axis, not negative.
+        orders: The shape of alpha, which broadcasts to the axes other than time.
+
+    Raises:
+        TypeError: The times are no real numbers.
+        ValueError: They are not as many as the samples, do not broadcast, are not finite or do not increase; or alpha
+            does not broadcast.
+    """
+    shape = tuple(shape)
+    layout_of(owner, shape, axis, orders)  # what is wrong with alpha is said of alpha
+    values = _read(owner, t)
+    values = np.moveaxis(values.reshape(along_time(owner, "t", values.shape, shape, axis)), axis, -1)
+    values = _since_first(owner, values)
+    grids, n = values.shape[:-1], values.shape[-1]
+    orders = (1,) * (len(grids) - len(orders)) + orders
+    joint = np.broadcast_shapes(grids, orders)
+    if prod(grids) > 1:
+        values = np.broadcast_to(values, (*joint, n))
+    found = np.array(values.reshape(prod(values.shape[:-1]), n))  # a copy: the caller may go on writing into his
+    found.flags.writeable = False
+    return Placement(layout_of(owner, shape, axis, joint), Times(found), orders, joint)
+
+
+def _read(owner: str, t: Any) -> np.ndarray:
+    if getattr(t, "requires_grad", False):
+        raise ValueError(f"{owner}(t): needs times without a gradient, which it does not have; pass t.detach().")
+    found = np.asarray(t.cpu() if hasattr(t, "cpu") else t)
+    if found.dtype.kind not in "iuf":
+        since = "since the first, in one unit of time, such as (t - t[0]) / numpy.timedelta64(1, 's')"
+        way = since if found.dtype.kind in "mM" else "as float64 in one unit of time"
+        raise TypeError(f"{owner}(t of dtype {found.dtype}): needs real times; pass them {way}.")
+    return found
+
+
+def along_time(owner: str, name: str, given: tuple[int, ...], shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """Return the shape, with as many axes as the data, in which one value for each sample broadcasts to them.
+
+    Args:
+        owner: Who asks, for messages.
+        name: What the values are called there.
+        given: Their shape: [n], or one that broadcasts to that of the data.
+        shape: Of the data.
+        axis: Their time axis, not negative.
+    """
+    full = tuple(given[0] if i == axis else 1 for i in range(len(shape))) if len(given) == 1 else given
+    padded = (1,) * (len(shape) - len(full)) + full
+    if len(padded) != len(shape) or padded[axis] != shape[axis]:
+        raise ValueError(
+            f"{owner}({name} of shape {given}, x of shape {shape}): needs one number for each of the {shape[axis]} "
+            f"samples along dim; pass {name} of that length, or of x's shape."
+        )
+    if any(size not in (1, of) for size, of in zip(padded, shape, strict=True)):
+        raise ValueError(
+            f"{owner}({name} of shape {given}, x of shape {shape}): needs {name} to broadcast to x; pass one row, or "
+            "one for each signal, shaped to fit."
+        )
+    return padded
+
+
+def _since_first(owner: str, values: np.ndarray) -> np.ndarray:
+    """Return the times since the first of each grid, subtracted in the times' own dtype before they are rounded."""
+    _check_increasing(owner, values)
+    # In 64 unsigned bits no difference of integers that increase overflows.
+    wide = np.uint64 if values.dtype.kind in "iu" else np.result_type(values, np.float64)
+    found = (values.astype(wide) - values[..., :1].astype(wide)).astype(np.float64)
+    steps = np.diff(found, axis=-1)
+    is_bad = ~((steps > 0) & (steps < np.inf))
+    if is_bad.any():
+        raise ValueError(
+            f"{owner}(t): needs times whose distance from the first is told apart in float64; {_pair(values, is_bad)}: "
+            "merge such samples, or begin later."
+        )
+    return found
+
+
+def _check_increasing(owner: str, values: np.ndarray) -> None:
+    is_bad = ~np.isfinite(values)
+    if is_bad.any():
+        index = tuple(int(i) for i in np.argwhere(is_bad)[0])
+        raise ValueError(f"{owner}(t): needs finite times; {_name(index)}={values[index]:g}: leave such samples out.")
+    is_bad = values[..., 1:] <= values[..., :-1]  # a difference of unsigned integers would wrap round
+    if is_bad.any():
+        raise ValueError(
+            f"{owner}(t): needs times that increase; {_pair(values, is_bad)}: sort the samples by time and merge those "
+            "of one time."
+        )
+
+
+def _pair(values: np.ndarray, is_bad: np.ndarray) -> str:
+    """Return the first two times in a row of which the second is marked."""
+    index = tuple(int(i) for i in np.argwhere(is_bad)[0])
+    after = (*index[:-1], index[-1] + 1)
+    first, second = (values[at] if values.dtype.kind in "iu" else f"{values[at]:.15g}" for at in (index, after))
+    return f"{_name(after)}={second} follows {_name(index)}={first}"
+
+
+def _name(index: tuple[int, ...]) -> str:
+    used = index[-1:] if not any(index[:-1]) else index
+    return f"t[{', '.join(map(str, used))}]"
