@@ -183,6 +183,18 @@ def test_what_is_given_at_the_start_is_one_value_for_each_signal(convert, name):
 
 
 @pytest.mark.parametrize("definition", [Caputo(0.4), RiemannLiouvilleIntegral(0.4)], ids=["caputo", "integral"])
+@pytest.mark.parametrize("start", [{}, {"x0": 0.3}], ids=["", "told"])
+@pytest.mark.parametrize("convert", [np.asarray, torch.as_tensor])
+def test_a_value_that_tells_nothing_of_the_first_sample_is_not_looked_at(convert, start, definition):
+    y = np.random.default_rng(0).standard_normal((2, 16))
+    wanted = fnn.solve(y, definition, dt=DT, **start)
+    y[:, 0] = np.nan
+    found = np.asarray(fnn.solve(convert(y), definition, dt=DT, **start))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13 * np.abs(wanted).max())
+    np.testing.assert_allclose(found[:, 0], start.get("x0", 0), rtol=0, atol=1e-13 * np.abs(wanted).max())
+
+
+@pytest.mark.parametrize("definition", [Caputo(0.4), RiemannLiouvilleIntegral(0.4)], ids=["caputo", "integral"])
 def test_a_first_sample_that_is_told_once_is_that_of_every_signal(definition):
     y = np.random.default_rng(0).standard_normal((2, 3, 20))
     wanted = fnn.solve(y, definition, x0=np.full((2, 3), 0.7), dt=0.1)

@@ -38,6 +38,7 @@ OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
     "multiplier": lambda x, a: fjx.PeriodicWeyl(a)(x, dt=0.1),
     "fdiff": lambda x, a: fjx.fdiff(x, a),
     "solve": lambda x, a: fjx.solve(x, fjx.Caputo(a), x0=x[..., 0]),
+    "solve of an integral": lambda x, a: fjx.solve(x, fjx.RiemannLiouvilleIntegral(a), x0=x[..., 0]),
     "special": lambda x, a: fjx.mittag_leffler(-(x**2), a),
     "rotation": lambda x, a: fjx.fractional_fourier(x, a).real,
 }

@@ -247,8 +247,7 @@ def reciprocal(series: Array, xp: Namespace) -> Array:
 def _rest(found: Columns, y: Array, multiply: Callable[[Array], Array], xp: Namespace) -> Array:
     """Return u with u(0) = 0 for y without analytic terms, whose first sample is not looked at."""
     stencil = found.stencil
-    nothing = xp.sum(y[..., :0])[..., None]
-    u = multiply(xp.concat([nothing, y[..., 1:]]))
+    u = multiply(_later(y, xp))
     n = y.shape[-1]
     if found.start is None or n <= stencil.start_index:
         return u
@@ -265,10 +264,14 @@ def _integrand(
     column: Array, y: Array, multiply: Callable[[Array], Array], first: Array | None, xp: Namespace
 ) -> Array:
     """Return x for an integral, whose own first sample is 0 and tells nothing."""
-    nothing = xp.sum(y[..., :0])[..., None]
-    start = nothing if first is None else nothing + first  # of each signal, also where one number is told for all
-    rest = multiply(xp.concat([0 * start, (y - column * start)[..., 1:]]))
-    return xp.concat([rest[..., :1] + start, rest[..., 1:]])
+    if first is None:
+        return multiply(_later(y, xp))
+    return multiply(_later(y - column * first, xp)) + xp.where(_ramp(y, xp) > 0, 0.0, first)
+
+
+def _later(y: Array, xp: Namespace) -> Array:
+    """Return y with 0 for the first sample, whatever it is."""
+    return xp.where(_ramp(y, xp) > 0, y, 0.0)
 
 
 def summed(d: Array, times: int, xp: Namespace) -> Array:
