@@ -40,6 +40,16 @@ OPTIMIZERS: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 SHAPES = {"w": (3, 2), "inner": {"b": (4,)}}
 
 
+@pytest.fixture
+def mixing():
+    """optax mixes types: Adam in powers of a count, `MultiSteps` in means, `apply_updates` in half precision."""
+    with jax.numpy_dtype_promotion("standard"):
+        yield
+
+
+optax_mixes = pytest.mark.usefixtures("mixing")
+
+
 def tree(seed, dtype=np.float32, *before):
     """Return a tree of random arrays, with further axes before theirs."""
     rng = np.random.default_rng(seed)
@@ -139,6 +149,7 @@ def test_weights_of_a_traced_alpha_are_float64_where_64_bit_types_are_not_enable
 @pytest.mark.parametrize(
     "name", ["adam", *(pytest.param(name, marks=pytest.mark.slow) for name in ("sgd", "adamw", "rmsprop"))]
 )
+@optax_mixes
 def test_at_alpha_1_it_is_optaxs_optimizer_bit_for_bit(name):
     ours, theirs, options = OPTIMIZERS[name]
     params, gradients = tree(0), tree(1, np.float32, 20)
@@ -280,6 +291,7 @@ def test_half_precision_sums_in_single_and_rounds_once(memory):
 
 
 @pytest.mark.slow
+@optax_mixes
 def test_a_history_keeps_the_dtype_that_it_is_given():
     params, gradients = tree(0, jnp.bfloat16), tree(1, jnp.float32, 12)
     _, state, updates = ran(scale_by_fractional(0.3, 4, history_dtype=jnp.float32), params, gradients)
@@ -288,12 +300,13 @@ def test_a_history_keeps_the_dtype_that_it_is_given():
 
 
 @pytest.mark.slow
-def test_complex_gradients_are_averaged_as_they_are():
+@pytest.mark.parametrize("memory", [4, 20, "exponentials"])
+def test_complex_gradients_are_averaged_as_they_are(memory):
     rng = np.random.default_rng(0)
     gradients = jnp.asarray(rng.standard_normal((6, 3)) + 1j * rng.standard_normal((6, 3)), jnp.complex64)
-    updates = ran(scale_by_fractional(0.5, 4), jnp.zeros(3, jnp.complex64), gradients)[2]
+    updates = ran(scale_by_fractional(0.5, memory), jnp.zeros(3, jnp.complex64), gradients)[2]
     for part in (jnp.real, jnp.imag):
-        expected = ran(scale_by_fractional(0.5, 4), jnp.zeros(3), part(gradients))[2]
+        expected = ran(scale_by_fractional(0.5, memory), jnp.zeros(3), part(gradients))[2]
         np.testing.assert_allclose(part(updates), expected, rtol=0, atol=1e-6)
 
 
@@ -306,11 +319,21 @@ def test_a_gradient_that_is_not_finite_leaves_a_window():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("memory", [4, 20, "exponentials"])
-def test_steps_promote_nothing_implicitly(memory):
-    with jax.enable_x64(True), jax.numpy_dtype_promotion("strict"):
+@pytest.mark.parametrize("is_double", [False, True], ids=["single", "double"])
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, jnp.float32, jnp.complex64])
+@pytest.mark.parametrize(("kind", "memory"), AT_ONE)
+def test_steps_promote_nothing_implicitly(kind, memory, dtype, is_double):
+    with jax.enable_x64(is_double), jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        x, extra = jnp.ones(2, dtype), {}
+        if kind == "caputo_terminal":
+            extra = {"value_fn": lambda x: (jnp.abs(x) ** 2).sum()}
         for alpha in (0.5, jnp.asarray(0.5)):
-            assert jnp.isfinite(ran(scale_by_fractional(alpha, memory), jnp.zeros(2), jnp.ones((30, 2)))[2]).all()
+            optimizer = scale_by_fractional(alpha, memory, kind)
+            state = optimizer.init(x)
+            for _ in range(3):
+                found, state = optimizer.update(x, state, x, **extra)
+            assert found.dtype == dtype
+            assert jnp.isfinite(found).all()
 
 
 @pytest.mark.slow
@@ -352,6 +375,7 @@ def test_parameters_may_be_numbers_and_arrays_of_numpy(kind):
 
 
 @pytest.mark.slow
+@optax_mixes
 def test_hyperparameters_are_injected_and_scheduled():
     """As with a function of the count; the number of steps is a hyperparameter of no effect."""
     params, gradients = tree(0), tree(1, np.float32, 8)
@@ -387,6 +411,7 @@ def test_masked_parameters_remember_nothing():
 
 
 @pytest.mark.slow
+@optax_mixes
 def test_parts_of_the_parameters_have_their_own_order():
     params, gradients = tree(0), tree(1, np.float32, 6)
     parts = {"far": fractional_sgd(0.1, alpha=0.2), "near": fractional_adam(0.1, alpha=0.9, memory="exponentials")}
@@ -397,6 +422,7 @@ def test_parts_of_the_parameters_have_their_own_order():
 
 
 @pytest.mark.slow
+@optax_mixes
 def test_accumulated_gradients_are_one():
     """Four gradients of which two are averaged at a time are two gradients."""
     params, gradients = tree(0), tree(1, np.float32, 4)
@@ -408,6 +434,7 @@ def test_accumulated_gradients_are_one():
 
 
 @pytest.mark.slow
+@optax_mixes
 def test_models_side_by_side_have_each_their_alpha():
     params, gradients = tree(0, np.float32, 3), tree(1, np.float32, 3, 8)
     alphas = jnp.asarray([0.2, 0.7, 1.0])
@@ -437,6 +464,7 @@ def is_laid_out_as(p, kept):
 
 
 @pytest.mark.parametrize("memory", [4, pytest.param("exponentials", marks=pytest.mark.slow)])
+@optax_mixes
 def test_a_saved_run_goes_on_bit_for_bit(memory):
     serialization = pytest.importorskip("flax.serialization")
     optimizer = fractional_adam(0.1, alpha=optax.linear_schedule(0.3, 0.9, 10), memory=memory)
@@ -460,6 +488,7 @@ def test_a_saved_run_goes_on_bit_for_bit(memory):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("memory", [4, "exponentials"])
+@optax_mixes
 def test_a_state_is_laid_out_as_its_parameters_and_steps_alike(memory):
     devices = jax.devices()
     if len(devices) < 4:
@@ -512,7 +541,7 @@ def test_bad_options_are_refused_at_the_door(options, error, message):
 
 @pytest.mark.slow
 def test_a_schedule_that_leaves_its_range_is_refused_where_it_is_known():
-    optimizer = scale_by_fractional(lambda count: 0.5 + count)
+    optimizer = scale_by_fractional(lambda count: 0.5 + count.astype(float))
     grads = jnp.ones(2)
     _, state = optimizer.update(grads, optimizer.init(grads))
     with pytest.raises(ValueError, match=r"Invalid alpha value: 1\.5"):

@@ -210,7 +210,7 @@ class Call:
         index = jnp.arange(n + 1) if n_steps is None else jnp.clip(jnp.round(place), 0, n).astype(int)
         rounding = 2 * resolution(ts) * jnp.max(jnp.abs(ts))
         off = jnp.abs(ts - ts[0] - elapsed[index])
-        is_on_mesh = (jnp.abs(place - index) <= ON_MESH) | (off <= rounding)
+        is_on_mesh = (jnp.abs(place - index.astype(place.dtype)) <= ON_MESH) | (off <= rounding)
         message = f"{OWNER}(ts=...): needs output times that are points of the uniform mesh of {n} steps."
         is_on_mesh = checked(is_on_mesh, is_on_mesh.all(), message)
         at, since = (ts[0] + elapsed).astype(dtype), elapsed.astype(dtype)

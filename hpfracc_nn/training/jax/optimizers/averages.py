@@ -121,7 +121,7 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
         def moved(decay: float, grad: Array, row: Array) -> Array:
             wide = exact(row)
             held = row.astype(wide)
-            faded = held + real(wide).type(1 - decay) * (grad.astype(wide) - held)
+            faded = held + wide.type(1 - decay) * (grad.astype(wide) - held)
             return jnp.where(order == 1, 0.0, faded).astype(row.dtype)  # at alpha = 1 what was remembered is dropped
 
         weigh = cache(partial(_fading_weights, order, stored))
@@ -138,7 +138,7 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
     """Return the weighted sum of a gradient and the rows kept of those before it."""
     wide = exact(grad)
     first, weights = weigh(real(wide))
-    total = first * grad.astype(wide)
+    total = first.astype(wide) * grad.astype(wide)
     if len(rows) > _IN_LINE:
         return jax.lax.scan(_add, total, (jnp.asarray(rows), weights))[0].astype(grad.dtype)
     for kept in zip(rows, weights, strict=True):
@@ -148,7 +148,7 @@ def _mixed(grad: Array, rows: Sequence[Array] | Array, weigh: Weigh) -> Array:
 
 def _add(total: Array, kept: tuple[Array, Array]) -> tuple[Array, None]:
     """Add a row: no closure, which a scan outside of jit would compile at every call."""
-    row, weight = kept[0].astype(total.dtype), kept[1]
+    row, weight = (each.astype(total.dtype) for each in kept)
     # A finite row of weight 0 stays: at alpha = 1 the weight is 0 and its slope in alpha is not.
     return total + weight * jnp.where((weight == 0) & ~jnp.isfinite(row), 0.0, row), None
 

@@ -49,7 +49,7 @@ def closed_form(alpha: Alpha) -> optax.GradientTransformation:
         order = at(alpha, count)
 
         def along(grad: Array, p: Array, before: Array) -> Array:
-            way = p.astype(exact(p)) - before
+            way = p.astype(exact(p)) - before.astype(exact(p))
             has_moved = (stored > 0) & jnp.any(way != 0)
             return jnp.where(has_moved, _modulated(grad, way, order), grad)
 
@@ -108,12 +108,12 @@ def _mean_gradients(value_fn: Callable[[Tree], Array], params: Tree, alpha: floa
 
 def _shortened(place: Array, p: Array) -> Array:
     wide = exact(p)
-    return (place.astype(real(wide)) * p.astype(wide)).astype(p.dtype)
+    return (place.astype(wide) * p.astype(wide)).astype(p.dtype)
 
 
 def _add(weight: Array, mean: Array, gradient: Array) -> Array:
     """Return the mean with one point more; of complex numbers the direction of ascent is the conjugate."""
-    return mean + weight.astype(real(mean.dtype)) * jnp.conj(gradient)
+    return mean + weight.astype(mean.dtype) * jnp.conj(gradient).astype(mean.dtype)
 
 
 def _quadrature(alpha: Any, xp: Namespace) -> tuple[Any, Any]:
