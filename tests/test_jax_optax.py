@@ -42,7 +42,7 @@ SHAPES = {"w": (3, 2), "inner": {"b": (4,)}}
 
 @pytest.fixture
 def mixing():
-    """optax mixes types: Adam in powers of a count, `MultiSteps` in means, `apply_updates` in half precision."""
+    """Types are mixed by optax: Adam in powers of a count, `MultiSteps` in means, `apply_updates` in half precision."""
     with jax.numpy_dtype_promotion("standard"):
         yield
 
