@@ -1,12 +1,12 @@
 """How large the package is, what imports what in a circle, and how much code one warm call runs through.
 
-    python benchmarks/house.py [--package DIR] [--output DIR]
+    python benchmarks/house.py [--before DIR] [--output DIR]
 
 Files and lines of code (blanks, comments and docstrings left out) by folder, circles of imports (those inside of
 functions and under `TYPE_CHECKING` counted), functions whose body has more than 60 lines of code, and for five warm
 calls the package's files whose code runs and the calls of the package's functions. Comprehensions are no calls, and a
 generator counts each time it goes on. What is called by the package but written by the user, f of a solver, is no code
-of the package and is not counted. `--package` reads another copy of the sources, to compare with.
+of the package and is not counted. `--before` is the package's folder in another checkout, to compare with.
 """
 
 from __future__ import annotations
@@ -193,46 +193,54 @@ def warm_call(program: str, package: Path = PACKAGE) -> dict[str, object]:
     """Return how many files and calls of functions of the package one warm call runs through."""
     environment = {**os.environ, "PYTHONPATH": str(package.parent), "HPFRACC_NN_WISDOM": "off", "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", _RUN, str(package), program]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, cwd=package.parent, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
     result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def size(package: Path = PACKAGE) -> Table:
-    """Return the table of files and lines of code, with circles and long functions below it."""
-    columns = {"folder": ("folder", ""), "files": ("files", ",d"), "lines": ("lines of code", ",d")}
-    table = Table(
-        "house",
-        "Python files of the package and their lines of code, without blanks, comments and docstrings.",
-        columns,
-    )
-    text = sources(package)
-    lines = {path: len(code_lines(source)) for path, source in text.items()}
+def size(packages: Mapping[str, Path]) -> Table:
+    """Return the table of files and lines of code, with circles and long functions of each copy below it."""
+    columns = {"folder": ("folder", "")}
+    for name in packages:
+        columns |= {f"files {name}": (f"files {name}", ",d"), f"lines {name}": (f"lines of code {name}", ",d")}
+    caption = "Python files of the package and their lines of code, without blanks, comments and docstrings."
+    table = Table("house", caption, columns)
+    texts = {name: sources(package) for name, package in packages.items()}
+    lines = {name: {path: len(code_lines(source)) for path, source in text.items()} for name, text in texts.items()}
+    folders = {path.split("/")[0] for text in texts.values() for path in text if "/" in path}
     table.begin("size")
-    for folder in sorted({path.split("/")[0] for path in lines if "/" in path}):
-        inside = [count for path, count in lines.items() if path.startswith(f"{folder}/")]
-        table.add(folder=folder, files=len(inside), lines=sum(inside))
-    table.add(folder="the package", files=len(lines), lines=sum(lines.values()))
-    found = circles(imports(text))
-    sizes = ", ".join(str(len(members)) for members in found) or "none"
-    table.note(f"Circles of imports, by their files: {sizes}.")
+    for folder in [*sorted(folders), ""]:
+        record: dict[str, object] = {"folder": folder or "the package"}
+        for name, counts in lines.items():
+            inside = [count for path, count in counts.items() if not folder or path.startswith(f"{folder}/")]
+            record |= {f"files {name}": len(inside), f"lines {name}": sum(inside)}
+        table.add(**record)
+    for name, text in texts.items():
+        found = circles(imports(text))
+        sizes = ", ".join(str(len(members)) for members in found) or "none"
+        table.note(f"Circles of imports, by their files, {name}: {sizes}.")
+        functions = [f"`{where}` {count}" for where, count in long_functions(text)]
+        table.note(f"Functions with more than {LONGEST} lines of code, {name}: {', '.join(functions) or 'none'}.")
     for members in found:
-        table.note(", ".join(f"`{member.removeprefix('hpfracc_nn.')}`" for member in members))
-    functions = long_functions(text)
-    named = ", ".join(f"`{where}` {count}" for where, count in functions) or "none"
-    table.note(f"Functions with more than {LONGEST} lines of code: {named}.")
+        table.note("A circle now: " + ", ".join(f"`{member.removeprefix('hpfracc_nn.')}`" for member in members) + ".")
     return table
 
 
-def calls(package: Path = PACKAGE) -> Table:
+def calls(packages: Mapping[str, Path]) -> Table:
     """Return the table of warm calls."""
-    columns = {"call": ("warm call", ""), "files": ("files", "d"), "calls": ("calls of functions", "d")}
+    columns = {"call": ("warm call", "")}
+    for name in packages:
+        columns |= {f"files {name}": (f"files {name}", "d"), f"calls {name}": (f"calls of functions {name}", "d")}
     table = Table("house-calls", "What one warm eager call on PyTorch runs through, in the package.", columns)
     table.begin("calls")
-    for name, program in CALLS.items():
-        table.add(call=name, **warm_call(program, package))
+    for call, program in CALLS.items():
+        record: dict[str, object] = {"call": call}
+        for name, package in packages.items():
+            found = warm_call(program, package)
+            record |= {f"files {name}": found["files"], f"calls {name}": found["calls"]}
+        table.add(**record)
     return table
 
 
@@ -263,11 +271,12 @@ def _late(tree: ast.Module) -> Iterator[ast.AST]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--package", type=Path, default=PACKAGE, help="the folder of the sources to read")
-    parser.add_argument("--quick", action="store_true", help="as without it: this takes seconds")
+    parser.add_argument("--before", type=Path, help="the package's folder in another checkout")
+    parser.add_argument("--quick", action="store_true", help="as without it: this takes less than a minute")
     parser.add_argument("--output", type=Path, help="also write the tables into this folder")
     arguments = parser.parse_args()
-    for table in (size(arguments.package.resolve()), calls(arguments.package.resolve())):
+    packages = {"before": arguments.before.resolve(), "now": PACKAGE} if arguments.before else {"now": PACKAGE}
+    for table in (size(packages), calls(packages)):
         if arguments.output:
             table.write(arguments.output)
 
