@@ -8,6 +8,8 @@ import ast
 import pathlib
 import re
 
+from hpfracc_nn import lazy
+
 PACKAGE = pathlib.Path(__file__).parents[1] / "hpfracc_nn"
 ROOMS = (
     *("fractional", "layers", "solvers", "training", "selection"),
@@ -27,17 +29,17 @@ OTHERS = {"migration.md"}
 
 def public(room: str) -> dict[str, str]:
     """Return the public names of a package, and how the reference calls each."""
+    names = lazy.exports(f"hpfracc_nn.{room}") or written(room)
+    return {name: f"hpfracc_nn.{room}.{name}" for name in names}
+
+
+def written(room: str) -> list[str]:
+    """Return the names of a package that writes `__all__` out."""
     tree = ast.parse((PACKAGE / room / "__init__.py").read_text("utf-8"))
-    lists = [
-        node.value
-        for node in tree.body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__"
-    ]
-    return {
-        name: f"hpfracc_nn.{room}.{name}"
-        for names in lists
-        for name in ast.literal_eval(names)
-    }
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return list(ast.literal_eval(node.value))
+    return []
 
 
 def on_page_content(html, page, **_):

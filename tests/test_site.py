@@ -161,7 +161,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
 @pytest.fixture(scope="session")
 def package():
     """Return the package as Griffe reads it: nothing is imported."""
-    return pytest.importorskip("griffe").load("hpfracc_nn", **LANGUAGE)
+    griffe = pytest.importorskip("griffe")
+    exports = griffe.load_extensions(str(ROOT / "docs" / "exports.py"))
+    return griffe.load("hpfracc_nn", extensions=exports, resolve_aliases=True, **LANGUAGE)
 
 
 @pytest.fixture(scope="session")
