@@ -96,7 +96,12 @@ def test_a_forecast_is_what_makes_the_next_errors_vanish(alpha, bounds):
 def test_a_level_for_each_series_is_that_of_each():
     series = jnp.asarray(np.random.default_rng(5).standard_normal((4, 4)) + np.arange(4.0)[:, None], jnp.float32)
     levels = series.mean(-1, keepdims=True)
-    for function in (arfima_errors, arfima_nll, lambda x, *rest: arfima_forecast(x, 3, *rest)):
+    for function in (
+        arfima_errors,
+        arfima_nll,
+        lambda x, alpha, ar, _: arfima_nll(x, alpha, ar),
+        lambda x, *rest: arfima_forecast(x, 3, *rest),
+    ):
         found = function(series, 0.3, [0.2], levels)
         each = [function(x, 0.3, [0.2], level[0]) for x, level in zip(series, levels, strict=True)]
         np.testing.assert_allclose(found, np.stack(each), rtol=1e-5, atol=1e-5)  # float32
@@ -186,7 +191,7 @@ def test_a_wave_in_a_plane_is_an_eigenfunction():
         (one, omega), (other, second) = waves(16, 0.3, 2), waves(12, 0.5, 3)
         field = jnp.asarray(np.stack([one[:, None] * other] * 2, -1))
         core = functional.SpectralFractional([0.7, 1.6], dt=(0.3, 0.5), dim=(-3, -2))
-        expected = field * (omega**2 + second**2) ** (np.array([0.7, 1.6]) / 2)
+        expected = np.asarray(field) * (omega**2 + second**2) ** (np.array([0.7, 1.6]) / 2)
         np.testing.assert_allclose(core({}, field), expected, rtol=0, atol=1e-11)
 
 

@@ -179,7 +179,7 @@ def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, le
     if level:
         of_ones = errors_of(jnp.ones(n, series.dtype) + jnp.asarray(mean).astype(series.dtype))
         size = of_ones @ of_ones
-        e = e - (e @ of_ones / size)[..., None] * of_ones
+        e = e - (e @ of_ones / size)[..., None] * _of_rank(of_ones, e.ndim)
         n, adjusted = n - 1, jnp.log(size) / 2
     total = (e * e).sum(-1)
     variance = total / n if deviation is None else jnp.square(_positive(deviation, e.dtype))
@@ -192,7 +192,7 @@ def continued(
     """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
     series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
     u = _differenced(series, definition, mean, series.ndim - 1, manager)
-    weights, before, level = _lags(ar, u.dtype, "ar"), _lags(ma, u.dtype, "ma"), jnp.asarray(mean).astype(u.dtype)
+    weights, before, level = _lags(ar, u.dtype, "ar"), _lags(ma, u.dtype, "ma"), _level(mean, u)
     p, q = weights.shape[0], before.shape[0]
     ahead = jnp.zeros((*u.shape[:-1], steps), u.dtype)
     if p or q:
@@ -239,9 +239,17 @@ def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> G
 def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, axis: int, manager: BackendManager | None) -> Array:
     """Return (1 - z)**alpha (x - mean), in the dtype that x is computed in."""
     wide = x.astype(computed_in(_OWNER, x))
-    level = jnp.asarray(mean).astype(wide.dtype)
-    _check_level(level.shape, x.shape, axis)
-    return dispatch.apply(_OWNER, wide - level, definition, 1.0, axis, manager)
+    _check_level(np.shape(mean), x.shape, axis)
+    return dispatch.apply(_OWNER, wide - _level(mean, wide), definition, 1.0, axis, manager)
+
+
+def _level(mean: Any, like: Array) -> Array:
+    return _of_rank(jnp.asarray(mean).astype(like.dtype), like.ndim)
+
+
+def _of_rank(array: Array, ndim: int) -> Array:
+    """Return an array of that many axes, the first of length 1."""
+    return jnp.expand_dims(array, tuple(range(ndim - array.ndim)))
 
 
 def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> None:

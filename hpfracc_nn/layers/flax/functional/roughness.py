@@ -203,7 +203,8 @@ class RoughnessFeatures(_Made):
         count = state.seen + 1
         sums = state.sums + jnp.where(count > self.skip, y * y, 0)
         after = RoughnessState(states, sums, count)
-        return self._logarithm(sums / jnp.maximum(1, count - self.skip)).astype(x.dtype), after
+        counted = jnp.maximum(1, count - self.skip).astype(sums.dtype)
+        return self._logarithm(sums / counted).astype(x.dtype), after
 
     def _logarithm(self, energies: Array) -> Array:
         return jnp.log(energies + self.floor)
