@@ -266,7 +266,7 @@ def _knots(horizon: int) -> np.ndarray:
 def _start_row(table: Array, horizon: int, t: Array) -> Array:
     """The row t of the column on d[1]: t + 1 times it is a cubic in log(t + 1) between four knots."""
     knots = _knots(horizon)
-    begin = jnp.clip(jnp.searchsorted(jnp.asarray(knots), t, side="right") - 2, 0, knots.size - 4)
+    begin = jnp.clip(jnp.searchsorted(jnp.asarray(knots, t.dtype), t, side="right") - 2, 0, knots.size - 4)
     near = lax.dynamic_slice_in_dim(jnp.asarray(knots + 1.0, table.dtype), begin, 4)
     values = lax.dynamic_slice_in_dim(table, begin, 4)
     u, at = jnp.log(near), jnp.log(t.astype(table.dtype) + 1)

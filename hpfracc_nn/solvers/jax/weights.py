@@ -163,8 +163,8 @@ def _scaled(weights: Weights, orders: Orders, dt: Array) -> Weights:
     scale = jnp.exp(alpha.astype(dt.dtype) * jnp.log(dt)).astype(weights.own.dtype)
     coefficients = weights.coefficients
     return Weights(
-        weights.own * scale,
-        weights.head * scale,
+        weights.own * scale[None],
+        weights.head * scale[None, None, None],
         weights.later * scale[:, None, None],
         None if coefficients is None else coefficients * scale[:, None, None],
     )

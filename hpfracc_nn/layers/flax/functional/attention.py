@@ -265,7 +265,8 @@ class FractionalAttention(Ordered):
         state = state.grown(*(each.reshape(*x.shape[:-1], *each.shape[1:]) for each in (k, v)))
         room = (q.shape[0], *state.key.shape[-3:])
         k, v = (each.reshape(room).astype(dtype) for each in (state.key, state.value))
-        bias = jnp.where(jnp.arange(state.horizon) < state.count, 0, -jnp.inf).astype(dtype)[None, None, None]
+        is_held = jnp.arange(state.horizon, dtype=state.count.dtype) < state.count
+        bias = jnp.where(is_held, 0, -jnp.inf).astype(dtype)[None, None, None]
         y, _ = self._averaged(params, (q, k, v), bias, False, False, key, None)
         return self._out(params, y, dtype).reshape(x.shape), state
 

@@ -40,7 +40,7 @@ class Series(NamedTuple):
         if self.lengths is None:
             return jnp.flip(x, 0)
         step = jnp.arange(x.shape[0])[:, None]
-        index = jnp.where(step < self.lengths, self.lengths - 1 - step, step)
+        index = jnp.where(step < self.lengths[None], self.lengths[None] - 1 - step, step)
         return jnp.take_along_axis(x, index[..., None], axis=0)
 
     def closed(self, out: Array) -> Array:
@@ -68,11 +68,11 @@ def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
                 f"{owner}(seq_lengths of shape {lengths.shape}, {lengths.dtype}): needs whole numbers, one for each "
                 f"series, of shape {batch}; pass how many steps each has."
             )
-        lengths = jnp.clip(_checked_lengths(owner, given, n).reshape(-1), 0, n)
+        lengths = jnp.clip(_checked_lengths(owner, given, n).reshape(-1).astype(int), 0, n)
     first = first.reshape(n, math.prod(batch), features)
     if lengths is not None:
         # What pads a series may be anything: NaN times a gradient of 0 would be NaN.
-        first = jnp.where((jnp.arange(n)[:, None] < lengths)[..., None], first, 0)
+        first = jnp.where((jnp.arange(n)[:, None] < lengths[None])[..., None], first, 0)
     return Series(first, batch, axis, lengths)
 
 
