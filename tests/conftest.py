@@ -38,6 +38,17 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(learning, "FREE", math.inf)
 
 
+@pytest.fixture(autouse=True)
+def unpromoted(request: pytest.FixtureRequest) -> Iterator[None]:
+    """JAX refuses types and ranks that are promoted unasked, as users can make it do: the package promotes none."""
+    if not request.path.name.startswith(("test_jax_", "test_flax_")):
+        yield
+        return
+    jax = sys.modules["jax"]
+    with jax.numpy_dtype_promotion("strict"), jax.numpy_rank_promotion("raise"):
+        yield
+
+
 @pytest.fixture(scope="module", autouse=True)
 def programs() -> Iterator[None]:
     """What JAX compiled for one module serves few others, and all of it together takes gigabytes."""

@@ -107,7 +107,7 @@ def test_both_shells_compute_what_the_core_does_from_the_same_tree_of_parameters
 
 def test_parameters_have_the_dtype_that_they_are_given() -> None:
     layer = shells.FractionalLinear(3, 2, learn_alpha=True, param_dtype=jnp.bfloat16)
-    variables = jax.eval_shape(layer.init, KEY, jnp.ones((1, 4, 3)))
+    variables = jax.eval_shape(layer.init, KEY, jnp.ones((1, 4, 3), jnp.bfloat16))
     assert {each.dtype.name for each in jax.tree.leaves(variables)} == {"bfloat16"}
     module = nnx.FractionalLinear(3, 2, param_dtype=jnp.float16, rngs=flax_nnx.Rngs(0))
     assert module.kernel[...].dtype == jnp.float16
@@ -195,7 +195,7 @@ def test_half_precision_is_that_of_the_result(case: Case, dtype: str) -> None:
     y = core(params, case.x.astype(dtype))
     assert y.dtype == dtype
     exact = core(jax.tree.map(lambda each: each.astype(jnp.float32), params), case.x)
-    assert float(jnp.abs(y - exact).max() / jnp.abs(exact).max()) < 8 * float(jnp.finfo(dtype).eps)
+    assert float(jnp.abs(y.astype(jnp.float32) - exact).max() / jnp.abs(exact).max()) < 8 * float(jnp.finfo(dtype).eps)
 
 
 @pytest.mark.slow

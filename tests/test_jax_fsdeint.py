@@ -25,7 +25,10 @@ KEY = jax.random.key(0)
 TS = np.linspace(0, 1.2, 9)
 REFERENCE = json.loads((pathlib.Path(__file__).parent / "reference" / "sdes.json").read_text("utf-8"))
 DRIFTLESS = SDE(lambda t, y: jnp.zeros_like(y), lambda t, y: jnp.ones_like(y), "additive")
-NETWORK = SDE(lambda t, y, args: jnp.tanh(y @ args[0]) + jnp.sin(t), lambda t, y, args: args[1] * jnp.cos(y))
+NETWORK = SDE(
+    lambda t, y, args: jnp.tanh(y @ args[0]) + jnp.sin(t),
+    lambda t, y, args: jnp.broadcast_to(args[1], y.shape) * jnp.cos(y),
+)
 
 
 @pytest.fixture

@@ -105,7 +105,7 @@ def test_a_solve_on_four_devices_has_the_values_and_gradients_of_one(solve, wher
     def gradients(function: Solve) -> Any:
         def loss(y: Any, r: Any) -> Any:
             found = function(y, r)
-            return (found * jnp.cos(jnp.arange(8.0))).sum(), found
+            return (found * jnp.cos(jnp.arange(8.0))[None]).sum(), found
 
         return jax.jit(jax.grad(loss, (0, 1), has_aux=True))(*given)
 
