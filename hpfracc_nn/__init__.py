@@ -28,4 +28,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.torch import fdeint as fdeint
     from hpfracc_nn.solvers.torch import fsdeint as fsdeint
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

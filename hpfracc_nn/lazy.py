@@ -1,13 +1,15 @@
 """Packages whose names are loaded when they are first used, and stand in one place: below `if TYPE_CHECKING:`.
 
 There each name is imported as itself, `from module import name as name`, which exports it for type checkers; a star
-takes all names of another such package, and a later line replaces an earlier one:
+takes those names of another such package that no other line has:
 
     if TYPE_CHECKING:
         from hpfracc_nn.layers.torch import *
         from hpfracc_nn.solvers.torch import fdeint as fdeint
+    else:
+        __getattr__, __dir__, __all__ = lazy.attach(__name__)
 
-    __getattr__, __dir__, __all__ = lazy.attach(__name__)
+What type checkers do not see they do not take for a name: a module with `__getattr__` would have all.
 
 Scientific Python Ecosystem Coordination, SPEC 1, for the idea.
 """
@@ -80,15 +82,16 @@ def exports(package: str) -> dict[str, tuple[str, str]]:
     Raises:
         ImportError: The package's source cannot be read.
     """
-    found: dict[str, tuple[str, str]] = {}
+    named: dict[str, tuple[str, str]] = {}
+    behind_stars: dict[str, tuple[str, str]] = {}
     for node in _imports(package):
         module = str(node.module)
         for alias in node.names:
             if alias.name == "*":
-                found.update(exports(module))
+                behind_stars.update(exports(module))
             else:
-                found[alias.asname or alias.name] = module, alias.name
-    return found
+                named[alias.asname or alias.name] = module, alias.name
+    return behind_stars | named
 
 
 def _imports(package: str) -> Iterator[ast.ImportFrom]:

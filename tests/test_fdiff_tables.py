@@ -1,6 +1,7 @@
 """Differences of tables: pandas, polars and xarray keep their types, labels and the direction of time."""
 
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -250,7 +251,7 @@ def test_a_row_between_two_tables_is_a_gap(pandas, polars, xarray, days, a):
     zone = polars.col("t").cast(polars.Datetime).dt.replace_time_zone("Europe/Rome")
     dated.append(dated[1].with_columns(zone))
     for table in (frame, frame.tz_localize("Europe/Rome"), frame.to_period("M").set_axis(range(ROWS)), array, *dated):
-        options = {"dim": "t"} if type(table) is polars.DataFrame else {}
+        options: dict[str, Any] = {"dim": "t"} if type(table) is polars.DataFrame else {}
         whole = fdiff(table, 0.4, **options)
         assert fdiff(table[20:], 0.4, prepend=table[10:20], append=None, **options).equals(
             fdiff(table[10:], 0.4, **options)

@@ -24,7 +24,7 @@ from tests.parity_cases import every_case  # noqa: E402
 jnp = jax.numpy
 KEY = jax.random.key(0)
 RENAMED = {"param_groups": "param_labels"}  # optax takes labels
-LAYERS = [name for name in layers.__all__ if name not in RENAMED]
+LAYERS = [name for name in vars(layers)["__all__"] if name not in RENAMED]
 DRAWN = {  # those that draw their first weights
     "FractionalAttention": (4, 2),
     "FractionalConv1d": (4, 2, 3),
@@ -47,11 +47,11 @@ def recurrent(name: str, **options: Any) -> tuple[Any, Any]:
 
 
 def test_every_name_of_the_layers_for_torch_is_there() -> None:
-    for name in layers.__all__:
-        assert RENAMED.get(name, name) in fjx.__all__
+    for name in vars(layers)["__all__"]:
+        assert RENAMED.get(name, name) in vars(fjx)["__all__"]
     for name in LAYERS:
         for room in (fjx.functional, fjx.nnx, fjx.linen):
-            assert name in room.__all__
+            assert name in vars(room)["__all__"]
 
 
 @pytest.mark.parametrize("name", LAYERS)

@@ -85,7 +85,7 @@ def gradients(call: Callable[..., Any], layer: nn.Module, inputs: tuple[Any, ...
 
 
 def test_every_layer_has_a_case() -> None:
-    names = [getattr(hpfracc_nn.layers, name) for name in hpfracc_nn.layers.__all__]
+    names = [getattr(hpfracc_nn.layers, name) for name in vars(hpfracc_nn.layers)["__all__"]]
     layers = [kind for kind in names if isinstance(kind, type) and issubclass(kind, nn.Module)]
     missing = [
         kind.__name__

@@ -5,9 +5,11 @@ import importlib
 import pathlib
 import re
 import sys
+from typing import assert_type
 
 import pytest
 
+import hpfracc_nn
 from hpfracc_nn import lazy
 
 ROOT = pathlib.Path(__file__).parents[1] / "hpfracc_nn"
@@ -50,6 +52,14 @@ def test_a_name_that_is_loaded_when_it_is_used_is_exported_to_type_checkers(pack
         assert [alias.name for alias in node.names if alias.name not in ("*", alias.asname)] == []
 
 
+def test_type_checkers_know_what_a_name_is():
+    """`make types` reads this: of a package with a `__getattr__` it would take any name for anything."""
+    assert_type(hpfracc_nn.Caputo(0.5), hpfracc_nn.fractional.Caputo)
+    assert_type(hpfracc_nn.choose("toeplitz", (1, 8), framework="numpy"), hpfracc_nn.selection.Plan)
+    with pytest.raises(AttributeError, match="has no attribute"):
+        hpfracc_nn.no_such_name  # type: ignore[attr-defined]  # noqa: B018  and unknown to type checkers too
+
+
 @pytest.fixture
 def parcel(tmp_path, monkeypatch):
     """Return what makes a package of such a name and text, with a module `deep` that counts how often it is loaded."""
@@ -83,9 +93,9 @@ def test_a_name_is_loaded_once_and_when_it_is_used(parcel):
         package.h  # noqa: B018
 
 
-def test_a_star_takes_the_names_of_another_package_and_later_lines_replace_them(parcel):
+def test_a_star_takes_the_names_of_another_package_that_no_other_line_has(parcel):
     parcel("parcel_b", ["from parcel_b.deep import f as f, g as g"])
-    package = parcel("parcel_c", ["from parcel_b import *", "from parcel_c.deep import g as g"])
+    package = parcel("parcel_c", ["from parcel_c.deep import g as g", "from parcel_b import *"])
     assert package.__all__ == ["f", "g"]
     assert package.f is sys.modules["parcel_b.deep"].f
     assert package.g is package.deep.g

@@ -21,4 +21,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.analytics.history import Use as Use
     from hpfracc_nn.analytics.page import report as report
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -17,4 +17,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.data.series import rfsv as rfsv
     from hpfracc_nn.data.series import sp500_volatility as sp500_volatility
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

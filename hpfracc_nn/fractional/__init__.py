@@ -47,7 +47,8 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.varying_order import variable_order as variable_order
     from hpfracc_nn.fractional.workloads import workload as workload
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)
 
 
 def _numpy() -> Any:

@@ -13,11 +13,13 @@ import hpfracc_nn.fractional.jax.pytrees  # noqa: F401
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.fractional import *  # noqa: F403
-    from hpfracc_nn.fractional.jax.arrays import pad_to_bucket as pad_to_bucket
     from hpfracc_nn.fractional.jax.planning import calibrate as calibrate
-    from hpfracc_nn.fractional.jax.planning import choose as choose  # type: ignore[assignment]
+    from hpfracc_nn.fractional.jax.planning import choose as choose
     from hpfracc_nn.fractional.jax.planning import workload as workload
+
+    # isort: split
+    from hpfracc_nn.fractional import *  # type: ignore[assignment]  # noqa: F403
+    from hpfracc_nn.fractional.jax.arrays import pad_to_bucket as pad_to_bucket
     from hpfracc_nn.layers.flax import functional as functional
     from hpfracc_nn.layers.flax import linen as linen
     from hpfracc_nn.layers.flax import nnx as nnx
@@ -45,4 +47,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.training.jax.losses import variogram_loss as variogram_loss
     from hpfracc_nn.training.jax.optimizers import *  # noqa: F403
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

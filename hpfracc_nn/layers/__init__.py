@@ -7,4 +7,5 @@ from hpfracc_nn import lazy
 if TYPE_CHECKING:
     from hpfracc_nn.layers.torch import *  # noqa: F403
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -11,4 +11,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.preprocessing.fractional_differencer import FractionalDifferencer as FractionalDifferencer
     from hpfracc_nn.preprocessing.stationary_differencer import StationaryDifferencer as StationaryDifferencer
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -15,4 +15,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.series.spectrum import gph as gph
     from hpfracc_nn.series.spectrum import local_whittle as local_whittle
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -59,4 +59,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.sde import StochasticEquation as StochasticEquation
     from hpfracc_nn.solvers.torch import *  # noqa: F403
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

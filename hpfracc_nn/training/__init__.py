@@ -31,4 +31,7 @@ if TYPE_CHECKING:
     from hpfracc_nn.training.torch.optimizers import FractionalRMSprop as FractionalRMSprop
     from hpfracc_nn.training.torch.optimizers import FractionalSGD as FractionalSGD
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__, extras={"AlphaLogger": "lightning", "BackendReport": "lightning"})
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(
+        __name__, extras={"AlphaLogger": "lightning", "BackendReport": "lightning"}
+    )

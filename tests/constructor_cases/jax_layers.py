@@ -55,7 +55,7 @@ GIVEN: dict[str, dict[str, Any]] = {
 FIELDS = {"FDEBlock": ("f",), "FSDEBlock": ("drift", "diffusion")}
 INPUTS: dict[str, tuple[int, ...]] = {"FractionalConv2d": (1, 5, 5, 2), "SpectralFractional": (8, 2)}
 NO_CALL = ("FractionalGraphConv", "FSDEBlock", "FractionalAttention", "ARFIMA")
-CORES = [name for name in functional.__all__ if isinstance(getattr(functional, name), type)]
+CORES = [name for name in vars(functional)["__all__"] if isinstance(getattr(functional, name), type)]
 
 
 def given(name: str, right_side: Any) -> dict[str, Any]:

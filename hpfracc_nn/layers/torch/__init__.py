@@ -23,4 +23,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.layers.torch.roughness import RoughnessFeatures as RoughnessFeatures
     from hpfracc_nn.layers.torch.spectral import SpectralFractional as SpectralFractional
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -11,4 +11,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.jax.noise import paths as paths
     from hpfracc_nn.solvers.jax.ode import fdeint as fdeint
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

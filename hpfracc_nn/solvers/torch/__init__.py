@@ -16,4 +16,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.torch.noise import paths as paths
     from hpfracc_nn.solvers.torch.ode import fdeint as fdeint
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

@@ -26,4 +26,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.layers.flax.functional.roughness import RoughnessFeatures as RoughnessFeatures
     from hpfracc_nn.layers.flax.functional.spectral import SpectralFractional as SpectralFractional
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)

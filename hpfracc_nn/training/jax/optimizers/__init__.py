@@ -11,4 +11,5 @@ if TYPE_CHECKING:
     from hpfracc_nn.training.jax.optimizers.optimizers import fractional_rmsprop as fractional_rmsprop
     from hpfracc_nn.training.jax.optimizers.optimizers import fractional_sgd as fractional_sgd
 
-__getattr__, __dir__, __all__ = lazy.attach(__name__)
+else:
+    __getattr__, __dir__, __all__ = lazy.attach(__name__)
