@@ -98,7 +98,8 @@ def graph_layer(func="attention", alpha=0.6, **options):
 
 
 def start_of(params, x):
-    return x @ params["lin"]["kernel"] + params["lin"]["bias"]
+    start = x @ params["lin"]["kernel"]
+    return start + jnp.broadcast_to(params["lin"]["bias"], start.shape)
 
 
 def nodes(seed=0, count=NODES):

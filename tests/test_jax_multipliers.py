@@ -117,7 +117,7 @@ def test_transforms_follow_also_over_the_order_and_without_64_bit_types(kind):
     x, alpha, dt = jnp.asarray(drawn(3, 8), jnp.float32), jnp.asarray([0.4, 1.0, 1.6]), 0.5
 
     def value(alpha: Any) -> Any:
-        return (derivative(x, kind(alpha), dt=dt) * jnp.cos(jnp.arange(8.0))[None]).sum()
+        return (derivative(x, kind(alpha), dt=dt, dim=-1) * jnp.cos(jnp.arange(8.0))[None]).sum()
 
     def exact(alpha: float) -> float:
         return float((kind(alpha)(np.asarray(x, float), dt=dt, dim=-1) * np.cos(np.arange(8.0))).sum())

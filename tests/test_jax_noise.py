@@ -137,7 +137,7 @@ def test_the_density_of_fractional_noise_is_that_of_the_reference(case):
 
 @pytest.mark.slow
 def test_the_circulant_is_numpys():
-    with jax.enable_x64(True):
+    with jax.enable_x64(True), jax.numpy_rank_promotion("allow"):  # a formula of NumPy's too
         found = circulant_roots(jnp.asarray([0.1, 0.9]), 50, JAX)
         np.testing.assert_allclose(found, circulant_roots(np.array([0.1, 0.9]), 50, NUMPY), rtol=0, atol=1e-14)
 

@@ -167,8 +167,9 @@ def test_many_points_are_taken_in_parts():
 @pytest.mark.slow
 def test_dtypes_follow_jax():
     assert mittag_leffler(jnp.ones(2, jnp.bfloat16), 0.5).dtype == jnp.bfloat16
-    assert mittag_leffler(jnp.ones(2, jnp.int32), 0.5).dtype == jnp.float32
-    assert mittag_leffler(jnp.ones(2, jnp.complex64), jnp.float32(0.5)).dtype == jnp.complex64
+    with jax.numpy_dtype_promotion("standard"):  # integers with a number, complex points with a real order
+        assert mittag_leffler(jnp.ones(2, jnp.int32), 0.5).dtype == jnp.float32
+        assert mittag_leffler(jnp.ones(2, jnp.complex64), jnp.float32(0.5)).dtype == jnp.complex64
     assert mittag_leffler(-1.0, jnp.float32(0.5)).dtype == jnp.float32
 
 
