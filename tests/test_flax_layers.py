@@ -221,8 +221,8 @@ def test_a_wrong_shape_raises_when_it_is_traced_with_the_layers_message() -> Non
     bank = functional.FractionalDifference(3)
     with pytest.raises(ValueError, match=r"FractionalDifference\(channels=3\): needs 3 channels on axis 2"):
         jax.eval_shape(bank, bank.init(), jnp.ones((2, 12, 4)))
-    with pytest.raises(TypeError, match=r"FractionalLayer\(x of dtype int32\)"):
-        jax.eval_shape(functional.FractionalLayer(0.5), {}, jnp.ones((12, 3), jnp.int32))
+    # Integers become floats, as in `derivative` and in Flax's own layers.
+    assert jax.eval_shape(functional.FractionalLayer(0.5), {}, jnp.ones((12, 3), jnp.int32)).dtype == jnp.float32
     image = functional.FractionalConv2d(3, 2, 3)
     with pytest.raises(ValueError, match=r"FractionalConv2d\(x of shape \(5, 4\)\)"):
         jax.eval_shape(image, image.init(KEY), jnp.ones((5, 4)))
