@@ -178,8 +178,21 @@ def test_rows_before_and_after_a_table_are_tables(pandas, polars, xarray, days, 
         assert found.equals(fdiff(table, 0.4, window=5))
         later = fdiff(table[10:], 0.4, window=5, mode="valid", prepend=table[6:10])
         assert len(later) == ROWS - 10
-    with pytest.raises(ValueError, match=r"fdiff\(a\): needs times that increase; row 20 is 2024-01-"):
-        fdiff(frame[:20], 0.4, append=frame[10:])
+
+
+def test_rows_before_and_after_that_overlap_are_told_from_unsorted_ones(pandas, polars, xarray, days, a):
+    tables = (
+        pandas.DataFrame(a, index=days),
+        polars.DataFrame({"day": days.to_numpy(), "x": a[:, 0]}),
+        xarray.DataArray(a, dims=("time", "ticker"), coords={"time": days.to_numpy()}),
+    )
+    for table in tables:
+        with pytest.raises(
+            ValueError, match=r"^fdiff\(a\): needs rows after those of prepend; they overlap: row 0 of a, "
+        ):
+            fdiff(table[10:], 0.4, prepend=table[5:11])
+        with pytest.raises(ValueError, match=r"^fdiff\(append\): needs rows after those of a; they overlap: row 0 of "):
+            fdiff(table[:20], 0.4, append=table[10:])
 
 
 def test_rows_before_are_matched_by_names_and_keep_those_of_the_table(pandas, polars, xarray, days, a):

@@ -269,7 +269,7 @@ def _joined_polars(owner: str, parts: dict[str, Any], dim: Hashable | None) -> A
         frames = [each.alias(a.name).to_frame() for each in parts.values()]
         return polars.concat(frames, how="vertical_relaxed").to_series()
     clocks = {name: _clock_of_polars(owner, name, each, dim) for name, each in parts.items() if len(each)}
-    for (_, before), (name, after) in itertools.pairwise(clocks.items()):
+    for (one, before), (name, after) in itertools.pairwise(clocks.items()):
         if before is None or after is None:
             continue
         pair = (before, after)
@@ -279,8 +279,10 @@ def _joined_polars(owner: str, parts: dict[str, Any], dim: Hashable | None) -> A
                 f"{owner}({name} with times of {after.dtype}): needs times like those before, of {before.dtype}; cast "
                 "one of the columns."
             )
-        if None in (before[-1], after[0]) or not before[-1] < after[0]:  # said where all rows are looked at
+        if None in (before[-1], after[0]):  # said where all rows are looked at
             continue
+        if not before[-1] < after[0]:
+            raise _overlapping(owner, one, before[-1], name, after[0])
         dated = all(str(each.dtype).startswith("Date") for each in pair)
         clocks_of = [each.to_numpy() if dated else each.to_physical().to_numpy() for each in pair]
         walls = [_wall_of_polars(each) for each in pair] if dated else []
@@ -334,7 +336,7 @@ def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "colu
 
 
 def _raise_unless_adjacent(owner: str, indexes: dict[str, Any]) -> None:
-    """Raise where times do not go on after those before; times that do not increase are found later."""
+    """Raise where times do not go on after those before."""
     for (one, before), (name, after) in itertools.pairwise(indexes.items()):
         kinds = [None if index is None else times.kind(index) for index in (before, after)]
         if kinds[0] != kinds[1]:
@@ -343,11 +345,20 @@ def _raise_unless_adjacent(owner: str, indexes: dict[str, Any]) -> None:
                 f"{owner}({name} with an index of {second}): needs labels like those of {one}, of {first}; convert "
                 "one of them."
             )
-        if before is None or not before[-1] < after[0]:
+        if before is None:
             continue
+        if not before[-1] < after[0]:
+            raise _overlapping(owner, one, before[-1], name, after[0])
         found = times.gap(before, after)
         if found is not None:
             raise _not_adjacent(owner, name, found[0], after[found[0]], found[1])
+
+
+def _overlapping(owner: str, one: str, last: Any, name: str, first: Any) -> ValueError:
+    return ValueError(
+        f"{owner}({name}): needs rows after those of {one}; they overlap: row 0 of {name}, {first}, is not after the "
+        f"last of {one}, {last}. Leave the rows that stand in both out of one of them."
+    )
 
 
 def _not_adjacent(owner: str, name: str, row: int, label: Any, fault: str) -> ValueError:
