@@ -89,17 +89,15 @@ def real(owner: str, argument: str, value: Any, least: float, *, above: bool = F
     """Return `value` as a float, or raise: it must be a finite real number of at least `least`, or `above` it."""
     if type(value) is float and least < value < math.inf:
         return value
-    sign = ">" if above else ">="
+    limit = "" if least == -math.inf else f" {'>' if above else '>='} {least:g}"
     number = as_float(value)
     if number is None:
         raise TypeError(
-            f"{owner}({argument}={value!r}): needs a real number {sign} {least:g}; "
-            f"pass for example {argument}={example:g}."
+            f"{owner}({argument}={value!r}): needs a real number{limit}; pass for example {argument}={example:g}."
         )
     if not (least < number < math.inf or (number == least and not above)):
         raise ValueError(
-            f"{owner}({argument}={value!r}): needs a finite {argument} {sign} {least:g}; "
-            f"pass for example {argument}={example:g}."
+            f"{owner}({argument}={value!r}): needs a finite {argument}{limit}; pass for example {argument}={example:g}."
         )
     return number
 

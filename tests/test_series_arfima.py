@@ -354,7 +354,18 @@ def fitted_with_regressor():
 
 
 FAULTS = [
-    (lambda: fit_arfima(Y[:5]), ValueError, "fit_arfima(series of shape (5,)): needs one axis of at least 6 samples"),
+    (lambda: fit_arfima(Y[:5]), ValueError, "fit_arfima(series): needs at least 6 samples; there are 5; pass a longer"),
+    (
+        lambda: fit_arfima(np.array([Y, Y])),
+        ValueError,
+        "fit_arfima(series 'y1'): needs at least 6 samples; there are 2; pass a longer one, of an array [n, series]",
+    ),
+    (
+        lambda: fit_arfima(np.ones((2, 3, 9))),
+        ValueError,
+        "fit_arfima(series of shape (2, 3, 9)): needs one axis; pass one series, such as a column of a",
+    ),
+    (lambda: fit_arfima(3.0), ValueError, "fit_arfima(series of shape ()): needs one axis; pass one series"),
     (
         lambda: fit_arfima(np.ones(60)),
         ValueError,
@@ -391,6 +402,28 @@ FAULTS = [
         ValueError,
         "fit_arfima(series): needs finite samples; series[5]=nan; fill the gaps, or pass likelihood='exact'",
     ),
+    (
+        lambda: fit_arfima(GAPS, bounds=(0.5, 1.5)),
+        ValueError,
+        "fit_arfima(series): needs finite samples where the series is differenced; series[5]=nan; fill the gaps, or "
+        "take bounds below 1/2.",
+    ),
+    (
+        lambda: fit_arfima(GAPS, alpha=1),
+        ValueError,
+        "fit_arfima(series): needs finite samples where the series is differenced; series[5]=nan; fill the gaps, or "
+        "take alpha below 1/2.",
+    ),
+    (
+        lambda: fit_arfima(GAPS, alpha=0.2, likelihood="conditional"),
+        ValueError,
+        "fit_arfima(series): needs finite samples; series[5]=nan; fill the gaps, or pass likelihood='exact'.",
+    ),
+    (
+        lambda: fit_arfima(GAPS, alpha=1, likelihood="conditional"),
+        ValueError,
+        "fit_arfima(series): needs finite samples; series[5]=nan; fill the gaps.",
+    ),
     (lambda: fit_arfima(Y, X[:50]), ValueError, "fit_arfima(exog of shape (50,)): needs [60] or [60, regressors]"),
     (lambda: fit_arfima(Y, GAPS), ValueError, "fit_arfima(exog): needs finite numbers; exog[5, 0]=nan; a gap may be"),
     (
@@ -408,6 +441,16 @@ FAULTS = [
     (lambda: fit_arfima(Y, ar=-1), ValueError, "fit_arfima(ar=-1): needs ar >= 0"),
     (lambda: fit_arfima(Y, ar=[1.1]), ValueError, "fit_arfima(ar=[1.1]): needs stationary coefficients; take smaller"),
     (lambda: fit_arfima(Y, alpha=1.6), ValueError, "fit_arfima(alpha=1.6): needs -1 < alpha < 3/2; difference the"),
+    (lambda: fit_arfima(Y, alpha=-1), ValueError, "fit_arfima(alpha=-1.0): needs -1 < alpha < 3/2; sum the series"),
+    (lambda: fit_arfima(Y, alpha="x"), TypeError, "fit_arfima(alpha='x'): needs a real number; pass for example"),
+    (lambda: fit_arfima(Y, alpha=[0.2]), TypeError, "fit_arfima(alpha=[0.2]): needs a real number; pass for example"),
+    (lambda: fit_arfima(Y, alpha=True), TypeError, "fit_arfima(alpha=True): needs a real number; pass for example"),
+    (lambda: fit_arfima(Y, alpha=np.nan), ValueError, "fit_arfima(alpha=nan): needs a finite alpha; pass for example"),
+    (
+        lambda: fit_arfima(Y, mean=True),
+        TypeError,
+        "fit_arfima(mean=True): needs a real number; pass for example",
+    ),
     (lambda: fit_arfima([Y, Y], share="ar"), ValueError, "fit_arfima(share='ar'): needs 'alpha', 'all' or None; pass"),
     (
         lambda: fitted_with_regressor().forecast(3),

@@ -136,3 +136,34 @@ def test_the_conditional_variance_is_over_what_the_estimates_leave():
     shared = fit_arfima([series[:40], series[40:]], [x[:40], x[40:]], ar=1, likelihood="conditional", share="all")
     for each in shared:
         assert each.sigma2 == pytest.approx((each.resid**2).sum() / (40 - 2 - 2 / 2), rel=1e-9)
+
+
+def faults_of(*given, **options):
+    """The warnings of a fit under Python's default filter, which shows a text once a line."""
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        fit_arfima(*given, **options)
+    return said
+
+
+def test_an_order_at_its_lower_bound_is_sought_below_it():
+    noise = np.random.default_rng(0).standard_normal(300)
+    (said,) = faults_of(np.diff(noise))  # its order is -1
+    assert "take lower bounds, such as (-0.5, 0.5)" in str(said.message)
+    assert "1/2" not in str(said.message)
+    (said,) = faults_of(np.diff(noise), bounds=(-0.5, 0.5))
+    assert "the series may be differenced once too often; take its sum (np.cumsum)" in str(said.message)
+    (said,) = faults_of(np.cumsum(noise))
+    assert "take bounds above 1/2, for example (0.5, 1.5)" in str(said.message)
+    (said,) = faults_of(np.cumsum(np.cumsum(noise)), bounds=(0.5, 1.2))
+    assert "take higher bounds" in str(said.message)
+
+
+def test_warnings_of_several_series_name_them_at_the_line_of_the_call():
+    pandas = pytest.importorskip("pandas")
+    noise = np.diff(np.random.default_rng(0).standard_normal((300, 3)), axis=0)
+    said = faults_of(pandas.DataFrame(noise, columns=["a", "b", "c"]))
+    assert [str(each.message).split(": alpha")[0] for each in said] == [f"fit_arfima(series {c!r})" for c in "abc"]
+    assert {each.filename for each in said} == {__file__}
+    said = faults_of(noise)
+    assert [str(each.message).split(": alpha")[0] for each in said] == [f"fit_arfima(series 'y{i}')" for i in (1, 2, 3)]

@@ -46,6 +46,14 @@ def test_units_levels_and_containers_do_not_matter(estimate):
 
 
 @pytest.mark.parametrize("estimate", BOTH)
+def test_a_table_of_one_column_is_one_series(estimate):
+    series = data.arfima(300, 0.3, np.random.default_rng(1))
+    assert estimate(series[:, None]) == estimate(series)
+    pandas = pytest.importorskip("pandas")
+    assert estimate(pandas.DataFrame({"flow": series})) == estimate(series)
+
+
+@pytest.mark.parametrize("estimate", BOTH)
 def test_an_order_outside_of_where_intervals_hold_is_told_with_the_way_back(estimate):
     """Above 1 estimates go to 1 whatever the order is; below -1/2 they are too great."""
     sums = np.cumsum(np.cumsum(data.arfima(2000, -0.4, np.random.default_rng(0))))  # of order 1.6
@@ -65,7 +73,8 @@ def test_an_order_outside_of_where_intervals_hold_is_told_with_the_way_back(esti
 
 S = np.arange(30.0)
 FAULTS = [
-    ((S[:9],), {}, ValueError, "(series of shape (9,)): needs one axis of at least 16 samples; pass a longer one."),
+    ((S[:9],), {}, ValueError, "(series): needs at least 16 samples; there are 9; pass a longer one."),
+    ((np.ones((2, 300)),), {}, ValueError, "(series of shape (2, 300)): needs one axis; pass one series, such as a"),
     ((np.ones(30),), {}, ValueError, "(series): needs samples that vary; all are 1; pass others."),
     ((np.append(S, np.nan),), {}, ValueError, "(series): needs finite samples; series[30]=nan; fill the gaps, or take"),
     ((S + 1j,), {}, TypeError, "(series of dtype complex128): needs real samples; pass floats."),

@@ -45,8 +45,9 @@ def fit_arfima(
     to be at its mean before the first sample, whatever alpha is.
 
     Args:
-        series: [n], NumPy, pandas or a list; NaN are gaps, for "exact" and "restricted". A list of series, an array
-            [n, series] or a DataFrame are several; one column is one series, unless something is shared.
+        series: [n], NumPy, pandas or a list; NaN are gaps, for "exact" and "restricted" below alpha = 1/2. A list of
+            series, an array [n, series] or a DataFrame are several; one column is one series, unless something is
+            shared.
         exog: Regressors, [n, k]; for several series a list of such, or one table for all.
         ar: p, or the coefficients themselves, which are then fixed.
         ma: q, or the coefficients.
@@ -94,7 +95,10 @@ def fit_arfima(
     tables = exog if isinstance(exog, list | tuple) else [exog] * len(each)
     if share is not None:
         return fitted(owner, each, tables, share, **options)
-    return tuple(fitted(owner, [one], [of_it], None, **options)[0] for one, of_it in zip(each, tables, strict=True))
+    found: list[ArfimaResults] = []
+    for one, of_it in zip(each, tables, strict=True):  # an expression would be a frame more on the way to a warning
+        found += fitted(owner, [one], [of_it], None, position=len(found), **options)
+    return tuple(found)
 
 
 def fitted(
@@ -109,19 +113,25 @@ def fitted(
     mean: float | None,
     bounds: tuple[float, float],
     likelihood: str,
+    position: int | None = None,
 ) -> tuple[ArfimaResults, ...]:
-    """Return the results of each series, see `fit_arfima`; messages begin with `owner`."""
+    """Return the results of each series, see `fit_arfima`.
+
+    Messages begin with `owner`, and name the series where it is at a position among others that are fitted one by one.
+    """
     kind = errors.one_of(owner, "likelihood", likelihood, LIKELIHOODS)
     p, q = _lags(owner, "ar", ar, kind), _lags(owner, "ma", ma, kind)
     low, high = errors.pair(owner, "bounds", bounds)
+    if alpha is not None:
+        alpha = errors.real(owner, "alpha", alpha, -np.inf, example=0.3)
     whole, low, high = _limits(owner, kind, alpha, low, high)
     if alpha is not None:
-        alpha = errors.real(owner, "alpha", alpha, -np.inf, example=0.3) - whole
+        alpha -= whole
     level = None if mean is None else errors.real(owner, "mean", mean, -np.inf, example=0)
-    position = range(len(series)) if len(series) > 1 else [None]
+    positions = range(len(series)) if len(series) > 1 else [position]
     spans = [
-        _Span(owner, one, table, place, kind, whole, level, p, q)
-        for one, table, place in zip(series, exog, position, strict=True)
+        _Span(owner, one, table, place, kind, whole, alpha, level, p, q)
+        for one, table, place in zip(series, exog, positions, strict=True)
     ]
     problems = [Problem(span.sample, alpha, p, q) for span in spans]
     names = [span.parameter_names(problem) for span, problem in zip(spans, problems, strict=True)]
@@ -134,7 +144,8 @@ def fitted(
     ends = joint.at_bound(point)
     covariance = _covariance(joint, point, ends)
     for fault in _faults(joint, point, whole, has_arrived, ends, covariance):
-        warnings.warn(f"{owner}: {fault}", UserWarning, stacklevel=3)
+        whose = owner if position is None else f"{owner}({spans[0].what})"
+        warnings.warn(f"{whose}: {fault}", UserWarning, stacklevel=3)
     results, start = [], joint.size
     for span, problem, known_as, place, degrees in zip(
         spans, problems, names, joint.places, joint.degrees, strict=True
@@ -159,36 +170,31 @@ class _Span:
         position: int | None,
         kind: str,
         whole: int,
+        alpha: float | None,
         mean: float | None,
         ar: int | np.ndarray,
         ma: int | np.ndarray,
     ):
         self.owner = owner
-        self.series, self.labels = labels.read(owner, series, position)
+        values, self.labels = labels.read(owner, series, position)
+        self.what = "series" if position is None else f"series {self.labels.name!r}"
+        self.series = one_axis(owner, self.what, values)
         p, q = (each if isinstance(each, int) else 0 for each in (ar, ma))
-        wanted, missing = 2 + 2 * (p + q + 2) + whole, int(np.isnan(self.series).sum())
-        if self.series.size - missing < wanted and missing:
-            raise ValueError(
-                f"{owner}(series): needs at least {wanted} samples that are there; {self.series.size - missing} of "
-                f"{self.series.size} are, the others are NaN; pass more of them."
-            )
-        if self.series.ndim != 1 or np.isfinite(self.series).sum() < wanted:
-            raise ValueError(
-                f"{owner}(series of shape {self.series.shape}): needs one axis of at least {wanted} samples; "
-                "pass one series, and a longer one."
-            )
+        wanted = 2 + 2 * (p + q + 2) + whole
+        self._check_length(owner, wanted, position)
         self.exog, self.names = labels.table(owner, exog, len(self.series), "each sample", self.labels.index)
         if len(self.series) < wanted + 2 * len(self.names):
             raise ValueError(
-                f"{owner}(series of shape {self.series.shape}): needs at least {wanted + 2 * len(self.names)} samples "
-                f"with {len(self.names)} regressors; pass a longer series, or fewer."
+                f"{owner}({self.what} of shape {self.series.shape}): needs at least {wanted + 2 * len(self.names)} "
+                f"samples with {len(self.names)} regressors; pass a longer series, or fewer."
             )
-        self._check_gaps(owner, kind, whole)
+        self._check_gaps(owner, kind, whole, alpha)
         there = ~np.isnan(self.series)
         y, x = self.series - (mean or 0.0), self.exog
         if y[there].min() == y[there].max():
             raise ValueError(
-                f"{owner}(series): needs samples that vary; all are {float(self.series[there][0]):.6g}; pass others."
+                f"{owner}({self.what}): needs samples that vary; all are {float(self.series[there][0]):.6g}; pass "
+                "others."
             )
         for _ in range(whole):
             y, x, there = np.diff(y), np.diff(x, axis=0), there[1:]
@@ -200,7 +206,7 @@ class _Span:
         self._scales = np.sqrt(np.mean((x - self._centres) ** 2, 0))
         if not self._scale > _ROUNDING * np.abs(y[there]).max():
             what = "samples whose differences" if whole else "samples that"
-            raise ValueError(f"{owner}(series): needs {what} vary by more than their rounding; pass others.")
+            raise ValueError(f"{owner}({self.what}): needs {what} vary by more than their rounding; pass others.")
         self._check_regressors(owner, x[there], np.ones((len(y), int(self.has_level)))[there])
         scaled = (x - self._centres) / np.where(self._scales > 0, self._scales, 1)
         columns = np.column_stack([np.ones((len(y), int(self.has_level))), scaled])
@@ -274,19 +280,37 @@ class _Span:
             whole=whole,
         )
 
-    def _check_gaps(self, owner: str, kind: str, whole: int) -> None:
+    def _check_length(self, owner: str, wanted: int, position: int | None) -> None:
+        n, missing = len(self.series), int(np.isnan(self.series).sum())
+        if n - missing >= wanted:
+            return
+        if missing:
+            raise ValueError(
+                f"{owner}({self.what}): needs at least {wanted} samples that are there; {n - missing} of {n} are, the "
+                "others are NaN; pass more of them."
+            )
+        several = "" if position is None else ", of an array [n, series] each column is one"
+        raise ValueError(
+            f"{owner}({self.what}): needs at least {wanted} samples; there are {n}; pass a longer one{several}."
+        )
+
+    def _check_gaps(self, owner: str, kind: str, whole: int, alpha: float | None) -> None:
         wrong = ~np.isfinite(self.series) if kind == CONDITIONAL or whole else np.isinf(self.series)
         if wrong.any():
             i = int(np.argmax(wrong))
-            way = "fill the gaps"
-            if np.isnan(self.series[i]):
-                way += ", or pass likelihood='exact' with bounds below 1/2"
-            raise ValueError(f"{owner}(series): needs finite samples; series[{i}]={self.series[i]}; {way}.")
+            way, rule = "fill the gaps", "finite samples"
+            if whole:
+                rule += " where the series is differenced"
+            if np.isnan(self.series[i]) and whole:
+                way += f", or take {'bounds' if alpha is None else 'alpha'} below 1/2"
+            elif np.isnan(self.series[i]) and (alpha is None or alpha < 0.5):
+                way += ", or pass likelihood='exact'" + (" with bounds below 1/2" if alpha is None else "")
+            raise ValueError(f"{owner}({self.what}): needs {rule}; series[{i}]={self.series[i]}; {way}.")
         gaps = int(np.isnan(self.series).sum())
         if gaps * len(self.series) > _PRODUCTS:
             raise ValueError(
-                f"{owner}(series): needs samples times gaps up to {_PRODUCTS:.0e}; there are {len(self.series)} and "
-                f"{gaps}; pass a part of the series, or fill the gaps and take likelihood='conditional'."
+                f"{owner}({self.what}): needs samples times gaps up to {_PRODUCTS:.0e}; there are {len(self.series)} "
+                f"and {gaps}; pass a part of the series, or fill the gaps and take likelihood='conditional'."
             )
 
     def _check_regressors(self, owner: str, x: np.ndarray, level: np.ndarray) -> None:
@@ -300,6 +324,17 @@ class _Span:
                 f"{owner}(exog): needs regressors that are linearly independent of each other and of the level; "
                 f"{name!r} is a combination of those before it; leave it out."
             )
+
+
+def one_axis(owner: str, what: str, values: np.ndarray) -> np.ndarray:
+    """Return the samples of one series [n], which may be a table of one column, or raise."""
+    if values.ndim == 2 and values.shape[1] == 1:
+        return values[:, 0]
+    if values.ndim != 1:
+        raise ValueError(
+            f"{owner}({what} of shape {values.shape}): needs one axis; pass one series, such as a column of a table."
+        )
+    return values
 
 
 def _check_exog(owner: str, exog: Any, series: Sequence[Any] | None) -> None:
@@ -345,7 +380,8 @@ def _limits(owner: str, kind: str, alpha: float | None, low: float, high: float)
         return 0, low, high
     if alpha is not None:
         if not -1 < alpha < 1.5:
-            raise ValueError(f"{owner}(alpha={alpha}): needs -1 < alpha < 3/2; difference the series, and alpha - 1.")
+            way = "difference the series, and take alpha - 1" if alpha > 0 else "sum the series up, and take alpha + 1"
+            raise ValueError(f"{owner}(alpha={alpha}): needs -1 < alpha < 3/2; {way}.")
         return int(alpha >= 0.5), low, high
     if low >= 0.5:
         if high > 1.5:
@@ -389,8 +425,8 @@ def _faults(
         orders = ", ".join(f"{round(point[i] + whole, 4):g}" for i in ends["alpha"])
         found.append(
             f"alpha has gone to {orders}, an end of its bounds, where the likelihood is the greatest that was found; "
-            "it has no standard error, and those of the others are for this alpha; take fewer lags, or other bounds"
-            + (", above 1/2 for example (0.5, 1.5)." if joint.ends_at_half and not whole else ".")
+            "it has no standard error, and those of the others are for this alpha; "
+            f"{_way_from_bound(joint, point[ends['alpha'][0]], whole)}."
         )
     if "ma" in said:
         found.append(
@@ -408,3 +444,16 @@ def _faults(
             "cancel; take fewer of them."
         )
     return found
+
+
+def _way_from_bound(joint: Joint, alpha: float, whole: int) -> str:
+    """Return what to do where alpha, less the whole differences, has gone to one of its bounds."""
+    low, high = joint.bounds
+    fewer = "fewer lags, or " if any(p + q for _, p, q in (each.sizes for each in joint.problems)) else ""
+    if alpha - low > high - alpha:
+        if joint.ends_at_half and not whole:
+            return f"take {fewer}bounds above 1/2, for example (0.5, 1.5)"
+        return f"take {fewer}higher bounds, or difference the series and take 1 less"
+    if low + whole > -0.5:
+        return f"take {fewer}lower bounds, such as (-0.5, 0.5)"
+    return f"the series may be differenced once too often; take its sum (np.cumsum){', or fewer lags' if fewer else ''}"

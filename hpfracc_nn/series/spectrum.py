@@ -12,6 +12,7 @@ from scipy import optimize, stats
 
 from hpfracc_nn import errors
 from hpfracc_nn.series import labels
+from hpfracc_nn.series.arfima import one_axis
 
 _FEWEST = 16  # samples
 _POWER = 0.65  # of the samples, that many frequencies are taken
@@ -115,10 +116,10 @@ def local_whittle(series: Any, frequencies: int | None = None, *, level: float =
 
 
 def _periodogram(owner: str, series: Any, frequencies: Any) -> tuple[np.ndarray, np.ndarray]:
-    values, _ = labels.read(owner, series)
-    if values.ndim != 1 or len(values) < _FEWEST:
+    values = one_axis(owner, "series", labels.read(owner, series)[0])
+    if len(values) < _FEWEST:
         raise ValueError(
-            f"{owner}(series of shape {values.shape}): needs one axis of at least {_FEWEST} samples; pass a longer one."
+            f"{owner}(series): needs at least {_FEWEST} samples; there are {len(values)}; pass a longer one."
         )
     if not np.isfinite(values).all():
         i = int(np.argmin(np.isfinite(values)))
