@@ -349,7 +349,7 @@ def test_forecasts_of_a_model_are_tensors_whatever_the_dates_are(series):
 
 S = np.arange(30.0)
 FAULTS = [
-    (lambda: ARFIMA().fit(np.ones((2, 30))), ValueError, "ARFIMA.fit(series of shape (2, 30)): needs one axis of at"),
+    (lambda: ARFIMA().fit(np.ones((2, 30))), ValueError, "ARFIMA.fit(series of shape (2, 30)): needs one axis; pass"),
     (lambda: ARFIMA().fit(np.ones(5)), ValueError, "ARFIMA.fit(series): needs at least 8 samples; there are 5; pass"),
     (lambda: ARFIMA().fit(np.ones(30)), ValueError, "ARFIMA.fit(series): needs samples that vary; all are 1; pass"),
     (lambda: ARFIMA().fit(np.full(30, 0.1)), ValueError, "ARFIMA.fit(series): needs samples that vary; all are 0.1;"),
