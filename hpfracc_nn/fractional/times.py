@@ -17,6 +17,7 @@ import numpy as np
 _NEAR = 1e-3  # of a step, by which labels that are floats may miss it
 _LATE = 1.5  # of the longest step of irregular times: a step that is longer leaves out a row
 _FULL = 0.9  # of the rows of a regular index: with fewer of them it is taken for an irregular one
+_PART = 1 / 3  # of the rows of a regular index: with fewer of them making gaps of the others is no way out
 _BUSINESS = "BC"  # how the names of frequencies of working days begin, which have holidays that no index knows
 _DAY = np.timedelta64(1, "D")
 _DATE = re.compile(
@@ -95,11 +96,18 @@ def is_counted(index: Any) -> bool:
 def following(index: Any, steps: int) -> Any:
     """Return the index of the `steps` times after those of an index, or None where it has no frequency.
 
-    The frequency is its own, or the one that pandas infers from 3 rows or more; of numbers their equal steps.
+    The frequency is its own, or the one that pandas infers from 3 rows or more; of numbers and periods equal steps.
     """
     pandas = sys.modules["pandas"]
     if _are_periods(index):
-        return pandas.period_range(index[-1] + 1, periods=steps, freq=index.freq, name=index.name)
+        step = index.freq.n if len(index) == 1 else _equal_step(pandas.Index(index.asi8))
+        if step is None:  # working days
+            found = following(index.to_timestamp(), steps)
+            return None if found is None else found.to_period(index.freq)
+        ordinals = (int(index.asi8[-1] + step * k) for k in range(1, steps + 1))
+        return pandas.PeriodIndex(
+            [pandas.Period(ordinal=each, freq=index.freq) for each in ordinals], freq=index.freq, name=index.name
+        )
     if index.dtype.kind in "iuf":
         step = _equal_step(index)
         if step is None:
@@ -112,6 +120,16 @@ def following(index: Any, steps: int) -> Any:
         return None
     span = pandas.date_range if index.dtype.kind == "M" else pandas.timedelta_range
     return span(index[-1], periods=steps + 1, freq=frequency, name=index.name)[1:].as_unit(index.unit)
+
+
+def are_those(labels: Any, expected: Any, last: Any) -> np.ndarray:
+    """Which labels are the times expected, as `as_times` has them; the first of these comes a step after `last`."""
+    if labels.nlevels > 1:
+        labels = labels.get_level_values((_varying(labels) or [-1])[-1])
+    labels = _plain(labels)
+    if kind(labels) != kind(expected):
+        return np.zeros(len(labels), bool)
+    return _are_near(labels, expected, last)
 
 
 def gap(before: Any, after: Any) -> tuple[int, str] | None:
@@ -181,22 +199,60 @@ def raise_if_missing(owner: str, name: str, index: Any, labels: Any, dim: Any = 
     Raises:
         ValueError: Rows are missing.
     """
-    if index is None or len(index) < 3:
+    found = _holed(index, _FULL)
+    if found is None:
         return
-    dates = index.to_timestamp() if _are_periods(index) else index
-    if dates.dtype.kind in "mM" and (getattr(dates, "freq", None) or _inferred(dates)):
-        return
-    counts = _steps(dates)
-    if counts is None or counts.max() == 1 or len(dates) < _FULL * (counts.sum() + 1):
-        return
+    dates, counts = found
     row = int(np.argmax(counts > 1)) + 1
-    is_plain = dim is not None or labels.dtype == index.dtype
-    table = name if is_plain else f"{name}.set_axis(pandas.to_datetime({name}.index))"
     raise ValueError(
         f"{owner}({name}): needs all rows of a regular index; before row {row}, {index[row]}, some are missing; make "
-        f"them gaps, {_filled(table, index, dates, counts, dim)}, or, where the rows are the steps of the series, "
-        f"number them, {numbered(name, dim)}."
+        f"them gaps, {_filled(_dated(name, index, labels, dim), index, dates, counts, dim)}, or, where the rows are "
+        f"the steps of the series, number them, {numbered(name, dim)}."
     )
+
+
+def left_out(name: str, index: Any, labels: Any, dim: Any = None) -> tuple[int, str] | None:
+    """Return how many rows a regular index leaves out and how gaps are made of them, for messages.
+
+    None where it leaves none out, or less than a third are there. Arguments are those of `raise_if_missing`.
+    """
+    found = _holed(index, _PART)
+    if found is None:
+        return None
+    dates, counts = found
+    return int(counts.sum()) + 1 - len(dates), _filled(_dated(name, index, labels, dim), index, dates, counts, dim)
+
+
+def without_holidays(name: str, index: Any, labels: Any) -> str | None:
+    """Return how gaps are made of the working days without a row, for messages; None where rows are no such days."""
+    dates = index.to_timestamp() if _are_periods(index) else index
+    if dates.dtype.kind != "M" or len(dates) < 3:
+        return None
+    wall = _wall(dates)
+    rests = wall - wall.astype("datetime64[D]")
+    if not ((rests == rests[0]).all() and _are_working_days(wall)):
+        return None
+    table = f"{name}.to_timestamp()" if _are_periods(index) else _dated(name, index, labels, None)
+    return f"{table}.asfreq('B')"
+
+
+def _holed(index: Any, least: float) -> tuple[Any, np.ndarray] | None:
+    """Return the times of a regular index that leaves rows out, a share of which are there, and their steps."""
+    if index is None or len(index) < 3:
+        return None
+    dates = index.to_timestamp() if _are_periods(index) else index
+    if dates.dtype.kind in "mM" and (getattr(dates, "freq", None) or _inferred(dates)):
+        return None
+    counts = _steps(dates)
+    if counts is None or counts.max() == 1 or len(dates) < least * (counts.sum() + 1):
+        return None
+    return dates, counts
+
+
+def _dated(name: str, index: Any, labels: Any, dim: Any) -> str:
+    """Return how a table gets its times for an index, for messages."""
+    is_plain = dim is not None or labels.dtype == index.dtype
+    return name if is_plain else f"{name}.set_axis(pandas.to_datetime({name}.index))"
 
 
 def numbered(name: str, dim: Any = None) -> str:
@@ -213,6 +269,8 @@ def _filled(name: str, index: Any, dates: Any, counts: np.ndarray, dim: Any) -> 
         wanted = f"range({dates[0]}, {dates[-1] + 1}, {run[1] - run[0]})"
     elif _are_periods(index):
         wanted = f"pandas.period_range({name}.index[0], {name}.index[-1])"
+        every = int(np.diff(index.asi8).min()) // index.freq.n
+        wanted += f"[::{every}]" if every > 1 else ""
     else:
         frequency = _inferred(run) if dates.dtype.kind in "mM" else None
         if frequency is not None and dim is not None:
@@ -262,15 +320,19 @@ def _raise_if_dates(owner: str, name: str, labels: Any, dim: Any) -> None:
 
 def _of_one_series(owner: str, name: str, index: Any) -> Any:
     """Return the one level of an index that varies, or raise."""
-    levels = [index.get_level_values(level) for level in range(index.nlevels)]
-    varying = [level for level in levels if level.nunique() > 1]
+    varying = _varying(index)
     if len(varying) > 1:
-        names = [level.name for level in varying]
+        names = [index.names[level] for level in varying]
         raise ValueError(
             f"{owner}({name} with an index of {index.nlevels} levels): needs the rows of one series, and {names} both "
             f"vary; make the series columns ({name}.unstack()), or pass the rows of each with {name}.groupby(...)."
         )
-    return (varying or levels)[-1]
+    return index.get_level_values((varying or [-1])[-1])
+
+
+def _varying(index: Any) -> list[int]:
+    """Return which levels of an index vary."""
+    return [level for level in range(index.nlevels) if index.get_level_values(level).nunique() > 1]
 
 
 def _inferred(index: Any) -> Any:
@@ -351,8 +413,7 @@ def _steps(index: Any) -> np.ndarray | None:
             found = np.diff(months).astype(np.int64)
             return _multiples(found) if found.min() > 0 else None
         if (np.diff(wall) >= _DAY).all():
-            days = wall.astype("datetime64[D]")
-            if np.is_busday(days).all() and np.median(np.busday_count(days[:-1], days[1:])) == 1:
+            if _are_working_days(wall):
                 return None
             return _multiples(np.diff(wall).astype(np.int64))
     if index.dtype.kind == "f":
@@ -360,6 +421,12 @@ def _steps(index: Any) -> np.ndarray | None:
         counts = np.round(steps / steps.min())
         return counts if (np.abs(steps / steps.min() - counts) <= _NEAR * counts).all() else None
     return _multiples(np.diff(_clock(index)).astype(np.int64))
+
+
+def _are_working_days(wall: np.ndarray) -> bool:
+    """Whether no time lies on a week-end and most steps are one working day."""
+    days = wall.astype("datetime64[D]")
+    return bool(np.is_busday(days).all() and np.median(np.busday_count(days[:-1], days[1:])) == 1)
 
 
 def _multiples(steps: np.ndarray) -> np.ndarray | None:

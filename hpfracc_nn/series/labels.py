@@ -34,37 +34,60 @@ class Labels:
         return Series(values, self.index if index is None else index, name=name)
 
     def following(self, steps: int, exog: Any) -> Any:
-        """Return the index of the times that follow: by its frequency, as the table for them has it, or counted."""
+        """Return the index of the times that follow: by its frequency, as the table for them has it, or counted.
+
+        Raises:
+            ValueError: The table has an index of other times; one that counts its rows says nothing.
+        """
         if self.index is None:
             return None
         import pandas
 
         clock = times.as_times("forecast", "series", self.index)
         found = None if clock is None else times.following(clock, steps)
+        is_labelled = is_pandas(exog) and len(exog) == steps and not self._are_counted(exog.index)
         if found is not None:
+            if is_labelled:
+                same = times.are_those(exog.index, found, clock[-1])
+                _raise_unless_same("ArfimaResults.forecast", "each step", same, exog.index, found)
             return found
-        if hasattr(exog, "index") and len(exog) == steps and type(exog.index) is type(self.index):
+        if is_labelled and (clock is not None or type(exog.index) is type(self.index)):
             _check_later(exog, clock)
             return exog.index
-        if clock is not None and clock.dtype.kind == "M":
-            warnings.warn(
-                "forecast: the dates of the series have no frequency, so that forecasts are numbered from "
-                f"{len(clock)} on; give them one, which makes gaps of missing days (series.asfreq('B')), or number the "
-                "rows (series.reset_index(drop=True)), or pass exog with the dates that follow.",
-                UserWarning,
-                stacklevel=_outside(),
-            )
+        if clock is not None:
+            self._warn_of_numbers(clock)
         return pandas.RangeIndex(len(self.index), len(self.index) + steps)
+
+    def _are_counted(self, labels: Any) -> bool:
+        """Whether labels of what follows count its rows, also, after dates, from those of the series on."""
+        rows = np.arange(len(labels))
+        later = rows if self.index.dtype.kind in "iuf" else rows + len(self.index)
+        return labels.dtype.kind in "iu" and any(np.array_equal(labels, each) for each in (rows, later))
+
+    def _warn_of_numbers(self, clock: Any) -> None:
+        """Warn that forecasts are numbered, and say how they get times."""
+        missing = times.left_out("series", clock, self.index)
+        way_out = times.without_holidays("series", clock, self.index) if missing is None else missing[1]
+        filled = "" if way_out is None else f"give them one, which makes gaps of the missing rows ({way_out}), or "
+        what = "dates" if clock.dtype.kind in "MO" else "times"
+        warnings.warn(
+            f"forecast: the {what} of the series have no frequency, so that forecasts are numbered from {len(clock)} "
+            f"on; {filled}number the rows (series.reset_index(drop=True)), or pass exog with the {what} that follow.",
+            UserWarning,
+            stacklevel=_outside(),
+        )
 
 
 def _check_later(exog: Any, clock: Any) -> None:
     """Raise where the regressors of a forecast have times, and these do not come after those of the series."""
     owner = "ArfimaResults.forecast"
-    later = None if clock is None else times.as_times(owner, "exog", exog.index)
-    if later is not None and (times.kind(later) != times.kind(clock) or not later[0] > clock[-1]):
+    if clock is None:
+        return
+    later = times.as_times(owner, "exog", exog.index)
+    if later is None or times.kind(later) != times.kind(clock) or not later[0] > clock[-1]:
         raise ValueError(
             f"{owner}(exog): needs times after those of the series, the last of which is {clock[-1]}; row 0 is "
-            f"{later[0]}; pass the regressors of the times that are forecast."
+            f"{exog.index[0]}; pass the regressors of the times that are forecast."
         )
 
 
@@ -114,9 +137,33 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
     """Return a series as an array, and its labels, or raise."""
     default = "y" if position is None else f"y{position + 1}"
     values = numbers(owner, "series", series)
-    times_of(owner, "series", series)  # raises where they do not increase, or rows are missing
+    clock = times_of(owner, "series", series)  # raises where they do not increase, or rows are missing
+    if clock is not None and is_pandas(series):
+        _warn_of_missing(owner, clock, series.index)
     name = getattr(series, "name", None) if is_table(series) else None
     return values, Labels(default if name in (None, "") else str(name), series.index if is_pandas(series) else None)
+
+
+def _warn_of_missing(owner: str, clock: Any, labels: Any) -> None:
+    """Warn where more than a tenth of the rows of a regular index are missing: with fewer it is an error."""
+    missing = times.left_out("series", clock, labels)
+    if missing is not None:
+        warnings.warn(
+            f"{owner}(series): takes its rows for the steps of the series, although {missing[0]} of a regular index "
+            f"are missing; make them gaps, {missing[1]}, or, where the rows are the steps, number them, "
+            f"{times.numbered('series')}.",
+            UserWarning,
+            stacklevel=_outside(),
+        )
+
+
+def _raise_unless_same(owner: str, what: str, same: np.ndarray, found: Any, wanted: Any) -> None:
+    if not same.all():
+        wrong = int(np.argmin(same))
+        raise ValueError(
+            f"{owner}(exog): needs the index of {what}; row {wrong} is {found[wrong]} in place of {wanted[wrong]}; "
+            "reindex the table, or pass its values (to_numpy()) if the rows are in order."
+        )
 
 
 def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tuple[np.ndarray, tuple[str, ...]]:
@@ -139,13 +186,8 @@ def table(owner: str, exog: Any, rows: int, what: str, index: Any = None) -> tup
             f"{owner}(exog of shape {np.shape(exog)}): needs [{rows}] or [{rows}, regressors], a row for {what}; "
             "pass as many rows."
         )
-    same = np.asarray(exog.index == index) if is_pandas(exog) and index is not None else np.ones(1, bool)
-    if not same.all():  # `equals` tells units of time apart
-        wrong = int(np.argmin(same))
-        raise ValueError(
-            f"{owner}(exog): needs the index of {what}; row {wrong} is {exog.index[wrong]} in place of {index[wrong]}; "
-            "reindex the table, or pass its values (to_numpy()) if the rows are in order."
-        )
+    if is_pandas(exog) and index is not None:  # `equals` tells units of time apart
+        _raise_unless_same(owner, what, np.asarray(exog.index == index), exog.index, index)
     if not np.isfinite(values).all():
         row, column = np.argwhere(~np.isfinite(values))[0].tolist()
         raise ValueError(

@@ -13,7 +13,7 @@ from scipy import linalg, signal, stats
 
 from hpfracc_nn import errors
 from hpfracc_nn.series.covariance import autocovariance, difference_weights, polynomials, whitened
-from hpfracc_nn.series.labels import Labels, is_pandas, table
+from hpfracc_nn.series.labels import Labels, table
 from hpfracc_nn.series.likelihood import CONDITIONAL, Filter
 
 _DENSE = 4000  # samples, whose covariance with gaps is factorised
@@ -221,7 +221,7 @@ class ArfimaResults:
                 + (f"pass exog of shape ({steps}, {k})." if k else "the model has none, leave exog out.")
             )
         following = self.labels.following(steps, exog)
-        given, names = table(owner, exog, steps, "each step", following if _is_dated(exog, following) else None)
+        given, names = table(owner, exog, steps, "each step")
         if sorted(names) == sorted(set(self.exog_names)):  # names that stand twice tell nothing
             given = given[:, [names.index(name) for name in self.exog_names]]
         if given.shape[1] != k:
@@ -350,13 +350,6 @@ def continued(
     sums = difference_weights(n + steps, -alpha)
     response = np.convolve(signal.lfilter(over, under, impulse), sums[:steps])[:steps]
     return signal.fftconvolve(driven, sums)[n : n + steps], response
-
-
-def _is_dated(exog: Any, following: Any) -> bool:
-    """Whether both are pandas indices of times, of one kind: then they must agree."""
-    return (
-        is_pandas(exog) and following is not None and exog.index.dtype == following.dtype and hasattr(following, "freq")
-    )
 
 
 def _are_told(names: tuple[str, ...]) -> bool:
