@@ -102,14 +102,15 @@ def real(owner: str, argument: str, value: Any, least: float, *, above: bool = F
     return number
 
 
-def probability(owner: str, argument: str, value: Any) -> float:
+def probability(owner: str, argument: str, value: Any, *, example: float = 0.05) -> float:
     """Return `value` as a float, or raise: it must lie strictly between 0 and 1."""
     number = as_float(value)
     if number is None:
-        raise TypeError(f"{owner}({argument}={value!r}): needs a real number; pass for example {argument}=0.95.")
+        raise TypeError(f"{owner}({argument}={value!r}): needs a real number; pass for example {argument}={example:g}.")
     if not 0 < number < 1:
         raise ValueError(
-            f"{owner}({argument}={value!r}): needs 0 < {argument} < 1; pass a part of 1, such as {argument}=0.95."
+            f"{owner}({argument}={value!r}): needs 0 < {argument} < 1; pass a part of 1, such as "
+            f"{argument}={example:g}."
         )
     return number
 

@@ -236,6 +236,13 @@ def test_a_precision_below_rounding_ends(walks):
     assert 0 < taken.alpha_[0] <= 1
 
 
+@pytest.mark.parametrize("rows", [10, 50, 89, 105, 150, 177, 187, 300])
+def test_a_line_of_many_rows_passes_at_order_1_alone_and_one_of_few_just_above_0(rows):
+    """The limits that `docs/differencing.md` gives."""
+    alpha = StationaryDifferencer().fit(np.arange(float(rows))[:, None]).alpha_[0]
+    assert alpha == (1 if rows >= 187 else 0.00625)  # 0.1 / 2**4: the last halving above 0
+
+
 def test_a_column_that_never_passes_is_told(walks):
     with pytest.warns(UserWarning, match=r"column 0 keeps its unit root at level 0\.05 up to order 0\.05 \(p-value"):
         taken = StationaryDifferencer(upper=0.05).fit(walks[:, :1])
@@ -266,6 +273,12 @@ FAULTS = [
     ),
     (FractionalDifferencer(mode="valid"), X, ValueError, "FractionalDifferencer(window=100, mode='valid'): needs at"),
     (StationaryDifferencer(1.0), X, ValueError, "StationaryDifferencer(level=1.0): needs 0 < level < 1; pass a part"),
+    (
+        StationaryDifferencer(5),
+        X,
+        ValueError,
+        "StationaryDifferencer(level=5): needs 0 < level < 1; pass a part of 1, such as level=0.05.",
+    ),
     (StationaryDifferencer(TEXT[0]), X, TypeError, "StationaryDifferencer(level='5%'): needs a real number; pass for"),
     (
         StationaryDifferencer(),
@@ -297,6 +310,14 @@ def test_what_cannot_be_undone_is_an_error(walks):
         unchanged.inverse_transform(walks)
     with pytest.raises(ValueError, match=r"alpha=1.5, window=100\): needs an order between -1 and 1 to be undone"):
         FractionalDifferencer(1.5).fit(walks).inverse_transform(walks)
+    for alpha, window in ((-1.0, 20), (3.0, 3)):
+        cut = FractionalDifferencer(alpha, window=window).fit(walks)
+        with pytest.raises(
+            ValueError, match=rf"^FractionalDifferencer\(alpha={alpha:g}, window={window}\): needs an order"
+        ):
+            cut.inverse_transform(cut.transform(walks))
+    whole = FractionalDifferencer(2.0, window=3).fit(walks)
+    assert whole.inverse_transform(whole.transform(walks)) == pytest.approx(walks, abs=1e-8)  # rounding, summed twice
     with pytest.raises(ValueError, match=r"inverse_transform\(X of 1 columns\): needs 2 columns, as in fit"):
         FractionalDifferencer(window_policy="expanding").fit(walks).inverse_transform(walks[:, :1])
     with pytest.raises(NotFittedError):

@@ -464,6 +464,11 @@ FAULTS = [
     ),
     (lambda: fitted_with_regressor().forecast(0, 1), ValueError, "ArfimaResults.forecast(steps=0): needs steps >= 1"),
     (
+        lambda: fitted_with_regressor().conf_int(95),
+        ValueError,
+        "conf_int(alpha=95): needs 0 < alpha < 1; pass a part of 1, such as alpha=0.05.",
+    ),
+    (
         lambda: fitted_with_regressor().interpolate(),
         ValueError,
         "ArfimaResults.interpolate: needs gaps, and the series",

@@ -80,7 +80,7 @@ FAULTS = [
     ((S + 1j,), {}, TypeError, "(series of dtype complex128): needs real samples; pass floats."),
     ((S, 15), {}, ValueError, "(frequencies=15): needs at most 14 of 30 samples; pass fewer."),
     ((S, 2), {}, ValueError, "(frequencies=2): needs frequencies >= 3"),
-    ((S,), {"level": 95}, ValueError, "(level=95): needs 0 < level < 1"),
+    ((S,), {"level": 95}, ValueError, "(level=95): needs 0 < level < 1; pass a part of 1, such as level=0.95."),
 ]
 
 

@@ -40,7 +40,7 @@ class Estimates:
 
     def intervals_at(self, level: float) -> dict[str, tuple[float, float]]:
         """Return the confidence intervals at `level`, between 0 and 1, by name."""
-        level = errors.probability(f"{type(self).__name__}", "level", level)
+        level = errors.probability(f"{type(self).__name__}", "level", level, example=0.95)
         half = self.half_width(level)
         return {
             name: (value - half * self.standard_errors[name], value + half * self.standard_errors[name])
@@ -49,7 +49,7 @@ class Estimates:
 
     def table(self, level: float) -> list[str]:
         """Return the lines of a table of the estimates and their intervals at `level`."""
-        level = errors.probability(f"{type(self).__name__}", "level", level)
+        level = errors.probability(f"{type(self).__name__}", "level", level, example=0.95)
         width = max(len(name) for name in self.names)
         lines = [f"{'':{width}}  {'estimate':>12}  {'std. error':>12}  {100 * level:g} % interval"]
         for name, (low, high) in self.intervals_at(level).items():

@@ -18,7 +18,7 @@ from sklearn.utils.validation import _check_feature_names, check_array, check_is
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import fdiff, times
-from hpfracc_nn.fractional.differencing import MODES, undone
+from hpfracc_nn.fractional.differencing import MODES, is_exact, undone
 from hpfracc_nn.fractional.dispatch import package_of, type_name
 from hpfracc_nn.fractional.labelled import PACKAGES, raise_if_dated, time_dimension, times_of, with_numbers
 
@@ -83,7 +83,8 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
     def inverse_transform(self, X: Any) -> Any:
         """Return the series whose differences are the columns of `X`: that of the training rows, or what follows it.
 
-        Exact to rounding; a fixed window that cuts the weights off needs an order between -1 and 1, or a whole one.
+        Exact to rounding; a fixed window that cuts the weights off needs an order between -1 and 1. A whole order from
+        0 up to below the window has no weights beyond it.
 
         Args:
             X: [rows, columns], what `transform` returned of the series from its first row on, or differences of rows
@@ -121,10 +122,11 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         known = self._differences(np.concatenate([before, np.zeros_like(values)]), self.alpha_)[len(before) :]
         window, found = self._window, np.empty_like(values)
         for j, alpha in enumerate(self.alpha_):
-            if window is not None and window < len(values) and not (-1 < alpha < 1 or alpha.is_integer()):
+            if window is not None and window < len(values) and not (-1 < alpha < 1 or is_exact(float(alpha), window)):
                 raise ValueError(
                     f"{type(self).__name__}(alpha={alpha:g}, window={window}): needs an order between -1 and 1 to be "
-                    "undone, because beyond it errors grow where a window cuts; use window_policy='expanding'."
+                    "undone, or a whole one from 0 up to below the window, because errors of others grow where a "
+                    "window cuts; use window_policy='expanding'."
                 )
             found[:, j] = undone(values[:, j] - known[:, j], float(alpha), 0, window)
         return found

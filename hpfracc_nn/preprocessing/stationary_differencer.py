@@ -34,8 +34,9 @@ class StationaryDifferencer(ColumnDifferences):
     before, which does not, bisection finds an order that passes within `precision` of one that does not. A smaller one
     may pass between steps that do not.
 
-    A column that is constant up to rounding passes. One whose samples the lags tell exactly, such as a straight line,
-    has no noise for the test to measure by, and passes at the order alone at which it is constant. There are at most as
+    A column that is constant up to rounding passes. One whose samples the lags tell exactly, such as a straight line of
+    187 rows or more (by the defaults), has no noise for the test to measure by, and passes at the order alone at which
+    it is constant; of fewer rows the lags leave something of a line, and it may pass just above 0. There are at most as
     many lags as a tenth of the rows; with less than 80 rows a random walk still passes at 5 % in some 10 of 100 cases,
     and fewer than 10 are refused.
 

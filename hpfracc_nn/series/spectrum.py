@@ -140,7 +140,7 @@ def _periodogram(owner: str, series: Any, frequencies: Any) -> tuple[np.ndarray,
 
 
 def _estimate(owner: str, alpha: float, error: float, level: Any, count: int) -> MemoryEstimate:
-    level = errors.probability(owner, "level", level)
+    level = errors.probability(owner, "level", level, example=0.95)
     if not _SURE[0] < alpha < _SURE[1]:
         way = (
             "the differences of the series (np.diff) and add 1" if alpha > 0 else "its sums (np.cumsum) and subtract 1"

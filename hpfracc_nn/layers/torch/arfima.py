@@ -321,7 +321,7 @@ class ARFIMA(nn.Module):
             ValueError: The model was not fitted, or an argument is out of range.
             TypeError: An argument has the wrong type.
         """
-        level = errors.probability("ARFIMA.forecast_interval", "level", level)
+        level = errors.probability("ARFIMA.forecast_interval", "level", level, example=0.95)
         deviation = self.estimates.deviation
         steps = errors.count("ARFIMA.forecast_interval", "steps", steps)
         if self._goes_on_with_results("forecast_interval", series, exog):
