@@ -273,3 +273,10 @@ def test_the_times_of_an_xarray_series_increase():
     assert fit_arfima(array, alpha=0.3).forecast(2).shape == (2,)
     with pytest.raises(ValueError, match=r"^fit_arfima\(series\): needs times that increase; row 1 is 2024-02-28"):
         fit_arfima(array[::-1])
+    kept = np.r_[0:4, np.arange(5, N, 2)]
+    with pytest.warns(
+        UserWarning, match=r"are missing; make them gaps, series.resample\(time='D'\).asfreq\(\), or"
+    ) as told:
+        gph(array[kept])
+    assert f"although {N - len(kept)} of a regular index" in str(told[0].message)
+    assert "series.assign_coords(time=range(len(series)))" in str(told[0].message)

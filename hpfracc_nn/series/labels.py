@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn.fractional import times
-from hpfracc_nn.fractional.labelled import is_table, times_of
+from hpfracc_nn.fractional.labelled import is_table, time_dimension, times_of
 
 
 @dataclass(frozen=True)
@@ -138,20 +138,22 @@ def read(owner: str, series: Any, position: int | None = None) -> tuple[np.ndarr
     default = "y" if position is None else f"y{position + 1}"
     values = numbers(owner, "series", series)
     clock = times_of(owner, "series", series)  # raises where they do not increase, or rows are missing
-    if clock is not None and is_pandas(series):
-        _warn_of_missing(owner, clock, series.index)
+    _warn_of_missing(owner, clock, series)
     name = getattr(series, "name", None) if is_table(series) else None
     return values, Labels(default if name in (None, "") else str(name), series.index if is_pandas(series) else None)
 
 
-def _warn_of_missing(owner: str, clock: Any, labels: Any) -> None:
+def _warn_of_missing(owner: str, clock: Any, series: Any) -> None:
     """Warn where more than a tenth of the rows of a regular index are missing: with fewer it is an error."""
-    missing = times.left_out("series", clock, labels)
+    if clock is None:
+        return
+    dim = time_dimension(series)
+    missing = times.left_out("series", clock, series.index if dim is None else series.indexes[dim], dim)
     if missing is not None:
         warnings.warn(
             f"{owner}(series): takes its rows for the steps of the series, although {missing[0]} of a regular index "
             f"are missing; make them gaps, {missing[1]}, or, where the rows are the steps, number them, "
-            f"{times.numbered('series')}.",
+            f"{times.numbered('series', dim)}.",
             UserWarning,
             stacklevel=_outside(),
         )
