@@ -341,3 +341,12 @@ def test_a_missing_package_is_named(monkeypatch, name):
     monkeypatch.setattr(sys, "meta_path", [Absent(), *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match=r"needs the package .*pip install 'hpfracc-nn\[sklearn\]'\."):
         getattr(preprocessing, name)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "polars"])
+def test_a_column_of_texts_is_named(kind):
+    frame = pytest.importorskip(kind).DataFrame({"price": [1.0, 2.0, 3.0], "ticker": ["a", "b", "c"]})
+    with pytest.raises(
+        ValueError, match=r"^FractionalDifferencer\(X: column 'ticker'\): needs numbers; row 0 is 'a'; "
+    ):
+        FractionalDifferencer().fit(frame)

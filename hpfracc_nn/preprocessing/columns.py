@@ -156,6 +156,7 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
                     "list of equal lists."
                 ) from None
         raise_if_dated(type(self).__name__, "X", X)
+        _raise_if_text(type(self).__name__, X)
         return validate_data(self, X, **self._accepted(), **options)
 
     def _accepted(self) -> dict[str, Any]:
@@ -232,6 +233,28 @@ class ColumnDifferences(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):
         """Return the result in a table like `X`, unless scikit-learn is to make another of it."""
         asked = _get_output_config("transform", self)["dense"]
         return with_numbers(X, found) if asked in ("default", package_of(type(X), PACKAGES)) else found
+
+
+def _raise_if_text(owner: str, X: Any) -> None:
+    """Raise where a column of a frame of pandas or polars holds texts that are no numbers."""
+    if package_of(type(X), PACKAGES) not in ("pandas", "polars") or not hasattr(X, "columns"):
+        return
+    columns = X.get_columns() if hasattr(X, "get_columns") else [X.iloc[:, j] for j in range(X.shape[1])]
+    for label, column in zip(X.columns, columns, strict=True):
+        for row, value in enumerate(column.to_numpy() if _may_hold_text(column) else ()):
+            if not isinstance(value, str):
+                continue
+            try:
+                float(value)
+            except ValueError:
+                raise ValueError(
+                    f"{owner}(X: column {label!r}): needs numbers; row {row} is {value!r}; leave the column out, or "
+                    "make numbers of it."
+                ) from None
+
+
+def _may_hold_text(column: Any) -> bool:
+    return str(column.dtype).lower() in ("object", "str", "string", "category", "categorical")
 
 
 def _content(values: np.ndarray) -> bytes:
