@@ -442,8 +442,8 @@ FAULTS = [
     (lambda: fit_arfima(Y, ar=[1.1]), ValueError, "fit_arfima(ar=[1.1]): needs stationary coefficients; take smaller"),
     (lambda: fit_arfima(Y, alpha=1.6), ValueError, "fit_arfima(alpha=1.6): needs -1 < alpha < 3/2; difference the"),
     (lambda: fit_arfima(Y, alpha=-1), ValueError, "fit_arfima(alpha=-1.0): needs -1 < alpha < 3/2; sum the series"),
-    (lambda: fit_arfima(Y, alpha="x"), TypeError, "fit_arfima(alpha='x'): needs a real number; pass for example"),
-    (lambda: fit_arfima(Y, alpha=[0.2]), TypeError, "fit_arfima(alpha=[0.2]): needs a real number; pass for example"),
+    (lambda: fit_arfima(Y, alpha="x"), TypeError, "fit_arfima(alpha='x'): needs a real number; pass for example"),  # type: ignore[arg-type]
+    (lambda: fit_arfima(Y, alpha=[0.2]), TypeError, "fit_arfima(alpha=[0.2]): needs a real number; pass for example"),  # type: ignore[arg-type]
     (lambda: fit_arfima(Y, alpha=True), TypeError, "fit_arfima(alpha=True): needs a real number; pass for example"),
     (lambda: fit_arfima(Y, alpha=np.nan), ValueError, "fit_arfima(alpha=nan): needs a finite alpha; pass for example"),
     (
