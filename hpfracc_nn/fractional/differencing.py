@@ -264,7 +264,7 @@ class WindowedSum(WindowedDifference):
         of = super().stencil_at(alpha, n, dt, xp, differences)
 
         def column(lags: np.ndarray) -> Array:
-            return xp.take(reciprocal(of.column(np.arange(lags.max() + 1)), xp), lags)
+            return xp.take(reciprocal(of.column(np.arange(lags.max() + 1)), xp), lags, axis=-1)
 
         return Stencil(n=n, column=column, differences=0, subtract=False)
 
@@ -275,4 +275,4 @@ def difference_weights(order: Array, value: float, lags: np.ndarray, xp: Namespa
         return binomial(order, lags, xp)
     k = np.arange(1.0, lags[-1] + 1)
     ratios = (xp.constant(k - 1, order) - order[..., None]) / xp.constant(k, order)
-    return xp.take(xp.concat([0 * order[..., None] + 1, xp.cumprod(ratios)]), lags)
+    return xp.take(xp.concat([0 * order[..., None] + 1, xp.cumulative_prod(ratios, axis=-1)], axis=-1), lags, axis=-1)

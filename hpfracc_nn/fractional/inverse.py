@@ -150,7 +150,7 @@ class Inverse(Definition):
         m = self.differences if differences is None else differences
 
         def column(lags: np.ndarray) -> Array:
-            return xp.take(_column(self.of, alpha, dt, self.of.differences + m, int(lags.max()) + 1, xp), lags)
+            return xp.take(_column(self.of, alpha, dt, self.of.differences + m, int(lags.max()) + 1, xp), lags, axis=-1)
 
         return Stencil(n=n, column=column, differences=m, subtract=False)
 

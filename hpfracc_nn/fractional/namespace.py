@@ -1,25 +1,33 @@
-"""The array functions that the formulas need, and their NumPy instance.
+"""The array functions that formulas and operators are written over, and their NumPy instance.
 
-A formula is written once over a namespace `xp`; torch and jax bring their own instance in their own folder.
-Every array that a namespace makes is float64, or complex128 where a formula asks for the imaginary unit.
+A text over a namespace `xp` stands once for NumPy, PyTorch and JAX. Names and arguments are those of the Python array
+API standard, those that it lacks are SciPy's (`gammaln`, `polygamma`, `expit`). `asarray` and `constant` make float64
+arrays, complex128 of complex values: weights are computed in double precision, and cast once.
+
+Source: https://data-apis.org/array-api/2024.12.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
 from scipy import fft as scipy_fft
 from scipy import special
 
+from hpfracc_nn.fractional.dispatch import framework_of
+
 Array = Any  # an array of the namespace's framework
 
 
 class Namespace(Protocol):
-    """What a framework must offer to run the formulas of this package."""
+    """The functions that a framework offers."""
 
     def asarray(self, value: Any) -> Array: ...
     def constant(self, values: np.ndarray, like: Array) -> Array: ...
+    def astype(self, x: Array, dtype: Any) -> Array: ...
+    def zeros(self, shape: Sequence[int], like: Array) -> Array: ...
     def exp(self, x: Array) -> Array: ...
     def log(self, x: Array) -> Array: ...
     def log1p(self, x: Array) -> Array: ...
@@ -28,35 +36,42 @@ class Namespace(Protocol):
     def sin(self, x: Array) -> Array: ...
     def acos(self, x: Array) -> Array: ...
     def floor(self, x: Array) -> Array: ...
-    def lgamma(self, x: Array) -> Array: ...
-    def cumprod(self, x: Array) -> Array: ...
-    def cumsum(self, x: Array) -> Array: ...
-    def matmul(self, a: Array, b: Array) -> Array: ...
-    def convolve(self, a: Array, b: Array) -> Array: ...
-    def sum(self, x: Array) -> Array: ...
-    def max(self, x: Array) -> Array: ...
-    def take(self, x: Array, index: np.ndarray) -> Array: ...
-    def concat(self, arrays: list[Array]) -> Array: ...
-    def stack(self, rows: list[Array]) -> Array: ...
-    def flip(self, x: Array) -> Array: ...
-    def where(self, condition: Array, x: Any, y: Any) -> Array: ...
-    def is_complex(self, x: Array) -> bool: ...
     def abs(self, x: Array) -> Array: ...
     def angle(self, x: Array) -> Array: ...
+    def iscomplexobj(self, x: Array) -> bool: ...
+    def where(self, condition: Array, x: Any, y: Any) -> Array: ...
+    def gammaln(self, x: Array) -> Array: ...
     def polygamma(self, n: int, x: Array) -> Array: ...
-    def sigmoid(self, x: Array) -> Array: ...
+    def expit(self, x: Array) -> Array: ...
+    def matmul(self, a: Array, b: Array) -> Array: ...
+    def convolve(self, a: Array, b: Array) -> Array: ...
     def fft(self, x: Array, *, norm: str | None = None) -> Array: ...
     def ifft(self, x: Array, *, norm: str | None = None) -> Array: ...
+    def sum(self, x: Array, *, axis: int, keepdims: bool = False) -> Array: ...
+    def max(self, x: Array, *, axis: int) -> Array: ...
+    def cumulative_sum(self, x: Array, *, axis: int) -> Array: ...
+    def cumulative_prod(self, x: Array, *, axis: int) -> Array: ...
+    def flip(self, x: Array, *, axis: int) -> Array: ...
+    def take(self, x: Array, index: np.ndarray, *, axis: int) -> Array: ...
+    def concat(self, arrays: Sequence[Array], *, axis: int) -> Array: ...
+    def stack(self, arrays: Sequence[Array], *, axis: int) -> Array: ...
+    def permute_dims(self, x: Array, axes: Sequence[int]) -> Array: ...
 
 
 class NumpyNamespace:
-    """NumPy's instance; what reduces or joins acts on the last axis, `stack` makes one before it."""
+    """NumPy's functions; those whose names came with NumPy 2.1 under their older ones."""
 
     def asarray(self, value: Any) -> np.ndarray:
         return np.asarray(value, dtype=np.float64)
 
     def constant(self, values: np.ndarray, like: np.ndarray) -> np.ndarray:
         return values
+
+    def astype(self, x: np.ndarray, dtype: Any) -> np.ndarray:
+        return x.astype(dtype, copy=False)
+
+    def zeros(self, shape: Sequence[int], like: np.ndarray) -> np.ndarray:
+        return np.zeros(shape, like.dtype)
 
     exp = staticmethod(np.exp)
     log = staticmethod(np.log)
@@ -65,48 +80,46 @@ class NumpyNamespace:
     cos = staticmethod(np.cos)
     sin = staticmethod(np.sin)
     floor = staticmethod(np.floor)
-    lgamma = staticmethod(special.gammaln)
-    matmul = staticmethod(np.matmul)
-    where = staticmethod(np.where)
-    is_complex = staticmethod(np.iscomplexobj)
     abs = staticmethod(np.abs)
     angle = staticmethod(np.angle)
+    iscomplexobj = staticmethod(np.iscomplexobj)
+    where = staticmethod(np.where)
+    gammaln = staticmethod(special.gammaln)
     polygamma = staticmethod(special.polygamma)
-    sigmoid = staticmethod(special.expit)
+    expit = staticmethod(special.expit)
+    matmul = staticmethod(np.matmul)
     fft = staticmethod(scipy_fft.fft)
     ifft = staticmethod(scipy_fft.ifft)
+    cumulative_sum = staticmethod(np.cumsum)
+    cumulative_prod = staticmethod(np.cumprod)
+    flip = staticmethod(np.flip)
+    concat = staticmethod(np.concatenate)
+    stack = staticmethod(np.stack)
+    permute_dims = staticmethod(np.transpose)
+
+    def sum(self, x: np.ndarray, *, axis: int, keepdims: bool = False) -> np.ndarray:
+        return np.asarray(np.sum(x, axis=axis, keepdims=keepdims))
+
+    def max(self, x: np.ndarray, *, axis: int) -> np.ndarray:
+        return np.asarray(np.max(x, axis=axis))
+
+    def take(self, x: np.ndarray, index: np.ndarray, *, axis: int) -> np.ndarray:
+        return np.take(x, index, axis=axis)
 
     def acos(self, x: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):  # NaN, as in other frameworks, without a warning
             return np.arccos(x)
 
-    def cumprod(self, x: np.ndarray) -> np.ndarray:
-        return np.cumprod(x, axis=-1)
-
-    def cumsum(self, x: np.ndarray) -> np.ndarray:
-        return np.cumsum(x, axis=-1)
-
     def convolve(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         n = a.shape[-1]  # the product of two power series, as many coefficients as they have
         return np.fft.irfft(np.fft.rfft(a, 2 * n) * np.fft.rfft(b, 2 * n), 2 * n)[..., :n]
 
-    def sum(self, x: np.ndarray) -> np.ndarray:
-        return np.sum(x, axis=-1)
 
-    def max(self, x: np.ndarray) -> np.ndarray:
-        return np.max(x, axis=-1)
+NUMPY: Namespace = NumpyNamespace()
 
-    def take(self, x: np.ndarray, index: np.ndarray) -> np.ndarray:
-        return x[..., index]
-
-    def concat(self, arrays: list[np.ndarray]) -> np.ndarray:
-        return np.concatenate(arrays, axis=-1)
-
-    def flip(self, x: np.ndarray) -> np.ndarray:
-        return x[..., ::-1]
-
-    def stack(self, rows: list[np.ndarray]) -> np.ndarray:
-        return np.stack(rows, axis=-2)
+NAMESPACES: dict[str, Namespace] = {"numpy": NUMPY}  # torch's and JAX's add theirs when they are imported
 
 
-NUMPY = NumpyNamespace()
+def namespace(x: Array) -> Namespace:
+    """Return the namespace of an array's framework."""
+    return NAMESPACES[framework_of(type(x))]

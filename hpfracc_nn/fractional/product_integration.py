@@ -101,7 +101,7 @@ class Cellwise:
         if isinstance(self.definition, RiemannLiouvilleIntegral) and isinstance(alpha, np.ndarray):
             first = np.eye(1, times.n)
             is_identity = np.equal(alpha, 0) * first  # which the limit from above misses at the first sample
-            return xp.stack([xp.constant(is_identity, alpha)]) if is_identity.any() else None
+            return xp.stack([xp.constant(is_identity, alpha)], axis=-2) if is_identity.any() else None
         return None
 
     def heads(self, x: Array, times: Times, xp: Namespace) -> list[Array]:
@@ -114,15 +114,15 @@ class Cellwise:
         before = np.concatenate([0 * steps[..., :1], steps[..., :-1]], axis=-1)  # the slope at 0 is known itself
         slope = (x[..., 1:] - x[..., :-1]) / xp.constant(steps, x) - self._first_slope(x, times, xp)
         nothing = 0 * slope[..., :1]
-        increase = slope - xp.concat([nothing, slope[..., :-1]])
-        return xp.concat([nothing, slope + increase * xp.constant(steps / (steps + before), x)])
+        increase = slope - xp.concat([nothing, slope[..., :-1]], axis=-1)
+        return xp.concat([nothing, slope + increase * xp.constant(steps / (steps + before), x)], axis=-1)
 
     def _first_slope(self, x: Array, times: Times, xp: Namespace) -> Array:
         """Return x'(0) from the first four samples, [sets, rows, 1]."""
         row = first_slope_row(times.values[:, :4])[:, None, 1:]
         # The weights sum to zero. Of differences single precision loses no digit, and each counts in all that follows.
         increases = x[..., 1 : row.shape[-1] + 1] - x[..., :1]
-        return xp.sum(increases * xp.constant(row, x))[..., None]
+        return xp.sum(increases * xp.constant(row, x), axis=-1)[..., None]
 
 
 def cellwise(owner: str, definition: Definition) -> Cellwise:
@@ -172,12 +172,12 @@ def _riemann_liouville(alpha: Array, times: Times, terms: int, xp: Namespace) ->
     log_step = xp.constant(np.log(times.steps[:, :1]), alpha)
     log_t = xp.constant(np.log(elapsed), alpha)
     at_first, later = (alpha, alpha) if alpha.shape[-1] == 1 else (alpha[..., :1], alpha[..., 1:])
-    reciprocal = xp.exp(-xp.lgamma(3 - later)) * (2 - later)
+    reciprocal = xp.exp(-xp.gammaln(3 - later)) * (2 - later)
     first = xp.exp(-at_first * log_step)
-    columns = [xp.concat([first, (1 - later) * reciprocal * xp.exp(-later * log_t)])]
+    columns = [xp.concat([first, (1 - later) * reciprocal * xp.exp(-later * log_t)], axis=-1)]
     if terms == 2:
-        columns.append(xp.concat([0 * first, reciprocal * xp.exp((1 - later) * log_t)]))
-    return xp.stack(columns)
+        columns.append(xp.concat([0 * first, reciprocal * xp.exp((1 - later) * log_t)], axis=-1))
+    return xp.stack(columns, axis=-2)
 
 
 LENGTH = 32  # L
@@ -197,7 +197,7 @@ def matrix(power: Array, times: Times, inputs: int, xp: Namespace) -> Array:
         xp: The namespace of `power`.
     """
     blocks = [matrix_rows(power, xp, times=times, inputs=inputs, rows=rows) for rows in blocks_of(times.cells, ROWS)]
-    joined = xp.concat([block.reshape(block.shape[0], -1) for block in blocks])
+    joined = xp.concat([block.reshape(block.shape[0], -1) for block in blocks], axis=-1)
     return joined.reshape(joined.shape[0], times.cells, inputs * times.cells)
 
 
@@ -206,7 +206,7 @@ def matrix_rows(power: Array, xp: Namespace, *, times: Times, inputs: int, rows:
     own = power if power.shape[-1] == 1 else power[..., rows.start : rows.stop]
     parts = moments(own, times.values, range(rows.start + 1, rows.stop + 1), range(rows.stop), xp)[:inputs]
     rest = xp.constant(np.zeros((parts[0].shape[0], len(rows), times.cells - rows.stop)), power)
-    return xp.concat([each for part in parts for each in (part, rest)])
+    return xp.concat([each for part in parts for each in (part, rest)], axis=-1)
 
 
 def blocks_of(count: int, length: int) -> list[range]:
@@ -260,8 +260,8 @@ class Chunks:
         at = np.arange(chunks.start * LENGTH, chunks.stop * LENGTH)
         rows, columns = np.tril_indices(LENGTH)  # the others are zero
         if power.shape[-1] > 1:
-            power = xp.take(power, np.minimum(at, self.times.cells - 1)).reshape(-1, len(chunks), LENGTH)
-            power = xp.take(power, rows)
+            power = xp.take(power, np.minimum(at, self.times.cells - 1), axis=-1).reshape(-1, len(chunks), LENGTH)
+            power = xp.take(power, rows, axis=-1)
         else:
             power = power[..., None]
         half, middle, end = (each[:, at].reshape(-1, len(chunks), LENGTH) for each in self._cells)
@@ -269,14 +269,15 @@ class Chunks:
         parts = integrals(power, distance, half[..., columns] / distance, rows - columns + 1, xp)[: self.inputs]
         places = np.full((LENGTH, LENGTH), rows.size)
         places[rows, columns] = np.arange(rows.size)
-        return xp.concat([xp.take(xp.concat([part, 0 * part[..., :1]]), places) for part in parts])
+        padded = [xp.concat([part, 0 * part[..., :1]], axis=-1) for part in parts]
+        return xp.concat([xp.take(part, places, axis=-1) for part in padded], axis=-1)
 
     def coefficients(self, power: Array, xp: Namespace) -> Array:
         """Return c, [a, 1, 1, Q], or each row its own, [a, C, L, Q]."""
         assert self.nodes is not None, "one chunk has no states"
         if power.shape[-1] == 1:
             return self.nodes.coefficients(power, xp)[..., None, None, :]
-        power = xp.take(power, np.minimum(np.arange(self.count * LENGTH), self.times.cells - 1))
+        power = xp.take(power, np.minimum(np.arange(self.count * LENGTH), self.times.cells - 1), axis=-1)
         return self.nodes.coefficients(power.reshape(-1, self.count, LENGTH, 1), xp)
 
     @cached_property

@@ -229,7 +229,7 @@ def _estimated(found: Columns, y: Array, xp: Namespace) -> Array:
     assert found.head is not None, "there are two analytic columns"
     count = found.head.shape[-1]
     u = _rest(found, y[..., :count], lambda z: xp.convolve(z, found.head), xp)
-    return xp.sum(u * xp.constant(slope_row(found.stencil.n)[:count], y))[..., None]
+    return xp.sum(u * xp.constant(slope_row(found.stencil.n)[:count], y), axis=-1)[..., None]
 
 
 def reciprocal(series: Array, xp: Namespace) -> Array:
@@ -238,7 +238,7 @@ def reciprocal(series: Array, xp: Namespace) -> Array:
     found = 1 / series[..., :1]
     while found.shape[-1] < n:
         length = min(2 * found.shape[-1], n)
-        padded = xp.concat([found, 0 * series[..., found.shape[-1] : length]])
+        padded = xp.concat([found, 0 * series[..., found.shape[-1] : length]], axis=-1)
         two = xp.constant(2 * np.eye(1, length)[0], series)
         found = xp.convolve(padded, two - xp.convolve(series[..., :length], padded))
     return found
@@ -277,7 +277,7 @@ def _later(y: Array, xp: Namespace) -> Array:
 def summed(d: Array, times: int, xp: Namespace) -> Array:
     """Return the cumulative sums of d, taken so many times."""
     for _ in range(times):
-        d = xp.cumsum(d)
+        d = xp.cumulative_sum(d, axis=-1)
     return d
 
 

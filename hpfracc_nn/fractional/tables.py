@@ -295,7 +295,7 @@ _STEP = 1e-30
 class ComplexNamespace(NumpyNamespace):
     """NumPy's instance for complex arguments near the real axis."""
 
-    lgamma = staticmethod(special.loggamma)
+    gammaln = staticmethod(special.loggamma)
 
     def asarray(self, value: Any) -> np.ndarray:
         return np.asarray(value, dtype=np.complex128)

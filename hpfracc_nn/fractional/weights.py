@@ -51,7 +51,7 @@ def without_negligible(values: Array, xp: Namespace) -> Array:
     Beside that row alone: channels differ by dt to the power of the difference of their orders.
     """
     size = xp.abs(values)
-    return xp.where(size < _NEGLIGIBLE * xp.max(size)[..., None], 0.0, values)
+    return xp.where(size < _NEGLIGIBLE * xp.max(size, axis=-1)[..., None], 0.0, values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,16 +80,18 @@ class Transitions:
 
     def coefficients(self, values: Array, xp: Namespace) -> Array:
         """Return those of the exponentials, [*c, Q], from the weights [*c, lags]."""
-        return self.nodes.fit(xp.take(values, self.fitted), xp)
+        return self.nodes.fit(xp.take(values, self.fitted, axis=-1), xp)
 
     def correction(self, values: Array, coefficients: Array, xp: Namespace) -> Array:
         """Return the rows of `far` for exact lags, [*c, K - Q, L]: what the exponentials leave wrong there."""
         nodes, exact = self.nodes, self.nodes.first - 1
         reach = np.exp(-nodes.rates[:, None] * (np.arange(nodes.first) - nodes.first))
-        wrong = xp.take(values, np.arange(nodes.first)) - xp.matmul(coefficients, xp.constant(reach, coefficients))
+        wrong = xp.take(values, np.arange(nodes.first), axis=-1) - xp.matmul(
+            coefficients, xp.constant(reach, coefficients)
+        )
         r, at = np.arange(1, nodes.first)[:, None], np.arange(self.length)[None, :]
         inside = xp.constant((r + at <= exact).astype(np.float64), values)
-        return xp.take(wrong, np.minimum(r + at, exact)) * inside
+        return xp.take(wrong, np.minimum(r + at, exact), axis=-1) * inside
 
 
 @lru_cache(maxsize=64)

@@ -295,14 +295,14 @@ def fitting(weights: Weights, tolerance: float, dtype: str) -> Nodes | None:
 
 def coefficients(weights: Weights, found: Nodes, xp: Namespace) -> Array:
     """Return the coefficients of the exponentials, [a, sets, q]."""
-    return found.fit(xp.take(weights.columns, found.lags), xp)
+    return found.fit(xp.take(weights.columns, found.lags, axis=-1), xp)
 
 
 def summed(columns: Array, found: Nodes, c: Array, xp: Namespace) -> Array:
     """Return the columns with the sums of exponentials from lag `found.first` on."""
     lags = np.arange(columns.shape[-1] - found.first)
     sums = xp.matmul(c, xp.constant(np.exp(-np.outer(found.rates, lags)), c))
-    return xp.concat([columns[..., : found.first], sums])
+    return xp.concat([columns[..., : found.first], sums], axis=-1)
 
 
 def _is_short(weights: Weights, dtype: str) -> bool:

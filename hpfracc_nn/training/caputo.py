@@ -44,10 +44,11 @@ def jacobi_matrix(alpha: Array, xp: Namespace) -> Array:
     a = xp.asarray(alpha)[..., None]
     k = xp.constant(np.arange(1.0, NODES), a)
     even = 2 * k - a
-    diagonal = xp.concat([a / (2 - a), -(a**2) / (even * (even + 2))])  # of Jacobi's polynomials on (-1, 1)
+    diagonal = xp.concat([a / (2 - a), -(a**2) / (even * (even + 2))], axis=-1)  # of Jacobi's polynomials on (-1, 1)
     later = 4 * k[1:] ** 2 * (k[1:] - a) ** 2 / (even[..., 1:] ** 2 * (even[..., 1:] ** 2 - 1))
     first = 4 * (1 - a) / ((2 - a) ** 2 * (3 - a))  # without the factor 1 - a that would make it 0 / 0
-    beside = xp.concat([xp.concat([first, later]) ** 0.5, 0 * a])  # no root of the 0, which has no slope
+    roots = xp.concat([first, later], axis=-1) ** 0.5  # not of the 0, where a root has no slope
+    beside = xp.concat([roots, 0 * a], axis=-1)
     above, below = (xp.constant(np.eye(NODES, k=side), a) for side in (1, -1))
     matrix = (
         diagonal[..., None] * xp.constant(np.eye(NODES), a) + beside[..., None] * above + beside[..., None, :] * below

@@ -417,11 +417,11 @@ def taylor_columns(alpha: Array, terms: int, rows: np.ndarray, xp: Namespace) ->
     alpha = alpha[..., None]
     first = int((rows < 1).sum())  # 1 if row 0 is among them
     log_k = xp.constant(np.log(rows[first:].astype(np.float64)), alpha)
-    reciprocal = xp.exp(-xp.lgamma(3 - alpha)) * (2 - alpha)
-    columns = [xp.concat([0 * alpha + 1] * first + [(1 - alpha) * reciprocal * xp.exp(-alpha * log_k)])]
+    reciprocal = xp.exp(-xp.gammaln(3 - alpha)) * (2 - alpha)
+    columns = [xp.concat([0 * alpha + 1] * first + [(1 - alpha) * reciprocal * xp.exp(-alpha * log_k)], axis=-1)]
     if terms == 2:
-        columns.append(xp.concat([0 * alpha] * first + [reciprocal * xp.exp((1 - alpha) * log_k)]))
-    return xp.stack(columns)
+        columns.append(xp.concat([0 * alpha] * first + [reciprocal * xp.exp((1 - alpha) * log_k)], axis=-1))
+    return xp.stack(columns, axis=-2)
 
 
 def check_definition(owner: str, definition: Any) -> None:

@@ -270,7 +270,7 @@ class FractionalLaplacian(Multiplier):
             return None
         length = n * dt
         # c / alpha, with 1 / Gamma((2 - alpha) / 2) written so that it is 0 at alpha = 2.
-        gammas = xp.exp(xp.lgamma((1 + alpha) / 2) - xp.lgamma((4 - alpha) / 2))
+        gammas = xp.exp(xp.gammaln((1 + alpha) / 2) - xp.gammaln((4 - alpha) / 2))
         c = 2**alpha * gammas * (2 - alpha) / (4 * math.sqrt(math.pi))
         offset = xp.constant((np.arange(n) - n // 2) / n, alpha)
         ahead, behind = (_hurwitz(alpha, 1 + way * offset, xp) for way in (1, -1))

@@ -183,10 +183,10 @@ class AtanganaBaleanu(Definition):
                 values = self._memory(alpha, np.add.outer((points + 1) / 2, cells).ravel(), 1.0, xp)
                 values = values.reshape(*values.shape[:-1], count, cells.size)
                 parts.append(xp.matmul(xp.constant(weights / 2, alpha), values))
-        return xp.concat(parts)
+        return xp.concat(parts, axis=-1)
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
-        return xp.stack([self._memory(alpha, rows.astype(np.float64), 1.0, xp)])
+        return xp.stack([self._memory(alpha, rows.astype(np.float64), 1.0, xp)], axis=-2)
 
     def _memory(self, alpha: Array, times: np.ndarray, beta: float, xp: Namespace) -> Array:
         """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha) at times in steps: [*c, k]."""
@@ -210,4 +210,4 @@ def _mittag_leffler(z: Array, alpha: Array, beta: float, xp: Namespace) -> Array
         part = slice(begin, begin + _CHUNK)
         its = (orders, betas) if alpha.shape == (1,) else (orders[part], betas[part])
         parts.append(partial_derivative(flat[part], *its, 0, 0, xp, options))
-    return xp.concat(parts).reshape(z.shape)
+    return xp.concat(parts, axis=-1).reshape(z.shape)

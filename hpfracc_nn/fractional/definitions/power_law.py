@@ -138,7 +138,7 @@ class RiemannLiouvilleIntegral(Definition):
         # x(0) has half a cell less than the other samples: k**alpha / Gamma(1 + alpha), what a constant gives, less
         # the column's sum. Nothing is subtracted from x: on noise the two large terms would cancel and cost float32
         # two digits.
-        return xp.stack([power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))])
+        return xp.stack([power_weights(alpha, rows, xp, (-0.5, 0.5), (-1,))], axis=-2)
 
     def _below(self, alpha: float) -> str:
         return f"for a derivative of order {-alpha:g} use RiemannLiouville({-alpha:g})."
@@ -241,7 +241,7 @@ class TemperedCaputo(Definition):
         column = self._missed(alpha, rows, xp)
         if self._start_index:
             column = column - math.expm1(-self.rate) * self._start(alpha, self.differences, rows, xp)
-        return xp.stack([column])
+        return xp.stack([column], axis=-2)
 
     def _missed(self, alpha: Array, lags: np.ndarray, xp: Namespace) -> Array:
         """Return (1 - r) sum over j < lag of r**j W[j]: the sum of r**j w[j] less r**lag W[lag].
@@ -256,9 +256,9 @@ class TemperedCaputo(Definition):
         parts = [self._scheme.left(alpha, self.taylor, 1, some, xp) for some in (whole, between) if some.size]
         if not parts:  # lag 0 alone
             return 0 * alpha[..., None]
-        terms = xp.concat(parts) * xp.constant(how.weights * self._fading(how.points), alpha)
-        sums = xp.concat([0 * alpha[..., None], xp.cumsum(terms)])
-        return -math.expm1(-self.rate) * xp.take(sums, how.ends)
+        terms = xp.concat(parts, axis=-1) * xp.constant(how.weights * self._fading(how.points), alpha)
+        sums = xp.concat([0 * alpha[..., None], xp.cumulative_sum(terms, axis=-1)], axis=-1)
+        return -math.expm1(-self.rate) * xp.take(sums, how.ends, axis=-1)
 
     def _fading(self, lags: np.ndarray) -> np.ndarray:
         return np.exp(-self.rate * lags)

@@ -5,6 +5,7 @@ The namespace makes float64 arrays where 64 bit types are enabled: see `float64.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -15,6 +16,7 @@ from jax.scipy import special
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
 
 Array = jax.Array
 
@@ -30,12 +32,20 @@ class JaxNamespace:
     sin = staticmethod(jnp.sin)
     acos = staticmethod(jnp.arccos)
     floor = staticmethod(jnp.floor)
-    lgamma = staticmethod(special.gammaln)
-    is_complex = staticmethod(jnp.iscomplexobj)
+    gammaln = staticmethod(special.gammaln)
+    iscomplexobj = staticmethod(jnp.iscomplexobj)
     abs = staticmethod(jnp.abs)
     angle = staticmethod(jnp.angle)
     polygamma = staticmethod(special.polygamma)
-    sigmoid = staticmethod(jax.nn.sigmoid)
+    expit = staticmethod(jax.nn.sigmoid)
+    sum = staticmethod(jnp.sum)
+    max = staticmethod(jnp.max)
+    cumulative_sum = staticmethod(jnp.cumsum)
+    cumulative_prod = staticmethod(jnp.cumprod)
+    flip = staticmethod(jnp.flip)
+    concat = staticmethod(jnp.concatenate)
+    stack = staticmethod(jnp.stack)
+    permute_dims = staticmethod(jnp.transpose)
 
     def asarray(self, value: Any) -> Array:
         return jnp.asarray(value, dtype=widest())
@@ -56,36 +66,22 @@ class JaxNamespace:
     def ifft(self, x: Array, *, norm: str | None = None) -> Array:
         return jnp.fft.ifft(x, norm=norm)
 
-    def cumprod(self, x: Array) -> Array:
-        return jnp.cumprod(x, axis=-1)
+    def astype(self, x: Array, dtype: Any) -> Array:
+        return x.astype(dtype)
 
-    def cumsum(self, x: Array) -> Array:
-        return jnp.cumsum(x, axis=-1)
+    def zeros(self, shape: Sequence[int], like: Array) -> Array:
+        return jnp.zeros(shape, like.dtype)
 
     def convolve(self, a: Array, b: Array) -> Array:
         n = a.shape[-1]
         return jnp.fft.irfft(jnp.fft.rfft(a, 2 * n) * jnp.fft.rfft(b, 2 * n), 2 * n)[..., :n]
 
-    def sum(self, x: Array) -> Array:
-        return jnp.sum(x, axis=-1)
-
-    def max(self, x: Array) -> Array:
-        return jnp.max(x, axis=-1)
-
-    def take(self, x: Array, index: np.ndarray) -> Array:
-        return x[..., index]
-
-    def concat(self, arrays: list[Array]) -> Array:
-        return jnp.concatenate(arrays, axis=-1)
-
-    def flip(self, x: Array) -> Array:
-        return jnp.flip(x, axis=-1)
-
-    def stack(self, rows: list[Array]) -> Array:
-        return jnp.stack(rows, axis=-2)
+    def take(self, x: Array, index: np.ndarray, *, axis: int) -> Array:
+        return x[(slice(None),) * (axis % x.ndim) + (index,)]
 
 
-JAX = JaxNamespace()
+JAX: Namespace = JaxNamespace()
+NAMESPACES["jax"] = JAX
 
 
 def widest() -> Any:

@@ -235,8 +235,8 @@ def _sums(column: Any, nodes: Nodes, xp: Namespace) -> Any:
     """A column's values at the exact lags, then its coefficients of the exponentials, [*c, first + Q]."""
     near = np.arange(nodes.first)
     values = column(np.concatenate([near, nodes.lags]))
-    far = xp.take(values, np.arange(nodes.first, nodes.first + nodes.lags.size))
-    return xp.concat([xp.take(values, near), nodes.fit(far, xp)])
+    far = xp.take(values, np.arange(nodes.first, nodes.first + nodes.lags.size), axis=-1)
+    return xp.concat([xp.take(values, near, axis=-1), nodes.fit(far, xp)], axis=-1)
 
 
 def _rows_first(values: Array, ndim: int) -> Array:

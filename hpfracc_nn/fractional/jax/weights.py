@@ -174,4 +174,4 @@ def _toeplitz(column: Any, length: int, xp: Namespace) -> Any:
     lag = np.subtract.outer(np.arange(length), np.arange(length)).T
     inside = (lag >= 0) & (lag < column.shape[-1])
     zero = 0 * column[..., :1]
-    return xp.take(xp.concat([zero, column]), np.where(inside, lag + 1, 0))
+    return xp.take(xp.concat([zero, column], axis=-1), np.where(inside, lag + 1, 0), axis=-1)

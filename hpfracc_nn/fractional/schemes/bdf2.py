@@ -27,7 +27,7 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
         parts.append(_direct(alpha, binomial(beta, np.arange(near[-1] + 1), xp), near, xp))
     if far.size:
         parts.append(binomial(beta, far, xp) * _tail(alpha[..., None, None], beta[..., None, None], far, xp))
-    return xp.concat(parts)
+    return xp.concat(parts, axis=-1)
 
 
 def start_index(taylor: int) -> int:
@@ -44,7 +44,7 @@ def start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace
     parts, k = [0 * alpha[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
     if k.size:
         parts.append(_correction(alpha, taylor, k, xp))
-    return xp.concat(parts)
+    return xp.concat(parts, axis=-1)
 
 
 def rate(alpha: float) -> float:
@@ -60,14 +60,14 @@ def uniform_rate(alpha: float, subtracts: bool = True) -> float:
 def _correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
     """The derivative of t**taylor at samples k >= 1, less what the scheme gives: d[1] is 1 there."""
     power = taylor - alpha[..., None]
-    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.lgamma(1 + power))
+    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.gammaln(1 + power))
     if taylor == 1:  # k = z / (1-z)**2
         return exact - left(alpha, taylor, 2, k - 1, xp)
     # k**2 = z (1 + z) / (1-z)**3
     before = np.maximum(k - 2, 0)
     lags = np.union1d(k - 1, before)
     reached = left(alpha, taylor, 3, lags, xp)
-    both = [xp.take(reached, np.searchsorted(lags, each)) for each in (k - 1, before)]
+    both = [xp.take(reached, np.searchsorted(lags, each), axis=-1) for each in (k - 1, before)]
     return exact - both[0] - both[1] * xp.constant(1.0 * (k > 1), power)
 
 
@@ -75,11 +75,12 @@ def _direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> A
     """The Cauchy product with the series of (1 - z/3)**alpha, summed term by term (an FFT would lose the tail)."""
     j = np.arange(1.0, _DIRECT)
     alpha = alpha[..., None]
-    series = xp.concat([0 * alpha + 1, xp.cumprod((xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha))])
+    ratios = (xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha)
+    series = xp.concat([0 * alpha + 1, xp.cumulative_prod(ratios, axis=-1)], axis=-1)
     index = lags[:, None] - np.arange(_DIRECT)
     inside = xp.constant((index >= 0).astype(np.float64), alpha)
-    terms = xp.take(grunwald, np.maximum(index, 0)) * inside * series[..., None, :]
-    return xp.sum(terms) * xp.exp(alpha * _LOG_1_5)
+    terms = xp.take(grunwald, np.maximum(index, 0), axis=-1) * inside * series[..., None, :]
+    return xp.sum(terms, axis=-1) * xp.exp(alpha * _LOG_1_5)
 
 
 def _tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
@@ -87,4 +88,4 @@ def _tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
     i = np.arange(1.0, _TERMS + 1)
     factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
     distance = xp.constant(lags[:, None] - i, alpha) - beta
-    return 1 + xp.sum(xp.cumprod(factors / distance))
+    return 1 + xp.sum(xp.cumulative_prod(factors / distance, axis=-1), axis=-1)

@@ -111,7 +111,7 @@ def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Arra
 
 def _scale(power: Array, distance: np.ndarray, xp: Namespace) -> Array:
     """u**p / Gamma(1 + p)."""
-    return xp.exp(power * xp.constant(np.log(distance), power) - xp.lgamma(1 + power))
+    return xp.exp(power * xp.constant(np.log(distance), power) - xp.gammaln(1 + power))
 
 
 def _places(times: np.ndarray, rows: range, cells: range) -> tuple[np.ndarray, np.ndarray]:
@@ -124,7 +124,7 @@ def _places(times: np.ndarray, rows: range, cells: range) -> tuple[np.ndarray, n
 
 
 def _joined(parts: list[Array], xp: Namespace) -> Array:
-    return parts[0] if len(parts) == 1 else xp.concat(parts)
+    return parts[0] if len(parts) == 1 else xp.concat(parts, axis=-1)
 
 
 def constant_block(alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
@@ -134,7 +134,7 @@ def constant_block(alpha: Array, times: np.ndarray, rows: range, columns: range,
     """
     cells = range(columns.start, min(columns.stop, times.size - 1))
     zeroth, _ = moments(alpha, times, rows, cells, xp)
-    return zeroth if len(cells) == len(columns) else xp.concat([zeroth, _nothing(alpha, rows, xp)])
+    return zeroth if len(cells) == len(columns) else xp.concat([zeroth, _nothing(alpha, rows, xp)], axis=-1)
 
 
 def linear_block(alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
@@ -147,11 +147,11 @@ def linear_block(alpha: Array, times: np.ndarray, rows: range, columns: range, x
     before, after = (zeroth + first) / 2, (zeroth - first) / 2
     pad = _nothing(alpha, rows, xp)
     if columns.start == 0:
-        before = xp.concat([pad, before])
+        before = xp.concat([pad, before], axis=-1)
     else:
         after = after[..., 1:]
     if columns.stop == times.size:
-        after = xp.concat([after, pad])
+        after = xp.concat([after, pad], axis=-1)
     else:
         before = before[..., :-1]
     return before + after

@@ -21,15 +21,15 @@ def left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace)
     """
     half = xp.asarray(alpha)[..., None] / 2
     j = xp.constant(np.arange(1.0, HEAD + 1), half)
-    first = xp.exp(xp.lgamma(1 + 2 * half) - 2 * xp.lgamma(1 + half))
-    table = first * xp.concat([0 * half + 1, 2 * xp.cumprod((j - 1 - half) / (j + half))])
+    first = xp.exp(xp.gammaln(1 + 2 * half) - 2 * xp.gammaln(1 + half))
+    table = first * xp.concat([0 * half + 1, 2 * xp.cumulative_prod((j - 1 - half) / (j + half), axis=-1)], axis=-1)
     near, far = lags[lags < HEAD], lags[lags >= HEAD].astype(np.float64)
-    parts = [xp.take(table, near)] if near.size else []
+    parts = [xp.take(table, near, axis=-1)] if near.size else []
     if far.size:
         log = fall(-half, far, xp) - fall(1 + half, far, xp)
         ratio = xp.exp(log - (1 + 2 * half) * xp.constant(np.log(far / HEAD), half))
-        parts.append(xp.take(table, np.array([HEAD])) * ratio)
-    return xp.concat(parts)
+        parts.append(xp.take(table, np.array([HEAD]), axis=-1) * ratio)
+    return xp.concat(parts, axis=-1)
 
 
 def rate(alpha: float) -> float:

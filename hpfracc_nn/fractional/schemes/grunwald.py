@@ -39,13 +39,14 @@ def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
     """Return the coefficients of (1-z)**beta, -3 <= beta <= 3: shape [*c, k]."""
     beta = beta[..., None]
     j = np.arange(1.0, HEAD + 1)
-    table = xp.concat([0 * beta + 1, xp.cumprod((xp.constant(j - 1, beta) - beta) / xp.constant(j, beta))])
+    ratios = (xp.constant(j - 1, beta) - beta) / xp.constant(j, beta)
+    table = xp.concat([0 * beta + 1, xp.cumulative_prod(ratios, axis=-1)], axis=-1)
     near, far = lags[lags < HEAD], lags[lags >= HEAD].astype(np.float64)
-    parts = [xp.take(table, near)] if near.size else []
+    parts = [xp.take(table, near, axis=-1)] if near.size else []
     if far.size:
         ratio = xp.exp(fall(-beta, far, xp) - (beta + 1) * xp.constant(np.log(far / HEAD), beta))
-        parts.append(xp.take(table, np.array([HEAD])) * ratio)
-    return xp.concat(parts)
+        parts.append(xp.take(table, np.array([HEAD]), axis=-1) * ratio)
+    return xp.concat(parts, axis=-1)
 
 
 def fall(a: Array, far: np.ndarray, xp: Namespace) -> Array:
@@ -58,7 +59,7 @@ def fall(a: Array, far: np.ndarray, xp: Namespace) -> Array:
     powers = [0 * a + 1]
     for _ in range(_TERMS + 1):
         powers.append(powers[-1] * a)
-    return xp.matmul(xp.concat(powers), xp.constant(bernoulli @ steps, a))
+    return xp.matmul(xp.concat(powers, axis=-1), xp.constant(bernoulli @ steps, a))
 
 
 @lru_cache(maxsize=1)

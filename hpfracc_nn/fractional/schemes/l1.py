@@ -56,7 +56,7 @@ def from_first(
     parts, later = [0 * exponent[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
     if later.size:
         parts.append(power_weights(exponent, later - 1, xp, powers, moments))
-    return xp.concat(parts)
+    return xp.concat(parts, axis=-1)
 
 
 def cells(taylor: int, order: int) -> Polynomial:

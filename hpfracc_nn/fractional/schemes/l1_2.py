@@ -41,7 +41,7 @@ def pieces(samples: Array, steps: Array, xp: Namespace) -> list[Array]:
     """
     (slope,) = l1.pieces(samples, steps, xp)
     bend = (slope[..., 1:] - slope[..., :-1]) * (steps[..., 1:] / (steps[..., 1:] + steps[..., :-1]))
-    return [slope, xp.concat([0 * slope[..., :1], bend])]
+    return [slope, xp.concat([0 * slope[..., :1], bend], axis=-1)]
 
 
 power = l1.power

@@ -49,7 +49,7 @@ def power_weights(
     parts = []
     near = lags[lags < _HEAD]
     if near.size:
-        parts.append(xp.take(_head(exponent, xp, on_powers, on_moments), near))
+        parts.append(xp.take(_head(exponent, xp, on_powers, on_moments), near, axis=-1))
     binomials = _binomials(exponent, xp, _SEGMENTS[0][2])
     for first, last, terms in _SEGMENTS:
         k = lags[(lags >= first) & (lags < last)] if last else lags[lags >= first]
@@ -59,8 +59,8 @@ def power_weights(
             used = np.flatnonzero(series)
             inverse = series[used][:, None] * k[None, :] ** -used[:, None].astype(np.float64)
             scale = xp.exp(exponent * xp.constant(np.log(k), exponent))
-            parts.append(scale * xp.matmul(xp.take(binomials, used), xp.constant(inverse, exponent)))
-    return xp.concat(parts) * xp.exp(-xp.lgamma(1 + exponent))
+            parts.append(scale * xp.matmul(xp.take(binomials, used, axis=-1), xp.constant(inverse, exponent)))
+    return xp.concat(parts, axis=-1) * xp.exp(-xp.gammaln(1 + exponent))
 
 
 def multiply(*factors: Polynomial) -> tuple[Fraction, ...]:
@@ -95,9 +95,8 @@ def _series(powers: tuple[Fraction, ...], moments: tuple[Fraction, ...], terms: 
 
 def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
     r = np.arange(1, terms, dtype=np.float64)
-    return xp.concat(
-        [0 * exponent + 1, xp.cumprod((exponent + xp.constant(1 - r, exponent)) / xp.constant(r, exponent))]
-    )
+    ratios = (exponent + xp.constant(1 - r, exponent)) / xp.constant(r, exponent)
+    return xp.concat([0 * exponent + 1, xp.cumulative_prod(ratios, axis=-1)], axis=-1)
 
 
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
@@ -139,7 +138,7 @@ def _cell_moments(exponent: Array, xp: Namespace) -> Array:
     nodes, rule, log_k = _cell_quadrature()
     means = xp.matmul(xp.expm1(exponent * xp.constant(nodes, exponent)), xp.constant(rule, exponent))
     later = means * xp.exp(exponent * xp.constant(log_k, exponent))
-    return xp.concat([1 / (1 + exponent) - 0.5, later])
+    return xp.concat([1 / (1 + exponent) - 0.5, later], axis=-1)
 
 
 @lru_cache(maxsize=1)

@@ -68,7 +68,7 @@ def transformed(x: Array, whole: int | Array, chirps: Iterable[Array] | None, xp
 
 def _reversed(x: Array, xp: Namespace) -> Array:
     """Return x at the times -t: sample 0 stays."""
-    return xp.concat([x[..., :1], xp.flip(x[..., 1:])])
+    return xp.concat([x[..., :1], xp.flip(x[..., 1:], axis=-1)], axis=-1)
 
 
 def _rotated(x: Array, chirps: Iterable[Array], xp: Namespace) -> Array:
@@ -99,4 +99,4 @@ def chirps_of(order: Array, n: int, xp: Namespace) -> tuple[Array, Array]:
 def _chirp(phase: Array, n: int, xp: Namespace) -> Array:
     """Return exp(i phase), which is even in time: given at the lags 0 to n // 2."""
     values = xp.cos(phase) + 1j * xp.sin(phase)
-    return xp.concat([values, xp.flip(values[..., 1 : (n + 1) // 2])])
+    return xp.concat([values, xp.flip(values[..., 1 : (n + 1) // 2], axis=-1)], axis=-1)

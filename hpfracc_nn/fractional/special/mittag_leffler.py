@@ -163,14 +163,14 @@ def _integral(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace
         total = total + xp.where(pole.counts, residue, 0.0)
     lead = reciprocal_gamma(beta - alpha, n, xp) * (-1) ** (m + 1) * math.factorial(m) * z ** (-1 - m)
     total = total + xp.where(is_far, lead, 0.0)
-    return total if xp.is_complex(z) else total.real
+    return total if xp.iscomplexobj(z) else total.real
 
 
 def _rule(
     z: Array, alpha: Array, beta: Array, m: int, n: int, is_shifted: Array, is_far: Array, xp: Namespace, block: int
 ) -> Array:
     """Return the trapezoidal rule, of which far away the integrand's first term at infinity is taken out."""
-    nodes = (_shared_nodes if alpha.ndim == beta.ndim == 0 else _own_nodes)(alpha, beta, n, xp.is_complex(z), xp)
+    nodes = (_shared_nodes if alpha.ndim == beta.ndim == 0 else _own_nodes)(alpha, beta, n, xp.iscomplexobj(z), xp)
     inverse = 1 / z
     # The m-th derivative of 1 / (z (s - z)) / m! is the sum over i of -(-1 / z)**(i + 1) (s - z)**-(m + 1 - i).
     factors = [xp.where(is_far, -((-inverse) ** (i + 1)), float(i == 0)) for i in range(m + 1)]
@@ -181,9 +181,9 @@ def _rule(
         difference, total = base - z[part, None], 0.0
         for factor in reversed(factors):
             weights = weights / difference
-            total = total + factor[part] * xp.sum(weights)
+            total = total + factor[part] * xp.sum(weights, axis=-1)
         sums.append(total)
-    return math.factorial(m) * xp.concat(sums)
+    return math.factorial(m) * xp.concat(sums, axis=-1)
 
 
 def _constants(n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
@@ -200,7 +200,7 @@ def _shared_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Names
     logs, weights = (xp.constant(values, alpha) for values in _constants(n, is_complex))
     base = xp.exp(alpha * logs)
     near = weights * xp.exp((alpha - beta) * logs)
-    table = xp.stack([near, near * base]).reshape(4, -1)
+    table = xp.stack([near, near * base], axis=-2).reshape(4, -1)
     return lambda shift, far, part: (base[shift], table[2 * shift + far])
 
 
@@ -343,7 +343,7 @@ def pole_residue(
     derivatives = [math.factorial(k) * term / alpha ** (k + 1) for k, term in enumerate(series)]
     total = sum(c * term for c, term in zip(_falling(m), derivatives, strict=True))
     total = total * z ** (-m)
-    return (total if xp.is_complex(z) else total.real) * xp.exp(excess)  # a real one overflows to inf, and not to NaN
+    return (total if xp.iscomplexobj(z) else total.real) * xp.exp(excess)  # a real one overflows to inf, and not to NaN
 
 
 def _falling(m: int) -> list[int]:
@@ -371,7 +371,7 @@ def reciprocal_gamma(x: Any, n: int, xp: Namespace) -> Any:
 def _derivatives(x: Any, n: int, xp: Namespace) -> list[Any]:
     """Return the derivatives 0 to n at x > 0, from (1 / Gamma)' = -psi / Gamma."""
     psi = [xp.polygamma(j, x) for j in range(n)]
-    values = [xp.exp(-xp.lgamma(x))]
+    values = [xp.exp(-xp.gammaln(x))]
     for i in range(n):
         values.append(-sum(comb(i, j) * psi[j] * values[i - j] for j in range(i + 1)))
     return values

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
 
 
 class TorchNamespace:
@@ -20,13 +23,13 @@ class TorchNamespace:
     sin = staticmethod(torch.sin)
     acos = staticmethod(torch.acos)
     floor = staticmethod(torch.floor)
-    lgamma = staticmethod(torch.lgamma)
+    gammaln = staticmethod(torch.lgamma)
     matmul = staticmethod(torch.matmul)
-    is_complex = staticmethod(torch.is_complex)
+    iscomplexobj = staticmethod(torch.is_complex)
     abs = staticmethod(torch.abs)
     angle = staticmethod(torch.angle)
     polygamma = staticmethod(torch.polygamma)
-    sigmoid = staticmethod(torch.sigmoid)
+    expit = staticmethod(torch.sigmoid)
 
     def asarray(self, value: Any) -> Tensor:
         if isinstance(value, Tensor):
@@ -46,35 +49,45 @@ class TorchNamespace:
     def ifft(self, x: Tensor, *, norm: str | None = None) -> Tensor:
         return torch.fft.ifft(x, norm=norm) if x.numel() else x + 0j
 
-    def cumprod(self, x: Tensor) -> Tensor:
-        return torch.cumprod(x, dim=-1)
+    def astype(self, x: Tensor, dtype: Any) -> Tensor:
+        return x.to(dtype)
 
-    def cumsum(self, x: Tensor) -> Tensor:
-        return torch.cumsum(x, dim=-1)
+    def zeros(self, shape: Sequence[int], like: Tensor) -> Tensor:
+        return like.new_zeros(shape)
+
+    def cumulative_prod(self, x: Tensor, *, axis: int) -> Tensor:
+        return torch.cumprod(x, dim=axis)
+
+    def cumulative_sum(self, x: Tensor, *, axis: int) -> Tensor:
+        return torch.cumsum(x, dim=axis)
 
     def convolve(self, a: Tensor, b: Tensor) -> Tensor:
         n = a.shape[-1]
         return torch.fft.irfft(torch.fft.rfft(a, 2 * n) * torch.fft.rfft(b, 2 * n), 2 * n)[..., :n]
 
-    def sum(self, x: Tensor) -> Tensor:
-        return torch.sum(x, dim=-1)
+    def permute_dims(self, x: Tensor, axes: Sequence[int]) -> Tensor:
+        return x.permute(*axes)
 
-    def max(self, x: Tensor) -> Tensor:
-        return torch.amax(x, dim=-1)
+    def sum(self, x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
+        return torch.sum(x, dim=axis, keepdim=keepdims)
 
-    def take(self, x: Tensor, index: np.ndarray) -> Tensor:
+    def max(self, x: Tensor, *, axis: int) -> Tensor:
+        return torch.amax(x, dim=axis)
+
+    def take(self, x: Tensor, index: np.ndarray, *, axis: int) -> Tensor:
         if index.ndim == 1 and int(index[-1]) - int(index[0]) + 1 == index.size:
-            return x.narrow(-1, int(index[0]), index.size)
-        return x[..., torch.as_tensor(index, device=x.device)]
+            return x.narrow(axis, int(index[0]), index.size)
+        return x[(slice(None),) * (axis % x.ndim) + (torch.as_tensor(index, device=x.device),)]
 
-    def concat(self, arrays: list[Tensor]) -> Tensor:
-        return torch.cat(arrays, dim=-1)
+    def concat(self, arrays: Sequence[Tensor], *, axis: int) -> Tensor:
+        return torch.cat(list(arrays), dim=axis)
 
-    def flip(self, x: Tensor) -> Tensor:
-        return torch.flip(x, (-1,))
+    def stack(self, arrays: Sequence[Tensor], *, axis: int) -> Tensor:
+        return torch.stack(list(arrays), dim=axis)
 
-    def stack(self, rows: list[Tensor]) -> Tensor:
-        return torch.stack(rows, dim=-2)
+    def flip(self, x: Tensor, *, axis: int) -> Tensor:
+        return torch.flip(x, (axis,))
 
 
-TORCH = TorchNamespace()
+TORCH: Namespace = TorchNamespace()
+NAMESPACES["torch"] = TORCH

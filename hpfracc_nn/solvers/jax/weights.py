@@ -140,11 +140,11 @@ def _of_columns(columns: Any, starts: Any, coefficients: Any, xp: ModuleType) ->
     count = 1 if starts is None else starts.shape[-1]
     lag = np.arange(n)[:, None] - np.arange(count)  # [n, H]
     head = xp.where(lag > 0, columns[:, :, np.maximum(lag, 0)], 0)
-    own = xp.stack([columns[:, -1, 0]] * n)
+    own = xp.stack([columns[:, -1, 0]] * n, axis=-2)
     if starts is not None:
         head = head + xp.where(lag > 0, starts, 0)
         first = [columns[:, -1, 0] + starts[:, -1, k, k] for k in range(min(count, n))]
-        own = xp.concatenate([xp.stack(first), own[len(first) :]])
+        own = xp.concatenate([xp.stack(first, axis=-2), own[len(first) :]])
     return Weights(own, head.transpose(2, 3, 1, 0), columns, coefficients)
 
 

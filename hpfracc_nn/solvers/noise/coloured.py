@@ -98,8 +98,8 @@ def _integrated(dt: float, xp: Namespace, correlation_time: Array) -> Linear:
     small, large = xp.where(is_small, x, 0.0), xp.where(is_small, 1.0, x)
     series = sum(term * small ** (2 * i + 3) for i, term in enumerate(_SERIES))
     rest = xp.where(is_small, series, large + 2 * xp.expm1(-large) / (1 + xp.exp(-large)))
-    entry = xp.concat([_sqrt(u * (2 - u), xp), 0 * u])[None]
-    direct = xp.concat([u * _sqrt(u / (2 - u), xp), _sqrt(2 * rest, xp)])
+    entry = xp.concat([_sqrt(u * (2 - u), xp), 0 * u], axis=-1)[None]
+    direct = xp.concat([u * _sqrt(u / (2 - u), xp), _sqrt(2 * rest, xp)], axis=-1)
     scale = _sqrt(tau / 2, xp)
     return Linear(x, entry, scale * u, scale * direct)
 

@@ -25,7 +25,7 @@ def fgn_autocovariance(hurst: Array, n: int, xp: Namespace) -> Array:
     first = 0 * power[..., None] + 1
     if later is None:
         return first
-    return xp.concat([first, later * xp.exp(xp.lgamma(1 + power))[..., None] / 2])
+    return xp.concat([first, later * xp.exp(xp.gammaln(1 + power))[..., None] / 2], axis=-1)
 
 
 def riemann_liouville_covariance(hurst: float, s: np.ndarray, t: np.ndarray) -> np.ndarray:
@@ -53,7 +53,8 @@ def circulant_roots(hurst: Array, n: int, xp: Namespace) -> Array:
     """
     m = fast_length(n)
     covariance = fgn_autocovariance(hurst, m + 1, xp)
-    row = xp.concat([covariance, xp.flip(xp.take(covariance, np.arange(1, m)))]) if m > 1 else covariance
+    mirrored = xp.flip(xp.take(covariance, np.arange(1, max(2, m)), axis=-1), axis=-1)
+    row = xp.concat([covariance, mirrored], axis=-1) if m > 1 else covariance
     eigenvalues = xp.fft(row).real / (2 * m)
     # Rounding may leave -1e-17 where there is almost nothing; the inner `where` keeps the gradient finite there.
     is_positive = eigenvalues > 0

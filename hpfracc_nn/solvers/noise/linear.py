@@ -100,11 +100,11 @@ def _chunk(
     powers = xp.exp(-process.rates[:, None] * times)  # [k, steps]
     past = (process.read[:, None] * powers).T
     by_lag = xp.matmul(past, process.entry)  # [steps, r], from lag 1 on
-    columns = xp.concat([process.direct, by_lag.reshape(steps * r), 0 * process.direct[:1]])
+    columns = xp.concat([process.direct, by_lag.reshape(steps * r), 0 * process.direct[:1]], axis=-1)
     lag = np.arange(steps)[:, None] - np.arange(steps)
     index = lag[:, :, None] * r + np.arange(r)
     index = np.where(lag[:, :, None] >= 0, index, (steps + 1) * r)  # the zero behind
-    own = xp.take(columns, index.reshape(steps, steps * r))
+    own = xp.take(columns, index.reshape(steps, steps * r), axis=-1)
     kept = xp.exp(-process.rates * steps)[:, None]
-    new = (xp.flip(powers)[:, :, None] * process.entry[:, None, :]).reshape(k, steps * r)
+    new = (xp.flip(powers, axis=-1)[:, :, None] * process.entry[:, None, :]).reshape(k, steps * r)
     return own, past, kept, new

@@ -70,7 +70,7 @@ class RiemannLiouvilleBrownian(HurstNoise):
         one, rest = source.cast(np.ones(n_steps)), np.zeros(length - n_steps, int)
 
         def spectrum(some: Array) -> Array:
-            return xp.fft(xp.concat([some, 0 * xp.take(some, rest)]))
+            return xp.fft(xp.concat([some, 0 * xp.take(some, rest, axis=-1)], axis=-1))
 
         spectra = [spectrum(each) for each in self._columns(n_steps, dt, source)]
 
@@ -112,9 +112,10 @@ def columns(hurst: Array, n: int, xp: Namespace) -> Iterator[Array]:
         rest = rest * (p - r) / (p + r + 1)
         own = first * math.sqrt(2 * r + 1)
         first = first * (r - p) / (r + p + 2)
-        later = [xp.sum(second * rule)[..., None] - own, xp.sum(steps * rule)]
-        yield xp.take(xp.concat([own, *later]) * scale, np.arange(n))
-    yield xp.take(xp.concat([rest, -rest, 0 * p * xp.constant(np.ones(max(0, n - 2)), p)]) * scale, np.arange(n))
+        later = [xp.sum(second * rule, axis=-1)[..., None] - own, xp.sum(steps * rule, axis=-1)]
+        yield xp.take(xp.concat([own, *later], axis=-1) * scale, np.arange(n), axis=-1)
+    zeros = 0 * p * xp.constant(np.ones(max(0, n - 2)), p)
+    yield xp.take(xp.concat([rest, -rest, zeros], axis=-1) * scale, np.arange(n), axis=-1)
 
 
 @lru_cache(maxsize=4)

@@ -62,7 +62,7 @@ class BDF2:
         starts = _starts(alpha, omega, n_steps, xp)
         columns = scaled(omega, alpha, dt, xp)
         flat = scaled(starts, alpha, dt, xp).reshape(columns.shape[0], 1, 2, n_steps + 1)
-        return Weights(xp.stack([columns]), flat.swapaxes(2, 3))
+        return Weights(xp.stack([columns], axis=-2), flat.swapaxes(2, 3))
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
         """Never asked for: the mesh is uniform."""
@@ -74,11 +74,11 @@ def _starts(alpha: Array, omega: Array, n_steps: int, xp: Namespace) -> Array:
     alpha = alpha[..., None]
     exponent = xp.where(alpha <= 1, alpha, 0 * alpha + 1)  # min(alpha, 1), with the slope from the left where they meet
     log_n = xp.constant(np.log(lags(n_steps)[1:]), alpha)
-    powers = xp.concat([0 * alpha, xp.exp(exponent * log_n)])  # n**exponent
-    exact = xp.exp(xp.lgamma(1 + exponent) - xp.lgamma(1 + exponent + alpha) + (exponent + alpha) * log_n)
-    second = xp.concat([0 * alpha, exact]) - xp.convolve(omega, powers)
-    constant = xp.concat([0 * alpha, xp.exp(alpha * log_n - xp.lgamma(1 + alpha))])
+    powers = xp.concat([0 * alpha, xp.exp(exponent * log_n)], axis=-1)  # n**exponent
+    exact = xp.exp(xp.gammaln(1 + exponent) - xp.gammaln(1 + exponent + alpha) + (exponent + alpha) * log_n)
+    second = xp.concat([0 * alpha, exact], axis=-1) - xp.convolve(omega, powers)
+    constant = xp.concat([0 * alpha, xp.exp(alpha * log_n - xp.gammaln(1 + alpha))], axis=-1)
     ones = 0 * powers + 1
     first = constant - xp.convolve(omega, ones) - second
     after = xp.constant((lags(n_steps) > 0).astype(np.float64), alpha)  # nothing at step 0
-    return xp.concat([first * after, second * after])
+    return xp.concat([first * after, second * after], axis=-1)

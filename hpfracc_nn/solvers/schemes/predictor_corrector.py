@@ -68,12 +68,12 @@ class PredictorCorrector:
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `Scheme.weights`: the predictor's, then the corrector's."""
         column, start = corrector(alpha, n_steps, dt, xp)
-        columns = xp.stack([predictor(alpha, n_steps, dt, xp), column])
-        return Weights(columns, xp.stack([0 * start, start])[..., None])
+        columns = xp.stack([predictor(alpha, n_steps, dt, xp), column], axis=-2)
+        return Weights(columns, xp.stack([0 * start, start], axis=-2)[..., None])
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
         """See `Scheme.block`."""
         parts = [rule(alpha, times, rows, columns, xp) for rule in (constant_block, linear_block)]
         shape = parts[0].shape
         flat = [part.reshape(shape[0], -1) for part in parts]
-        return xp.stack(flat).reshape(shape[0], 2, *shape[1:])
+        return xp.stack(flat, axis=-2).reshape(shape[0], 2, *shape[1:])

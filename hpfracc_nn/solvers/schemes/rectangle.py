@@ -63,7 +63,7 @@ class Rectangle:
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `Scheme.weights`."""
-        return Weights(xp.stack([predictor(alpha, n_steps, dt, xp)]), None)
+        return Weights(xp.stack([predictor(alpha, n_steps, dt, xp)], axis=-2), None)
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
         """See `Scheme.block`."""
@@ -89,4 +89,4 @@ def predictor(alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Array:
     """Return the column [a, n_steps + 1]: 0, b_0, b_1, ..."""
     alpha = xp.asarray(alpha)
     cells = power_weights(alpha, lags(n_steps - 1), xp, differences(1))
-    return scaled(xp.concat([0 * alpha[..., None], cells]), alpha, dt, xp)
+    return scaled(xp.concat([0 * alpha[..., None], cells], axis=-1), alpha, dt, xp)

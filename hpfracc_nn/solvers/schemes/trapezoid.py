@@ -51,7 +51,7 @@ class Trapezoid:
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `Scheme.weights`."""
         column, start = corrector(alpha, n_steps, dt, xp)
-        return Weights(xp.stack([column]), start[:, None, :, None])
+        return Weights(xp.stack([column], axis=-2), start[:, None, :, None])
 
     def block(self, alpha: Array, times: np.ndarray, rows: range, columns: range, xp: Namespace) -> Array:
         """See `Scheme.block`."""
@@ -69,6 +69,6 @@ def _start(alpha: Array, n_steps: int, xp: Namespace) -> Array:
     """n**a / Gamma(1 + a) less a_0 + ... + a_n, [a, n_steps + 1]; nothing at step 0."""
     n = lags(n_steps)[1:]
     power = alpha[..., None]
-    exact = xp.exp(power * xp.constant(np.log(n), power) - xp.lgamma(1 + power))
+    exact = xp.exp(power * xp.constant(np.log(n), power) - xp.gammaln(1 + power))
     sums = power_weights(1 + alpha, n, xp, differences(1))
-    return xp.concat([0 * power, exact - sums])
+    return xp.concat([0 * power, exact - sums], axis=-1)

@@ -88,7 +88,7 @@ class Hybrid:
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `VolterraWeights.weights`: `w_k = h**(a - 1) [k**a - (k - 1)**a] / Gamma(a + 1)`."""
-        return Weights(xp.stack([_means(alpha, n_steps, dt, xp)]), None)
+        return Weights(xp.stack([_means(alpha, n_steps, dt, xp)], axis=-2), None)
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ class Average:
 
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `VolterraWeights.weights`: those of `Hybrid`."""
-        return Weights(xp.stack([_means(alpha, n_steps, dt, xp)]), None)
+        return Weights(xp.stack([_means(alpha, n_steps, dt, xp)], axis=-2), None)
 
 
 @dataclass(frozen=True)
@@ -151,10 +151,10 @@ class Isometry:
         alpha = xp.asarray(alpha)
         power = 2 * alpha - 1
         cells = power_weights(power, lags(n_steps - 1), xp, differences(1))  # over Gamma(2 a)
-        squares = xp.log(cells) + (xp.lgamma(1 + power) - xp.log(power) - 2 * xp.lgamma(alpha))[..., None]
+        squares = xp.log(cells) + (xp.gammaln(1 + power) - xp.log(power) - 2 * xp.gammaln(alpha))[..., None]
         noise = xp.exp(squares / 2 + ((alpha - 1) * math.log(dt))[..., None])
-        column = xp.concat([0 * alpha[..., None], noise])
-        return Weights(xp.stack([_means(alpha, n_steps, dt, xp), column]), None)
+        column = xp.concat([0 * alpha[..., None], noise], axis=-1)
+        return Weights(xp.stack([_means(alpha, n_steps, dt, xp), column], axis=-2), None)
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class Left:
         """See `VolterraWeights.weights`: w_k = K(k h)."""
         alpha = xp.asarray(alpha)[..., None]
         times = xp.constant(np.log(lags(n_steps)[1:] * dt), alpha)
-        column = xp.exp((alpha - 1) * times - xp.lgamma(alpha))
-        return Weights(xp.stack([xp.concat([0 * alpha, column])]), None)
+        column = xp.exp((alpha - 1) * times - xp.gammaln(alpha))
+        return Weights(xp.stack([xp.concat([0 * alpha, column], axis=-1)], axis=-2), None)
 
 
 VOLTERRA_WEIGHTS: dict[str, type[Hybrid] | type[Average] | type[Isometry] | type[Left]] = {
@@ -230,7 +230,7 @@ def residual(alpha: Array, dt: float, xp: Namespace) -> Array:
     sigma**2 = h**(2 a - 1) / Gamma(a)**2 (1 / (2 a - 1) - 1 / a**2), and the bracket is (1 - a)**2 / (a**2 (2 a - 1)).
     """
     alpha = xp.asarray(alpha)
-    exponent = (alpha - 0.5) * math.log(dt) - xp.lgamma(1 + alpha) - xp.log(2 * alpha - 1) / 2
+    exponent = (alpha - 0.5) * math.log(dt) - xp.gammaln(1 + alpha) - xp.log(2 * alpha - 1) / 2
     return (1 - alpha) * xp.exp(exponent)
 
 

@@ -147,7 +147,7 @@ class Sums:
         columns = placed(weights[:, : self.n + 1])
         if nodes is None:
             return Toeplitz(columns, reach=self.memory.window)
-        fitted = nodes.fit(TORCH.take(weights, nodes.lags), TORCH)
+        fitted = nodes.fit(TORCH.take(weights, nodes.lags, axis=-1), TORCH)
         return Toeplitz(columns, nodes, placed(fitted))
 
     def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:

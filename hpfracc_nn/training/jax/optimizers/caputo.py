@@ -141,7 +141,7 @@ def _modulated(grad: Array, way: Array, alpha: float | Array) -> Array:
 
 def _power(alpha: Any, xp: Namespace) -> tuple[Array, Array]:
     order = xp.asarray(alpha)
-    return 1 - order, xp.exp(-xp.lgamma(2 - order))
+    return 1 - order, xp.exp(-xp.gammaln(2 - order))
 
 
 def _zero() -> Array:

@@ -90,9 +90,9 @@ class Lags:
         index = np.arange(length)[:, None] + np.arange(self.exact)
         past = column[..., index]
         if self.nodes is not None:
-            fitted = self.nodes.fit(xp.take(column, np.searchsorted(lags, self.nodes.lags)), xp)
+            fitted = self.nodes.fit(xp.take(column, np.searchsorted(lags, self.nodes.lags), axis=-1), xp)
             decays = np.exp(-np.outer(np.arange(length), self.rates))
-            past = xp.concat([past, fitted[..., None, :] * xp.constant(decays, fitted)])
+            past = xp.concat([past, fitted[..., None, :] * xp.constant(decays, fitted)], axis=-1)
         return Taps(past, column[..., :length])
 
     def taps(self, definition: GrunwaldLetnikov, alpha: Array | None, length: int, dtype: Any) -> Taps:
