@@ -35,7 +35,7 @@ CALLS: dict[str, Any] = {
     },
     "fft": lambda xp, x: xp.fft(x),
     "ifft": lambda xp, x: xp.ifft(x),
-    "angle": lambda xp, x: xp.angle(xp.fft(x)),
+    "angle": lambda xp, x: xp.angle(xp.fft(x)[..., 1:2]),  # not of a real number, whose angle is pi or -pi
     "iscomplexobj": lambda xp, x: np.array([xp.iscomplexobj(x), xp.iscomplexobj(xp.fft(x))]),
     "where": lambda xp, x: xp.where(x > 0.5, x, 0 * x),
     "polygamma": lambda xp, x: xp.polygamma(1, x),
@@ -58,13 +58,19 @@ CALLS: dict[str, Any] = {
 }
 
 
+TOLERANCES = {"polygamma": 1e-9}  # torch's trigamma sums six terms of an asymptotic series
+
+
 @pytest.mark.parametrize("xp", [TORCH, JAX], ids=["torch", "jax"])
 @pytest.mark.parametrize("name", CALLS)
 def test_a_function_gives_the_numbers_of_numpy(name: str, xp: Namespace) -> None:
     with jax.enable_x64(True):
         found = CALLS[name](xp, xp.asarray(X))
         np.testing.assert_allclose(
-            found.resolve_conj() if xp is TORCH else found, CALLS[name](NUMPY, X), rtol=1e-13, atol=1e-14
+            torch.resolve_conj(found) if isinstance(found, torch.Tensor) else found,
+            CALLS[name](NUMPY, X),
+            rtol=1e-13,
+            atol=1e-14,
         )  # of numbers of about 1
 
 
