@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from hpfracc_nn import Caputo
 from hpfracc_nn.fractional.torch import kernels as _registered  # noqa: F401
-from hpfracc_nn.fractional.torch.kernels import dense, fft, xla_arrays
+from hpfracc_nn.fractional.torch.kernels import toeplitz, xla
 from hpfracc_nn.selection import Cost, Workload, kernels
 
 Call = Callable[[], object]
@@ -96,7 +96,7 @@ def _kernel_arm(name: str, dtype: str, gradient: bool, width: int) -> Arm:
         if kernel.backend != "xla":
             return found
         # Its launches hold a tenth of a compilation, which is counted apart here.
-        return replace(found, launches=found.launches % xla_arrays.LAUNCHES + 40 * (1 + gradient))
+        return replace(found, launches=found.launches % xla.LAUNCHES + 40 * (1 + gradient))
 
     return Arm(make, cost, {"numba": "shared", "xla": "each"}.get(name.split("/")[0], ""))
 
@@ -155,12 +155,12 @@ def _generic(taps_of: Callable[[int], int]) -> dict[str, Arm]:
         return Cost({"elementwise": reach}, bytes=8.0 * rows * n, launches=launches)
 
     def xla_cost(rows: int, n: int) -> Cost:
-        return replace(fft.cost(workload(rows, n)), launches=8)
+        return replace(toeplitz.fft_cost(workload(rows, n)), launches=8)
 
     return {
-        "torch/fft": Arm(by_fft, lambda rows, n: fft.cost(workload(rows, n))),
+        "torch/fft": Arm(by_fft, lambda rows, n: toeplitz.fft_cost(workload(rows, n))),
         "torch/conv1d": Arm(by_conv1d, lambda rows, n: passes(rows, n, 3)),
-        "torch/product": Arm(by_product, lambda rows, n: dense.cost(workload(rows, n))),
+        "torch/product": Arm(by_product, lambda rows, n: toeplitz.dense_cost(workload(rows, n))),
         "numba/loop": Arm(by_loop, lambda rows, n: passes(rows, n, 2), "shared"),
         "xla/fft": Arm(by_xla, xla_cost, "each"),
     }

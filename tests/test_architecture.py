@@ -62,7 +62,7 @@ ARROWS = {
 }
 
 # Third party -> the files that may import it, also inside a function. `*` crosses folders.
-HANDED_TO_JAX = "*/torch/*kernels/xla_*.py"  # what hands a torch tensor to XLA computes with JAX's own products
+HANDED_TO_JAX = "*/torch/*kernels/xla*.py"  # what hands a torch tensor to XLA computes with JAX's own products
 JAX_FILES = ("jax/*", "*/jax/*", "*/jax.py", "flax/*", "*/flax/*", "*/flax.py")
 TOPS = ("data/*", "cli.py", "training/*")
 THIRD_PARTY = {
@@ -215,7 +215,7 @@ BREAKS = [
     (forbidden_imports, "fractional/torch/product.py", "def f():\n    import jax.numpy"),
     (forbidden_imports, "fractional/torch/product.py", "from hpfracc_nn.fractional import jax"),
     (forbidden_imports, "fractional/torch/product.py", "import numba"),
-    (forbidden_imports, "fractional/torch/kernels/fft.py", "from cupy import RawKernel"),
+    (forbidden_imports, "fractional/torch/kernels/toeplitz.py", "from cupy import RawKernel"),
     (forbidden_imports, "fractional/torch/kernels/numba_recurrence.py", "import jax"),
     (forbidden_imports, "fractional/jax/product.py", "import torch"),
     (forbidden_imports, "fractional/jax/product.py", "import hpfracc_nn.fractional.torch.product"),
@@ -258,10 +258,10 @@ KEEPS = [
         "fractional/__init__.py",
         "def f():\n    import hpfracc_nn.fractional.torch",
     ),
-    (forbidden_imports, "fractional/torch/kernels/xla_fft.py", "def f():\n    import jax"),
+    (forbidden_imports, "fractional/torch/kernels/xla.py", "def f():\n    import jax"),
     (
         forbidden_imports,
-        "fractional/torch/kernels/xla_fft.py",
+        "fractional/torch/kernels/xla.py",
         "def f():\n    from hpfracc_nn.fractional.jax import products",
     ),
     (forbidden_imports, "fractional/torch/kernels/numba_recurrence.py", "import numba, torch"),

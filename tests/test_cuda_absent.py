@@ -13,7 +13,7 @@ import hpfracc_nn as fnn
 import hpfracc_nn.solvers.torch.kernels
 import hpfracc_nn.training.torch.optimizers.kernels
 from hpfracc_nn import workload
-from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch
+from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.selection import (
     BackendManager,
     Compilation,
@@ -109,7 +109,7 @@ def test_the_estimate_for_a_device_is_the_same_everywhere(given: dict, chosen: s
 
 def test_a_device_with_little_shared_memory_is_refused(complete: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cuda_launch, "facts", lambda device: cuda_launch.Facts(40, 16 << 10))
-    reason = cuda_chunked_scan.refuses(ON_DEVICE)
+    reason = cuda_product._chunked_refuses(ON_DEVICE)
     assert re.fullmatch(r"a block needs \d+ bytes of shared memory and cuda:0 has 16384", str(reason))
 
 

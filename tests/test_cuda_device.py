@@ -18,7 +18,7 @@ from torch import Tensor
 
 from hpfracc_nn import workload
 from hpfracc_nn.fractional.definitions import Caputo
-from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_recurrence
+from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Scan
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.weights import forget
@@ -95,7 +95,7 @@ def test_signals_that_are_cut_into_segments_are_those_of_the_host(
 
 
 def scan_of(algorithm: str) -> Scan:
-    return {"chunked_scan": cuda_chunked_scan, "recurrence": cuda_recurrence}[algorithm].SCAN
+    return {"chunked_scan": cuda_product.CHUNKED, "recurrence": cuda_product.RECURRENCE}[algorithm]
 
 
 def cut_of(shape: tuple[int, ...], dim: int, dtype: torch.dtype) -> tuple[Any, ...]:

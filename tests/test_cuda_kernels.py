@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral
-from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_product
+from hpfracc_nn.fractional.torch.kernels import cuda_product
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.selection import Kernel, kernels
@@ -180,7 +180,7 @@ def test_the_structure_is_the_sources() -> None:
 
 def test_a_long_signal_is_cut_only_where_signals_are_few(emulated: Emulated) -> None:  # noqa: F811
     emulated.processors = MANY
-    few, many = (cuda_chunked_scan.cut((rows, 1, 65536, 1), 32, 4, torch.device("cpu")) for rows in (16, 4096))
+    few, many = (cuda_product.chunked_cut((rows, 1, 65536, 1), 32, 4, torch.device("cpu")) for rows in (16, 4096))
     assert few.segments > 1
     assert few.segment * few.segments >= 65536 // 16 > few.segment * (few.segments - 1)
     assert few.blocks * few.segments <= 2 * cuda_product.SPLIT_INTO * MANY
@@ -254,9 +254,9 @@ def kernel_of(op: str) -> Kernel:
 
 
 def test_a_write_beyond_shared_memory_would_be_seen(emulated: Emulated, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
-    real = cuda_chunked_scan._shared
-    monkeypatch.setattr(cuda_chunked_scan, "_shared", lambda *given: real(*given) - 64)
-    scan = cuda_product.Scan(cuda_chunked_scan.source_of, cuda_chunked_scan.cut, 1)
+    real = cuda_product._chunked_shared
+    monkeypatch.setattr(cuda_product, "_chunked_shared", lambda *given: real(*given) - 64)
+    scan = cuda_product.Scan(cuda_product.chunked_source, cuda_product.chunked_cut, 1)
     assert scan.cut((3, 1, 40, 1), 8, 8, torch.device("cpu")).shared == real(64, 4, 8, 8) - 64
     with pytest.raises(AssertionError, match="beyond its end"):
         CUDA["chunked_scan"](torch.ones(64, 1024, dtype=torch.float64), Caputo(0.5))

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_product
+from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Facts, Source
 from hpfracc_nn.selection import Workload
 from tests.cuda_cases import waiting_is_an_error
 from tests.cuda_fakes import CuPy
 
-SOURCE = cuda_chunked_scan.source_of(torch.float32)
+SOURCE = cuda_product.chunked_source(torch.float32)
 DEVICE = torch.device("cuda", 1)
 GIVEN = np.zeros(1, cuda_product.PROBLEM)
 

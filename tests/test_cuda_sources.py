@@ -9,19 +9,23 @@ import pytest
 import torch
 
 import hpfracc_nn
-from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_dense, cuda_recurrence
+from hpfracc_nn.fractional.torch.kernels import cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.solvers.torch.kernels import cuda_recurrence as history
 from hpfracc_nn.training.torch.optimizers.kernels import cuda_mix
 
 SOURCES = [
-    *(each.source_of(dtype) for each in (cuda_chunked_scan, cuda_dense) for dtype in (torch.float32, torch.float64)),
-    *(cuda_chunked_scan.source_of(dtype) for dtype in (torch.float16, torch.bfloat16)),
-    cuda_dense.source_of(torch.float16),
-    cuda_recurrence.source_of(torch.bfloat16, 24),
-    cuda_recurrence.source_of(torch.float32, 24),
-    cuda_recurrence.source_of(torch.float32, 40),
-    cuda_recurrence.source_of(torch.float64, 48),
+    *(
+        source(dtype)
+        for source in (cuda_product.chunked_source, cuda_product.dense_source)
+        for dtype in (torch.float32, torch.float64)
+    ),
+    *(cuda_product.chunked_source(dtype) for dtype in (torch.float16, torch.bfloat16)),
+    cuda_product.dense_source(torch.float16),
+    cuda_product.recurrence_source(torch.bfloat16, 24),
+    cuda_product.recurrence_source(torch.float32, 24),
+    cuda_product.recurrence_source(torch.float32, 40),
+    cuda_product.recurrence_source(torch.float64, 48),
     *(each.source_of(dtype) for each in (cuda_mix, history) for dtype in ("float32", "float64")),
 ]
 SPILLED = 256  # bytes of a thread: a few numbers that are used once a chunk

@@ -15,12 +15,11 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
-from hpfracc_nn.fractional.numba import availability
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
 from hpfracc_nn.fractional.numpy.boundary import Frame
-from hpfracc_nn.fractional.numpy.kernels import dense
+from hpfracc_nn.fractional.numpy.kernels import LONGEST
 from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, Weights, weights_of
-from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload
+from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels
 from tests.numpy_cases import ALPHAS, DT, SIZES, every_kernel, every_scheme, matrix, rng
 
 TOLERANCE = 1e-12  # of a weight in float64, for every kernel; rounding of n <= 1000 samples is below it
@@ -162,20 +161,21 @@ def test_half_precision_is_refused(kernel: Kernel) -> None:
 
 
 def test_the_matrix_is_refused_where_it_is_too_large() -> None:
+    (dense,) = (each for each in kernels("toeplitz", "numpy") if each.algorithm == "dense")
     assert refusal(dense, n=4096) is None
     assert refusal(dense, n=65536) == "n=65536 is above 4096: the matrix needs 16 GiB"
     many = "the matrices of 100 channels need 6.25 GiB, above 1 GiB"
     assert refusal(dense, n=4096, channels=100) == many
-    assert dense.LONGEST == 4096
+    assert LONGEST == 4096
 
 
 def test_the_recurrence_needs_exponentials_and_numba(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("numba")
-    monkeypatch.setattr(availability, "find_spec", lambda name: object())
+    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: object())
     assert refusal(numba_kernel, n=16) is None
     assert refusal(numba_kernel, n=10**6, exponentials=30) is None
     assert refusal(numba_kernel, n=17) == "the weights are no sum of exponentials to float32 tolerance"
-    monkeypatch.setattr(availability, "find_spec", lambda name: None)
+    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
     assert refusal(numba_kernel, n=8) == "Numba is not installed; pip install 'hpfracc-nn[numba]'"
     manager = BackendManager(Settings(mode="prior", calibration="shipped"))
     assert manager.plan(Workload("toeplitz", "numpy", n=4096, exponentials=30)).kernel.name == "numpy/fft"

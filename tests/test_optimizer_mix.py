@@ -7,7 +7,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from hpfracc_nn.fractional.numba.availability import unusable
+from hpfracc_nn.fractional.numba.kernel import unusable
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, register, unregister
 from hpfracc_nn.training import FractionalAdam, FractionalSGD, power_law
 from hpfracc_nn.training.torch.optimizers.kinds import KINDS

@@ -6,7 +6,6 @@ import torch
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.numba import availability
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
 from hpfracc_nn.fractional.schemes import exponentials as fits
 from hpfracc_nn.fractional.schemes.exponentials import exponentials, tolerance
@@ -70,13 +69,13 @@ def test_chunks_need_exponentials_as_soon_as_there_are_two() -> None:
 def test_numba_refuses_other_devices_and_its_own_absence(monkeypatch: pytest.MonkeyPatch) -> None:
     work = Workload("toeplitz", "torch", device="cuda:0", n=8)
     assert numba_kernel.refuses(work) == "it computes on the CPU and the data lie on cuda:0"
-    monkeypatch.setattr(availability, "find_spec", lambda name: None)
+    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
     reason = numba_kernel.refuses(Workload("toeplitz", "torch", n=8))
     assert reason == "Numba is not installed; pip install 'hpfracc-nn[numba]'"
 
 
 def test_without_numba_another_kernel_is_picked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(availability, "find_spec", lambda name: None)
+    monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
     manager = BackendManager(Settings(mode="prior", calibration="shipped"))
     plan = manager.plan(Workload("toeplitz", "torch", rows=64, n=4096, exponentials=30))
     assert plan.backend != "numba"

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov
-from hpfracc_nn.fractional.numba import availability
-from hpfracc_nn.fractional.torch.kernels import xla_arrays
+from hpfracc_nn.fractional.numba import kernel as numba_kernel
+from hpfracc_nn.fractional.torch.kernels import xla
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload
 from tests.torch_cases import KERNELS, manager_for, shipped_manager
@@ -96,10 +96,10 @@ def test_aligned_memory_is_lent_and_other_memory_copied(offset: int, lent: bool)
 
     shape = (2, 1, 128, 1)
     x = torch.randn(offset + 2 * 128)[offset:].view(shape).requires_grad_()
-    handed = xla_arrays._padded("test", x, shape)
+    handed = xla._padded("test", x, shape)
     assert (handed.data_ptr() == x.data_ptr()) == lent
     assert jax.dlpack.from_dlpack(handed).unsafe_buffer_pointer() == handed.data_ptr()  # XLA makes no copy of its own
-    (found,) = xla_arrays.compute(doubled, (x,), shape, ())
+    (found,) = xla.compute(doubled, (x,), shape, ())
     assert torch.equal(found, 2 * x)
 
 
@@ -133,7 +133,7 @@ def test_a_bucket_keeps_nothing_of_the_call_before(kernel: Kernel) -> None:
 
 
 def test_a_bucket_pads_less_than_a_half() -> None:
-    buckets = [xla_arrays.bucket(count) for count in range(1, 4097)]
+    buckets = [xla.bucket(count) for count in range(1, 4097)]
     assert buckets[:9] == [1, 2, 3, 4, 6, 6, 8, 8, 12]
     assert all(count <= found < 1.5 * count for count, found in enumerate(buckets, 1))
     assert len(set(buckets)) == 24
@@ -166,7 +166,7 @@ def test_a_missing_jax_and_another_device_are_refused(monkeypatch: pytest.Monkey
     for kernel in XLA:
         reason = kernel.refuses(Workload("toeplitz", "torch", device="mps:0", n=8))
         assert reason == "it computes on the CPU and on CUDA devices, and the data lie on mps:0"
-    monkeypatch.setattr(xla_arrays, "find_spec", lambda name: None)
+    monkeypatch.setattr(xla, "find_spec", lambda name: None)
     for kernel in XLA:
         assert kernel.refuses(WORK) == "JAX is not installed; pip install 'hpfracc-nn[jax]'"
 
@@ -191,7 +191,7 @@ def test_an_accelerator_is_not_opened_unasked(
     class Jax:
         config = Config
 
-    monkeypatch.setattr(xla_arrays, "find_spec", lambda name: object())  # JAX and a package with its accelerator
+    monkeypatch.setattr(xla, "find_spec", lambda name: object())  # JAX and a package with its accelerator
     monkeypatch.delenv("JAX_PLATFORMS", raising=False)
     if loaded:
         monkeypatch.setitem(sys.modules, "jax", Jax)  # type: ignore[arg-type]
@@ -199,7 +199,7 @@ def test_an_accelerator_is_not_opened_unasked(
         monkeypatch.delitem(sys.modules, "jax", raising=False)
         if platforms:
             monkeypatch.setenv("JAX_PLATFORMS", platforms)
-    assert xla_arrays.refuses(WORK) == reason
+    assert xla.refuses(WORK) == reason
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_a_device_is_taken_only_where_jax_reserves_nothing_unasked(
     class Jax:
         config = type("Config", (), {"jax_platforms": None})
 
-    monkeypatch.setattr(xla_arrays, "find_spec", lambda name: object() if name in packages.split() else None)
+    monkeypatch.setattr(xla, "find_spec", lambda name: object() if name in packages.split() else None)
     for name in ("JAX_PLATFORMS", "XLA_PYTHON_CLIENT_PREALLOCATE", "XLA_PYTHON_CLIENT_ALLOCATOR"):
         monkeypatch.delenv(name, raising=False)
     for name, value in environment.items():
@@ -237,7 +237,7 @@ def test_a_device_is_taken_only_where_jax_reserves_nothing_unasked(
     monkeypatch.delitem(sys.modules, "jax", raising=False)
     if loaded:
         monkeypatch.setitem(sys.modules, "jax", Jax)  # type: ignore[arg-type]
-    found = xla_arrays.refuses(Workload("toeplitz", "torch", device="cuda:0", n=8))
+    found = xla.refuses(Workload("toeplitz", "torch", device="cuda:0", n=8))
     assert found is None if reason is None else found is not None and found.startswith(reason)
 
 
@@ -248,7 +248,7 @@ def test_the_estimate_does_not_pick_it(
     rows: int, n: int, gradient: bool, numba: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if not numba:
-        monkeypatch.setattr(availability, "find_spec", lambda name: None)
+        monkeypatch.setattr(numba_kernel, "find_spec", lambda name: None)
     manager = shipped_manager() if numba else BackendManager(Settings(mode="prior", calibration="shipped"))
     work = Workload("toeplitz", "torch", rows=rows, n=n, exponentials=30, needs_gradient=gradient)
     assert manager.plan(work).backend != "xla"

@@ -15,7 +15,7 @@ from typing import Any
 from numba import njit
 from numba.core.caching import FunctionCache
 
-from hpfracc_nn.fractional.numba.availability import MARK, sources
+from hpfracc_nn.fractional.numba.kernel import MARK, sources
 
 # For what is called by compiled functions only: neither a wrapper for Python nor a place on disk of its own.
 inner = njit(error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)

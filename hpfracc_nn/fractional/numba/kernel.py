@@ -1,4 +1,4 @@
-"""What the kernels by Numba share, whatever the framework: operands, the compiled call, threads, cost and refusals.
+"""What the kernels by Numba share: operands, the compiled call, threads, cost, and whether anything compiles here.
 
 Data are NumPy arrays [batch, channels, n, width] in row order, aligned and writeable: for any other kind the functions
 would be compiled once more. Numba is imported when a kernel is first considered that nothing else speaks against.
@@ -6,15 +6,20 @@ would be compiled once more. Numba is imported when a kernel is first considered
 
 from __future__ import annotations
 
+import hashlib
+import os
+import sys
 from collections.abc import Callable
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from hpfracc_nn.fractional.numba.availability import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Workload
+from hpfracc_nn.selection.installed import find_spec
 
 CHUNK = 16
 _PANEL = 8  # chunks
@@ -180,3 +185,76 @@ def _filled(a: np.ndarray, axis: int) -> np.ndarray:
     if not short:
         return a
     return np.pad(a, [(0, short if i == axis else 0) for i in range(a.ndim)])
+
+
+# Beside the code that Numba keeps on disk lies an empty file whose name says for which sources it was compiled.
+MARK = ".hpfracc_nn"
+_DTYPES = ("float32", "float64")
+_NUMBA_LOADED = 0.5  # seconds, on a core of 2.5 GHz
+
+
+def refusal(workload: Workload, other: str | None = None) -> str | None:
+    """Return why a compiled kernel cannot take a workload here, or None.
+
+    Args:
+        workload: What is asked for.
+        other: What the kernel has against it besides, if anything. Numba is loaded only where nothing else is.
+    """
+    if workload.device != "cpu":
+        return f"it computes on the CPU and the data lie on {workload.device}"
+    if find_spec("numba") is None:
+        return "Numba is not installed; pip install 'hpfracc-nn[numba]'"
+    if workload.dtype not in _DTYPES:
+        return f"{workload.dtype} is not computed in; it takes float32 and float64"
+    return other or unusable()
+
+
+def compilation(key: tuple, *, compiled: float, loaded: float, beside: str = __file__) -> Compilation:
+    """Return what a first call costs: Numba's own import, where that was not made, and functions not used before.
+
+    Args:
+        key: Names what is bought by it.
+        compiled: Seconds that compiling takes, on a core of 2.5 GHz.
+        loaded: Those that reading the code from disk takes, where it is.
+        beside: See `is_kept`.
+    """
+    seconds = loaded if is_kept(beside) else compiled
+    return Compilation(seconds + _NUMBA_LOADED * ("numba.core" not in sys.modules), key)
+
+
+@cache
+def unusable() -> str | None:
+    """Return why Numba, which is installed, compiles nothing here, or None."""
+    try:
+        from numba import config
+    except (ImportError, OSError) as error:  # a NumPy that is too new for it, a library that cannot be loaded
+        return f"Numba cannot be imported ({error}); install versions of Numba and NumPy that fit each other"
+    if config.DISABLE_JIT:
+        return "Numba compiles nothing where NUMBA_DISABLE_JIT is set; unset it"
+    return None
+
+
+@cache
+def sources() -> str:
+    """Return a hash of every source of this room: compiled code is good for these only."""
+    found = sorted(files(__package__).iterdir(), key=str)
+    return hashlib.sha256(b"".join(file.read_bytes() for file in found if file.name.endswith(".py"))).hexdigest()
+
+
+def is_kept(beside: str = __file__) -> bool:
+    """Return whether code of these sources was put on disk; Numba is not asked, which would load it.
+
+    Args:
+        beside: A file of the folder whose functions are meant, by default of this room.
+    """
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    where = Path(chosen) if chosen else Path(beside).parent / "__pycache__"
+    if where not in _found:
+        mark = sources()[:16] + MARK
+        if next(iter(where.rglob(mark) if chosen else where.glob(mark)), None) is None:
+            return False
+        _found.add(where)
+    return True
+
+
+_found: set[Path] = set()  # directories where there was some: every first decision asks

@@ -1,18 +1,217 @@
-"""Causal Toeplitz product by chunks, all in torch: the scan between chunks is blocked, so few calls do it."""
+"""Causal Toeplitz product by chunks: matrix products inside the chunks, a small sequential scan between them.
+
+State space duality; Dao & Gu, arXiv 2405.21060. The steps serve every kernel that brings its own scan between chunks. A
+scan is bound once to its arrays: scan(states, rows, chunks, form, reverse) returns a function that replaces the states,
+seen as [rows, chunks, k], in place by the state before each chunk, S[m] = decay * S[m-1] + states[m-1] with S[0] = 0,
+in float64; with `reverse`, from the last chunk to the first. With time in the middle k counts every state `width`
+times, states first. Torch's own scan, registered here, is blocked, so that few calls do it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.kernels import chunks
-from hpfracc_nn.fractional.torch.tiles import by_tiles
+from hpfracc_nn.fractional.torch.scratch import scratch
+from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
+from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+Pairs = Iterable[tuple[Tensor, Tensor]]
+Scan = Callable[[Tensor, int, int, ChunkForm, bool], Callable[[], None]]
+
+
+def chunk_length(workload: Workload) -> int:
+    """Samples per chunk: the longest that is not slower, because the scan between chunks is what costs.
+
+    Measured on a CPU from 16 to 256: 128 is the fastest, or as fast, from 256 x 256 to 1 x 65536 samples in both
+    precisions, 2 to 4 times as fast as 32; with time in the middle, where a chunk is multiplied from the left, 64.
+    """
+    return 128 if workload.width == 1 or is_narrow(workload.samples, workload.width) else 64
+
+
+def prepare(weights: Weights, workload: Workload) -> ChunkForm:
+    return weights.chunks(chunk_length(workload))
+
+
+def run(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
+    """Write the product into the second of each pair; the first is [batch, channels, chunks * L, width]."""
+    _apply(form, pairs, scan, reverse=False)
+
+
+def adjoint(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
+    """Write the transpose into the second of each pair."""
+    _apply(form, pairs, scan, reverse=True)
+
+
+class Operands(NamedTuple):
+    """What one direction multiplies with, laid out for an arrangement."""
+
+    near: Tensor
+    into: Tensor
+    out_of: Tensor
+
+
+class Both(NamedTuple):
+    """The operands of the product and of its adjoint."""
+
+    forward: Operands
+    backward: Operands
+
+
+def _apply(form: ChunkForm, pairs: Pairs, scan: Scan, reverse: bool) -> None:
+    length, previous = form.multiple, None
+    for x, out in pairs:
+        if x is not previous:  # most tiles come in the same buffer: what does not change is bound once
+            batch, channels, n, _ = x.shape
+            kind = _arranged(x)
+            both = form.cached(kind)
+            near, into, out_of = both.backward if reverse else both.forward
+            data = kind.take(x, length)
+            if n > length:
+                states = kind.states(data, form)
+                step = scan(states, batch * channels, n // length, form, reverse)
+            previous = x if kind.is_view else None
+        result = kind.room(out, length)
+        kind.multiply(data, near, result)
+        if n > length:
+            kind.multiply(data, into, states)
+            step()
+            kind.accumulate(result, states, out_of)
+        kind.give(result, out)
+
+
+class _Shared:
+    """Time last, one set of weights: chunks are the rows of one matrix [rows, L]."""
+
+    is_view = True  # what `take` returns follows the array it was taken from
+    multiply = staticmethod(lambda data, matrix, out=None: torch.mm(data, matrix, out=out))
+    accumulate = staticmethod(lambda result, states, matrix: result.addmm_(states, matrix))
+
+    @staticmethod
+    def operands(form: ChunkForm) -> Both:
+        near, far, into = form.near[0], form.far[0], form.into
+        return Both(Operands(near, into, far), Operands(near.t(), far.t(), into.t()))
+
+    @staticmethod
+    def take(x: Tensor, length: int) -> Tensor:
+        return x.view(-1, length)
+
+    room = take
+
+    @staticmethod
+    def states(data: Tensor, form: ChunkForm) -> Tensor:
+        return scratch("states", (*data.shape[:-1], form.decay.shape[0]), data)
+
+    @staticmethod
+    def give(result: Tensor, out: Tensor) -> None:
+        pass  # a view of it
+
+
+class _PerChannel(_Shared):
+    """Time last, weights per channel: chunks grouped by channel, [channels, rows, L]."""
+
+    is_view = False
+    multiply = staticmethod(lambda data, matrix, out=None: torch.bmm(data, matrix, out=out))
+    accumulate = staticmethod(lambda result, states, matrix: result.baddbmm_(states, matrix))
+
+    @staticmethod
+    def operands(form: ChunkForm) -> Both:
+        near, far = form.near, form.far
+        into = form.into.expand(near.shape[0], -1, -1)
+        return Both(Operands(near, into, far), Operands(near.mT, far.mT, into.mT))
+
+    @staticmethod
+    def take(x: Tensor, length: int) -> Tensor:
+        batch, channels, n, _ = x.shape
+        return x.view(batch, channels, n).transpose(0, 1).reshape(channels, -1, length)
+
+    @staticmethod
+    def room(out: Tensor, length: int) -> Tensor:
+        batch, channels, n, _ = out.shape
+        return out.view(channels, -1, length) if batch == 1 else out.new_empty(channels, batch * n // length, length)
+
+    @staticmethod
+    def give(result: Tensor, out: Tensor) -> None:
+        batch, channels, n, _ = out.shape
+        if batch > 1:
+            out.view(batch, channels, n).copy_(result.view(channels, batch, n).transpose(0, 1))
+
+
+class _Middle(_Shared):
+    """Time in the middle: a chunk is [L, width], multiplied from the left; [rows, L, width]."""
+
+    is_view = True
+    multiply = staticmethod(
+        lambda data, matrix, out=None: torch.bmm(matrix.expand(data.shape[0], -1, -1), data, out=out)
+    )
+    accumulate = staticmethod(
+        lambda result, states, matrix: result.baddbmm_(matrix.expand(result.shape[0], -1, -1), states)
+    )
+
+    @staticmethod
+    def operands(form: ChunkForm) -> Both:
+        near, far, into = form.near, form.far, form.into[None]
+        return Both(Operands(near.mT, into.mT, far.mT), Operands(near, far, into))
+
+    @staticmethod
+    def take(x: Tensor, length: int) -> Tensor:
+        return x.view(-1, length, x.shape[3])
+
+    room = take
+
+    @staticmethod
+    def states(data: Tensor, form: ChunkForm) -> Tensor:
+        return scratch("states", (data.shape[0], form.decay.shape[0], data.shape[2]), data)
+
+
+def _arranged(x: Tensor) -> type[_Shared]:
+    if x.shape[3] > 1:
+        return _Middle
+    return _Shared if x.shape[1] == 1 else _PerChannel
+
+
+_COPIES = 13  # of a tile's states, while they are scanned: one, and six in float64 (measured)
+
+
+def cost(workload: Workload) -> Cost:
+    """A product inside the chunks, one into and one out of the states, for each pass."""
+    return cost_of(workload, workload.rows, -(-workload.n // chunk_length(workload)))
+
+
+def cost_of(workload: Workload, rows: int, chunks: int) -> Cost:
+    """Return the same where so many rows and chunks are computed in place of the workload's own."""
+    length = chunk_length(workload)
+    k = workload.exponentials if chunks > 1 else 0
+    samples = rows * workload.width * chunks * length
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    scans = passes * samples / length * k
+    size, turned = workload.itemsize, is_narrow(workload.samples, workload.width)
+    return Cost(
+        flops={"matmul": passes * samples * (2.0 * length + 4.0 * k), "scan": scans},
+        bytes=passes * samples * size * (3.0 + 8.0 * turned + 2.0 * k / length),
+        launches=passes * (3 if chunks > 1 else 8),  # with the passes around the product
+        workspace=tile_bytes(workload) * (1 + 2 * (workload.channels > 1) + 2 * turned + _COPIES * k / length),
+    )
+
+
+def refuses(workload: Workload) -> str | None:
+    """The weights must be a sum of exponentials as soon as there is more than one chunk."""
+    if workload.exponentials == 0 and workload.n > chunk_length(workload):
+        return f"the weights are no sum of exponentials to {workload.dtype} tolerance"
+    return None
+
+
+def saves(workload: Workload) -> float:
+    """The data, where the weights are learned; nothing else."""
+    return float(workload.bytes if workload.learns_weights else 0)
+
 
 _BLOCK = 16  # chunks that are summed by one product; longer runs are scanned block by block
 
@@ -58,15 +257,13 @@ _OPERATIONS = 100
 _CALLS = 60
 
 
-def cost(workload: Workload) -> Cost:
-    found = chunks.cost(workload)
-    if workload.n <= chunks.chunk_length(workload):
+def blocked_cost(workload: Workload) -> Cost:
+    found = cost(workload)
+    if workload.n <= chunk_length(workload):
         return found
     flops = {"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]}
     return replace(found, flops=flops, launches=found.launches * _CALLS // 3)
 
-
-run, adjoint = partial(chunks.run, scan=scan), partial(chunks.adjoint, scan=scan)
 
 register(
     Kernel(
@@ -74,10 +271,10 @@ register(
         "torch",
         "torch",
         "chunked_scan",
-        *by_tiles(run, adjoint, turns_narrow=True),
-        chunks.prepare,
-        cost,
-        chunks.refuses,
-        chunks.saves,
+        *by_tiles(partial(run, scan=scan), partial(adjoint, scan=scan), turns_narrow=True),
+        prepare,
+        blocked_cost,
+        refuses,
+        saves,
     )
 )

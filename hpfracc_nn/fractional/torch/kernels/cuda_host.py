@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.kernels import cuda_chunked_scan, cuda_launch, cuda_product, cuda_recurrence
+from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
 from hpfracc_nn.fractional.torch.streams import Streams, on
@@ -161,7 +161,7 @@ def _step_on(device: torch.device, form: ChunkForm, frame: Frame, width: int, ba
 
 
 def _scan(width: int) -> Scan:
-    return cuda_chunked_scan.SCAN if width == 1 else cuda_recurrence.SCAN
+    return cuda_product.CHUNKED if width == 1 else cuda_product.RECURRENCE
 
 
 def _step(width: int, backward: bool) -> Step:
@@ -207,8 +207,8 @@ def compiles(workload: Workload) -> Compilation | None:
 
 
 def _source(workload: Workload) -> Source:
-    dtype, count = getattr(torch, workload.dtype), cuda_recurrence.states_of(workload)
-    return cuda_chunked_scan.source_of(dtype) if workload.width == 1 else cuda_recurrence.source_of(dtype, count)
+    dtype, count = getattr(torch, workload.dtype), cuda_product.states_of(workload)
+    return cuda_product.chunked_source(dtype) if workload.width == 1 else cuda_product.recurrence_source(dtype, count)
 
 
 register(

@@ -1,8 +1,15 @@
-"""What the CUDA kernels of the causal product share: operands, the problem as a structure, segments, cost, refusals.
+"""Causal Toeplitz products in CUDA: the operator in one pass over the data, differences and boundary columns with it.
 
-The whole operator is one pass over the data: differences, product and boundary columns. A signal that is too long for
-the signals there are is cut into segments, whose states are found first by a pass that reads only. Cumulative sums
-before the product (m = -1) are torch's, and the boundary columns then too.
+Here are operands, the problem as a structure, segments, cost and refusals. A signal that is too long for the signals
+there are is cut into segments, whose states are found first by a pass that reads only. Cumulative sums before the
+product (m = -1) are torch's, and the boundary columns then too.
+
+- The chunked scan takes time last (cuda_chunked_scan.cu). Chunks have 16 samples and not the 128 that suit matrix
+  units: products are plain, 16 + 4 K operations a sample with K states, which is what the memory of a large device
+  allows in the time of reading and writing.
+- The recurrence takes time in the middle: a thread has a signal, its states in registers (cuda_recurrence.cu). The
+  number of states is compiled in, rounded up to a multiple of eight.
+- The dense product takes short signals, time last, any weights: blocks of 8 x 8 weights, no matrix (cuda_dense.cu).
 """
 
 from __future__ import annotations
@@ -17,12 +24,12 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch.forms import ChunkForm
+from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.tiles import Frame, Shape, multiplied
 from hpfracc_nn.fractional.torch.weights import Weights
-from hpfracc_nn.selection import Cost, Workload
+from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
 CHUNK = 16
 THREADS = 64  # of a block
@@ -271,3 +278,264 @@ def saves(workload: Workload) -> float:
 def shape_of(workload: Workload) -> Shape:
     """Return the shape of the data."""
     return workload.rows // workload.channels, workload.channels, workload.n, workload.width
+
+
+def _both(scan: Scan) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return run and adjoint of a kernel."""
+    return partial(apply, scan, backward=False), partial(apply, scan, backward=True)
+
+
+_PIECE = 16  # chunks that one thread scans
+_HEADS = {4: 32, 8: 48}  # bytes of `Head`
+
+
+def chunked_source(dtype: torch.dtype, count: int = 0) -> Source:
+    """Return the source for a dtype; the number of states is an argument."""
+    return Source(__package__, "cuda_chunked_scan.cu", str(dtype).removeprefix("torch."))
+
+
+def chunked_cut(shape: Shape, count: int, itemsize: int, device: torch.device) -> Cut:
+    """Return how a call is spread: whole signals to a block, several where they are short, parts where they are few."""
+    batch, channels, n, _ = shape
+    chunks, capacity = -(-n // CHUNK), THREADS * (2 if itemsize == 4 else 1)
+    side = min(capacity, 1 << (chunks - 1).bit_length())
+    group = capacity // side
+    blocks = -(-batch // group) * channels
+    segment, segments = segmented(chunks, blocks, side, device)
+    return Cut(blocks, side, segment, segments, _chunked_shared(capacity, side, count, itemsize))
+
+
+def _chunked_shared(chunks: int, side: int, count: int, itemsize: int) -> int:
+    """Return the bytes that `room_of` takes."""
+    group, pieces, tile = chunks // side, chunks // min(side, _PIECE), side * CHUNK + 2
+    parts = (
+        (2 + pieces + group) * count * 8,
+        group * _HEADS[itemsize],
+        count * CHUNK * itemsize,
+        count * CHUNK * itemsize,
+        CHUNK * itemsize,
+        count * (chunks + 1) * itemsize,
+        2 * group * itemsize,
+        group * (tile + tile // CHUNK + 1) * itemsize,
+    )
+    return sum(-(-part // 16) * 16 for part in parts)
+
+
+CHUNKED = Scan(chunked_source, chunked_cut, multiple=1)
+
+
+def _chunked_cost(workload: Workload) -> Cost:
+    return cost_of(workload, _chunked_cut_of(workload))
+
+
+def _chunked_refuses(workload: Workload) -> str | None:
+    if (found := refuses(workload)) is not None:
+        return found
+    if workload.width > 1:
+        return f"it takes time as the last axis; {workload.width} samples lie side by side"
+    return too_much_shared(_chunked_cut_of(workload).shared, workload)
+
+
+def _chunked_compiles(workload: Workload) -> Compilation | None:
+    return cuda_launch.compilation(workload, chunked_source(getattr(torch, workload.dtype)))
+
+
+def _chunked_cut_of(workload: Workload) -> Cut:
+    count = workload.exponentials if workload.n > CHUNK else 0
+    return chunked_cut(shape_of(workload), count, workload.converted.itemsize, torch.device(workload.device))
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "cuda",
+        "chunked_scan",
+        *_both(CHUNKED),
+        prepare,
+        _chunked_cost,
+        _chunked_refuses,
+        saves,
+        _chunked_compiles,
+        as_stored=True,
+        inner=partial(inner, CHUNKED),
+    )
+)
+
+
+LONGEST = 512  # samples: 64 threads of 8 positions each
+
+_DENSE_THREADS = 128  # of a block
+_WIDTH, _ROWS = 8, 4  # positions and signals of a thread
+
+
+def _dense_prepare(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column()
+
+
+def _dense(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
+    _dense_apply(form, frame, shape, x, y, backward=False)
+
+
+def _dense_adjoint(form: ColumnForm, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
+    _dense_apply(form, frame, shape, g, gx, backward=True)
+
+
+def _dense_inner(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+    if frame.stencil.differences < 0:
+        return multiplied(_dense, form, frame, shape, x, g)
+    return _dense_call(form, problem(frame.stencil, frame.columns, shape, x), shape, x).inner(g)
+
+
+def _dense_apply(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+    if frame.stencil.differences >= 0:
+        _dense_launch(form, problem(frame.stencil, frame.columns, shape, x), shape, x, y, backward)
+    else:
+        for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
+            data = data.contiguous()
+            _dense_launch(form, problem(None, None, shape, data), shape, data, result, backward)
+
+
+def _dense_launch(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+    given["y"] = y.data_ptr()
+    _dense_call(form, given, shape, x).launch("backward" if backward else "forward")
+
+
+def _dense_call(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor) -> Call:
+    batch, channels, n, _ = shape
+    column = form.column.contiguous()
+    given["near"], given["padded"] = column.data_ptr(), -(-n // _WIDTH) * _WIDTH
+    blocks = -(-batch // _dense_group(n)) * channels
+    shared = _dense_shared(n, column.element_size())
+    return Call(dense_source(x.dtype), x.device, blocks, _DENSE_THREADS, shared, given, [column])
+
+
+def dense_source(dtype: torch.dtype) -> Source:
+    """Return the source for a dtype."""
+    return Source(__package__, "cuda_dense.cu", str(dtype).removeprefix("torch."))
+
+
+def _dense_group(n: int) -> int:
+    """Return the signals of a block."""
+    return _DENSE_THREADS // -(-n // _WIDTH) * _ROWS
+
+
+def _dense_shared(n: int, itemsize: int) -> int:
+    """Return the bytes of a block's sums, heads, weights and data."""
+    parts, group = -(-n // _WIDTH), _dense_group(n)
+    length = parts * _WIDTH
+    weights = (length + _WIDTH) * (_WIDTH + 1) // _WIDTH + 1
+    row = (length + 1) + (length + 1) // _WIDTH + 1
+    return 8 * 5 * group * parts + group * _HEADS[itemsize] + (weights + group * row) * itemsize
+
+
+def _dense_cost(workload: Workload) -> Cost:
+    """Half the matrix, at the rate of the whole: threads wait for the one with the longest row."""
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    blocks = (
+        -(-workload.rows // workload.channels // _dense_group(min(max(workload.n, 1), LONGEST))) * workload.channels
+    )
+    return Cost(
+        flops={"matmul": passes * 2.0 * workload.samples * workload.n},
+        bytes=passes * 2.0 * workload.bytes,
+        launches=2 * passes,
+        workspace=8.0 * _DENSE_THREADS * blocks * workload.learns_weights,
+    )
+
+
+def _dense_refuses(workload: Workload) -> str | None:
+    if (found := cuda_launch.refusal(workload)) is not None:
+        return found
+    if workload.width > 1:
+        return f"it takes time as the last axis; {workload.width} samples lie side by side"
+    if workload.n > LONGEST:
+        return f"n={workload.n} is longer than {LONGEST}"
+    return too_much_shared(_dense_shared(max(workload.n, 1), workload.converted.itemsize), workload)
+
+
+def _dense_compiles(workload: Workload) -> Compilation | None:
+    return cuda_launch.compilation(workload, dense_source(getattr(torch, workload.dtype)))
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "cuda",
+        "dense",
+        _dense,
+        _dense_adjoint,
+        _dense_prepare,
+        _dense_cost,
+        _dense_refuses,
+        saves,
+        _dense_compiles,
+        as_stored=True,
+        inner=_dense_inner,
+    )
+)
+
+
+_FILLED = 8
+_LEAST = 4  # chunks of a segment
+
+
+def recurrence_source(dtype: torch.dtype, count: int) -> Source:
+    """Return the source for a dtype and a number of states."""
+    return Source(__package__, "cuda_recurrence.cu", str(dtype).removeprefix("torch."), count)
+
+
+def recurrence_cut(shape: Shape, count: int, itemsize: int, device: torch.device) -> Cut:
+    """Return how a call is spread: a signal to a thread, parts of it where there are few."""
+    batch, _, n, width = shape
+    blocks = -(-batch * width // THREADS)
+    segment, segments = segmented(-(-n // CHUNK), blocks, _LEAST, device)
+    return Cut(blocks, 1, segment, segments, 8 * count + (2 * count + 1) * CHUNK * itemsize)
+
+
+RECURRENCE = Scan(recurrence_source, recurrence_cut, multiple=_FILLED)
+
+
+def _recurrence_cost(workload: Workload) -> Cost:
+    return cost_of(workload, _recurrence_cut_of(workload))
+
+
+def _recurrence_refuses(workload: Workload) -> str | None:
+    if (found := refuses(workload)) is not None:
+        return found
+    if workload.width == 1:
+        return "it takes time in the middle, and time is the last axis"
+    return too_much_shared(_recurrence_cut_of(workload).shared, workload)
+
+
+def _recurrence_compiles(workload: Workload) -> Compilation | None:
+    return cuda_launch.compilation(workload, recurrence_source(getattr(torch, workload.dtype), states_of(workload)))
+
+
+def states_of(workload: Workload) -> int:
+    """Return the states that are compiled in; one chunk has none, and is given zeros."""
+    states = workload.exponentials if workload.n > CHUNK else 1
+    return -(-states // _FILLED) * _FILLED
+
+
+def _recurrence_cut_of(workload: Workload) -> Cut:
+    itemsize, device = workload.converted.itemsize, torch.device(workload.device)
+    return recurrence_cut(shape_of(workload), states_of(workload), itemsize, device)
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "cuda",
+        "recurrence",
+        *_both(RECURRENCE),
+        prepare,
+        _recurrence_cost,
+        _recurrence_refuses,
+        saves,
+        _recurrence_compiles,
+        as_stored=True,
+        inner=partial(inner, RECURRENCE),
+    )
+)

@@ -11,7 +11,7 @@ from importlib import import_module
 import numpy as np
 from torch import Tensor
 
-from hpfracc_nn.fractional.numba.availability import compilation, refusal
+from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.solvers.torch.forms import Blocks
 from hpfracc_nn.solvers.torch.kernels.blocks import OPS, block_length, run, saves

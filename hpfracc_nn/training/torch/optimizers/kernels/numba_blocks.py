@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.numba.availability import compilation, refusal
+from hpfracc_nn.fractional.numba.kernel import compilation, refusal
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
 

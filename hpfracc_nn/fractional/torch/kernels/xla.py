@@ -1,4 +1,7 @@
-"""Torch's arrays lent to XLA for one call, over DLPack, and what XLA compiled.
+"""Causal Toeplitz products compiled by XLA: torch's arrays are lent to it for one call, over DLPack.
+
+The chunked scan is the products and a scan of log(chunks) levels in one call; the FFT takes any weights. Batch, chunks,
+samples and states are rounded up, so that few shapes are compiled; channels and width are the model's own.
 
 JAX is imported when a kernel first runs, never to refuse or to be ranked, and nothing is set for the process: 64 bit
 types are enabled around a call, for its thread. Whoever starts JAX opens every platform that it has; where that may be
@@ -22,10 +25,13 @@ from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from hpfracc_nn.fractional.torch.forms import Form
+from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, Form
+from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
 from hpfracc_nn.fractional.torch.scratch import scratch
-from hpfracc_nn.selection import Compilation, Workload, ask_again_after_fork
+from hpfracc_nn.fractional.torch.tiles import Pairs, by_tiles, tile_bytes
+from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, ask_again_after_fork, register
 from hpfracc_nn.selection.installed import find_spec
 
 Array = Any  # a jax.Array, or what stands for one while a function is traced
@@ -168,3 +174,165 @@ def _after_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
+
+
+def _write(step: Step, x: Tensor, out: Tensor, shape: tuple[int, ...], operands: tuple[Array, ...]) -> None:
+    (found,) = compute(step, (x,), shape, operands)
+    out.copy_(found[: x.shape[0], :, : x.shape[2]])
+
+
+_STATES = 8  # states are padded to a multiple of it: their number depends on scheme, dtype and length
+
+
+def _scan(form: ChunkForm, pairs: Pairs) -> None:
+    for x, out in pairs:
+        _write(_scanned, x, out, _scan_shape(form, x), _scan_operands(form))
+
+
+def _scan_adjoint(form: ChunkForm, pairs: Pairs) -> None:
+    for g, out in pairs:
+        _write(_scanned_back, g, out, _scan_shape(form, g), _scan_operands(form))
+
+
+def _scan_shape(form: ChunkForm, x: Tensor) -> tuple[int, ...]:
+    batch, channels, n, width = x.shape
+    return bucket(batch), channels, bucket(n // form.multiple) * form.multiple, width
+
+
+def _scan_operands(form: ChunkForm) -> tuple[Array, ...]:
+    def padded() -> tuple[Tensor, ...]:
+        more = -form.decay.shape[0] % _STATES
+        return form.near, F.pad(form.into, (0, more)), F.pad(form.far, (0, 0, 0, more)), F.pad(form.decay, (0, more))
+
+    return kept(form, padded)
+
+
+def _scanned(x: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array]:
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.chunked(x, near, into, far, _powers(x, near, decay)),)
+
+
+def _scanned_back(g: Array, near: Array, into: Array, far: Array, decay: Array) -> tuple[Array]:
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.chunked_transpose(g, near, into, far, _powers(g, near, decay)),)
+
+
+def _powers(x: Array, near: Array, decay: Array) -> list[Array]:
+    """Those that a scan over the chunks takes, in float64."""
+    from hpfracc_nn.fractional.jax import products
+
+    return products.squares(decay, max(1, products.doublings(x.shape[2] // near.shape[-1])))
+
+
+_OPERATIONS = 30  # of one state in the scan and its conversions, measured on one core
+
+
+def _scan_cost(workload: Workload) -> Cost:
+    """The chunks' cost, of whole buckets, with a slower scan and the calls of XLA."""
+    length = chunked_scan.chunk_length(workload)
+    batch = bucket(max(1, workload.rows // workload.channels))
+    count = bucket(max(1, -(-workload.n // length)))
+    found = chunked_scan.cost_of(workload, batch * workload.channels, count)
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    return Cost(
+        flops={"matmul": found.flops["matmul"], "scan": _OPERATIONS * found.flops["scan"]},
+        bytes=found.bytes,
+        launches=passes * LAUNCHES,
+        workspace=found.workspace + 2 * tile_bytes(workload),  # XLA also keeps the arguments and the result for itself
+    )
+
+
+def _scan_refuses(workload: Workload) -> str | None:
+    return refuses(workload) or chunked_scan.refuses(workload)
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "xla",
+        "chunked_scan",
+        *by_tiles(_scan, _scan_adjoint, turns_narrow=True),
+        chunked_scan.prepare,
+        _scan_cost,
+        _scan_refuses,
+        chunked_scan.saves,
+        compiles,
+    )
+)
+
+
+def _fft(form: ColumnForm, pairs: Pairs) -> None:
+    for x, out in pairs:
+        _write(_filtered, x, out, _fft_shape(x), _fft_operands(form))
+
+
+def _fft_adjoint(form: ColumnForm, pairs: Pairs) -> None:
+    for g, out in pairs:
+        _write(_filtered_back, g, out, _fft_shape(g), _fft_operands(form))
+
+
+def _fft_shape(x: Tensor) -> tuple[int, ...]:
+    batch, channels, n, width = x.shape
+    return bucket(batch), channels, bucket(n), width
+
+
+def _fft_operands(form: ColumnForm) -> tuple[Array, ...]:
+    def padded() -> tuple[Tensor, ...]:
+        n = form.column.shape[1]
+        return (F.pad(form.column, (0, bucket(n) - n))[None, :, :, None],)
+
+    return kept(form, padded, _spectrum)
+
+
+def _spectrum(column: Array) -> tuple[Array]:
+    """In float64, rounded at the end: a float32 transform of 65536 weights costs the result a few 1e-7."""
+    from jax import numpy as jnp
+
+    dtype = jnp.complex64 if column.dtype == jnp.float32 else jnp.complex128
+    return (jnp.fft.rfft(column.astype(jnp.float64), 2 * column.shape[2], axis=2).astype(dtype),)
+
+
+def _filtered(x: Array, spectrum: Array) -> tuple[Array]:
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.filtered(x, spectrum, 2 * x.shape[2]),)
+
+
+def _filtered_back(g: Array, spectrum: Array) -> tuple[Array]:
+    from hpfracc_nn.fractional.jax import products
+
+    return (products.filtered(g, spectrum.conj(), 2 * g.shape[2]),)
+
+
+def _fft_cost(workload: Workload) -> Cost:
+    """Two transforms of a whole bucket for each pass, and the calls of XLA."""
+    size = 2 * bucket(max(1, workload.n))
+    batch = bucket(max(1, workload.rows // workload.channels))
+    signals = batch * workload.channels * workload.width
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    points = 2.0 * signals * size * passes
+    return Cost(
+        flops={"fft": 2.5 * points * math.log2(size), "elementwise": points},
+        bytes=2.0 * points * workload.itemsize,
+        launches=passes * LAUNCHES,
+        workspace=2 * toeplitz.fft_workspace(workload),  # XLA also keeps the arguments and the result for itself
+    )
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "xla",
+        "fft",
+        *by_tiles(_fft, _fft_adjoint),
+        toeplitz.prepare,
+        _fft_cost,
+        refuses,
+        toeplitz.saves,
+        compiles,
+    )
+)

@@ -1,0 +1,174 @@
+"""The kernels for NumPy arrays, registered on import: dense, fft, and the recurrence that Numba compiles.
+
+Each computes an operator on data [batch, channels, n, width], contiguous, aligned and of the dtype that is computed in:
+
+- `prepare(weights, workload)`: the weights in the kernel's form.
+- `run(form, frame, x, y)`: writes the operator on x into y.
+- `adjoint(form, frame, g, gx)`: writes its transpose on g into gx.
+
+The dense product takes O(n**2) time and memory, and has the least overhead on short series. The zero-padded real FFT
+takes O(n log n) time and O(n) memory. Its rounding is relative to the largest weight and the largest sample of a row:
+it is computed in float64, so that float32 keeps its digits where weights or samples differ by orders of magnitude. The
+recurrence is what `torch/kernels/numba_recurrence.py` is for tensors, on one thread: O(n) time, no memory but the
+result's.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.fft import irfft
+
+from hpfracc_nn.fractional.numba import kernel as recurrence
+from hpfracc_nn.fractional.numpy.boundary import Frame, in_passes
+from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, ChunkForm, ColumnForm, Weights, padded_length, transform
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+LONGEST = 4096  # samples of a dense product
+MOST_GIB = 1.0
+
+
+def _column(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column
+
+
+def _saves(workload: Workload) -> float:
+    return float(workload.bytes) if workload.learns_weights else 0.0
+
+
+def _wrong_dtype(workload: Workload) -> str | None:
+    if workload.dtype not in ("float32", "float64"):
+        return f"{workload.dtype} is not computed in; it takes float32 and float64"
+    return None
+
+
+def _multiply(matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
+    batch, channels, n, width = x.shape
+    if width > 1:
+        np.matmul(matrix, x, out=y)
+        return
+    signals, results = (a.reshape(batch, channels, n).swapaxes(0, 1) for a in (x, y))
+    np.matmul(signals, matrix.swapaxes(1, 2), out=results)  # one product per channel, not per signal
+
+
+def _dense_cost(workload: Workload) -> Cost:
+    n, channels = workload.n, workload.channels
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    matrix = channels * n * n
+    size = matrix * workload.itemsize
+    product = 2.0 * workload.samples * n
+    built = passes * (size > MATRIX_KEPT)
+    flops = {"matmul": product * passes, "elementwise": float(matrix * built)}
+    # The matrix is read, and written before where it is not kept; the samples are read, brought into order and written.
+    traffic = (passes + built) * size + 4.0 * passes * workload.bytes
+    return Cost(flops, traffic, launches=3 * passes + 2 * built, workspace=(1 + workload.learns_weights) * size)
+
+
+def _too_large(workload: Workload) -> str | None:
+    gib = workload.channels * workload.n**2 * workload.itemsize / 2**30
+    if workload.n > LONGEST:
+        return f"n={workload.n} is above {LONGEST}: the matrix needs {gib:.3g} GiB"
+    if gib > MOST_GIB:
+        return f"the matrices of {workload.channels} channels need {gib:.3g} GiB, above {MOST_GIB:g} GiB"
+    return None
+
+
+_run, _adjoint = in_passes(
+    lambda form, x, y: _multiply(form.matrix, x, y),
+    lambda form, g, gx: _multiply(form.matrix.swapaxes(1, 2), g, gx),
+)
+register(
+    Kernel(
+        op="toeplitz",
+        framework="numpy",
+        backend="numpy",
+        algorithm="dense",
+        run=_run,
+        adjoint=_adjoint,
+        prepare=_column,
+        cost=_dense_cost,
+        refuses=lambda workload: _wrong_dtype(workload) or _too_large(workload),
+        saves=_saves,
+    )
+)
+
+
+def _filter(x: np.ndarray, spectrum: np.ndarray, y: np.ndarray) -> None:
+    length = padded_length(x.shape[2])
+    transformed = transform(x, length)
+    transformed *= spectrum
+    y[...] = irfft(transformed, length, axis=-2, overwrite_x=True)[:, :, : x.shape[2]]
+
+
+def _fft_cost(workload: Workload) -> Cost:
+    signals = workload.rows * workload.width
+    length = padded_length(workload.n)
+    bins = length // 2 + 1
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    one = 2.5 * length * math.log2(max(length, 2))  # real transform
+    if workload.itemsize == 4:
+        one *= 2  # float64 work at the rate of float32, which is about twice as fast
+    transforms = passes * 2 * signals  # the column's own is kept
+    products = passes * signals
+    # Each transform reads and writes reals of `length` and a spectrum, in float64; so does each product.
+    traffic = 8.0 * (transforms * (length + 2 * bins) + products * 6 * bins) + 2.0 * passes * workload.bytes
+    return Cost(
+        {"fft": one * transforms, "elementwise": 6.0 * bins * products},
+        traffic,
+        launches=5 * passes,
+        workspace=8.0 * signals * (length + 4 * bins),
+    )
+
+
+_run, _adjoint = in_passes(
+    lambda form, x, y: _filter(x, form.spectrum, y),
+    lambda form, g, gx: _filter(g, np.conj(form.spectrum), gx),
+)
+register(
+    Kernel(
+        op="toeplitz",
+        framework="numpy",
+        backend="numpy",
+        algorithm="fft",
+        run=_run,
+        adjoint=_adjoint,
+        prepare=_column,
+        cost=_fft_cost,
+        refuses=_wrong_dtype,
+        saves=_saves,
+    )
+)
+
+
+def _chunks(weights: Weights, workload: Workload) -> ChunkForm:
+    return weights.chunks(recurrence.CHUNK)
+
+
+def _one_thread() -> int:
+    return 1  # as the other kernels here, and as the probe says
+
+
+def _recur(form: ChunkForm, frame: Frame, x: np.ndarray, y: np.ndarray) -> None:
+    recurrence.apply("forward", form.forward, frame.arrays, x, y, _one_thread)
+
+
+def _recur_back(form: ChunkForm, frame: Frame, g: np.ndarray, gx: np.ndarray) -> None:
+    recurrence.apply("backward", form.backward, frame.arrays, g, gx, _one_thread)
+
+
+register(
+    Kernel(
+        op="toeplitz",
+        framework="numpy",
+        backend="numba",
+        algorithm="recurrence",
+        run=_recur,
+        adjoint=_recur_back,
+        prepare=_chunks,
+        cost=recurrence.cost,
+        refuses=recurrence.refuses,
+        saves=recurrence.saves,
+        compiles=recurrence.compiles,
+    )
+)

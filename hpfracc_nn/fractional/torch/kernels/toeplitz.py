@@ -1,0 +1,133 @@
+"""Causal Toeplitz products with the whole column of weights, any weights: dense and FFT.
+
+The dense kernel multiplies with the triangular matrix, for short series. The zero-padded FFT takes O(n log n) time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.forms import ColumnForm, padded_length
+from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
+from hpfracc_nn.fractional.torch.weights import Weights
+from hpfracc_nn.selection import Cost, Kernel, Workload, register
+
+_LARGEST = 1 << 30  # bytes of all matrices
+
+
+def prepare(weights: Weights, workload: Workload) -> ColumnForm:
+    return weights.column()
+
+
+def _dense(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for x, out in pairs:
+        _multiply(form.matrix, x, out)
+
+
+def _dense_adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for g, out in pairs:
+        _multiply(form.matrix.mT, g, out)
+
+
+def dense_cost(workload: Workload) -> Cost:
+    n, samples, size = workload.n, workload.samples, workload.itemsize
+    passes = 1 + workload.needs_gradient + workload.learns_weights
+    matrix = workload.channels * n * n * size
+    turned = is_narrow(workload.samples, workload.width)
+    # Of differences, of the adjoint, for the order of the channels, turned round and back.
+    tiles = 1 + workload.needs_gradient + (workload.channels > 1) + 2 * turned
+    return Cost(
+        flops={"matmul": 2.0 * samples * n * passes},
+        bytes=passes
+        * ((2.0 + 8.0 * turned) * samples * size + 3.0 * matrix),  # read once, at a third of the speed of a copy
+        launches=4 + 5 * workload.needs_gradient + 10 * workload.learns_weights,  # with the passes around the product
+        workspace=(1 + workload.learns_weights) * matrix + tiles * tile_bytes(workload),
+    )
+
+
+def _too_large(workload: Workload) -> str | None:
+    size = workload.channels * workload.n**2 * workload.itemsize
+    if size > _LARGEST:
+        return f"n={workload.n} needs {size / 2**30:.3g} GiB of matrices"
+    return None
+
+
+def saves(workload: Workload) -> float:
+    return float(workload.bytes if workload.learns_weights else 0)
+
+
+def _multiply(matrix: Tensor, x: Tensor, out: Tensor) -> None:
+    batch, channels, n, width = x.shape
+    if width > 1:
+        torch.bmm(matrix.transpose(1, 2).expand(batch, n, n), x.view(batch, n, width), out=out.view(batch, n, width))
+    elif channels == 1:
+        torch.mm(x.view(batch, n), matrix[0], out=out.view(batch, n))
+    else:
+        out.view(batch, channels, n).copy_(
+            torch.bmm(x.view(batch, channels, n).transpose(0, 1), matrix).transpose(0, 1)
+        )
+
+
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "torch",
+        "dense",
+        *by_tiles(_dense, _dense_adjoint, turns_narrow=True),
+        prepare,
+        dense_cost,
+        _too_large,
+        saves,
+    )
+)
+
+
+# A transform on a CPU pays for its plan anew at each call: this many small calls, and this many operations a point of
+# one signal, measured from 1 x 1024 to 1 x 65536 on one core.
+_PLANNING = 4
+_PLANNING_POINT = 160
+_STRIDED = 2  # times as long, where time is in the middle
+
+
+def _fft(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    for x, out in pairs:
+        _filter(x, form.spectrum, out)
+
+
+def _fft_adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
+    spectrum = form.spectrum.conj()
+    for g, out in pairs:
+        _filter(g, spectrum, out)
+
+
+def fft_cost(workload: Workload) -> Cost:
+    size = padded_length(workload.n)
+    transforms = 2 + 2 * workload.needs_gradient + 2 * workload.learns_weights
+    signals = workload.rows * workload.width
+    flops = 2.5 * signals * size * math.log2(max(2, size)) * transforms * (1 if workload.width == 1 else _STRIDED)
+    return Cost(
+        flops={"fft": flops, "elementwise": (signals + _PLANNING_POINT) * size * transforms},
+        bytes=2.0 * signals * size * workload.itemsize * transforms,
+        launches=(2 + _PLANNING) * transforms,
+        workspace=fft_workspace(workload),
+    )
+
+
+def fft_workspace(workload: Workload) -> float:
+    """Return the bytes of a tile: differences, and four padded: spectrum, results and a copy of both (measured)."""
+    return tile_bytes(workload) * (1 + 4 * padded_length(workload.n) / max(1, workload.n))
+
+
+def _filter(x: Tensor, spectrum: Tensor, out: Tensor) -> None:
+    n, size = x.shape[2], padded_length(x.shape[2])
+    transformed = torch.fft.rfft(x, size, dim=2)
+    transformed *= spectrum[..., None]
+    out.copy_(torch.fft.irfft(transformed, size, dim=2)[:, :, :n])
+
+
+register(Kernel("toeplitz", "torch", "torch", "fft", *by_tiles(_fft, _fft_adjoint), prepare, fft_cost, saves=saves))
