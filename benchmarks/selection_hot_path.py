@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hpfracc_nn import BackendManager, Caputo, FractionalLayer
 from hpfracc_nn.selection import Plan, Settings, Site, Stopwatch, Workload
-from hpfracc_nn.selection.sampling import LONGEST_PERIOD, NEVER
+from hpfracc_nn.selection.timing import LONGEST_PERIOD, NEVER
 
 ROWS, N = 16, 64
 DEFINITION = Caputo(0.5)

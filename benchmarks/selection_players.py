@@ -9,15 +9,15 @@ from collections.abc import Callable
 
 from selection_replay import BACK_OFF, Player, World
 
-from hpfracc_nn.selection.bucket import Key
-from hpfracc_nn.selection.decision import Candidate, Decision
-from hpfracc_nn.selection.policy import Policy
+from hpfracc_nn.selection.learning.model import Candidate, Decision
+from hpfracc_nn.selection.learning.policy import Policy
+from hpfracc_nn.selection.workload import Key
 
 UNCERTAINTY = 2.0  # what the estimate says of itself after a calibration
 
 
 class Ours(Player):
-    """`hpfracc_nn.selection.policy`, asked as a running model asks it: when its period is over."""
+    """`hpfracc_nn.selection.learning.learner.policy`, asked as a running model asks it: when its period is over."""
 
     measures = True
 

@@ -34,9 +34,10 @@ from results import Table, microseconds
 from timing import Call, interleaved, machine, set_allocator, torch_threads
 
 from hpfracc_nn import BackendManager, FractionalLayer
-from hpfracc_nn.selection import Plan, Settings, Site, telemetry
-from hpfracc_nn.selection.limiter import Limiter
-from hpfracc_nn.selection.sampling import NEVER
+from hpfracc_nn.selection import Plan, Settings, Site
+from hpfracc_nn.selection.observe import telemetry
+from hpfracc_nn.selection.observe.telemetry import Limiter
+from hpfracc_nn.selection.timing import NEVER
 from hpfracc_nn.training import BackendReport
 
 ROWS, N, LAYERS = 16, 64, 4

@@ -17,9 +17,9 @@ import hpfracc_nn as fnn
 from hpfracc_nn.commands import calibrate, report, wisdom
 from hpfracc_nn.commands.terminal import in_one_line, say
 from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels
-from hpfracc_nn.selection.environment import shown
 from hpfracc_nn.selection.memory import host_free, limit
-from hpfracc_nn.selection.reporting import summary
+from hpfracc_nn.selection.observe.counts import summary
+from hpfracc_nn.selection.settings import shown
 
 if TYPE_CHECKING:
     from hpfracc_nn.training.torch.demo import Forecast

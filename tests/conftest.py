@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from hpfracc_nn.selection import fingerprint, learning
+from hpfracc_nn.selection.learning.learner import fingerprint, learner
 from tests.frameworks import is_there, needed
 
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager
@@ -35,7 +35,7 @@ gc.disable()  # until all tests are collected
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Decisions take real time where the times of calls are made up: the one is not held against the other."""
-    monkeypatch.setattr(learning, "FREE", math.inf)
+    monkeypatch.setattr(learner, "FREE", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -31,10 +31,7 @@ from hpfracc_nn.selection import (
     Settings,
     Telemetry,
     Workload,
-    journal,
     kernels,
-    knowledge,
-    learning,
     manager,
     planning,
     quarantine,
@@ -42,6 +39,9 @@ from hpfracc_nn.selection import (
     register_operation,
     site,
 )
+from hpfracc_nn.selection.learning.learner import learner as learning
+from hpfracc_nn.selection.learning.learner import model
+from hpfracc_nn.selection.observe import events
 
 ROUNDS = 5
 HANGS = 400.0  # seconds, after which every thread's stack is printed and the process ends
@@ -192,12 +192,12 @@ def lowered() -> None:
     for module, name in (
         (planning, "MOST_PLANS"),
         (site, "MOST_PLANS"),
-        (knowledge, "MOST_KEYS"),
+        (model, "MOST_KEYS"),
         (learning, "MOST_KEYS"),
         (quarantine, "MOST_HOLDS"),
         (manager, "MOST_MEASUREMENTS"),
-        (journal, "MOST_EVENTS"),
-        (journal, "MOST_LOOKS"),
+        (events, "MOST_EVENTS"),
+        (events, "MOST_LOOKS"),
     ):
         assert hasattr(module, name), f"{module.__name__} has no {name} any more"
         setattr(module, name, BOUND)

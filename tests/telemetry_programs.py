@@ -18,8 +18,8 @@ from hpfracc_nn.selection import (
     enable_otlp,
     register,
     register_operation,
-    telemetry,
 )
+from hpfracc_nn.selection.observe import telemetry
 
 OP = "telemetry_op"
 PAUSES = {"slow": 4e-4, "fast": 1e-4}

@@ -70,8 +70,8 @@ THIRD_PARTY = {
     "scipy": ("fractional/*", "series/*", "layers/*", "solvers/*", "training/*", "data/*", "cli.py"),
     "filelock": ("selection/*",),
     "platformdirs": ("selection/*",),
-    "opentelemetry": ("selection/telemetry.py", "selection/otlp.py"),
-    "pynvml": ("selection/energy.py",),
+    "opentelemetry": ("selection/observe/telemetry.py",),
+    "pynvml": ("selection/learning/fingerprint.py",),
     "torch": ("torch/*", "*/torch/*", "*/torch.py"),
     "jax": (*JAX_FILES, HANDED_TO_JAX),
     "jaxlib": JAX_FILES,
@@ -93,7 +93,7 @@ THIRD_PARTY = {
 BROAD_EXCEPT = {
     "errors.py",  # around an exception's own methods, which may be broken
     "selection/fallback.py",  # around a kernel's run, after the input was checked
-    "selection/listening.py",  # what telemetry raises is logged, and the call that it hears of goes on
+    "selection/observe/events.py",  # what telemetry raises is logged, and the call that it hears of goes on
     "selection/registry.py",  # what a kernel raises where it is asked something is given its name, and raised
     "fractional/numba/threads.py",  # what a thread raises is raised where the work was asked for
 }
@@ -247,10 +247,10 @@ def test_a_breach_is_found(rule, path, source):
 
 
 KEEPS = [
-    (forbidden_imports, "selection/telemetry.py", "import os\nfrom opentelemetry import trace"),
+    (forbidden_imports, "selection/observe/telemetry.py", "import os\nfrom opentelemetry import trace"),
     (
         forbidden_imports,
-        "selection/wisdom.py",
+        "selection/learning/wisdom.py",
         "import filelock, platformdirs, numpy, hpfracc_nn.errors",
     ),
     (

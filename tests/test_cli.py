@@ -11,7 +11,7 @@ import pytest
 from hpfracc_nn import cli, data
 from hpfracc_nn.selection import BackendManager, Settings
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.installed import find_spec
+from hpfracc_nn.selection.registry import find_spec
 
 ROOT = pathlib.Path(__file__).parents[1]
 

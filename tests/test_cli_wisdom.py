@@ -10,8 +10,8 @@ import pytest
 from hpfracc_nn import cli
 from hpfracc_nn.commands import calibrate
 from hpfracc_nn.selection import Place, Timing, Wisdom, WisdomFile
-from hpfracc_nn.selection.translation import understood
-from hpfracc_nn.selection.wisdom import encode
+from hpfracc_nn.selection.learning.learner import understood
+from hpfracc_nn.selection.learning.wisdom import encode
 from tests.selection_kernels import RATES
 
 testing = pytest.importorskip("typer.testing")

@@ -24,7 +24,7 @@ from hpfracc_nn.fractional.torch.tiles import Frame, Shape
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.fractional.weights import SHELF, forget
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister
-from hpfracc_nn.selection.environment import from_environment
+from hpfracc_nn.selection.settings import from_environment
 from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
 from tests.torch_cases import KERNELS, matrix, multiplied
 

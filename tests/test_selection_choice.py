@@ -21,8 +21,8 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_probe,
 )
-from hpfracc_nn.selection.bucket import Key, key_of
-from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.workload import Key, key_of
 from tests.selection_kernels import (
     RATES,
     WORK,

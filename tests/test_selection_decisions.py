@@ -5,12 +5,10 @@ import math
 
 import pytest
 
-from hpfracc_nn.selection.arms import MEASURED
-from hpfracc_nn.selection.bucket import Key
-from hpfracc_nn.selection.decision import Candidate
-from hpfracc_nn.selection.knowledge import STALE
-from hpfracc_nn.selection.policy import AFTER_CHANGE, REMEMBERED, Policy
-from hpfracc_nn.selection.sampling import LONGEST_PERIOD
+from hpfracc_nn.selection.learning.model import MEASURED, STALE, Candidate
+from hpfracc_nn.selection.learning.policy import AFTER_CHANGE, REMEMBERED, Policy
+from hpfracc_nn.selection.timing import LONGEST_PERIOD
+from hpfracc_nn.selection.workload import Key
 
 KEY = Key(("toeplitz", "cpu"), (4.0, 10.0))
 A, B, C = "torch/a", "torch/b", "torch/c"

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Settings, from_environment
-from hpfracc_nn.selection.environment import shown
+from hpfracc_nn.selection.settings import shown
 from tests.selection_kernels import WORK, fake, fake_manager, registering
 
 BACKENDS = "torch, numba, xla, cuda, numpy"

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from hpfracc_nn.selection import Compilation, Cost, Measurement, Workload, answers
-from hpfracc_nn.selection.explain import predictions
+from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.observe.explain import predictions
+from hpfracc_nn.selection.observe.recommend import Outlook, advice
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.probe import _probes
-from hpfracc_nn.selection.recommend import Outlook, advice
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 

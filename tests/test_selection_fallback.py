@@ -18,14 +18,14 @@ import pytest
 from hpfracc_nn.selection import (
     Doubt,
     WrongResult,
+    candidates,
     kernels,
     register,
     register_operation,
-    room,
     unregister,
     unregister_operation,
 )
-from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 MODES = ["off", "prior", "frozen", "learn"]
@@ -365,8 +365,8 @@ def test_out_of_memory_leaves_a_kernel_alone_also_where_memory_became_scarce_sin
     register_operation("test_op", lambda x: big)
     manager = made(clock, mode="learn")
     for there in (100 << 20, 2 << 20):
-        monkeypatch.setattr(room, "free", lambda *place, there=there: there)
-        manager._room = room.Room()
+        monkeypatch.setattr(candidates, "free", lambda *place, there=there: there)
+        manager._room = candidates.Room()
         for _ in range(300):
             assert manager.run("test_op", 1) == 2
     (plan,) = [plan for plan in manager.sites()[0].plans() if plan.kernel.name == manager.plan(big).kernel.name]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from hpfracc_nn.selection import fingerprint
-from hpfracc_nn.selection.fingerprint import PACKAGES, differing, digest, facts
+from hpfracc_nn.selection.learning.fingerprint import PACKAGES, differing, digest, facts
+from hpfracc_nn.selection.learning.learner import fingerprint
 
 ROOT = Path(__file__).parents[1]
 FRAMEWORKS = ("torch", "jax", "numba", "cupy", "scipy")
@@ -45,7 +45,7 @@ def test_versions_are_those_of_the_metadata():
 
 def test_it_imports_no_framework_and_does_not_depend_on_what_was_imported():
     source = (
-        "import sys; from hpfracc_nn.selection.fingerprint import digest, facts; "
+        "import sys; from hpfracc_nn.selection.learning.fingerprint import digest, facts; "
         f"print(digest(facts()), [name for name in {FRAMEWORKS} if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True, timeout=60)

@@ -5,8 +5,8 @@ import math
 import pytest
 
 from hpfracc_nn.selection import Compilation, Cost
-from hpfracc_nn.selection.probe import _probes
-from hpfracc_nn.selection.verdict import plan_of
+from hpfracc_nn.selection.candidates import plan_of
+from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 FAST, MIDDLE, LEAN = "torch/fft", "torch/dense", "numba/fft"

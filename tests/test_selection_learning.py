@@ -22,19 +22,18 @@ from hpfracc_nn.selection import (
     Timing,
     Wisdom,
     WisdomFile,
-    endings,
-    knowledge,
+    lifecycle,
     register,
     unregister,
 )
-from hpfracc_nn.selection import learning as learning_module
-from hpfracc_nn.selection.bucket import Key, key_of
-from hpfracc_nn.selection.outbox import Outbox
+from hpfracc_nn.selection.learning.learner import learner as learning_module
+from hpfracc_nn.selection.learning.learner import model
+from hpfracc_nn.selection.learning.policy import APART
+from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
+from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.plan import LOOKED_AFTER
-from hpfracc_nn.selection.policy import APART
-from hpfracc_nn.selection.probe import _probes
-from hpfracc_nn.selection.sampling import Samples
-from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
+from hpfracc_nn.selection.timing import Samples
+from hpfracc_nn.selection.workload import Key, key_of
 from tests.selection_kernels import RATES, WORK, FakeProbe, fake, fake_manager, registering
 
 WORK = replace(WORK, needs_gradient=True)
@@ -372,7 +371,7 @@ def test_forgetting_an_operation_leaves_the_others(add):
 
 
 def test_of_keys_that_are_forgotten_nothing_is_kept(monkeypatch):
-    for module in (knowledge, learning_module):
+    for module in (model, learning_module):
         monkeypatch.setattr(module, "MOST_KEYS", 4)
     manager = learning(wisdom="off")
     site = manager.site("test_op", "torch")
@@ -557,8 +556,8 @@ def test_others_may_decide_while_one_saves(tmp_path, monkeypatch):
 @pytest.fixture
 def ending(monkeypatch):
     """The managers of this test alone are saved at an end."""
-    monkeypatch.setattr(endings, "_managers", weakref.WeakSet())
-    monkeypatch.setattr(endings, "_left", Outbox())
+    monkeypatch.setattr(lifecycle, "_managers", weakref.WeakSet())
+    monkeypatch.setattr(lifecycle, "_left", Outbox())
 
 
 def test_at_the_end_an_error_of_one_manager_keeps_no_other_from_saving(tmp_path, monkeypatch, ending):
@@ -570,7 +569,7 @@ def test_at_the_end_an_error_of_one_manager_keeps_no_other_from_saving(tmp_path,
     with monkeypatch.context() as patched:  # not in force any more when the managers go, and leave what they learnt
         patched.setattr(managers[1].learner, "packed", broken)
         with pytest.raises(ValueError, match="broken"):
-            endings.save_all()
+            lifecycle.save_all()
     assert [bool(saved(tmp_path / str(number))) for number in range(3)] == [True, False, True]
 
 
@@ -590,7 +589,7 @@ def test_of_managers_that_are_gone_what_they_learnt_is_left_and_nothing_else(tmp
         return merge(self, learnt, seconds=seconds)
 
     monkeypatch.setattr(WisdomFile, "merge", counted)
-    endings.save_all()
+    lifecycle.save_all()
     assert merges.count(tmp_path) == keeps  # others are of tests before
     assert bool(saved(tmp_path)) == keeps
 
@@ -606,7 +605,7 @@ def test_at_the_end_all_managers_together_wait_as_long_as_one(tmp_path, monkeypa
 
     monkeypatch.setattr(WisdomFile, "merge", merge)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
-    endings.save_all()
+    lifecycle.save_all()
     assert len(waits) >= len(managers)
     assert sum(waits) == LOCK_SECONDS
 

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 import hpfracc_nn as fnn
-from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, endings
+from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, lifecycle
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 ROOT = Path(__file__).parents[1]
@@ -88,13 +88,13 @@ def test_a_fork_waits_for_threads_that_decide_but_not_for_ever(monkeypatch: pyte
             manager.lock.release()
         return is_free
 
-    endings._before_fork()
+    lifecycle._before_fork()
     assert not is_free()  # whoever decides has to wait now, and nobody is half way
-    endings._after_fork_in_parent()
-    monkeypatch.setattr(endings, "FORK_SECONDS", 0.01)
+    lifecycle._after_fork_in_parent()
+    monkeypatch.setattr(lifecycle, "FORK_SECONDS", 0.01)
     with in_thread_held(manager.lock):
-        endings._before_fork()
-        endings._after_fork_in_parent()
+        lifecycle._before_fork()
+        lifecycle._after_fork_in_parent()
     assert is_free()
 
 
@@ -190,7 +190,7 @@ def one_thread() -> Iterator[None]:
 def test_workers_of_a_data_loader_know_what_their_parent_learnt(
     made_up: None, one_thread: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(endings, "FORK_SECONDS", 0.01)
+    monkeypatch.setattr(lifecycle, "FORK_SECONDS", 0.01)
     manager = BackendManager(LEARNING)
     x = torch.arange(32.0).expand(16, 32)
     for _ in range(100):

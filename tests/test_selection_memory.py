@@ -7,8 +7,8 @@ import pathlib
 import pytest
 
 from hpfracc_nn.selection import Settings, memory
+from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.memory import SHARE, chunks, fits, free, host_free, limit, limited
-from hpfracc_nn.selection.probe import _probes
 from tests.selection_kernels import FakeProbe
 
 GIB = 1 << 30

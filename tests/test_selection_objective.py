@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from hpfracc_nn.selection import Cost, room
-from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection import Cost, candidates
+from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 MIB = 1 << 20
@@ -140,7 +140,7 @@ def free_is(monkeypatch, amount):
         asked.append(place)
         return amount
 
-    monkeypatch.setattr(room, "free", free)
+    monkeypatch.setattr(candidates, "free", free)
     return asked
 
 
@@ -225,7 +225,7 @@ def test_what_is_free_is_asked_once_for_small_workloads_and_seldom_for_large_one
     asked = free_is(monkeypatch, 64 * MIB)
     add(kernel("torch/fft", 1e-3, lambda w: 0.0))
     clock = [0.0]
-    monkeypatch.setattr(room.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(candidates.time, "monotonic", lambda: clock[0])
     manager = fake_manager()
     for n in range(1, 2000):
         clock[0] += 1.0
@@ -253,7 +253,7 @@ def test_a_plan_that_learns_follows_the_memory_that_there_is(add, monkeypatch):
     free_is(monkeypatch, 10 * MIB)
     add(kernel("torch/fft", 1e-3, lambda w: 0.0))
     clock = [0.0]
-    monkeypatch.setattr(room.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(candidates.time, "monotonic", lambda: clock[0])
     manager = fake_manager(mode="learn")
     live(manager, {"torch/fft": 1e-3}, BIG, calls=4)
     site = manager.shared_site("test_op", "torch", "layer")

@@ -8,14 +8,10 @@ from dataclasses import astuple
 
 import pytest
 
-from hpfracc_nn.selection import knowledge
-from hpfracc_nn.selection.arms import KEPT_SAMPLES, Track
-from hpfracc_nn.selection.bucket import Key, bucket, key_of
-from hpfracc_nn.selection.budget import Budget
-from hpfracc_nn.selection.decision import Candidate, Prediction
-from hpfracc_nn.selection.estimate import Neighbours
-from hpfracc_nn.selection.policy import Policy
-from hpfracc_nn.selection.workload import DIRECTIONS, Workload
+from hpfracc_nn.selection.learning.learner import model
+from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, Candidate, Neighbours, Prediction, Track
+from hpfracc_nn.selection.learning.policy import Budget, Policy
+from hpfracc_nn.selection.workload import DIRECTIONS, Key, Workload, bucket, key_of
 
 KEY = Key(("toeplitz", "cpu"), (4.0, 10.0))
 FAST, SLOW, JIT = "torch/fft", "torch/dense", "numba/recurrence"
@@ -531,7 +527,7 @@ def test_a_time_that_comes_after_its_key_was_forgotten_is_not_learnt():
 
 
 def test_of_too_many_keys_the_one_not_asked_for_longest_is_forgotten(monkeypatch):
-    monkeypatch.setattr(knowledge, "MOST_KEYS", 3)
+    monkeypatch.setattr(model, "MOST_KEYS", 3)
     machine = Machine(Policy(), {FAST: 1e-4})
     keys = [Key(("op",), (float(i),)) for i in range(4)]
     for key in [*keys[:3], keys[0], keys[3]]:

@@ -8,8 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from hpfracc_nn.selection.failure import cause_of, kind_of
-from hpfracc_nn.selection.quarantine import LONGEST, Quarantine
+from hpfracc_nn.selection.quarantine import LONGEST, Quarantine, cause_of, kind_of
 from tests.selection_kernels import WORK, fake
 
 KERNEL, OTHER = fake("torch/fft"), fake("torch/dense")

@@ -11,7 +11,7 @@ from dataclasses import fields, replace
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Settings
-from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.settings import amount
 from tests.selection_kernels import FakeProbe, fake_manager
 

@@ -10,11 +10,11 @@ import pytest
 
 from hpfracc_nn.selection import BackendManager, Prediction, Workload
 from hpfracc_nn.selection import sharing as sharings
-from hpfracc_nn.selection.bucket import key_of
-from hpfracc_nn.selection.decision import Candidate, confidence
-from hpfracc_nn.selection.journal import MOST_LOOKS, Choice, Defeat, Drift, Failure, Journal, Quarantined
-from hpfracc_nn.selection.policy import UNHEARD, Policy
-from hpfracc_nn.selection.probe import _probes, register_probe
+from hpfracc_nn.selection.learning.model import Candidate, confidence
+from hpfracc_nn.selection.learning.policy import UNHEARD, Policy
+from hpfracc_nn.selection.machine import _probes, register_probe
+from hpfracc_nn.selection.observe.events import MOST_LOOKS, Choice, Defeat, Drift, Failure, Journal, Quarantined
+from hpfracc_nn.selection.workload import key_of
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 KEY = key_of(WORK)

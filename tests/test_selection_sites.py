@@ -16,7 +16,7 @@ import pytest
 from hpfracc_nn import selection
 from hpfracc_nn.selection import BackendManager, Measurement, Workload, default_manager
 from hpfracc_nn.selection import manager as managers
-from hpfracc_nn.selection.probe import _probes
+from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 

@@ -32,10 +32,8 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_operation,
 )
-from hpfracc_nn.selection import telemetry as telemetries
-from hpfracc_nn.selection.limiter import Limiter
-from hpfracc_nn.selection.otlp import enable_otlp
-from hpfracc_nn.selection.telemetry import Telemetry
+from hpfracc_nn.selection.observe import telemetry as telemetries
+from hpfracc_nn.selection.observe.telemetry import Limiter, Telemetry, enable_otlp
 
 pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.proto")

@@ -10,19 +10,11 @@ from typing import Any
 
 import pytest
 
-from hpfracc_nn.selection import (
-    Cost,
-    Kernel,
-    Workload,
-    listening,
-    otlp,
-    register,
-    register_operation,
-    unregister,
-    unregister_operation,
-)
-from hpfracc_nn.selection import telemetry as telemetries
-from hpfracc_nn.selection.telemetry import Telemetry
+from hpfracc_nn.selection import Cost, Kernel, Workload, register, register_operation, unregister, unregister_operation
+from hpfracc_nn.selection.observe import events as listening
+from hpfracc_nn.selection.observe import telemetry as otlp
+from hpfracc_nn.selection.observe import telemetry as telemetries
+from hpfracc_nn.selection.observe.telemetry import Telemetry
 
 pytest.importorskip("opentelemetry.sdk")
 

@@ -20,7 +20,7 @@ from hpfracc_nn.selection import (
     unregister,
     unregister_operation,
 )
-from hpfracc_nn.selection.verdict import accepted
+from hpfracc_nn.selection.candidates import accepted
 
 DT, N = 0.1, 300
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from hpfracc_nn.selection import Timing, Wisdom, WisdomFile
-from hpfracc_nn.selection.wisdom_file import inspect
+from hpfracc_nn.selection.learning.wisdom_file import inspect
 
 MACHINE = {"cpu": "abacus", "cores": 2}
 PROCESSES, WRITES = 8, 50

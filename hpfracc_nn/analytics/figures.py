@@ -16,7 +16,7 @@ from hpfracc_nn.analytics.history import History, Use
 from hpfracc_nn.analytics.tables import first_predictions, last_predictions, measured_seconds
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import Workload
-from hpfracc_nn.selection.journal import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
+from hpfracc_nn.selection.observe.events import Choice, Defeat, Drift, Event, Failure, Look, Quarantined
 
 SIZE = (8.0, 4.8)  # inches
 MOST_CELLS = 14  # along an axis of the map; beyond it sizes are rounded down to powers of two

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 from hpfracc_nn.commands.terminal import in_one_line, say
 from hpfracc_nn.selection import Place, Rates, Wisdom, WisdomFile
-from hpfracc_nn.selection.environment import from_environment
-from hpfracc_nn.selection.wisdom_file import DEFAULT, OFF, inspect
+from hpfracc_nn.selection.learning.wisdom_file import DEFAULT, OFF, inspect
+from hpfracc_nn.selection.settings import from_environment
 from hpfracc_nn.selection.workload import UNITS
 
 NEXT = "Measure how fast it computes:  hpfracc-nn calibrate"

@@ -13,7 +13,7 @@ from hpfracc_nn.fractional.dispatch import load
 from hpfracc_nn.fractional.layout import layout_of, transformed_axes
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
 from hpfracc_nn.selection import Workload, probe
-from hpfracc_nn.selection.probe import has_probe
+from hpfracc_nn.selection.machine import has_probe
 
 OP = "toeplitz"
 MULTIPLIER = "multiplier"

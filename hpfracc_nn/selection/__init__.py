@@ -3,20 +3,43 @@
 import logging
 
 from hpfracc_nn.errors import made_printable
-from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.decision import Prediction
 from hpfracc_nn.selection.device_times import register_marker, unregister_marker
-from hpfracc_nn.selection.environment import from_environment
-from hpfracc_nn.selection.failure import Doubt, WrongResult
 from hpfracc_nn.selection.fallback import Work, carried_out
-from hpfracc_nn.selection.machine import Machine, Place, Rates, this_machine
-from hpfracc_nn.selection.manager import BackendManager, default_manager, given_manager, is_process_wide
-from hpfracc_nn.selection.operations import Operation, register_operation, unregister_operation
-from hpfracc_nn.selection.otlp import enable_otlp
-from hpfracc_nn.selection.placement import Share
+from hpfracc_nn.selection.learning.model import Prediction
+from hpfracc_nn.selection.learning.wisdom import Timing, Wisdom
+from hpfracc_nn.selection.learning.wisdom_file import WisdomFile
+from hpfracc_nn.selection.machine import (
+    CostModel,
+    Machine,
+    Place,
+    Probe,
+    Rates,
+    probe,
+    register_probe,
+    this_machine,
+    unregister_probe,
+)
+from hpfracc_nn.selection.manager import (
+    BackendManager,
+    choose,
+    configure,
+    default_manager,
+    given_manager,
+    is_process_wide,
+    report,
+)
+from hpfracc_nn.selection.observe.counts import ReportRow
+from hpfracc_nn.selection.observe.placement import Share
+from hpfracc_nn.selection.observe.telemetry import Telemetry, enable_otlp
+from hpfracc_nn.selection.operations import (
+    Operation,
+    register_operation,
+    register_rehearsal,
+    unregister_operation,
+    unregister_rehearsal,
+)
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.probe import Probe, probe, register_probe, unregister_probe
-from hpfracc_nn.selection.process import choose, configure, report
+from hpfracc_nn.selection.quarantine import Doubt, WrongResult
 from hpfracc_nn.selection.registry import (
     ALGORITHMS,
     BACKENDS,
@@ -29,14 +52,9 @@ from hpfracc_nn.selection.registry import (
     register,
     unregister,
 )
-from hpfracc_nn.selection.rehearsal import register_rehearsal, unregister_rehearsal
-from hpfracc_nn.selection.reporting import ReportRow
-from hpfracc_nn.selection.sampling import Stopwatch
-from hpfracc_nn.selection.settings import Settings
+from hpfracc_nn.selection.settings import Settings, from_environment
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.telemetry import Telemetry
-from hpfracc_nn.selection.wisdom import Timing, Wisdom
-from hpfracc_nn.selection.wisdom_file import WisdomFile
+from hpfracc_nn.selection.timing import Stopwatch
 from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Workload
 
 logging.getLogger("hpfracc_nn.selection").addFilter(made_printable)

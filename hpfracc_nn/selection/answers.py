@@ -6,18 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from hpfracc_nn.selection.cost import CostModel, Limit, limit_of, parts
-from hpfracc_nn.selection.decision import Prediction
-from hpfracc_nn.selection.explain import table
-from hpfracc_nn.selection.fingerprint import cores
-from hpfracc_nn.selection.learning import Learner
-from hpfracc_nn.selection.placement import Share, paced, refuse, spread
+from hpfracc_nn.selection.candidates import Verdict, accepted, assess
+from hpfracc_nn.selection.learning.fingerprint import cores
+from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.learning.model import Prediction
+from hpfracc_nn.selection.machine import CostModel, Limit, limit_of, parts
+from hpfracc_nn.selection.observe.counts import ReportRow
+from hpfracc_nn.selection.observe.explain import rows, table
+from hpfracc_nn.selection.observe.placement import Share, paced, refuse, spread
+from hpfracc_nn.selection.observe.recommend import Outlook, advice
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.recommend import Outlook, advice
-from hpfracc_nn.selection.reporting import ReportRow, rows
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.verdict import Verdict, accepted, assess
 from hpfracc_nn.selection.workload import Measurement, Workload
 
 

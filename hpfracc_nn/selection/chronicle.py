@@ -4,14 +4,15 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 
-from hpfracc_nn.selection import listening, telemetry
-from hpfracc_nn.selection.failure import text_of
-from hpfracc_nn.selection.journal import Choice, Event, Journal, Look, wall_time
-from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.observe import events, telemetry
+from hpfracc_nn.selection.observe.counts import Tally, Totals
+from hpfracc_nn.selection.observe.events import Choice, Event, Journal, Look
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.quarantine import text_of
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.tally import Tally, Totals
+from hpfracc_nn.selection.timing import wall_time
 from hpfracc_nn.selection.workload import Direction, Workload
 
 SLOW = 1e-3  # seconds: a choice that took longer is noted, though it changed nothing
@@ -95,7 +96,7 @@ class Chronicle(ABC):
     def tell(self) -> None:
         """Tell who listens what is new; the lock is not held, because they may take their time."""
         if self.telemetry is None:
-            listening.tell(telemetry.join, self)
+            events.tell(telemetry.join, self)
         self.journal.tell()
 
     def _reason(self, reason: str, workload: Workload) -> str:

@@ -1,4 +1,7 @@
-"""How fast this machine is: rates measured once through a framework's probe."""
+"""How fast this machine is: probes of frameworks, rates measured once through them, and the estimate that follows.
+
+The estimate is a roofline with a launch cost added: Williams, Waterman & Patterson, Roofline (2009).
+"""
 
 import functools
 import hashlib
@@ -7,13 +10,115 @@ import math
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 
 from hpfracc_nn.errors import as_float
-from hpfracc_nn.selection.probe import probe
-from hpfracc_nn.selection.workload import UNITS, is_host
+from hpfracc_nn.selection.workload import UNITS, Cost, Workload, is_host
+
+
+class Probe(Protocol):
+    """Answers for one framework; registered by its room, like the kernels.
+
+    Attributes:
+        framework: Whose arrays it answers for.
+        waits_to_be_asked: Whether `calibrate` compiles, and runs only where a user asks for it.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
+        >>> asked = probe("numpy")
+        >>> asked.framework, asked.threads() >= 1
+        ('numpy', True)
+    """
+
+    framework: str
+    waits_to_be_asked: bool
+
+    def threads(self) -> int:
+        """Return how many threads one of its calls may use."""
+
+    def free_memory(self, device: str) -> int | None:
+        """Return the bytes that can still be allocated on `device`, None where it cannot be told."""
+
+    def release(self, device: str) -> None:
+        """Give back the memory of `device` that the framework holds and does not use."""
+
+    def deterministic(self) -> bool:
+        """Return whether the framework was told to use deterministic algorithms only."""
+
+    def calibrate(self, device: str, dtype: str) -> "Rates":
+        """Measure the rates of `device` in a few milliseconds, with the threads set now."""
+
+
+_probes: dict[str, Probe] = {}
+
+
+def register_probe(probe: Probe) -> Probe:
+    """Let `probe` answer for its framework from now on, and return it.
+
+    An operation of the user's own needs none; where its framework has one, calls ask it for threads and free memory.
+
+    Examples:
+        >>> class Mine(Probe):  # and so on: all that a Probe answers
+        ...     framework, waits_to_be_asked = "mine", False
+        ...
+        ...     def threads(self):
+        ...         return 4
+        >>> mine = register_probe(Mine())
+        >>> probe("mine").threads()
+        4
+        >>> unregister_probe("mine")
+    """
+    _probes[probe.framework] = probe
+    return probe
+
+
+def unregister_probe(framework: str) -> None:
+    """Forget the probe of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+
+    Examples:
+        >>> unregister_probe("mine")
+        Traceback (most recent call last):
+            ...
+        LookupError: no probe for framework 'mine': registered are ...
+    """
+    probe(framework)
+    del _probes[framework]
+
+
+def probe(framework: str) -> Probe:
+    """Return the probe of `framework`.
+
+    Raises:
+        LookupError: None is registered.
+
+    Examples:
+        >>> work = workload((256, 1024), Caputo(0.5), framework="numpy")  # which loads NumPy's
+        >>> probe("numpy").free_memory("cpu") > 0
+        True
+    """
+    if framework not in _probes:
+        known = ", ".join(sorted(_probes)) or "none"
+        raise LookupError(
+            f"no probe for framework {framework!r}: registered are {known}; "
+            "import the package that registers it, or call configure(calibration='shipped')."
+        )
+    return _probes[framework]
+
+
+def has_probe(framework: str) -> bool:
+    """Return whether `framework` has a probe; the operations of a user's own need none."""
+    return framework in _probes
+
+
+def probes() -> tuple[Probe, ...]:
+    """Return every probe, in order of framework."""
+    return tuple(_probes[framework] for framework in sorted(_probes))
+
 
 Calibration = Literal["measured", "shipped"]
 
@@ -207,3 +312,68 @@ def computed_in(dtype: str) -> str:
 
 def _shipped(device: str, dtype: str) -> Rates:
     return (SHIPPED if is_host(device) else SHIPPED_ELSEWHERE)[dtype]
+
+
+Limit = Literal["launches", "arithmetic", "memory"]
+LIMITS: tuple[Limit, ...] = ("launches", "arithmetic", "memory")
+
+# A factor either way. Rates measured here are off by caches and by contention; those of
+# another machine by its clock and its memory as well.
+UNCERTAINTY: dict[Calibration, float] = {"measured": 2.0, "shipped": 4.0}
+
+
+class CostModel:
+    """Cost times rates gives seconds.
+
+    Args:
+        machine: Whose rates.
+        calibration: "measured", or "shipped" for constants that are the same everywhere.
+
+    Source: Williams, Waterman & Patterson, Commun. ACM 52 (2009) 65.
+
+    Examples:
+        >>> rates = Rates(
+        ...     {"matmul": 50e9, "fft": 3e9, "scan": 1e9, "elementwise": 2e9},
+        ...     bandwidth=4e9,
+        ...     launch=5e-6,
+        ... )
+        >>> # 2 ms for 8 MB, 10 us besides
+        >>> CostModel.seconds(Cost({"elementwise": 2e6}, bytes=8e6, launches=2), rates)
+        0.00201
+        >>> CostModel(this_machine(), "shipped").uncertainty  # a factor either way
+        4.0
+    """
+
+    def __init__(self, machine: Machine, calibration: Calibration = "measured"):
+        self.machine = machine
+        self.calibration = calibration
+
+    @property
+    def uncertainty(self) -> float:
+        return UNCERTAINTY[self.calibration]
+
+    def rates(self, workload: Workload) -> Rates:
+        """Return the rates of the place where `workload` lies.
+
+        Raises:
+            LookupError: They are measured ones, and the framework has no probe.
+        """
+        return self.machine.rates(workload.framework, workload.device, workload.dtype, calibration=self.calibration)
+
+    @staticmethod
+    def seconds(cost: Cost, rates: Rates) -> float:
+        """Return launches * launch + max(sum(flops / rate), bytes / bandwidth)."""
+        launching, computing, moving = parts(cost, rates)
+        return launching + max(computing, moving)
+
+
+def parts(cost: Cost, rates: Rates) -> tuple[float, float, float]:
+    """Return the seconds that go into launches, arithmetic and memory; the last two pass at the same time."""
+    computing = sum(flops / rates.flops[unit] for unit, flops in cost.flops.items())
+    return cost.launches * rates.launch, computing, cost.bytes / rates.bandwidth
+
+
+def limit_of(cost: Cost, rates: Rates) -> Limit:
+    """Return which of them takes the longest: what a faster kernel would have to save."""
+    found = dict(zip(LIMITS, parts(cost, rates), strict=True))
+    return max(found, key=found.__getitem__)

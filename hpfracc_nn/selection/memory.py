@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from hpfracc_nn.selection.probe import probe
+from hpfracc_nn.selection.machine import probe
 from hpfracc_nn.selection.settings import Settings, amount
 from hpfracc_nn.selection.workload import is_host
 

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from hpfracc_nn.selection.decision import confidence, predictions
+from hpfracc_nn.selection.learning.model import confidence, predictions
 from hpfracc_nn.selection.registry import Compilation, Kernel
-from hpfracc_nn.selection.sampling import LONGEST_PERIOD, Samples, quantile
+from hpfracc_nn.selection.timing import LONGEST_PERIOD, Samples, quantile
 from hpfracc_nn.selection.workload import Direction, Workload
 
 LOOKED_AFTER = LONGEST_PERIOD  # calls, after which a plan that does not learn looks whether it may still stay
@@ -213,7 +213,7 @@ class Plan:
 
     @property
     def confidence(self) -> float:
-        """The probability that no other kernel is faster; see `decision.confidence`."""
+        """The probability that no other kernel is faster; see `learning.model.confidence`."""
         name = self.kernel.name
         return confidence(name, predictions(name, self.seconds, self.uncertainty, self.alternatives, self.doubts))
 

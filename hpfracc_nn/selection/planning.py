@@ -6,17 +6,13 @@ import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable
 
-from hpfracc_nn.selection.cost import CostModel
+from hpfracc_nn.selection.candidates import Room, Verdict, accepted, judge, plan_of, ranked, still_refuse, why
 from hpfracc_nn.selection.fallback import Work, carried_out
-from hpfracc_nn.selection.machine import Machine, this_machine
-from hpfracc_nn.selection.objective import ranked
+from hpfracc_nn.selection.machine import CostModel, Machine, has_probe, this_machine
+from hpfracc_nn.selection.operations import rehearsal
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.probe import has_probe
 from hpfracc_nn.selection.recovery import Recovery
 from hpfracc_nn.selection.registry import kernels
-from hpfracc_nn.selection.rehearsal import rehearsal
-from hpfracc_nn.selection.room import Room
-from hpfracc_nn.selection.verdict import Verdict, accepted, judge, plan_of, still_refuse, why
 from hpfracc_nn.selection.workload import Workload
 
 MOST_PLANS = 4096

@@ -7,15 +7,15 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from hpfracc_nn.selection import listening
-from hpfracc_nn.selection.decision import Change
+from hpfracc_nn.selection.candidates import Verdict
 from hpfracc_nn.selection.device_times import DeviceTimes
-from hpfracc_nn.selection.journal import Drift, Journal, wall_time
-from hpfracc_nn.selection.learning import Learner
+from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.learning.model import Change
+from hpfracc_nn.selection.observe import events
+from hpfracc_nn.selection.observe.events import Drift, Journal
+from hpfracc_nn.selection.observe.telemetry import Telemetry
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.profiling import Block
-from hpfracc_nn.selection.telemetry import Telemetry
-from hpfracc_nn.selection.verdict import Verdict
+from hpfracc_nn.selection.timing import Block, wall_time
 from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Measurement, Workload
 
 
@@ -84,7 +84,7 @@ class Records(ABC):
                 )
             )
         if self.telemetry is not None and keep:
-            listening.tell(self.telemetry.timed, plan, seconds, direction)
+            events.tell(self.telemetry.timed, plan, seconds, direction)
         if plan.learns:
             with self.lock:
                 change = self.learner.observe(plan, seconds, direction, keep, self._verdicts_now)

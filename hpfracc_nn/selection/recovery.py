@@ -9,19 +9,18 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Any
 
+from hpfracc_nn.selection.candidates import Verdict, accepted, eligible, handicaps, no_kernel, plan_of
 from hpfracc_nn.selection.chronicle import Chronicle
-from hpfracc_nn.selection.decision import Prediction
-from hpfracc_nn.selection.failure import cause_of, kind_of, text_of
 from hpfracc_nn.selection.fallback import carried_out
-from hpfracc_nn.selection.journal import Defeat, Failure, Quarantined, wall_time
-from hpfracc_nn.selection.learning import Learner
-from hpfracc_nn.selection.objective import eligible, handicaps
+from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.learning.model import Prediction
+from hpfracc_nn.selection.observe.events import Defeat, Failure, Quarantined
 from hpfracc_nn.selection.operations import RUN, operation
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.quarantine import Quarantine
+from hpfracc_nn.selection.quarantine import Quarantine, cause_of, kind_of, text_of
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.verdict import Verdict, accepted, no_kernel, plan_of
+from hpfracc_nn.selection.timing import wall_time
 from hpfracc_nn.selection.workload import Direction, Measurement, Workload
 
 _log = logging.getLogger("hpfracc_nn.selection")

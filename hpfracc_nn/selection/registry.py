@@ -1,10 +1,13 @@
-"""The kernels that there are: each registers itself into here from its own room."""
+"""The kernels of each operation: each registers itself here from its own package."""
 
+import importlib.util
 import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cache
+from importlib.machinery import ModuleSpec
 from typing import Any, Literal, Protocol
 from weakref import WeakSet
 
@@ -346,3 +349,9 @@ def _known(names: Iterable[str], registered: Iterable[str]) -> tuple[str, ...]:
 
 def _listed(names: Iterable[str]) -> str:
     return ", ".join(sorted(names)) or "none (nothing is registered; import the package that registers it)"
+
+
+@cache
+def find_spec(name: str) -> ModuleSpec | None:
+    """Return what importlib finds for a package, looked for once in a process: that takes up to 0.2 ms."""
+    return importlib.util.find_spec(name)

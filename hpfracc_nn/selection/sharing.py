@@ -5,10 +5,10 @@ from abc import ABC, abstractmethod
 from functools import cache
 from typing import Any
 
-from hpfracc_nn.selection.fingerprint import digest, facts
-from hpfracc_nn.selection.journal import wall_time
-from hpfracc_nn.selection.learning import Learner
-from hpfracc_nn.selection.wisdom import Trust, decode, encode
+from hpfracc_nn.selection.learning.fingerprint import digest, facts
+from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.learning.wisdom import Trust, decode, encode
+from hpfracc_nn.selection.timing import wall_time
 
 
 class Sharing(ABC):

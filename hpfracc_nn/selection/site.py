@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
-from hpfracc_nn.selection.sampling import NEVER
+from hpfracc_nn.selection.timing import NEVER
 from hpfracc_nn.selection.workload import Direction, Workload
 
 if TYPE_CHECKING:
     from hpfracc_nn.selection.manager import BackendManager
-    from hpfracc_nn.selection.tally import Tally
+    from hpfracc_nn.selection.observe.counts import Tally
 
 MOST_PLANS = 4096
 

@@ -5,8 +5,9 @@ from dataclasses import asdict, astuple, dataclass, field, fields, replace
 from typing import Any
 
 from hpfracc_nn.selection import Plan, ReportRow, Site
-from hpfracc_nn.selection.journal import MOST_LOOKS, Look, wall_time
-from hpfracc_nn.selection.reporting import Counts, row_of, shared
+from hpfracc_nn.selection.observe.counts import Counts, row_of, shared
+from hpfracc_nn.selection.observe.events import MOST_LOOKS, Look
+from hpfracc_nn.selection.timing import wall_time
 
 SCHEMA = 3
 MOST_ROWS = 1024  # of a table; what was consulted least beyond them is summed by module and kernel

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import BackendManager, Plan
-from hpfracc_nn.selection.reporting import Counts, milliseconds
-from hpfracc_nn.selection.wisdom_file import WisdomFile
+from hpfracc_nn.selection.learning.wisdom_file import WisdomFile
+from hpfracc_nn.selection.observe.counts import Counts, milliseconds
 from hpfracc_nn.selection.workload import DIRECTIONS
 from hpfracc_nn.training.ledger import Watched, shares
 

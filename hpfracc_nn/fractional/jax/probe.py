@@ -18,7 +18,7 @@ _NAMES = {"gpu": "cuda", "cuda": "cuda"}  # platforms whose name elsewhere is an
 
 
 class JaxProbe:
-    """See `selection.probe.Probe`."""
+    """See `selection.Probe`."""
 
     framework = "jax"
     waits_to_be_asked = True

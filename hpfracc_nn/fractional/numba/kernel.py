@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 
 from hpfracc_nn.selection import Compilation, Cost, Workload
-from hpfracc_nn.selection.installed import find_spec
+from hpfracc_nn.selection.registry import find_spec
 
 CHUNK = 16
 _PANEL = 8  # chunks

@@ -133,7 +133,7 @@ def plainly() -> Iterator[None]:
 
 
 class TorchProbe:
-    """See `selection.probe.Probe`."""
+    """See `selection.Probe`."""
 
     framework = "torch"
     waits_to_be_asked = False

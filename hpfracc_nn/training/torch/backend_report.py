@@ -15,7 +15,7 @@ from torch import nn
 from hpfracc_nn import errors
 from hpfracc_nn.analytics import History
 from hpfracc_nn.selection import ReportRow, Site, probe
-from hpfracc_nn.selection.otlp import enable_otlp
+from hpfracc_nn.selection.observe.telemetry import enable_otlp
 from hpfracc_nn.selection.workload import is_host
 from hpfracc_nn.training import summary
 from hpfracc_nn.training import table as tables

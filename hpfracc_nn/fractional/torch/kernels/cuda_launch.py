@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from hpfracc_nn.selection import Compilation, Workload
-from hpfracc_nn.selection.installed import find_spec
+from hpfracc_nn.selection.registry import find_spec
 
 C_TYPES = {"float32": "float", "float64": "double"}
 STORED = {"float16": "Half", "bfloat16": "BFloat"}  # computed in float; see cuda_common.cuh

@@ -32,7 +32,7 @@ from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
 from hpfracc_nn.fractional.torch.scratch import scratch
 from hpfracc_nn.fractional.torch.tiles import Pairs, by_tiles, tile_bytes
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, ask_again_after_fork, register
-from hpfracc_nn.selection.installed import find_spec
+from hpfracc_nn.selection.registry import find_spec
 
 Array = Any  # a jax.Array, or what stands for one while a function is traced
 Step = Callable[..., tuple[Array, ...]]

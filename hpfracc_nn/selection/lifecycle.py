@@ -10,9 +10,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
-from hpfracc_nn.selection.learning import Learner
-from hpfracc_nn.selection.outbox import Outbox
-from hpfracc_nn.selection.wisdom_file import LOCK_SECONDS
+from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
 
 FORK_SECONDS = 1.0  # that a fork waits for threads that decide, all in all
 

@@ -10,17 +10,100 @@ compiled first is bought when it would have gained its price in the calls so far
 """
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Literal
 
-from hpfracc_nn.selection.arms import MEASURED
-from hpfracc_nn.selection.bucket import Key
-from hpfracc_nn.selection.budget import Budget
-from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction, Reason
-from hpfracc_nn.selection.knowledge import Knowledge, Record, State
-from hpfracc_nn.selection.rental import Rental
-from hpfracc_nn.selection.sampling import LONGEST_PERIOD
-from hpfracc_nn.selection.workload import DIRECTIONS, Direction
+from hpfracc_nn.selection.learning.model import (
+    MEASURED,
+    Candidate,
+    Change,
+    Decision,
+    Knowledge,
+    Prediction,
+    Reason,
+    Record,
+    State,
+)
+from hpfracc_nn.selection.timing import LONGEST_PERIOD
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Key
+
+
+class Budget:
+    """The seconds that were spent.
+
+    Args:
+        fraction: Most of all time that trials may cost.
+        allowance: Seconds that they may cost besides.
+
+    Attributes:
+        total: Seconds that all calls took, as far as is known.
+        explored: Seconds that trials took longer than the incumbent would have.
+        compiled: Seconds of calls that compiled.
+
+    Raises:
+        ValueError: The fraction is not in [0, 1) or the allowance is negative or not finite.
+    """
+
+    def __init__(self, fraction: float, allowance: float):
+        if not 0 <= fraction < 1:
+            raise ValueError(f"explore_fraction={fraction!r}: needs 0 <= explore_fraction < 1.")
+        if not 0 <= allowance < math.inf:
+            raise ValueError(f"allowance={allowance!r}: needs finite seconds >= 0.")
+        self.fraction = fraction
+        self.allowance = allowance
+        self.total = self.explored = self.compiled = 0.0
+
+    def allows(self, expected: float, most: float) -> bool:
+        """Return whether there is enough left for a trial.
+
+        Args:
+            expected: Seconds that it is expected to take longer than the incumbent; a quarter of what is left is enough
+                for that, since it may take longer than expected.
+            most: Seconds that it may take longer; all that is left must be enough for that.
+        """
+        left = self.fraction * self.total + self.allowance - self.explored
+        return 4 * expected <= left and most <= left
+
+
+class Rental:
+    """What each compilation would have gained so far: as was believed at each call, and as is believed now.
+
+    Waiting until the first is the price costs at most twice what knowing the future would, however
+    long the process goes on and whatever changes (Karlin et al., 1988). The second keeps from
+    buying by a belief that was corrected meanwhile. What is not bought at a decision is done without
+    until the next one, so that the calls until then count as made.
+    """
+
+    def __init__(self) -> None:
+        self._then: dict[Hashable, float] = defaultdict(float)
+        self._now: dict[Hashable, dict[Key, float]] = defaultdict(dict)
+        self._sums: dict[Hashable, float] = defaultdict(float)
+        self._ahead: dict[Hashable, dict[Key, int]] = defaultdict(dict)
+
+    def add(self, code: Hashable, key: Key, gain: float, calls: int, all_calls: int, coming: int) -> float:
+        """Return what `code` would have gained by the next decision, at least.
+
+        Args:
+            code: What is compiled.
+            key: Where it would have been used.
+            gain: Seconds of each call, as is believed now.
+            calls: Calls of the key since the last decision.
+            all_calls: Calls of the key in all.
+            coming: Calls of the key until the next decision.
+        """
+        ahead, worth = self._ahead[code], self._now[code]
+        self._then[code] += (calls + coming - ahead.get(key, 0)) * gain
+        ahead[key] = coming
+        self._sums[code] += (all_calls + coming) * gain - worth.get(key, 0.0)
+        worth[key] = (all_calls + coming) * gain
+        return min(self._then[code], self._sums[code])
+
+    def bought(self, code: Hashable) -> None:
+        """Begin anew, after a purchase."""
+        for kept in (self._then, self._now, self._sums, self._ahead):
+            kept.pop(code, None)
+
 
 Trust = Literal["own", "prior"]
 
@@ -84,7 +167,7 @@ class Policy:
         again at once: there is more to choose from, or what is believed of all has changed.
 
         Args:
-            key: See `bucket.key_of`.
+            key: see `workload.key_of`.
             candidates: Those that may run: accepted, not quarantined.
             calls: Calls of this key since the last decision, this one included.
             backwards: How many of them were followed by a backward pass; None: all.

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
-from hpfracc_nn.selection.fingerprint import SCHEMA
-from hpfracc_nn.selection.journal import LATEST
+from hpfracc_nn.selection.learning.fingerprint import SCHEMA
 from hpfracc_nn.selection.machine import Place, Rates
+from hpfracc_nn.selection.timing import LATEST
 
 Trust = Literal["own", "prior"]
 TRUSTS: tuple[Trust, ...] = get_args(Trust)

@@ -3,31 +3,96 @@
 Callers hold the manager's lock.
 """
 
+import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from hpfracc_nn.selection.bucket import Key, key_of
-from hpfracc_nn.selection.decision import Candidate, Change, Decision, Prediction
-from hpfracc_nn.selection.journal import wall_time
-from hpfracc_nn.selection.knowledge import MOST_KEYS
-from hpfracc_nn.selection.machine import Machine
-from hpfracc_nn.selection.objective import eligible, handicaps
-from hpfracc_nn.selection.outbox import Outbox
+from hpfracc_nn.selection.candidates import Verdict, accepted, eligible, handicaps
+from hpfracc_nn.selection.learning.model import MOST_KEYS, Candidate, Change, Decision, Prediction, State
+from hpfracc_nn.selection.learning.policy import Policy
+from hpfracc_nn.selection.learning.wisdom import LONGEST, TRUSTS, Timing, Trust, Wisdom
+from hpfracc_nn.selection.learning.wisdom_file import Outbox, WisdomFile
+from hpfracc_nn.selection.machine import Machine, Place, computed_in
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.policy import Policy
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
-from hpfracc_nn.selection.translation import SHORTEST, Basis, state_of, timings_of, understood
-from hpfracc_nn.selection.verdict import Verdict, accepted
-from hpfracc_nn.selection.wisdom import TRUSTS, Trust, Wisdom
-from hpfracc_nn.selection.wisdom_file import WisdomFile
-from hpfracc_nn.selection.workload import Direction, Workload
+from hpfracc_nn.selection.timing import wall_time
+from hpfracc_nn.selection.workload import Direction, Key, Workload, key_of, known_key
+
+SHORTEST = 1e-9  # seconds: a time of zero is below the clock's resolution
+
+_log = logging.getLogger("hpfracc_nn.selection")
+
+
+Basis = Callable[[Place], str]  # see `Machine.basis`
+
+
+def understood(wisdom: Wisdom, directory: Path) -> list[tuple[Key, Timing]]:
+    """Return the timings whose key is one of workloads; a line of the log says how many in the directory are not."""
+    found, foreign = [], []
+    for timing in wisdom.timings.values():
+        try:
+            key = known_key(timing.key)
+        except ValueError as error:
+            foreign.append(error)
+        else:
+            found.append((key, timing))
+    if foreign:
+        _log.info("wisdom in %s: %d timings ignored, the first: %.200s", directory, len(foreign), foreign[0])
+    return found
+
+
+def state_of(timings: list[tuple[Key, Timing]], trust: Trust, basis: Basis) -> State:
+    """Return the timings of one trust as the policy reads them.
+
+    Seconds that were measured here have no estimate where it would be another one now. Those of another machine are of
+    use by what they were measured to be of its own estimates.
+    """
+    state: dict[str, dict[str, dict[str, list[float | None]]]] = {}
+    for key, timing in timings:
+        if timing.trust != trust:
+            continue
+        is_alike = trust == "prior" or timing.basis == basis(place_of(key))
+        entry = state.setdefault(timing.key, {}).setdefault(timing.arm, {})
+        for direction, seconds, estimate in (
+            ("forward", timing.forward, timing.forward_estimate),
+            ("backward", timing.backward, timing.backward_estimate),
+        ):
+            if seconds is not None:
+                expected = max(estimate, SHORTEST) if estimate and is_alike else None
+                entry[direction] = [max(seconds, SHORTEST), expected, timing.samples]
+    return state
+
+
+def timings_of(state: State, samples: Mapping[tuple[str, str], int], now: float, basis: Basis) -> Iterator[Timing]:
+    """Yield what a policy knows as timings, of those keys and kernels that have new samples.
+
+    Args:
+        state: Of the policy.
+        samples: New ones, by key's text and kernel.
+        now: Unix time.
+        basis: Of the estimates in the state.
+    """
+    for key, arms in state.items():
+        for name, directions in arms.items():
+            count = samples.get((key, name), 0)
+            forward, backward = (_whole(directions.get(each, (None, None))) for each in ("forward", "backward"))
+            if count and not forward[0] is backward[0] is None:
+                rests_on = basis(place_of(Key.parse(key)))
+                yield Timing(key, name, forward[0], backward[0], count, now, "own", forward[1], backward[1], rests_on)
+
+
+def _whole(entry: Sequence[float | None]) -> tuple[float | None, float | None]:
+    """Return seconds and estimate as a file can hold them; an estimate may be as wrong as its kernel's cost."""
+    seconds, estimate = (number if number is not None and number < LONGEST else None for number in entry[:2])
+    return seconds, estimate
+
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -321,7 +386,7 @@ class Learner:
         return [(each, missing.get(each.kernel.name)) for each in eligible(asked, self._settings)]
 
     def _weighted(self, key: Key, able: Sequence[Able], plain: list[Candidate]) -> list[Candidate]:
-        """Return the candidates with times that count other things too, see `objective.handicaps`.
+        """Return the candidates with times that count other things too, see `candidates.handicaps`.
 
         The incumbent's stay what they are, so that what the policy spends is counted in seconds.
         """
@@ -357,3 +422,9 @@ def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:
     if missing is None:
         return Candidate(name, forward, verdict.uncertainty, verdict.backward)
     return Candidate(name, forward, verdict.uncertainty, verdict.backward, missing.seconds, missing.code)
+
+
+def place_of(key: Key) -> Place:
+    """Return where the workloads of a key are computed; the key is one that `key_of` or `known_key` returned."""
+    _, framework, device, dtype, *_, threads = key.group
+    return Place(str(framework), str(device), computed_in(str(dtype)), int(threads))

@@ -1,4 +1,4 @@
-"""When a live call is timed, and what its times say: a countdown and the last few seconds.
+"""When a live call is timed, what its times say, and the clocks that time calls and blocks.
 
 The period doubles from 1 to 256 calls, so that a plan which runs often is timed often at first
 and hardly ever later. The first sample is dropped: it paid for compilation, page faults and
@@ -7,7 +7,10 @@ cold caches.
 
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from hpfracc_nn.selection.workload import Measurement, Workload
 
 LONGEST_PERIOD = 256
 KEPT_SAMPLES = 16
@@ -105,3 +108,49 @@ class Samples:
             return False
         self.seconds.append(seconds)
         return True
+
+
+class Block:
+    """What `BackendManager.profile` hands out: it has begun when it is made."""
+
+    def __init__(self) -> None:
+        self._began = time.perf_counter()
+        self._compiling = self._transferring = 0.0
+
+    @contextmanager
+    def compiling(self) -> Iterator[None]:
+        """Count what happens inside as compilation."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._compiling += time.perf_counter() - began
+
+    @contextmanager
+    def transferring(self) -> Iterator[None]:
+        """Count what happens inside as moving data between devices."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._transferring += time.perf_counter() - began
+
+    def measured(self, workload: Workload, succeeded: bool) -> Measurement:
+        """Return what was measured until now."""
+        return Measurement(
+            workload,
+            "block",
+            time.perf_counter() - self._began,
+            "forward",
+            succeeded=succeeded,
+            compile_seconds=self._compiling,
+            transfer_seconds=self._transferring,
+        )
+
+
+LATEST = 9.2e9  # seconds since 1970, in the year 2261: dates and spans count nanoseconds in 64 bits
+
+
+def wall_time() -> float:
+    """Return the seconds since 1970, at least 0 and less than `LATEST`, whatever the clock is set to."""
+    return min(max(time.time(), 0.0), LATEST - 1.0)

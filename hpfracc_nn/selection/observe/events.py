@@ -1,27 +1,52 @@
-"""What happened to a manager's choices: the last events with their times, and how the calls were shared at times.
+"""What happened to a manager's choices: the last events with their times, and the counts at times.
 
-Nothing is written where a plan is simply used. Whoever listens is told after the manager's lock is released.
+Nothing is written where a plan is simply used. Listeners are called after the manager's lock is released; whatever
+they raise, the call that they hear of goes on.
 """
 
+import logging
 import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from hpfracc_nn.selection.decision import Prediction, confidence, predictions
-from hpfracc_nn.selection.listening import tell
+from hpfracc_nn.selection.learning.model import Prediction, confidence, predictions
+from hpfracc_nn.selection.quarantine import is_from_signal
+from hpfracc_nn.selection.timing import wall_time
 from hpfracc_nn.selection.workload import Direction, Workload
+
+_log = logging.getLogger("hpfracc_nn.selection")
+
+
+def tell(listener: Callable[..., object], *told: Any) -> None:
+    """Call a listener; what it raises is logged once for each class of error, and goes no further.
+
+    What the handler of a signal raises meanwhile is not the listener's doing, and passes.
+    """
+    try:
+        listener(*told)
+    except Exception as error:
+        if is_from_signal(error):
+            raise
+        _say_once(getattr(listener, "__qualname__", type(listener).__name__), type(error).__name__)
+
+
+@cache
+def _say_once(name: str, kind: str) -> None:
+    _log.warning(
+        "%s raised %s; the call goes on, what it was told is lost, and further ones are not logged.",
+        name,
+        kind,
+        exc_info=True,
+    )
+
 
 MOST_EVENTS = 4096
 MOST_LOOKS = 512
-LATEST = 9.2e9  # seconds since 1970, in the year 2261: dates and spans count nanoseconds in 64 bits
 FIRST_INTERVAL = 0.05  # seconds between two looks at the counts; twice as many whenever there are too many looks
-
-
-def wall_time() -> float:
-    """Return the seconds since 1970, at least 0 and less than `LATEST`, whatever the clock is set to."""
-    return min(max(time.time(), 0.0), LATEST - 1.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +103,7 @@ class Choice(Event):
 
     @property
     def confidence(self) -> float:
-        """The probability that no other kernel is faster; see `decision.confidence`."""
+        """The probability that no other kernel is faster; see `learning.model.confidence`."""
         return confidence(self.kernel, self.candidates)
 
 

@@ -1,15 +1,22 @@
-"""One kernel's standing for one workload, and the choice among all of them."""
+"""The kernels that come into question for a workload, with their estimates, and why the others do not.
+
+A kernel is assessed by its cost, refused where it takes more memory than a call may, and ranked by the objective.
+Memory is a fact of the kernel and needs no learning: what the whole call takes, workspace, what is saved for the
+backward pass, and results. Energy counts as time: on one device it is power times time, and the power is not
+known by kernel.
+"""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from hpfracc_nn.selection.cost import CostModel
-from hpfracc_nn.selection.decision import Prediction
-from hpfracc_nn.selection.environment import Settings
-from hpfracc_nn.selection.machine import Rates
+from hpfracc_nn.selection.learning.model import Prediction
+from hpfracc_nn.selection.machine import CostModel, Rates
+from hpfracc_nn.selection.memory import allowed, chunks, free, in_bytes, setting_of
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.registry import Kernel
+from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.workload import Workload
 
 NOT_ALLOWED = "it would move the data to a device and back; allow it by configure(offload=True)"
@@ -183,3 +190,151 @@ def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: Cost
     passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
     need = cost.workspace + saves + (0 if workload.in_place else workload.bytes * passes)
     return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
+
+
+_ALIKE = 1.01  # times the fewest bytes: allocators round up by more
+
+
+def eligible(verdicts: Iterable[Verdict], settings: Settings) -> list[Verdict]:
+    """Return those of the kernels that accept which come into question: for the memory alone, those that take least."""
+    able = [each for each in verdicts if each.refusal is None]
+    if _exponent(settings) is not None or not able:
+        return able
+    least = min(each.need for each in able)
+    return [each for each in able if each.need <= _ALIKE * least]
+
+
+def handicaps(verdicts: Sequence[Verdict], settings: Settings) -> dict[str, float]:
+    """Return by kernel the factor on its time that makes the least product the best choice.
+
+    With weights a for time and b for memory the best has the least a log(seconds) + b log(bytes), that is the least
+    seconds * bytes**(b / a): twice the bytes cost as much as 2**(b / a) times the time.
+    """
+    exponent = _exponent(settings) or 0.0
+    if not exponent:
+        return {each.kernel.name: 1.0 for each in verdicts}
+    least = min(max(1.0, each.need) for each in verdicts)
+    return {each.kernel.name: (max(1.0, each.need) / least) ** exponent for each in verdicts}
+
+
+def ranked(verdicts: Iterable[Verdict], settings: Settings) -> list[Verdict]:
+    """Return those that come into question, best first by the estimate."""
+    found = eligible(verdicts, settings)
+    factors = handicaps(found, settings)
+    return sorted(found, key=lambda each: each.seconds * factors[each.kernel.name])
+
+
+def in_words(settings: Settings) -> str:
+    """Return what the choice goes by, "" for time alone."""
+    weights = settings.weights
+    if set(weights) == {"latency"}:
+        return ""
+    if len(weights) == 1:
+        return f"for little {next(iter(weights))}"
+    return "for little " + " and ".join(f"{name} (weight {weight:g})" for name, weight in weights.items())
+
+
+def _exponent(settings: Settings) -> float | None:
+    """Return the weight of memory over that of time, None where time does not count."""
+    if settings.objective == "latency":
+        return 0.0
+    weights = settings.weights
+    time = weights.get("latency", 0.0) + weights.get("energy", 0.0)
+    return weights.get("memory", 0.0) / time if time else None
+
+
+SMALL = 1 / 16  # of what was free when it was last asked: less is not worth a question
+MOST_ANSWERS = 256  # that one reading serves
+OLDEST = 1.0  # seconds
+
+
+@dataclass(slots=True)
+class _Reading:
+    free: int | None
+    read: float
+    answers: int = 0
+
+
+class Room:
+    """Remembers what was free on each device, because reading it takes 0.1 to 0.3 ms on the host."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, str], _Reading] = {}
+
+    def fit(
+        self, verdicts: list[Verdict], workload: Workload, settings: Settings, model: Callable[[str], CostModel]
+    ) -> list[Verdict]:
+        """Return the verdicts, with a refusal for each kernel that takes more memory than a call may.
+
+        Where all of them do, each takes as many rows at a time as keep within the limit. What cannot be cut is the
+        result as a whole: where that alone is more than what is free, all refuse. In deterministic mode only a limit
+        in bytes counts, not what is free.
+
+        Args:
+            verdicts: Of all kernels.
+            workload: What they were made for.
+            settings: With the limits.
+            model: Returns who estimates fewer rows, for a framework.
+        """
+        need = max((each.need for each in verdicts if each.refusal is None), default=0.0)
+        if not need:
+            return verdicts
+        is_fixed = settings.is_deterministic(workload.framework)
+        there = None if is_fixed else self._free(workload, need)
+        most = allowed(there, workload.device, settings)
+        if most is None or need <= most:
+            return verdicts
+        if there is not None and workload.bytes > there:
+            reason = f"the result takes {in_bytes(workload.bytes)}, and {in_bytes(there)} are free"
+            return [replace(each, refusal=reason) if each.refusal is None else each for each in verdicts]
+        if any(each.need <= most for each in accepted(verdicts)):
+            return [_refused(each, most, workload) for each in verdicts]
+        estimates = model(workload.framework)
+        parts = (in_parts(each, workload, most, estimates) if each.refusal is None else each for each in verdicts)
+        return [_refused(each, most, workload) if each.rows is None else each for each in parts]
+
+    def _free(self, workload: Workload, need: float) -> int | None:
+        """Return what is free, read anew where it matters and the last reading is old."""
+        place = workload.framework, workload.device
+        found, now = self._read.get(place), time.monotonic()
+        if found is not None:
+            found.answers += 1
+            is_old = found.answers > MOST_ANSWERS or now - found.read > OLDEST
+            if found.free is None or not is_old or need <= SMALL * found.free:
+                return found.free
+        try:
+            there = free(*place)
+        except LookupError:  # a framework without a probe: it cannot be told
+            there = None
+        self._read[place] = _Reading(there, now)
+        return there
+
+
+def in_parts(verdict: Verdict, workload: Workload, most: float, model: CostModel) -> Verdict:
+    """Return the verdict on computing as many rows at a time as keep within `most` bytes; itself where not even one.
+
+    Every channel of the weights has as many of them, so their number is a multiple of the channels.
+    """
+    units, channels = workload.rows // workload.channels, workload.channels
+
+    def part(count: int) -> Verdict:
+        return assess(verdict.kernel, replace(workload, rows=count * channels), model)
+
+    one = part(1).need
+    each = max(0.0, part(2).need - one)
+    count = chunks(units, each, most, fixed=max(0.0, one - each))
+    while count > 1 and part(count).need > most:  # what a kernel takes need not be a straight line
+        count //= 2
+    if count == 0 or part(count).need > most:
+        return verdict
+    found, times = part(count), -(-units // count)
+    return replace(
+        found, seconds=times * found.seconds, forward=times * found.forward, need=found.need, rows=count * channels
+    )
+
+
+def _refused(verdict: Verdict, most: float, workload: Workload) -> Verdict:
+    if verdict.refusal is not None or verdict.need <= most:
+        return verdict
+    allowed = f"{in_bytes(most)} ({setting_of(workload.device)})"
+    return replace(verdict, refusal=f"it takes {in_bytes(verdict.need)} of memory, and a call may take {allowed}")

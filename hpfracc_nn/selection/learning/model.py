@@ -1,0 +1,637 @@
+"""The performance model: what the timed calls of kernels say, and what they let expect elsewhere.
+
+Times are kept as ratios to the kernel's own estimate, so that the sizes that share a key share what was learnt and
+not the time. Where nothing was measured, the estimate is corrected by what was measured nearby: a distance-weighted
+mean of log(measured / estimated). Nadaraya (1964) and Watson (1964), kernel regression, with the kernel
+1 / (1 + d)**2 of the distance d in octaves.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal
+
+from hpfracc_nn.selection.timing import KEPT_SAMPLES, quantile
+from hpfracc_nn.selection.workload import DIRECTIONS, Direction, Fact, Key
+
+Reason = Literal["prior", "wisdom", "measured", "explore"]
+
+_CERTAIN = 1e-6  # of the logarithm: below this deviation a time counts as known
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One kernel that accepts a workload, and what is thought of it before any measurement.
+
+    Args:
+        name: "backend/algorithm".
+        seconds: Estimate of a call, forward only where `backward` is given.
+        uncertainty: The factor either way within which the estimate is believed to be right.
+        backward: Estimate of the backward pass, 0 where none can follow.
+        compile_seconds: What its next call compiles, 0 where nothing.
+        code: What that compilation makes; workloads with equal code share one compilation. None:
+            this key's own.
+    """
+
+    name: str
+    seconds: float
+    uncertainty: float
+    backward: float = 0.0
+    compile_seconds: float = 0.0
+    code: Hashable = None
+
+    def __post_init__(self) -> None:
+        finite = all(math.isfinite(number) for number in (self.seconds, self.backward, self.compile_seconds))
+        if not (finite and self.seconds > 0 and self.backward >= 0 and self.compile_seconds >= 0):
+            raise ValueError(f"{self!r}: needs finite seconds > 0, backward >= 0 and compile_seconds >= 0.")
+        if not self.uncertainty >= 1:
+            raise ValueError(f"Candidate(uncertainty={self.uncertainty!r}): needs a factor >= 1.")
+
+    def estimate(self, direction: Direction) -> float:
+        """Return the estimated seconds of one pass."""
+        return self.seconds if direction == "forward" else self.backward
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What runs now.
+
+    Args:
+        name: The kernel.
+        reason: Best by the estimate ("prior"), by an earlier process ("wisdom") or by what was
+            "measured", or tried to learn of it ("explore").
+        is_trial: This call only: it must be timed, and the next one asks again.
+        period: Ask again after this many calls.
+        incumbent: What is believed to be the fastest; another one than `name` in a trial.
+    """
+
+    name: str
+    reason: Reason
+    is_trial: bool
+    period: int
+    incumbent: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What is believed of one kernel at one key: forward and the backward that follows it.
+
+    Args:
+        seconds: The expected time.
+        low: It may be as little.
+        high: It may be as much.
+        samples: Of the direction that was timed least.
+
+    Examples:
+        >>> known, unknown = Prediction.within(1.1e-3, 1.0), Prediction.within(1.1e-3, 4.0)
+        >>> # the unknown one may be worth a trial
+        >>> known.expected_gain(now=1e-3), unknown.expected_gain(now=1e-3) > 0
+        (0.0, True)
+    """
+
+    seconds: float
+    low: float
+    high: float
+    samples: int
+
+    @classmethod
+    def within(cls, seconds: float, uncertainty: float, samples: int = 0) -> "Prediction":
+        """Return the prediction of a time that is known to a factor either way."""
+        return cls(seconds, seconds / uncertainty, seconds * uncertainty, samples)
+
+    def expected_gain(self, now: float) -> float:
+        """Return the expectation of max(0, now - time), what a call gains that takes `now` seconds without this kernel.
+
+        The time is taken as lognormal, with its median at `seconds` and two standard deviations to
+        either bound. So a kernel that is believed to be slower is worth something too, as long as
+        little is known of it.
+
+        Source: Mockus (1975), expected improvement; the formula is that of Black & Scholes (1973).
+        """
+        deviation = math.log(self.high / self.seconds) / 2
+        if deviation < _CERTAIN:
+            return max(0.0, now - self.seconds)
+        d = math.log(now / self.seconds) / deviation
+        mean = self.seconds * math.exp(deviation**2 / 2)
+        return max(0.0, now * _normal(d) - mean * _normal(d - deviation))
+
+    def expected_loss(self, now: float) -> float:
+        """Return the expectation of max(0, time - now), what a trial costs, the time taken as in `expected_gain`."""
+        deviation = math.log(self.high / self.seconds) / 2
+        mean = self.seconds if deviation < _CERTAIN else self.seconds * math.exp(deviation**2 / 2)
+        return max(0.0, mean - now + self.expected_gain(now))
+
+
+def predictions(
+    name: str,
+    seconds: float,
+    uncertainty: float,
+    alternatives: Iterable[tuple[str, float]],
+    doubts: Iterable[float],
+) -> dict[str, Prediction]:
+    """Return what a plan, or the note of one, says of its kernel and of the others."""
+    others = zip(alternatives, doubts, strict=True)
+    return {
+        name: Prediction.within(seconds, uncertainty),
+        **{other: Prediction.within(least, doubt) for (other, least), doubt in others},
+    }
+
+
+def confidence(name: str, found: Mapping[str, Prediction]) -> float:
+    """Return the probability that a kernel is no slower than another one, the least over all others; 1 without any.
+
+    Times are taken as lognormal and independent, as in `Prediction.expected_gain`.
+    """
+    one = found[name]
+    return min((_is_no_slower(one, other) for each, other in found.items() if each != name), default=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A lasting change: `factor` times what the kernel took before."""
+
+    key: Key
+    name: str
+    direction: Direction
+    factor: float
+
+
+def _is_no_slower(one: Prediction, other: Prediction) -> float:
+    deviation = math.hypot(*(math.log(each.high / each.seconds) / 2 for each in (one, other)))
+    if deviation < _CERTAIN:
+        return float(one.seconds <= other.seconds)
+    return _normal(math.log(other.seconds / one.seconds) / deviation)
+
+
+def _normal(d: float) -> float:
+    return 0.5 * math.erfc(-d / math.sqrt(2))
+
+
+SLOW, FAST = 1.6, 0.6  # times the level: what lies outside is odd
+ODD_IN_A_ROW = 4  # make a change
+FEW = 5  # below it the 20 % quantile is the least
+MEASURED = 3  # samples after which an arm counts as known
+_ONE_SAMPLE = 0.3  # how far off a single sample may be; it falls as 1 / samples
+
+
+class Track:
+    """The last ratios of one direction.
+
+    Attributes:
+        alternative: What the level is if it is not what it seems: if another key's change does not
+            apply here, or if the one sample was a spike. None where nothing speaks against it.
+        estimate: What the ratios were last taken of, in seconds.
+        warm: Whether the first call is over.
+    """
+
+    __slots__ = ("_first", "_level", "_odd", "_ratios", "_unseen", "alternative", "estimate", "warm")
+
+    def __init__(self) -> None:
+        self._ratios: deque[float] = deque(maxlen=KEPT_SAMPLES)
+        self._odd: list[float] = []
+        self._first: float | None = None
+        self._level: float | None = None
+        self._unseen = False
+        self.alternative: float | None = None
+        self.estimate = 1.0
+        self.warm = False
+
+    def __len__(self) -> int:
+        return len(self._ratios)
+
+    @property
+    def level(self) -> float | None:
+        """The 20 % quantile of the ratios, None where there are none."""
+        return self._level
+
+    def bounds(self) -> tuple[float, float]:
+        """Return between what the level is believed to lie.
+
+        Raises:
+            ValueError: There is no sample.
+        """
+        if self._level is None:
+            raise ValueError("Track.bounds(): needs a sample; ask for `level` first.")
+        either = 1 + _ONE_SAMPLE / len(self._ratios)
+        levels = [self._level] if self.alternative is None else [self._level, self.alternative]
+        return min(min(levels) / either, *self._odd, math.inf), max(levels) * either
+
+    @property
+    def is_odd(self) -> bool:
+        """Whether the last sample was far from the level."""
+        return bool(self._odd)
+
+    def add(self, ratio: float) -> float | None:
+        """Keep one ratio; return the factor of a change, if this is what completes one.
+
+        After a change only the samples that showed it are kept.
+        """
+        before = self._level
+        if before is None:
+            self._keep([ratio])
+            return None
+        if self._unseen and self.alternative is not None and _is_nearer(ratio, self.alternative, before):
+            self._keep([ratio])  # the change of another key does not apply here
+            return None
+        self._unseen = False
+        self.alternative = None
+        is_slow, is_fast = ratio > SLOW * before, ratio < FAST * before
+        if not (is_slow or is_fast):
+            self._odd = []
+        elif self._odd and (self._odd[-1] > before) != is_slow:
+            self._odd = [ratio]
+        else:
+            self._odd.append(ratio)
+        if len(self._odd) == ODD_IN_A_ROW:
+            self._first = None
+            self._keep(self._odd)
+            assert self._level is not None
+            return self._level / before
+        self._ratios.append(ratio)
+        self._level = self._bounded()
+        return None
+
+    def begin(self, ratio: float) -> None:
+        """Take the first call: no sample, but the level is not above it."""
+        self.warm, self._first = True, ratio
+
+    def thin(self) -> None:
+        """Keep one sample, so that the arm counts as hardly known."""
+        if self._level is not None:
+            self._keep([self._level])
+
+    def scale(self, factor: float) -> None:
+        """Believe, until a sample says otherwise, that `factor` applies here too."""
+        if self._level is not None:
+            old, self._first = self._level, None
+            self._keep([old * factor])
+            self._unseen, self.alternative = True, old
+
+    def fill(self, seconds: float, estimate: float, samples: int) -> None:
+        """Start from what an earlier process measured."""
+        self._keep([seconds / estimate] * max(1, min(samples, KEPT_SAMPLES)))
+        self.estimate = estimate
+
+    def rebase(self, estimate: float) -> None:
+        """Take the ratios of another estimate: the seconds stay what they are."""
+        factor = self.estimate / estimate
+        self._ratios = deque((factor * ratio for ratio in self._ratios), maxlen=KEPT_SAMPLES)
+        self._odd = [factor * ratio for ratio in self._odd]
+        self._first, self._level, self.alternative = (
+            None if ratio is None else factor * ratio for ratio in (self._first, self._level, self.alternative)
+        )
+        self.estimate = estimate
+
+    def _keep(self, ratios: list[float]) -> None:
+        self._ratios = deque(ratios, maxlen=KEPT_SAMPLES)
+        self._odd, self._unseen, self.alternative = [], False, None
+        self._level = self._bounded()
+
+    def _bounded(self) -> float | None:
+        """The quantile of few samples is the least; the first call, which took longer than it should, bounds it too."""
+        level = quantile(self._ratios)
+        if level is None or self._first is None or len(self._ratios) >= FEW:
+            return level
+        return min(level, self._first)
+
+
+def _is_nearer(ratio: float, one: float, other: float) -> bool:
+    """Whether `ratio` is nearer to one than to the other, by factors."""
+    return abs(math.log(ratio / one)) < abs(math.log(ratio / other))
+
+
+class Arm:
+    """One kernel at one key."""
+
+    __slots__ = ("last", "tracks")
+
+    def __init__(self) -> None:
+        self.tracks: dict[Direction, Track] = {direction: Track() for direction in DIRECTIONS}
+        self.last = 0  # calls of the key when it was last timed
+
+    @property
+    def is_odd(self) -> bool:
+        return any(track.is_odd for track in self.tracks.values())
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether it ran in this process."""
+        return any(track.warm for track in self.tracks.values())
+
+    def thin(self) -> None:
+        """See `Track.thin`."""
+        for track in self.tracks.values():
+            track.thin()
+
+
+OCTAVE = 0.5  # what an octave of distance adds to the factor u
+OTHER_DIRECTION = 1.0  # octaves: as far as the other pass of the same call counts
+PRIOR = 6.0  # octaves: as far as the estimate itself counts
+FOREIGN = 2.0  # octaves: as far as what another machine measured at the same key counts; u = 2
+NEAREST = 16  # keys of an arm that are looked at: the newest; a decision must stay cheap
+
+Place = tuple[tuple[Fact, ...], str, Direction]
+
+
+def backend_of(name: str) -> str:
+    """Return the backend in a kernel's name."""
+    return name.partition("/")[0]
+
+
+class Neighbours:
+    """log(measured / estimated) of each kernel wherever it was measured, and what follows for elsewhere."""
+
+    def __init__(self) -> None:
+        self._logs: dict[Place, dict[Key, tuple[float, float]]] = {}
+        self._shifts: dict[Place, float] = {}  # by backend
+
+    def set(self, key: Key, name: str, direction: Direction, ratio: float, penalty: float = 0.0) -> None:
+        """Remember a ratio; `penalty` is in octaves."""
+        logs = self._logs.setdefault((key.group, name, direction), {})
+        logs.pop(key, None)  # so that the newest is the last
+        logs[key] = (math.log(ratio), penalty)
+        if len(logs) > NEAREST:
+            del logs[next(iter(logs))]
+
+    def correction(self, key: Key, name: str, direction: Direction, most: float) -> tuple[float, float]:
+        """Return the factor on the estimate and the factor u >= 1 either way, at most `most`."""
+        weight = 1 / (1 + PRIOR) ** 2
+        total = weight * self._shifts.get((key.group, backend_of(name), direction), 0.0)
+        nearest = math.inf
+        for each in DIRECTIONS:
+            apart = 0.0 if each == direction else OTHER_DIRECTION
+            for other, (log, penalty) in self._logs.get((key.group, name, each), {}).items():
+                distance = key.distance(other) + penalty + apart
+                nearest = min(nearest, distance)
+                share = 1 / (1 + distance) ** 2
+                weight += share
+                total += share * log
+        return math.exp(total / weight), min(most, 1 + OCTAVE * nearest)
+
+    def shift(self, group: tuple[Fact, ...], backend: str, direction: Direction, factor: float) -> None:
+        """Apply the factor of a change to all that is known of one direction of one backend in one group."""
+        log = math.log(factor)
+        place = (group, backend, direction)
+        self._shifts[place] = self._shifts.get(place, 0.0) + log
+        for (of_group, name, of), logs in self._logs.items():
+            if (of_group, backend_of(name), of) == place:
+                for key, (old, penalty) in logs.items():
+                    logs[key] = (old + log, penalty)
+
+    def forget(self, matches: Callable[[Key], bool]) -> None:
+        """Drop what was measured at the keys that match."""
+        for logs in self._logs.values():
+            for key in [key for key in logs if matches(key)]:
+                del logs[key]
+
+
+State = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]  # see `Knowledge.state`
+Entry = tuple[float, float | None, int]  # seconds, estimate, samples
+
+MOST_KEYS = 4096
+STALE = 64  # calls of a key, for each sample of an arm, after which its time is doubted
+
+
+@dataclass(slots=True)
+class Record:
+    """What is kept for one key: the arms that were timed, and how the last decision went.
+
+    Attributes:
+        arms: By the kernel's name.
+        candidates: Of the last decision.
+        incumbent: The arm believed to be the fastest; "" before the first decision.
+        reason: Why, at the last decision.
+        expected: Its seconds at the last decision, forward and backward.
+        trial: The arm that the last decision tries, if any.
+        compiling: Seconds that the last decision's call compiles.
+        calls: So far.
+        backwards: Backward passes for each call, lately.
+        period: Of the last decision.
+        asked: Decisions since the incumbent is another.
+        born: Rounds of telling that there had been before the first decision.
+    """
+
+    arms: dict[str, Arm] = field(default_factory=dict)
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+    incumbent: str = ""
+    reason: Reason = "prior"
+    expected: tuple[float, float] = (0.0, 0.0)
+    trial: str | None = None
+    compiling: float = 0.0
+    calls: int = 0
+    backwards: float = 1.0
+    period: int = 1
+    asked: int = 0
+    born: int = 0
+
+    def staleness(self, name: str, samples: int) -> float:
+        """Return for how many octaves of calls an arm was not timed for too long; none for the incumbent."""
+        if name == self.incumbent or not samples:
+            return 0.0
+        return max(0.0, math.log2(max(1, self.calls - self.arms[name].last) / (STALE * samples)))
+
+
+class Knowledge:
+    """The records of all keys, and what they say of one another."""
+
+    def __init__(self) -> None:
+        self.records: dict[Key, Record] = {}
+        self._neighbours = Neighbours()
+        self._without_estimate: dict[Key, list[tuple[str, Direction, Entry, bool]]] = {}
+        self._on_old_basis: set[tuple[Key, str]] = set()  # arms, until they are candidates again
+
+    def record(self, key: Key, rounds: int = 0) -> Record:
+        """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes.
+
+        Args:
+            key: Whose.
+            rounds: Of telling so far, for a new one.
+        """
+        record = self.records.pop(key, None)
+        if record is None:
+            if len(self.records) >= MOST_KEYS:
+                oldest = next(iter(self.records))
+                del self.records[oldest]
+                self._neighbours.forget(oldest.__eq__)
+            record = Record(born=rounds)
+        self.records[key] = record  # so that it is the last
+        return record
+
+    def predict(self, key: Key, candidate: Candidate) -> Prediction:
+        """Add up both directions, the backward one as often as it follows."""
+        record = self.records.get(key) or Record()
+        seconds = low = high = 0.0
+        samples = KEPT_SAMPLES
+        for direction, share in zip(DIRECTIONS, (1.0, record.backwards), strict=True):
+            estimate = share * candidate.estimate(direction)
+            if estimate:
+                ratio, least, most, count = self._ratio(key, record, candidate, direction)
+                seconds, low, high = seconds + ratio * estimate, low + least * estimate, high + most * estimate
+                samples = min(samples, count)
+        return Prediction(seconds, low, high, samples)
+
+    def expected(self, key: Key, candidate: Candidate) -> tuple[float, float]:
+        """Return the seconds of the forward and of the backward pass."""
+        record = self.record(key)
+        forward, backward = (
+            candidate.estimate(direction) * self._ratio(key, record, candidate, direction)[0]
+            for direction in DIRECTIONS
+        )
+        return forward, backward
+
+    def learn(self, key: Key, name: str, direction: Direction, seconds: float, estimate: float) -> Change | None:
+        """Take one time; return a change if this is what reveals one."""
+        record = self.records[key]
+        arm = record.arms.setdefault(name, Arm())
+        arm.last = record.calls
+        track, ratio = arm.tracks[direction], seconds / estimate
+        track.estimate = estimate
+        if not track.warm:
+            track.begin(ratio)
+            return None
+        is_first = track.level is None
+        expected, either = self._neighbours.correction(key, name, direction, record.candidates[name].uncertainty)
+        factor = track.add(ratio)
+        if factor is not None:
+            self._spread(key, name, direction, factor)
+        elif is_first and ratio > expected * either:
+            track.alternative = expected  # it may have been a spike
+        assert track.level is not None
+        self._neighbours.set(key, name, direction, track.level)
+        return None if factor is None else Change(key, name, direction, factor)
+
+    def forget(self, matches: Callable[[Key], bool] | None) -> None:
+        """Drop the keys that match, or all."""
+        if matches is None:
+            self.records, self._neighbours, self._without_estimate = {}, Neighbours(), {}
+            self._on_old_basis.clear()
+            return
+        for key in [key for key in self.records if matches(key)]:
+            del self.records[key]
+        self._neighbours.forget(matches)
+        for key in [key for key in self._without_estimate if matches(key)]:
+            del self._without_estimate[key]
+        self._on_old_basis = {each for each in self._on_old_basis if not matches(each[0])}
+
+    def rebase(self) -> None:
+        """Forget what was thought of other keys, and keep the seconds of each, until its candidates are here."""
+        self._neighbours = Neighbours()
+        self._on_old_basis = {(key, name) for key, record in self.records.items() for name in record.arms}
+
+    def state(self) -> State:
+        """Return key's text -> kernel -> direction -> [seconds, estimate, samples]."""
+        kept: dict[str, dict[str, dict[str, Sequence[float | None]]]] = {}
+        for key, record in self.records.items():
+            for name, arm in record.arms.items():
+                for direction, track in arm.tracks.items():
+                    if track.level is not None:
+                        entry = kept.setdefault(key.text(), {}).setdefault(name, {})
+                        estimate = None if (key, name) in self._on_old_basis else track.estimate
+                        entry[direction] = [track.level * track.estimate, estimate, len(track)]
+        return kept
+
+    def restore(self, state: State, is_own: bool) -> None:
+        """Add what `state` returned elsewhere; what was measured here stays.
+
+        Raises:
+            ValueError: It is no state; nothing is changed then.
+        """
+        for key, name, direction, entry in list(_entries(state)):
+            if entry[1] is None:
+                self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
+            else:
+                self._take(key, name, direction, entry, is_own)
+
+    def complete(self, key: Key, candidates: Iterable[Candidate]) -> None:
+        """Give what was restored without its estimate the estimates of `candidates`, where they are of this key."""
+        candidates = tuple(candidates)
+        if self._on_old_basis:
+            self._rebase(key, candidates)
+        waiting = self._without_estimate.pop(key, None)
+        if waiting is None:
+            return
+        known = {each.name: each for each in candidates}
+        for name, direction, entry, is_own in waiting:
+            estimate = known[name].estimate(direction) if name in known else 0.0
+            if estimate:
+                self._take(key, name, direction, (entry[0], estimate, entry[2]), is_own)
+            else:
+                self._without_estimate.setdefault(key, []).append((name, direction, entry, is_own))
+
+    def _rebase(self, key: Key, candidates: Iterable[Candidate]) -> None:
+        for each in candidates:
+            if (key, each.name) not in self._on_old_basis:
+                continue
+            self._on_old_basis.remove((key, each.name))
+            arm = self.record(key).arms.get(each.name, Arm())
+            for direction, track in arm.tracks.items():
+                if each.estimate(direction):
+                    track.rebase(each.estimate(direction))
+                if track.level is not None:
+                    self._neighbours.set(key, each.name, direction, track.level)
+
+    def _take(self, key: Key, name: str, direction: Direction, entry: Entry, is_own: bool) -> None:
+        record = self.records.get(key) or Record()
+        track = record.arms[name].tracks[direction] if name in record.arms else Track()
+        seconds, estimate, samples = entry
+        is_told = is_own and not track.warm  # it came from elsewhere too, and may be newer now
+        if estimate is None or (track.level is not None and not is_told):
+            return
+        self._neighbours.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
+        if is_own:
+            arm = self.record(key).arms.setdefault(name, Arm())
+            arm.tracks[direction].fill(seconds, estimate, samples)
+
+    def _ratio(
+        self, key: Key, record: Record, candidate: Candidate, direction: Direction
+    ) -> tuple[float, float, float, int]:
+        """Return the factor on the estimate, its bounds, and how many samples say so."""
+        name = candidate.name
+        arm = record.arms.get(name)
+        track = None if arm is None else arm.tracks[direction]
+        if track is None or track.level is None:
+            ratio, either = self._neighbours.correction(key, name, direction, candidate.uncertainty)
+            return ratio, ratio / either, ratio * either, 0
+        low, high = track.bounds()
+        return track.level, low / (1 + OCTAVE * record.staleness(name, len(track))), high, len(track)
+
+    def _spread(self, key: Key, name: str, direction: Direction, factor: float) -> None:
+        """Doubt the other arms of this key, and apply a change to the backend wherever it was measured.
+
+        It is applied to the direction that showed it: what slows both down shows in both, and would count twice.
+        """
+        for other, arm in self.records[key].arms.items():
+            if other != name:
+                arm.thin()
+        backend = backend_of(name)
+        self._neighbours.shift(key.group, backend, direction, factor)
+        for each, record in self.records.items():
+            if each.group == key.group:
+                record.asked = 0
+                for other, arm in record.arms.items():
+                    if backend_of(other) == backend and (each, other) != (key, name):
+                        arm.tracks[direction].scale(factor)
+
+
+def _entries(state: State) -> Iterator[tuple[Key, str, Direction, Entry]]:
+    for text, arms in state.items():
+        key = Key.parse(text)
+        for name, directions in arms.items():
+            for direction in DIRECTIONS:
+                if direction in directions:
+                    yield key, name, direction, _checked(directions[direction])
+
+
+def _checked(entry: Sequence[float | None]) -> Entry:
+    if len(entry) == 3:
+        seconds, estimate, samples = entry
+        if _is_positive(seconds) and (estimate is None or _is_positive(estimate)) and _is_positive(samples):
+            return float(seconds), estimate, int(samples)  # type: ignore[arg-type]  # checked
+    raise ValueError(
+        f"restore(...: {entry!r}): needs [seconds, estimate, samples], positive and finite; the estimate may be None."
+    )
+
+
+def _is_positive(number: object) -> bool:
+    return isinstance(number, int | float) and 0 < number < math.inf

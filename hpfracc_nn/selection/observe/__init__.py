@@ -1,0 +1,1 @@
+"""What is seen of a manager from outside: counts, events, explanations, advice and telemetry."""

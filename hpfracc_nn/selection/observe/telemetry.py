@@ -1,0 +1,672 @@
+"""Decisions as OpenTelemetry spans, and what the plans count as metrics.
+
+OpenTelemetry is imported here when a process that has imported it decides something. Without it, or without a provider,
+nothing is sent. The attributes are this package's own, `hpfracc.*`: the semantic conventions have none for the choice
+of a kernel.
+
+Nothing happens at a call that only uses its plan. Metrics are observable: whoever collects them reads the integers that
+the plans keep in any case. A histogram takes the times of the calls that are timed for the manager.
+"""
+
+import atexit
+import inspect
+import logging
+import os
+import sys
+import threading
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from hpfracc_nn.errors import printable
+from hpfracc_nn.selection.learning.policy import Budget
+from hpfracc_nn.selection.observe.counts import Tally, Use
+from hpfracc_nn.selection.observe.events import Choice, Defeat, Event
+from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.workload import Direction, Workload, key_of
+
+if TYPE_CHECKING:
+    from hpfracc_nn.selection.chronicle import Chronicle
+
+
+MOST_KNOWN = 4096
+
+
+class Limiter:
+    """Lets through so many things a second, and each of them once in a while.
+
+    Args:
+        most: In a second.
+        apart: Seconds between two that are alike.
+        clock: Seconds that never go back.
+
+    Attributes:
+        dropped: How many were not let through.
+
+    Examples:
+        >>> limiter = Limiter(most=100, apart=1.0)
+        >>> limiter.lets_through("one"), limiter.lets_through("one"), limiter.dropped
+        (True, False, 1)
+    """
+
+    def __init__(self, most: int, apart: float, clock: Callable[[], float] = time.monotonic):
+        self._most, self._apart, self._clock = most, apart, clock
+        self._left, self._since = float(most), clock()
+        self._last: dict[Hashable, float] = {}
+        self.dropped = 0
+
+    def lets_through(self, thing: Hashable) -> bool:
+        """Return whether it is not too early for another one; threads may race here, and let one more through."""
+        now = self._clock()
+        self._left = min(float(self._most), self._left + self._most * (now - self._since))
+        self._since = now
+        if self._left < 1 or now - self._last.get(thing, -self._apart) < self._apart:
+            self.dropped += 1
+            return False
+        self._left -= 1
+        if len(self._last) >= MOST_KNOWN:
+            self._last.clear()
+        self._last[thing] = now
+        return True
+
+
+_watching = (
+    threading.RLock()
+)  # of all rolls; a manager's own may be held by whoever asks for it, and none is asked for inside
+
+
+def _renew_watching() -> None:
+    global _watching
+    _watching = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_watching)
+
+
+@dataclass(frozen=True, eq=False)
+class Watched:
+    """What metrics read of a manager; the counts stay when it is gone."""
+
+    manager: "weakref.ref[Chronicle]"
+    tally: Tally
+    budget: Budget
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its counts are final: the manager goes before the last of its sites."""
+        return self.manager() is None and not self.tally.open
+
+    def uses(self) -> Counter[Use]:
+        """Return consultations by operation, kernel and direction."""
+        manager = self.manager()
+        return self.tally.totals(()).uses if manager is None else manager.totals().uses
+
+    def switches(self) -> Counter[tuple[str, str]]:
+        """Return switches by operation and kernel."""
+        manager = self.manager()
+        return self.tally.totals(()).switches if manager is None else manager.totals().switches
+
+    def failures(self) -> Counter[tuple[str, str, str]]:
+        """Return failures by operation, kernel and error."""
+        return self.tally.failures.copy()
+
+    def explored(self) -> float:
+        """Return the seconds that trials cost."""
+        return self.budget.explored
+
+    def quarantined(self) -> Mapping[tuple[str, str], int]:
+        """Return at how many places each kernel is left alone now."""
+        manager = self.manager()
+        return {} if manager is None else manager.quarantined()
+
+
+class Gone:
+    """What managers had counted that are gone; it answers as they did."""
+
+    def __init__(self) -> None:
+        self._uses = Counter[Use]()
+        self._switches = Counter[tuple[str, str]]()
+        self._failures = Counter[tuple[str, str, str]]()
+        self._explored = 0.0
+
+    def add(self, watched: Watched) -> None:
+        """Add one more."""
+        self._uses.update(watched.uses())
+        self._switches.update(watched.switches())
+        self._failures.update(watched.failures())
+        self._explored += watched.explored()
+
+    def uses(self) -> Counter[Use]:
+        """Return consultations by operation, kernel and direction."""
+        return self._uses
+
+    def switches(self) -> Counter[tuple[str, str]]:
+        """Return switches by operation and kernel."""
+        return self._switches
+
+    def failures(self) -> Counter[tuple[str, str, str]]:
+        """Return failures by operation, kernel and error."""
+        return self._failures
+
+    def explored(self) -> float:
+        """Return the seconds that trials cost."""
+        return self._explored
+
+
+class Roll:
+    """The managers of which metrics are read, each once, and what those had counted that are gone."""
+
+    def __init__(self) -> None:
+        self._watched: list[Watched] = []
+        self._gone = Gone()
+
+    def __iter__(self) -> Iterator[Watched]:
+        """Return those that are not added up yet."""
+        with _watching:
+            return iter(list(self._watched))
+
+    def add(self, manager: "Chronicle") -> None:
+        """Read a manager from now on."""
+        with _watching:
+            self._settle()
+            self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
+
+    def remove(self, manager: "Chronicle") -> None:
+        """Read it no more."""
+        with _watching:
+            self._watched = [each for each in self._watched if each.manager() is not manager]
+
+    def sum(self, read: "Callable[[Watched | Gone], Counter[Any]]") -> Counter[Any]:
+        """Return what all have counted, also those that are gone."""
+        with _watching:
+            self._settle()
+            alive = [(each, manager) for each in self._watched if (manager := each.manager()) is not None]
+            kept = {each for each, _ in alive}
+            found = total([read(self._gone), *(read(each) for each in self._watched if each not in kept)])
+        for each, _ in alive:  # they ask for the manager's _watching; held here, it cannot go meanwhile
+            found.update(read(each))
+        return found
+
+    def explored(self) -> float:
+        """Return the seconds that all trials cost."""
+        with _watching:
+            self._settle()
+            return self._gone.explored() + sum(each.explored() for each in self._watched)
+
+    def _settle(self) -> None:
+        """Add up the managers that are gone, so that they need not be kept."""
+        left = []
+        for each in self._watched:
+            if each.is_over:
+                self._gone.add(each)
+            else:
+                left.append(each)
+        self._watched = left
+
+
+def total(counters: Iterable[Mapping[Any, int]]) -> Counter[Any]:
+    """Return the sum of several counts."""
+    found: Counter[Any] = Counter()
+    for counter in counters:
+        found.update(counter)
+    return found
+
+
+NAME = "hpfracc_nn.selection"
+SPAN = "hpfracc select"
+CANDIDATE = "hpfracc.candidate"
+API = "opentelemetry.trace"
+BOUNDARIES = (*(step * 10.0**power for power in range(-6, 0) for step in (1, 2, 5)), 1.0)  # seconds
+MOST_SPANS = 100  # a second
+LONGEST_TEXT = 256  # characters of a name or a message in an attribute
+APART = 1.0  # seconds between two spans of one workload, kernel and reason
+
+_log = logging.getLogger(NAME)
+
+
+class Telemetry:
+    """Sends what managers decide to OpenTelemetry.
+
+    Spans are sent in the thread that decided, under its current span, for a first, changed, failed or slow decision; at
+    most 100 a second, and one a second for each workload, kernel and reason.
+
+    Args:
+        tracer_provider: None is the one of the process, also where it is set later.
+        meter_provider: The same.
+
+    Raises:
+        ModuleNotFoundError: The API is not installed.
+        ImportError: It is older than 1.30.
+
+    Examples:
+        >>> telemetry, manager = Telemetry(), BackendManager()
+        >>> telemetry.watch(manager)
+        >>> # a span, where the process has a provider
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> telemetry.leave(manager)
+    """
+
+    def __init__(self, tracer_provider: Any = None, meter_provider: Any = None):
+        for name, provider, asked in (
+            ("tracer_provider", tracer_provider, "get_tracer"),
+            ("meter_provider", meter_provider, "get_meter"),
+        ):
+            if provider is not None and not hasattr(provider, asked):
+                raise TypeError(
+                    f"Telemetry({name}={provider!r}): needs a provider; leave it out for OpenTelemetry's own."
+                )
+        trace, metrics = api("trace"), api("metrics")
+        _refuse_old(metrics)
+        version = _version()
+        self._trace, self._observation = trace, metrics.Observation
+        self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
+        self._limiter = Limiter(MOST_SPANS, APART)
+        self._roll = Roll()
+        self._shown: dict[tuple[str, Hashable], float] = {}
+        meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
+        self._make_observables(meter)
+        self._durations = meter.create_histogram(
+            "hpfracc.operation.duration",
+            unit="s",
+            description="Time of the calls that were timed for the manager, a small part of all.",
+            explicit_bucket_boundaries_advisory=BOUNDARIES,
+        )
+
+    def watch(self, manager: "Chronicle") -> None:
+        """Send what `manager` decides from now on, and what it has counted so far; to no other `Telemetry` any more."""
+        with _watching:
+            if manager.telemetry is self:
+                return
+            if manager.telemetry is not None:
+                manager.telemetry.leave(manager)
+            self._roll.add(manager)
+            manager.telemetry = self
+            manager.journal.listeners.append(self._hear)
+
+    def leave(self, manager: "Chronicle") -> None:
+        """Send nothing more of `manager`, if this one sends it."""
+        with _watching:
+            if manager.telemetry is self:
+                manager.telemetry = None
+                manager.journal.listeners.remove(self._hear)
+                self._roll.remove(manager)
+
+    def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
+        """Take the time of a call."""
+        self._durations.record(seconds, _attributes(plan.workload.op, plan.kernel.name, direction))
+
+    def _hear(self, event: Event) -> None:
+        if isinstance(event, Choice):
+            if self._limiter.lets_through((key_of(event.workload), event.kernel, event.reason)):
+                self._send_choice(event)
+        elif isinstance(event, Defeat) and self._limiter.lets_through((key_of(event.workload), event.kernel, Defeat)):
+            self._send_defeat(event)
+
+    def _send_choice(self, event: Choice) -> None:
+        end = _nanoseconds(event.time)
+        span = self._start(event, end - _nanoseconds(event.elapsed), _of_choice(event))
+        if span.is_recording():
+            for name, found in event.candidates.items():
+                backend, algorithm = name.split("/", 1)
+                facts = {
+                    "hpfracc.backend": backend,
+                    "hpfracc.algorithm": algorithm,
+                    "hpfracc.predicted_seconds": found.seconds,
+                    "hpfracc.predicted_seconds.low": found.low,
+                    "hpfracc.predicted_seconds.high": found.high,
+                }
+                span.add_event(CANDIDATE, _printable(facts), end)
+            if event.error:
+                span.add_event("exception", _of_error(event.error, event.message), end)
+        span.end(end)
+
+    def _send_defeat(self, event: Defeat) -> None:
+        end = _nanoseconds(event.time)
+        facts = {**_of_workload(event.workload), **_attributes(event.workload.op, event.kernel, event.direction)}
+        span = self._start(event, end, {**facts, "error.type": event.error})
+        span.add_event("exception", _of_error(event.error, event.message), end)
+        span.set_status(self._trace.Status(self._trace.StatusCode.ERROR, "every kernel failed"))
+        span.end(end)
+
+    def _start(self, event: Event, start: int, facts: dict[str, Any]) -> Any:
+        kind = self._trace.SpanKind.INTERNAL
+        return self._tracer.start_span(SPAN, kind=kind, attributes=_printable(facts), start_time=max(start, 0))
+
+    def _make_observables(self, meter: Any) -> None:
+        def counter(name: str, unit: str, description: str, callback: Callable[[], Iterator[Any]]) -> None:
+            meter.create_observable_counter(name, [lambda _: list(callback())], unit, description)
+
+        counter("hpfracc.backend.selections", "{selection}", "Consultations of the manager.", self._selections)
+        counter("hpfracc.backend.switches", "{switch}", "Kernels that replaced another one.", self._switches)
+        counter("hpfracc.backend.failures", "{failure}", "Exceptions and wrong results of kernels.", self._failures)
+        counter("hpfracc.selection.exploration.time", "s", "Time that trials cost beyond the best.", self._exploration)
+        counter("hpfracc.selection.spans.dropped", "{span}", "Decision spans beyond the limit.", self._dropped)
+        meter.create_observable_gauge(
+            "hpfracc.backend.quarantined",
+            [lambda _: list(self._quarantined())],
+            "{workload}",
+            "Workloads, sizes or places at which a kernel is left alone.",
+        )
+
+    def _selections(self) -> Iterator[Any]:
+        found = self._roll.sum(lambda each: each.uses())
+        for (op, kernel, direction), count in found.items():
+            yield self._grown("selections", count, _attributes(op, kernel, direction))
+
+    def _switches(self) -> Iterator[Any]:
+        for (op, kernel), count in self._roll.sum(lambda each: each.switches()).items():
+            yield self._grown("switches", count, _attributes(op, kernel))
+
+    def _failures(self) -> Iterator[Any]:
+        for (op, kernel, error), count in self._roll.sum(lambda each: each.failures()).items():
+            yield self._grown("failures", count, _printable({**_attributes(op, kernel), "error.type": error}))
+
+    def _exploration(self) -> Iterator[Any]:
+        yield self._observation(self._roll.explored())
+
+    def _dropped(self) -> Iterator[Any]:
+        yield self._observation(self._limiter.dropped)
+
+    def _quarantined(self) -> Iterator[Any]:
+        for (op, kernel), count in total(each.quarantined() for each in self._roll).items():
+            yield self._observation(count, _attributes(op, kernel))
+
+    def _grown(self, name: str, count: float, facts: dict[str, str]) -> Any:
+        """Observe what never falls: a call that moves to another kernel is counted here first, and then there."""
+        place = name, tuple(facts.values())
+        most = self._shown[place] = max(count, self._shown.get(place, 0))
+        return self._observation(most, facts)
+
+
+_process_wide: Telemetry | None = None
+_making = threading.Lock()
+
+
+def _after_fork() -> None:
+    global _making
+    _making = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def join(manager: "Chronicle") -> None:
+    """Let a manager tell the process's OpenTelemetry, if the process has imported that; else look in `sys.modules`."""
+    if API in sys.modules and _can_join():
+        process_wide().watch(manager)
+
+
+@cache
+def _can_join() -> bool:
+    """Return whether this process's OpenTelemetry can be told; where it is too old, that is said once."""
+    try:
+        _refuse_old(api("metrics"))
+    except ImportError as error:
+        _log.warning("%s Nothing is sent.", error)
+        return False
+    return True
+
+
+def process_wide() -> Telemetry:
+    """Return the one that tells the process's own providers.
+
+    Raises:
+        ModuleNotFoundError: The API is not installed.
+    """
+    global _process_wide
+    with _making:
+        if _process_wide is None:
+            _process_wide = Telemetry()
+        return _process_wide
+
+
+def api(name: str) -> Any:
+    """Return a module of the API: "trace" or "metrics"."""
+    try:
+        from opentelemetry import metrics, trace
+    except ModuleNotFoundError as error:
+        raise missing(error, "otel") from None
+    return {"metrics": metrics, "trace": trace}[name]
+
+
+def _refuse_old(metrics: Any) -> None:
+    """Raise where histograms do not take the bounds of their buckets: before 1.30, in which other names differ too."""
+    if "explicit_bucket_boundaries_advisory" not in inspect.signature(metrics.Meter.create_histogram).parameters:
+        raise ImportError(
+            f"{NAME}.telemetry: needs opentelemetry-api >= 1.30; {_version('opentelemetry-api') or 'an older one'} is "
+            "there; pip install --upgrade 'hpfracc-nn[otel]'.",
+            name="opentelemetry",
+        )
+
+
+def missing(error: ModuleNotFoundError, extra: str) -> ModuleNotFoundError:
+    """Return what says how to install what is not there, or `error` itself where that is another package."""
+    if (error.name or "").split(".")[0] != "opentelemetry":
+        return error
+    return ModuleNotFoundError(
+        f"{NAME}.telemetry: needs the package {error.name!r}; pip install 'hpfracc-nn[{extra}]'.", name=error.name
+    )
+
+
+def _version(package: str = "hpfracc-nn") -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _of_choice(event: Choice) -> dict[str, Any]:
+    facts = {
+        **_of_workload(event.workload),
+        **_attributes(event.workload.op, event.kernel, event.direction),
+        "hpfracc.site": event.site,
+        "hpfracc.decision.reason": event.reason,
+        "hpfracc.confidence": event.confidence,
+        "hpfracc.predicted_seconds": event.seconds,
+        "hpfracc.memory.required_bytes": event.workspace,
+    }
+    if event.previous:
+        backend, algorithm = event.previous.split("/", 1)
+        facts |= {"hpfracc.previous_backend": backend, "hpfracc.previous_algorithm": algorithm}
+    if event.error:
+        facts["error.type"] = event.error
+    return facts
+
+
+def _of_workload(workload: Workload) -> dict[str, Any]:
+    return {
+        "hpfracc.shape": [workload.rows, workload.n, workload.width],
+        "hpfracc.dtype": workload.dtype,
+        "hpfracc.framework": workload.framework,
+        "hpfracc.device": workload.device,
+        "hpfracc.needs_gradient": workload.needs_gradient or workload.learns_weights,
+    }
+
+
+def _of_error(kind: str, message: str) -> dict[str, Any]:
+    return _printable({"exception.type": kind, "exception.message": message})
+
+
+def _attributes(op: str, kernel: str, direction: Direction | None = None) -> dict[str, str]:
+    """Return what metrics are told apart by: no sizes, of which there may be any number."""
+    backend, algorithm = kernel.split("/", 1)
+    facts = {"hpfracc.op": op, "hpfracc.backend": backend, "hpfracc.algorithm": algorithm}
+    return _printable(facts if direction is None else {**facts, "hpfracc.direction": direction})
+
+
+def _printable(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return attributes whose texts are single lines of no more than `LONGEST_TEXT` characters."""
+    return {name: _line(value) if isinstance(value, str) else value for name, value in facts.items()}
+
+
+def _line(text: str) -> str:
+    line = printable(text[: LONGEST_TEXT + 1])
+    return line if len(line) <= LONGEST_TEXT else f"{line[: LONGEST_TEXT - 3]}..."
+
+
+def _nanoseconds(seconds: float) -> int:
+    return int(1e9 * seconds)
+
+
+KINDS = "metrics", "traces"
+
+_log = logging.getLogger(NAME)
+_setting = threading.Lock()
+_set: set[str] = set()  # kinds whose provider was made here
+EXIT_SECONDS = 5.0
+
+
+class _Shutdown:
+    """The end of a provider: it sends what is left in a thread that waits for that, since the end may start none."""
+
+    def __init__(self, provider: Any, seconds: float):
+        self.provider, self.seconds = provider, seconds
+        self.start()
+
+    def start(self) -> None:
+        self.asked = threading.Event()
+        self.thread = threading.Thread(target=self._run, daemon=True, name="hpfracc_nn-otlp-shutdown")
+        self.thread.start()
+
+    def _run(self) -> None:
+        self.asked.wait()
+        self.provider.shutdown()
+
+
+_shutdowns: list[_Shutdown] = []
+
+
+@atexit.register
+def _shut_down() -> None:
+    """Send what is left, and wait for that only so long: a server that answers slowly must not hold the process."""
+    started = time.monotonic()
+    for each in _shutdowns:
+        each.asked.set()
+    for each in _shutdowns:
+        each.thread.join(max(0.0, each.seconds - (time.monotonic() - started)))
+
+
+def _restart_shutdowns() -> None:
+    global _setting
+    _setting = threading.Lock()
+    for each in _shutdowns:  # the child has none of its parent's threads
+        each.start()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_restart_shutdowns)
+
+
+def enable_otlp(
+    endpoint: str | None = None, *, interval: float | None = None, exit_seconds: float = EXIT_SECONDS
+) -> set[str]:
+    """Send the decisions of this process by OTLP over HTTP, where nobody has said yet where spans and metrics go.
+
+    Providers of OpenTelemetry are made and set for the whole process, of each kind only where there is none: what the
+    process has set stays, and gets the decisions anyway. Spans and metrics leave in threads of their own; a collector
+    that is down delays no call. The end of the process waits `exit_seconds` at most for what is not sent yet, whatever
+    the collector does; the rest is lost. The variables of OpenTelemetry hold, such as OTEL_SERVICE_NAME; with
+    OTEL_SDK_DISABLED=true nothing is set, nor spans with OTEL_TRACES_EXPORTER=none, nor metrics with
+    OTEL_METRICS_EXPORTER=none.
+
+    Args:
+        endpoint: Where the collector listens, such as "http://localhost:4318"; None asks OTEL_EXPORTER_OTLP_ENDPOINT.
+        interval: Seconds between two exports of metrics; None asks OTEL_METRIC_EXPORT_INTERVAL, 60 by default.
+        exit_seconds: How long the end of the process may wait, for both kinds together.
+
+    Returns:
+        What this call has set: "traces", "metrics", both, or nothing, because the process has its own providers, an
+        earlier call has set them, or the variables say so. What was left out is logged at level info.
+
+    Raises:
+        ModuleNotFoundError: The SDK or the exporter is not installed.
+        ValueError: `endpoint` is no address of HTTP, `interval` is not positive, or `exit_seconds` is negative.
+
+    Examples:
+        >>> kinds = enable_otlp("http://localhost:4318", interval=10.0)
+        >>> enable_otlp()  # an earlier call, or a variable, has said where they go
+        set()
+    """
+    if endpoint is not None and not _is_address(endpoint):
+        raise ValueError(f"enable_otlp(endpoint={endpoint!r}): needs an address such as 'http://localhost:4318'.")
+    if interval is not None and not interval > 0:
+        raise ValueError(f"enable_otlp(interval={interval!r}): needs seconds > 0.")
+    if not 0 <= exit_seconds < threading.TIMEOUT_MAX:
+        raise ValueError(f"enable_otlp(exit_seconds={exit_seconds!r}): needs seconds >= 0.")
+    with _setting:
+        left = {kind: _why_not(kind) for kind in KINDS}
+        if not left["traces"]:
+            _set_tracer_provider(endpoint, exit_seconds)
+        if not left["metrics"]:
+            _set_meter_provider(endpoint, interval, exit_seconds)
+        made = {kind for kind in KINDS if not left[kind]}
+        _set.update(made)
+    for kind in KINDS:
+        if left[kind]:
+            _log.info("enable_otlp: %s are left as they are: %s.", kind, left[kind])
+    return made
+
+
+def _is_address(endpoint: str) -> bool:
+    parts = urlsplit(endpoint)
+    return parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def _why_not(kind: str) -> str:
+    """Return why no provider is made for a kind of signal, "" where one is."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        return "OTEL_SDK_DISABLED is true"
+    variable = f"OTEL_{kind.upper()}_EXPORTER"
+    if os.environ.get(variable, "").strip().lower() == "none":
+        return f"{variable} is none"
+    if kind in _set:
+        return "an earlier call has said where they go"
+    provider = api("trace").get_tracer_provider() if kind == "traces" else api("metrics").get_meter_provider()
+    return "" if _is_unset(provider) else "they go where the process's own provider sends them"
+
+
+def _set_tracer_provider(endpoint: str | None, exit_seconds: float) -> None:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ModuleNotFoundError as error:
+        raise missing(error, "otlp") from None
+    provider = TracerProvider(shutdown_on_exit=False)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter(_signal(endpoint, "traces"))))
+    api("trace").set_tracer_provider(provider)
+    _shutdowns.append(_Shutdown(provider, exit_seconds))
+
+
+def _set_meter_provider(endpoint: str | None, interval: float | None, exit_seconds: float) -> None:
+    try:
+        from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
+        from opentelemetry.sdk.metrics import MeterProvider
+        from opentelemetry.sdk.metrics.export import PeriodicExportingMetricReader
+    except ModuleNotFoundError as error:
+        raise missing(error, "otlp") from None
+    reader = PeriodicExportingMetricReader(
+        OTLPMetricExporter(_signal(endpoint, "metrics")),
+        export_interval_millis=None if interval is None else 1e3 * interval,
+    )
+    provider = MeterProvider([reader], shutdown_on_exit=False)
+    api("metrics").set_meter_provider(provider)
+    _shutdowns.append(_Shutdown(provider, exit_seconds))
+
+
+def _signal(endpoint: str | None, kind: str) -> str | None:
+    """Return the address for one kind of signal, as OpenTelemetry makes it of that for all."""
+    return None if endpoint is None else f"{endpoint.rstrip('/')}/v1/{kind}"
+
+
+def _is_unset(provider: Any) -> bool:
+    """Whether the API's own stand-in answers; the one for metrics has no public name."""
+    return "Proxy" in type(provider).__name__
