@@ -27,7 +27,8 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes import l1, powers
+from hpfracc_nn.fractional.schemes import powers
+from hpfracc_nn.fractional.schemes.interpolation import l1_cells
 from hpfracc_nn.fractional.tables import _POINTS, Points, domain_of
 from hpfracc_nn.fractional.torch.namespace import TORCH
 
@@ -101,7 +102,7 @@ def _powers(family: Definition, alpha: np.ndarray) -> tuple[np.ndarray, tuple[Fr
     """Return P and the polynomial that is applied to (k + 1)**P."""
     if family.scheme == "trapezoid":
         return 1 + alpha, powers.differences(2 - family.differences)
-    return family.taylor - alpha, powers.multiply(l1.cells(family.taylor, family.differences))
+    return family.taylor - alpha, powers.multiply(l1_cells(family.taylor, family.differences))
 
 
 def _gamma(values: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from flax import nnx  # noqa: E402
 from jax import numpy as jnp  # noqa: E402
 
 from hpfracc_nn.fractional.namespace import NUMPY  # noqa: E402
-from hpfracc_nn.fractional.schemes.grunwald import binomial  # noqa: E402
+from hpfracc_nn.fractional.schemes.differences import binomial  # noqa: E402
 from hpfracc_nn.layers.flax import functional, linen  # noqa: E402
 from hpfracc_nn.layers.flax import nnx as modules  # noqa: E402
 from hpfracc_nn.layers.flax.functional.recurrent.cells import CELLS  # noqa: E402

@@ -25,7 +25,7 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.dispatch import Samples, backend, placed
 from hpfracc_nn.fractional.labelled import is_table, joined, mapped
 from hpfracc_nn.fractional.namespace import Array, Namespace
-from hpfracc_nn.fractional.schemes.grunwald import binomial
+from hpfracc_nn.fractional.schemes.differences import binomial
 from hpfracc_nn.fractional.stencil import Stencil, reciprocal
 from hpfracc_nn.selection import BackendManager
 

@@ -1,6 +1,6 @@
 """Weights of past gradients: what a fractional optimizer averages with, by lag.
 
-With r = 1 - alpha and GL_r(j), the coefficient of z**j in (1 - z)**r (Grünwald's weights, `schemes/grunwald.py`):
+With r = 1 - alpha and GL_r(j), the coefficient of z**j in (1 - z)**r (Grünwald's weights, `schemes/differences.py`):
 
     integral     w_j = GL_(-r)(j): the weights of the fractional integral of order 1 - alpha, all positive, about
                  j**-alpha / Gamma(1 - alpha); divided by their sum, which makes them an average
@@ -32,7 +32,7 @@ from functools import lru_cache
 import numpy as np
 
 from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.schemes.grunwald import binomial
+from hpfracc_nn.fractional.schemes.differences import binomial
 
 RATES = (1.38, 0.24, 0.0385, 0.0014)  # per step, before tempering
 TEMPER = 50.0  # steps

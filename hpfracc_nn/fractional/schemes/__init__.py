@@ -1,15 +1,11 @@
-"""The schemes: each is one file with `left`, `start` and the declared rates.
-
-Those with a starting column have `start_index` besides, those that interpolate `pieces` and `power`, for samples at any
-times.
-"""
+"""The discretisations: what each computes, in `interpolation` and `differences`, and how fast it converges."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from hpfracc_nn.fractional.schemes import bdf2, centred, grunwald, l1, l1_2, trapezoid
+from hpfracc_nn.fractional.schemes import differences, interpolation
 
 
 @dataclass(frozen=True)
@@ -17,15 +13,15 @@ class Scheme:
     """A discretisation.
 
     Attributes:
-        name: Its name at the public door.
+        name: As users write it.
         left: (alpha, taylor, differences, lags, xp) -> weights [*c, k] at the given lags, for dt = 1.
+        rate: (alpha) -> the order of convergence on smooth data, at a fixed time.
+        uniform_rate: (alpha, subtracts) -> the order of the largest error of all samples but the first, on smooth data
+            that are zero at the first where no Taylor polynomial is subtracted. Not positive: it does not converge.
         start: (alpha, taylor, differences, rows, xp) -> the starting column [*c, k] at the given rows; None where there
             is none.
         start_index: (taylor) -> the entry of d that the starting column acts on, None where those terms have none; None
             where there is no column.
-        rate: (alpha) -> the order of convergence on smooth data, at a fixed time.
-        uniform_rate: (alpha, subtracts) -> the order of the largest error of all samples but the first, on smooth data
-            that are zero at the first where no Taylor polynomial is subtracted. Not positive: it does not converge.
         pieces: (samples [..., n], steps [..., n - 1], xp) -> what stands on each cell of any times, [..., n - 1]: its
             mean and, where it is no constant, half its increase over the cell; None where the scheme needs equal steps.
         power: (alpha, taylor) -> the order of the integral that is taken of these pieces.
@@ -33,24 +29,54 @@ class Scheme:
 
     name: str
     left: Callable
-    start: Callable | None
-    start_index: Callable[[int], int | None] | None
     rate: Callable[[float], float]
     uniform_rate: Callable[[float, bool], float]
+    start: Callable | None = None
+    start_index: Callable[[int], int | None] | None = None
     pieces: Callable | None = None
     power: Callable | None = None
 
 
-def _scheme(name: str, module) -> Scheme:  # type: ignore[no-untyped-def]
-    start_index, *at_any_times = (getattr(module, each, None) for each in ("start_index", "pieces", "power"))
-    return Scheme(name, module.left, module.start, start_index, module.rate, module.uniform_rate, *at_any_times)
-
-
 SCHEMES = {
-    "l1": _scheme("l1", l1),
-    "l1_2": _scheme("l1_2", l1_2),
-    "grunwald": _scheme("grunwald", grunwald),
-    "bdf2": _scheme("bdf2", bdf2),
-    "trapezoid": _scheme("trapezoid", trapezoid),
-    "centred": _scheme("centred", centred),
+    scheme.name: scheme
+    for scheme in (
+        Scheme(
+            "l1",
+            interpolation.l1_left,
+            interpolation.l1_rate,
+            interpolation.l1_uniform_rate,
+            start=interpolation.l1_start,
+            start_index=interpolation.l1_start_index,
+            pieces=interpolation.l1_pieces,
+            power=interpolation.l1_power,
+        ),
+        Scheme(
+            "l1_2",
+            interpolation.l1_2_left,
+            interpolation.l1_2_rate,
+            interpolation.l1_2_uniform_rate,
+            start=interpolation.l1_2_start,
+            start_index=interpolation.l1_2_start_index,
+            pieces=interpolation.l1_2_pieces,
+            power=interpolation.l1_2_power,
+        ),
+        Scheme("grunwald", differences.grunwald_left, differences.grunwald_rate, differences.grunwald_uniform_rate),
+        Scheme(
+            "bdf2",
+            differences.bdf2_left,
+            differences.bdf2_rate,
+            differences.bdf2_uniform_rate,
+            start=differences.bdf2_start,
+            start_index=differences.bdf2_start_index,
+        ),
+        Scheme(
+            "trapezoid",
+            interpolation.trapezoid_left,
+            interpolation.trapezoid_rate,
+            interpolation.trapezoid_uniform_rate,
+            pieces=interpolation.trapezoid_pieces,
+            power=interpolation.trapezoid_power,
+        ),
+        Scheme("centred", differences.centred_left, differences.centred_rate, differences.centred_uniform_rate),
+    )
 }

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from hpfracc_nn.fractional.namespace import Array, Namespace
-from hpfracc_nn.fractional.schemes import bdf2
+from hpfracc_nn.fractional.schemes.differences import bdf2_left
 from hpfracc_nn.solvers.roots import Newton, Roots
 from hpfracc_nn.solvers.schemes.scheme import Weights, lags, scaled
 
@@ -58,7 +58,7 @@ class BDF2:
     def weights(self, alpha: Array, n_steps: int, dt: float, xp: Namespace) -> Weights:
         """See `Scheme.weights`."""
         alpha = xp.asarray(alpha)
-        omega = bdf2.left(-alpha, 1, 0, lags(n_steps), xp)
+        omega = bdf2_left(-alpha, 1, 0, lags(n_steps), xp)
         starts = _starts(alpha, omega, n_steps, xp)
         columns = scaled(omega, alpha, dt, xp)
         flat = scaled(starts, alpha, dt, xp).reshape(columns.shape[0], 1, 2, n_steps + 1)

@@ -23,8 +23,8 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.namespace import NUMPY
+from hpfracc_nn.fractional.schemes.differences import binomial
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
-from hpfracc_nn.fractional.schemes.grunwald import binomial
 from hpfracc_nn.layers.recurrence import memory_nodes
 
 _EXACTLY = jax.lax.Precision.HIGHEST

@@ -1,0 +1,194 @@
+"""Schemes that are powers of a difference operator: Grünwald's, BDF2's and the centred one.
+
+Grünwald's weights are the binomial series of (1 - z)**beta: Oldham & Spanier (1974), section 3.4. The recurrence
+g_k = g_(k-1) (k - 1 - beta) / k up to lag 64, then the asymptotic series of the Gamma ratio in g_k / g_64, which stays
+accurate at any lag and costs the same at scattered ones. No starting column.
+
+BDF2 is convolution quadrature by the two-step backward difference formula, ((3/2)(1 - z/3)(1 - z))**alpha: Lubich,
+SIAM J. Math. Anal. 17 (1986) 704. Second order; the starting column makes it exact for t (above alpha = 1 for
+t**2), without which the order would fall to 1 - alpha (2 - alpha) at the first samples and stay below 2 near them.
+
+Centred differences have the symbol |1 - z|**alpha, which is |2 sin(theta / 2)|**alpha on the circle: Ortigueira, Int.
+J. Math. Math. Sci. (2006) 48391; Celik & Duman, J. Comput. Phys. 231 (2012) 1743, for the order 2. No starting column.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from functools import lru_cache
+from math import comb
+
+import numpy as np
+
+from hpfracc_nn.fractional.namespace import Array, Namespace
+
+_HEAD = 64
+_RATIO_TERMS = 13  # (3 / 64)**13 < 1e-17, |beta| <= 3
+
+
+def grunwald_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return (1-z)**(alpha - order) at the given lags; arguments as in `l1_left`."""
+    return binomial(xp.asarray(alpha) - order, lags, xp)
+
+
+def grunwald_rate(alpha: float) -> float:
+    """Order of convergence on smooth data that vanish at the start, at a fixed time."""
+    return 1.0
+
+
+def grunwald_uniform_rate(alpha: float, subtracts: bool = True) -> float:
+    """The same of the largest error; see `Scheme`. The first power that is left of the data is missed by O(1) of it."""
+    return min(1.0, (2 if subtracts and alpha > 1 else 1) - alpha)
+
+
+def binomial(beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return the coefficients of (1-z)**beta, -3 <= beta <= 3: shape [*c, k]."""
+    beta = beta[..., None]
+    j = np.arange(1.0, _HEAD + 1)
+    ratios = (xp.constant(j - 1, beta) - beta) / xp.constant(j, beta)
+    table = xp.concat([0 * beta + 1, xp.cumulative_prod(ratios, axis=-1)], axis=-1)
+    near, far = lags[lags < _HEAD], lags[lags >= _HEAD].astype(np.float64)
+    parts = [xp.take(table, near, axis=-1)] if near.size else []
+    if far.size:
+        ratio = xp.exp(_gamma_ratio_from_head(-beta, far, xp) - (beta + 1) * xp.constant(np.log(far / _HEAD), beta))
+        parts.append(xp.take(table, np.array([_HEAD]), axis=-1) * ratio)
+    return xp.concat(parts, axis=-1)
+
+
+def _gamma_ratio_from_head(a: Array, far: np.ndarray, xp: Namespace) -> Array:
+    """Return log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k at `far` lags k, less its value at lag 64.
+
+    Shapes: a [*c, 1], |a| <= 3; far [k]; result [*c, k].
+    """
+    inverse, bernoulli = _gamma_ratio()
+    steps = far ** -inverse[:, None] - _HEAD ** -inverse[:, None]
+    powers = [0 * a + 1]
+    for _ in range(_RATIO_TERMS + 1):
+        powers.append(powers[-1] * a)
+    return xp.matmul(xp.concat(powers, axis=-1), xp.constant(bernoulli @ steps, a))
+
+
+@lru_cache(maxsize=1)
+def _gamma_ratio() -> tuple[np.ndarray, np.ndarray]:
+    """Exponents r and the matrix [power of a, r] of (-1)**(r+1) (B_(r+1)(a) - B_(r+1)(1)) / (r (r+1)).
+
+    These are the coefficients of k**-r in log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k (DLMF 5.11.8).
+    """
+    numbers = [Fraction(1)]
+    for m in range(1, _RATIO_TERMS + 2):
+        numbers.append(-sum((comb(m + 1, i) * numbers[i] for i in range(m)), Fraction(0)) / (m + 1))
+    matrix = np.zeros((_RATIO_TERMS + 2, _RATIO_TERMS))
+    for r in range(1, _RATIO_TERMS + 1):
+        coefficients = [comb(r + 1, p) * numbers[r + 1 - p] for p in range(r + 2)]  # of a**p in B_(r+1)(a)
+        coefficients[0] -= sum(coefficients, Fraction(0))
+        matrix[: r + 2, r - 1] = [float(c * (-1) ** (r + 1) / (r * (r + 1))) for c in coefficients]
+    return np.arange(1.0, _RATIO_TERMS + 1), matrix
+
+
+_BDF2_HEAD = 128  # summed directly below; beyond, the poles at z = 3 are gone (3**-128)
+_BDF2_DIRECT = 60  # coefficients of (1 - z/3)**alpha: 3**-60 < 1e-28
+_BDF2_TERMS = 14  # i! / (2 * 128)**i < 1e-23
+_LOG_1_5 = float(np.log(1.5))
+
+
+def bdf2_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return (3/2)**alpha (1 - z/3)**alpha (1-z)**(alpha - order) at the given lags; arguments as in `l1_left`."""
+    alpha = xp.asarray(alpha)
+    beta = alpha - order
+    near, far = lags[lags < _BDF2_HEAD], lags[lags >= _BDF2_HEAD]
+    parts = []
+    if near.size:
+        parts.append(_bdf2_direct(alpha, binomial(beta, np.arange(near[-1] + 1), xp), near, xp))
+    if far.size:
+        parts.append(binomial(beta, far, xp) * _bdf2_tail(alpha[..., None, None], beta[..., None, None], far, xp))
+    return xp.concat(parts, axis=-1)
+
+
+def bdf2_start_index(taylor: int) -> int:
+    """The column acts on d[1], which is that of u whatever m is."""
+    return 1
+
+
+def bdf2_start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namespace) -> Array:
+    """Return the column on d[1] that makes the scheme exact for t**taylor, at the given rows; 0 at row 0.
+
+    Shapes: rows [k], increasing; result [*c, k].
+    """
+    alpha = xp.asarray(alpha)
+    parts, k = [0 * alpha[..., None]] * int((rows < 1).sum()), rows[rows >= 1]
+    if k.size:
+        parts.append(_bdf2_correction(alpha, taylor, k, xp))
+    return xp.concat(parts, axis=-1)
+
+
+def bdf2_rate(alpha: float) -> float:
+    """Order of convergence on smooth data, at a fixed time."""
+    return 2.0
+
+
+def bdf2_uniform_rate(alpha: float, subtracts: bool = True) -> float:
+    """The same of the largest error; see `Scheme`. The first power that has no column is missed by O(1) of it."""
+    return min(2.0, (3 if alpha > 1 else 2) - alpha if subtracts else 1 - alpha)
+
+
+def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
+    """The derivative of t**taylor at samples k >= 1, less what the scheme gives: d[1] is 1 there."""
+    power = taylor - alpha[..., None]
+    exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.gammaln(1 + power))
+    if taylor == 1:  # k = z / (1-z)**2
+        return exact - bdf2_left(alpha, taylor, 2, k - 1, xp)
+    # k**2 = z (1 + z) / (1-z)**3
+    before = np.maximum(k - 2, 0)
+    lags = np.union1d(k - 1, before)
+    reached = bdf2_left(alpha, taylor, 3, lags, xp)
+    both = [xp.take(reached, np.searchsorted(lags, each), axis=-1) for each in (k - 1, before)]
+    return exact - both[0] - both[1] * xp.constant(1.0 * (k > 1), power)
+
+
+def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:
+    """The Cauchy product with the series of (1 - z/3)**alpha, summed term by term (an FFT would lose the tail)."""
+    j = np.arange(1.0, _BDF2_DIRECT)
+    alpha = alpha[..., None]
+    ratios = (xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha)
+    series = xp.concat([0 * alpha + 1, xp.cumulative_prod(ratios, axis=-1)], axis=-1)
+    index = lags[:, None] - np.arange(_BDF2_DIRECT)
+    inside = xp.constant((index >= 0).astype(np.float64), alpha)
+    terms = xp.take(grunwald, np.maximum(index, 0), axis=-1) * inside * series[..., None, :]
+    return xp.sum(terms, axis=-1) * xp.exp(alpha * _LOG_1_5)
+
+
+def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
+    """(1 + (1-z)/2)**alpha on the Grunwald weights at large lags, where each (1-z) costs a factor about 1 / lag."""
+    i = np.arange(1.0, _BDF2_TERMS + 1)
+    factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
+    distance = xp.constant(lags[:, None] - i, alpha) - beta
+    return 1 + xp.sum(xp.cumulative_prod(factors / distance, axis=-1), axis=-1)
+
+
+def centred_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Namespace) -> Array:
+    """Return g_0 at lag 0 and 2 g_k at lag k: the mean of the two sides has the weights g_|k|.
+
+    g_k = (-1)**k Gamma(1 + alpha) / (Gamma(1 + alpha / 2 - k) Gamma(1 + alpha / 2 + k)), by their recurrence up to lag
+    64 and then by the asymptotic series of the Gamma ratio. `order` is 0; other arguments as in `l1_left`.
+    """
+    half = xp.asarray(alpha)[..., None] / 2
+    j = xp.constant(np.arange(1.0, _HEAD + 1), half)
+    first = xp.exp(xp.gammaln(1 + 2 * half) - 2 * xp.gammaln(1 + half))
+    table = first * xp.concat([0 * half + 1, 2 * xp.cumulative_prod((j - 1 - half) / (j + half), axis=-1)], axis=-1)
+    near, far = lags[lags < _HEAD], lags[lags >= _HEAD].astype(np.float64)
+    parts = [xp.take(table, near, axis=-1)] if near.size else []
+    if far.size:
+        log = _gamma_ratio_from_head(-half, far, xp) - _gamma_ratio_from_head(1 + half, far, xp)
+        ratio = xp.exp(log - (1 + 2 * half) * xp.constant(np.log(far / _HEAD), half))
+        parts.append(xp.take(table, np.array([_HEAD]), axis=-1) * ratio)
+    return xp.concat(parts, axis=-1)
+
+
+def centred_rate(alpha: float) -> float:
+    """Order of convergence on smooth data that vanish, with enough derivatives, at both ends; at a fixed time."""
+    return 2.0
+
+
+def centred_uniform_rate(alpha: float, subtracts: bool = False) -> float:
+    """The same of the largest error; see `Scheme`."""
+    return 2.0
