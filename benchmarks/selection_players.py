@@ -17,7 +17,7 @@ UNCERTAINTY = 2.0  # what the estimate says of itself after a calibration
 
 
 class Ours(Player):
-    """`hpfracc_nn.selection.learning.learner.policy`, asked as a running model asks it: when its period is over."""
+    """`hpfracc_nn.selection.learning.policy`, asked as a running model asks it: when its period is over."""
 
     measures = True
 

@@ -13,7 +13,7 @@ from types import ModuleType
 
 import pytest
 
-from hpfracc_nn.selection.learning.learner import fingerprint, learner
+from hpfracc_nn.selection.learning import fingerprint, learner
 from tests.frameworks import is_there, needed
 
 # What a test asserts must not depend on how fast its machine is today: plans come from the estimate, unless a manager

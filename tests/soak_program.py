@@ -39,8 +39,8 @@ from hpfracc_nn.selection import (
     register_operation,
     site,
 )
-from hpfracc_nn.selection.learning.learner import learner as learning
-from hpfracc_nn.selection.learning.learner import model
+from hpfracc_nn.selection.learning import learner as learning
+from hpfracc_nn.selection.learning import model
 from hpfracc_nn.selection.observe import events
 
 ROUNDS = 5

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from hpfracc_nn.selection.learning import fingerprint
 from hpfracc_nn.selection.learning.fingerprint import PACKAGES, differing, digest, facts
-from hpfracc_nn.selection.learning.learner import fingerprint
 
 ROOT = Path(__file__).parents[1]
 FRAMEWORKS = ("torch", "jax", "numba", "cupy", "scipy")

@@ -26,8 +26,8 @@ from hpfracc_nn.selection import (
     register,
     unregister,
 )
-from hpfracc_nn.selection.learning.learner import learner as learning_module
-from hpfracc_nn.selection.learning.learner import model
+from hpfracc_nn.selection.learning import learner as learning_module
+from hpfracc_nn.selection.learning import model
 from hpfracc_nn.selection.learning.policy import APART
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
 from hpfracc_nn.selection.machine import _probes

@@ -8,7 +8,7 @@ from dataclasses import astuple
 
 import pytest
 
-from hpfracc_nn.selection.learning.learner import model
+from hpfracc_nn.selection.learning import model
 from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, Candidate, Neighbours, Prediction, Track
 from hpfracc_nn.selection.learning.policy import Budget, Policy
 from hpfracc_nn.selection.workload import DIRECTIONS, Key, Workload, bucket, key_of

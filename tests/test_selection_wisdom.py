@@ -22,7 +22,7 @@ from filelock import FileLock, SoftFileLock
 from hpfracc_nn import BackendManager, GrunwaldLetnikov, derivative
 from hpfracc_nn.analytics import History
 from hpfracc_nn.selection import Machine, Place, Settings, Timing, Wisdom, WisdomFile
-from hpfracc_nn.selection.learning.learner import wisdom, wisdom_file
+from hpfracc_nn.selection.learning import wisdom, wisdom_file
 from hpfracc_nn.selection.learning.wisdom import MOST_SAMPLES, OtherSchemaError, decode, encode
 from hpfracc_nn.selection.learning.wisdom_file import ForeignError, default_directory, inspect
 from hpfracc_nn.selection.machine import _probes
