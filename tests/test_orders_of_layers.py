@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.laws import LAWS
+from hpfracc_nn.fractional.distributions import DISTRIBUTIONS
 from hpfracc_nn.layers.torch import (
     Alpha,
     FractionalConv2d,
@@ -22,7 +22,7 @@ from hpfracc_nn.layers.torch import (
 )
 from tests.layer_cases import LayerCase, all_cases, replace, tensors
 
-every_law = pytest.mark.parametrize("law", LAWS)
+every_law = pytest.mark.parametrize("law", DISTRIBUTIONS)
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -43,7 +43,7 @@ LAYERS: dict[str, tuple[Callable[[Alpha], Any], tuple[int, ...], tuple[int, ...]
 
 
 @pytest.mark.parametrize("name", LAYERS)
-@pytest.mark.parametrize("law", [*LAWS, None])
+@pytest.mark.parametrize("law", [*DISTRIBUTIONS, None])
 def test_a_layer_takes_an_order_as_its_own(name: str, law: str | None) -> None:
     make, shape, size = LAYERS[name]
     bounds = (0.0, 1.0)

@@ -16,7 +16,7 @@ from scipy import integrate, special, stats
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-from hpfracc_nn.fractional.laws import LAWS
+from hpfracc_nn.fractional.distributions import DISTRIBUTIONS
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.probabilistic_alpha import _Noise
@@ -27,7 +27,7 @@ from hpfracc_nn.layers.torch import (
     ProbabilisticAlpha,
 )
 
-every_law = pytest.mark.parametrize("law", LAWS)
+every_law = pytest.mark.parametrize("law", DISTRIBUTIONS)
 BOUNDS = (-1.0, 3.0)
 WIDTH = BOUNDS[1] - BOUNDS[0]
 
@@ -42,7 +42,9 @@ def order(law: str, init: Any = 0.8, std: Any = 0.4, shape: tuple[int, ...] = ()
 
 def density(of: ProbabilisticAlpha) -> Callable[[float], float]:
     """Return the density of alpha, from SciPy and the law's own parameters."""
-    one, two = (float(value) for value in LAWS[of.distribution].own(of.raw.detach(), of.spread.detach(), TORCH))
+    one, two = (
+        float(value) for value in DISTRIBUTIONS[of.distribution].constrained(of.raw.detach(), of.spread.detach(), TORCH)
+    )
 
     def normal(u: float) -> float:
         return float(stats.norm.pdf(special.logit(u), one, two)) / (u * (1 - u))
@@ -84,9 +86,9 @@ def test_it_begins_with_the_mean_and_the_deviation_that_it_is_given(law: str, in
 @every_law
 @pytest.mark.parametrize("share", [1e-4, 0.1, 0.5, 0.999])
 def test_every_standard_deviation_up_to_the_widest_has_a_member(law: str, share: float) -> None:
-    kind, mean = LAWS[law], np.array([0.01, 0.2, 0.5, 0.95])
-    std = share * kind.widest(mean)
-    own = kind.own(*kind.free(*kind.member(mean, std)), NUMPY)
+    kind, mean = DISTRIBUTIONS[law], np.array([0.01, 0.2, 0.5, 0.95])
+    std = share * kind.largest_std(mean)
+    own = kind.constrained(*kind.unconstrained(*kind.from_mean_std(mean, std)), NUMPY)
     for found, expected in zip(kind.moments(*own, NUMPY), (mean, std), strict=True):
         np.testing.assert_allclose(found, expected, rtol=1e-9)
 
@@ -163,8 +165,8 @@ def test_gradients_of_samples_are_those_of_differences_with_the_same_random_numb
     found = order(law, [0.8, -0.6], [0.4, 0.1], (2,))
 
     def draw(raw: Tensor, spread: Tensor) -> Tensor:
-        own = LAWS[law].own(raw, spread, TORCH)
-        return LAWS[law].sample(own, _Noise((5,), generator(3)), TORCH)
+        own = DISTRIBUTIONS[law].constrained(raw, spread, TORCH)
+        return DISTRIBUTIONS[law].sample(own, _Noise((5,), generator(3)), TORCH)
 
     values = (found.raw.detach().requires_grad_(), found.spread.detach().requires_grad_())
     assert gradcheck(draw, values)
@@ -174,7 +176,7 @@ def test_gradients_of_samples_are_those_of_differences_with_the_same_random_numb
 def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -> None:
     """A gamma number moves with its parameter so that the probability below it stays, by finite differences."""
     parameters = torch.tensor([[0.7, 2.5], [4.0, 0.3]], dtype=torch.float64, requires_grad=True)
-    u = LAWS["beta"].sample((parameters[0], parameters[1]), _Noise((50,), generator(3)), TORCH)
+    u = DISTRIBUTIONS["beta"].sample((parameters[0], parameters[1]), _Noise((50,), generator(3)), TORCH)
     shape, random = parameters.detach().T.numpy(), generator(3)
     drawn = []
     for each in torch.tensor(shape).unbind(-1):
@@ -199,7 +201,7 @@ def test_gradients_of_a_beta_law_keep_the_probabilities_of_its_gamma_numbers() -
 def test_a_beta_law_whose_gamma_numbers_underflow_has_its_mean_its_ends_and_its_gradient(total: float) -> None:
     count, a, b = 200_000, 0.3 * total, 0.7 * total
     own = [torch.full((count,), value, dtype=torch.float64, requires_grad=True) for value in (a, b)]
-    u = LAWS["beta"].sample((own[0], own[1]), _Noise((), generator(5)), TORCH)
+    u = DISTRIBUTIONS["beta"].sample((own[0], own[1]), _Noise((), generator(5)), TORCH)
     inside = stats.beta.cdf(0.9, a, b) - stats.beta.cdf(0.1, a, b)
     for found, expected in ((u, a / total), (((u > 0.1) & (u < 0.9)).double(), inside)):
         error = max(found.std().item(), math.sqrt(expected)) / math.sqrt(count)

@@ -11,7 +11,15 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.alpha import first_values
-from hpfracc_nn.fractional.laws import LAWS, Law, Pair, broadcast, first_free, first_spread, prior_of
+from hpfracc_nn.fractional.distributions import (
+    DISTRIBUTIONS,
+    Distribution,
+    Pair,
+    broadcast,
+    first_spread,
+    first_unconstrained,
+    prior_of,
+)
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.place import read
@@ -70,8 +78,8 @@ class ProbabilisticAlpha(Alpha):
         if shape is None:
             shape = broadcast(owner, means, spread)
         super().__init__(means, bounds, shape, owner=owner, device=device, dtype=dtype)
-        self.distribution = errors.one_of(owner, "distribution", distribution, LAWS)
-        free = first_free(owner, distribution, means, spread, self.bounds)
+        self.distribution = errors.one_of(owner, "distribution", distribution, DISTRIBUTIONS)
+        free = first_unconstrained(owner, distribution, means, spread, self.bounds)
         self.spread = nn.Parameter(torch.empty_like(self.raw))
         self._first = dict(zip(("raw", "spread"), map(np.asarray, free), strict=True))
         self.keep("distribution", distribution, self.raw.device)
@@ -89,18 +97,20 @@ class ProbabilisticAlpha(Alpha):
             sample_shape: How many.
             generator: Where randomness comes from, on the parameters' device; None is torch's own.
         """
-        return self._scaled(self._law.sample(self._own(), _Noise(tuple(sample_shape), generator), TORCH))
+        return self._scaled(
+            self._distribution.sample(self._constrained(), _Noise(tuple(sample_shape), generator), TORCH)
+        )
 
     @property
     def mean(self) -> Tensor:
         """The mean of alpha, float64: in closed form, but for the normal law by quadrature, to 1e-12."""
-        return self._scaled(self._law.moments(*self._own(), TORCH)[0])
+        return self._scaled(self._distribution.moments(*self._constrained(), TORCH)[0])
 
     @property
     def std(self) -> Tensor:
         """The standard deviation of alpha, float64; computed as the mean is."""
         low, high = self.bounds
-        return (high - low) * self._law.moments(*self._own(), TORCH)[1]
+        return (high - low) * self._distribution.moments(*self._constrained(), TORCH)[1]
 
     def kl(self) -> Tensor:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders, float64.
@@ -110,7 +120,9 @@ class ProbabilisticAlpha(Alpha):
         parameters are rounded, has an infinite one.
         """
         one, other = (torch.tensor(value, dtype=torch.float64, device=self.raw.device) for value in self._prior)
-        return self._law.divergence(self._own(), (one, other), torch.finfo(self.raw.dtype).eps, TORCH).sum()
+        return self._distribution.divergence(
+            self._constrained(), (one, other), torch.finfo(self.raw.dtype).eps, TORCH
+        ).sum()
 
     @property
     def prior(self) -> tuple[float, float]:
@@ -130,11 +142,11 @@ class ProbabilisticAlpha(Alpha):
         return f"{super().extra_repr()}, distribution={self.distribution!r}, prior=({mean:g}, {std:g})"
 
     @property
-    def _law(self) -> Law:
-        return LAWS[self.distribution]
+    def _distribution(self) -> Distribution:
+        return DISTRIBUTIONS[self.distribution]
 
-    def _own(self) -> Pair:
-        return self._law.own(self._free(self.raw), self._free(self.spread), TORCH)
+    def _constrained(self) -> Pair:
+        return self._distribution.constrained(self._free(self.raw), self._free(self.spread), TORCH)
 
     def _scaled(self, u: Tensor) -> Tensor:
         low, high = self.bounds
@@ -142,7 +154,7 @@ class ProbabilisticAlpha(Alpha):
 
 
 class _Noise(NamedTuple):
-    """Torch's randomness, see `laws.Noise`."""
+    """Torch's randomness, see `distributions.Noise`."""
 
     shape: tuple[int, ...]  # how many draws of each number
     generator: torch.Generator | None

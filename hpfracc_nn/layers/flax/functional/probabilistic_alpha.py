@@ -12,8 +12,16 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.alpha import first_values
+from hpfracc_nn.fractional.distributions import (
+    DISTRIBUTIONS,
+    Distribution,
+    Pair,
+    broadcast,
+    first_spread,
+    first_unconstrained,
+    prior_of,
+)
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
-from hpfracc_nn.fractional.laws import LAWS, Law, Pair, broadcast, first_free, first_spread, prior_of
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha
 
@@ -70,7 +78,7 @@ class ProbabilisticAlpha(Alpha):
         shape = broadcast(self.owner, start, std) if self.shape is None else self.shape
         settle(self, shape=shape, std=None if std is None else hashable(std.tolist()))
         super().__post_init__()
-        errors.one_of(self.owner, "distribution", self.distribution, LAWS)
+        errors.one_of(self.owner, "distribution", self.distribution, DISTRIBUTIONS)
         self._first()  # raises where the law has no such member
         settle(self, prior=prior_of(self.owner, self.distribution, self.prior, self.bounds)[0])
 
@@ -86,18 +94,19 @@ class ProbabilisticAlpha(Alpha):
     def sample(self, params: Params, key: Array, sample_shape: Sequence[int] = ()) -> Array:
         """Return draws of alpha, [*sample_shape, *shape], differentiable in the law's parameters."""
         with jax.numpy_rank_promotion("allow"):  # formulas of NumPy's too, here and below
-            return self._scaled(self._law.sample(self._own(params), _Noise.of(key, tuple(sample_shape)), JAX))
+            noise = _Noise.of(key, tuple(sample_shape))
+            return self._scaled(self._distribution.sample(self._constrained(params), noise, JAX))
 
     def mean(self, params: Params) -> Array:
         """Return the mean of alpha: in closed form, but for the normal law by quadrature, to 1e-12 in float64."""
         with jax.numpy_rank_promotion("allow"):
-            return self._scaled(self._law.moments(*self._own(params), JAX)[0])
+            return self._scaled(self._distribution.moments(*self._constrained(params), JAX)[0])
 
     def std_of(self, params: Params) -> Array:
         """Return the standard deviation of alpha; computed as the mean is."""
         low, high = self.bounds
         with jax.numpy_rank_promotion("allow"):
-            return (high - low) * self._law.moments(*self._own(params), JAX)[1]
+            return (high - low) * self._distribution.moments(*self._constrained(params), JAX)[1]
 
     def kl(self, params: Params) -> Array:
         """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders.
@@ -106,25 +115,26 @@ class ProbabilisticAlpha(Alpha):
         of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
         parameters are rounded, has an infinite one.
         """
-        own = self._own(params)
+        parameters = self._constrained(params)
         _, prior = prior_of(self.owner, self.distribution, self.prior, self.bounds)
-        one, other = (jnp.asarray(value, own[0].dtype) for value in prior)
+        one, other = (jnp.asarray(value, parameters[0].dtype) for value in prior)
         with jax.numpy_rank_promotion("allow"):
-            return self._law.divergence(own, (one, other), float(jnp.finfo(params["raw"].dtype).eps), JAX).sum()
+            rounding = float(jnp.finfo(params["raw"].dtype).eps)
+            return self._distribution.divergence(parameters, (one, other), rounding, JAX).sum()
 
     @property
-    def _law(self) -> Law:
-        return LAWS[self.distribution]
+    def _distribution(self) -> Distribution:
+        return DISTRIBUTIONS[self.distribution]
 
     def _first(self) -> Pair:
-        return first_free(self.owner, self.distribution, self.start, self.std, self.bounds)
+        return first_unconstrained(self.owner, self.distribution, self.start, self.std, self.bounds)
 
-    def _own(self, params: Params) -> Pair:
-        return self._law.own(params["raw"].astype(widest()), params["spread"].astype(widest()), JAX)
+    def _constrained(self, params: Params) -> Pair:
+        return self._distribution.constrained(params["raw"].astype(widest()), params["spread"].astype(widest()), JAX)
 
 
 class _Noise(NamedTuple):
-    """JAX's randomness, see `laws.Noise`: each call takes the next of four keys."""
+    """JAX's randomness, see `distributions.Noise`: each call takes the next of four keys."""
 
     keys: list[Array]
     shape: tuple[int, ...]  # how many draws of each number

@@ -1,8 +1,8 @@
-"""Laws of a random number u between 0 and 1, each in two free numbers that an optimizer may move anywhere.
+"""Distributions of a random number u between 0 and 1, each in two unconstrained numbers that an optimizer may move.
 
-A law translates three ways of saying which of its members is meant: a mean and a standard deviation; its own two
-parameters, which are those of `torch.distributions`; and the free numbers. First values are NumPy arrays; what an
-optimizer moves are arrays of its framework, whose namespace is `xp`.
+There are three parametrisations: mean and standard deviation; the constrained parameters, which are those of
+`torch.distributions`; and the unconstrained numbers. Initial values are NumPy arrays; what an optimizer moves are
+arrays of its framework, whose namespace is `xp`.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ class Noise(Protocol):
         """Return standard gamma numbers with a gradient in their parameters."""
 
 
-class Law(NamedTuple):
-    """How one law is computed.
+class Distribution(NamedTuple):
+    """How one distribution is computed.
 
     Attributes:
-        widest: The largest standard deviation that has a member of the law around a mean; a free one is below it.
-        member: (mean, standard deviation) -> its own parameters.
-        free: Own parameters -> free numbers.
-        own: (free numbers, xp) -> own parameters.
-        sample: (own parameters, noise, xp) -> u, differentiable in the parameters.
-        moments: (own parameters, xp) -> mean and standard deviation.
-        divergence: (own parameters, another member's, relative rounding of the free numbers, xp) -> Kullback and
-            Leibler's divergence from the other, in nats.
+        largest_std: The largest standard deviation around a mean; learned ones are below it.
+        from_mean_std: (mean, standard deviation) -> constrained parameters.
+        unconstrained: Constrained parameters -> unconstrained numbers.
+        constrained: (unconstrained numbers, xp) -> constrained parameters.
+        sample: (constrained parameters, noise, xp) -> u, differentiable in the parameters.
+        moments: (constrained parameters, xp) -> mean and standard deviation.
+        divergence: (constrained parameters, those of another, relative rounding of the unconstrained numbers, xp) ->
+            Kullback and Leibler's divergence from the other, in nats.
     """
 
-    widest: Callable[[np.ndarray], np.ndarray]
-    member: Callable[[np.ndarray, np.ndarray], Pair]
-    free: Callable[[np.ndarray, np.ndarray], Pair]
-    own: Callable[[Array, Array, Namespace], Pair]
+    largest_std: Callable[[np.ndarray], np.ndarray]
+    from_mean_std: Callable[[np.ndarray, np.ndarray], Pair]
+    unconstrained: Callable[[np.ndarray, np.ndarray], Pair]
+    constrained: Callable[[Array, Array, Namespace], Pair]
     sample: Callable[[Pair, Noise, Namespace], Array]
     moments: Callable[[Array, Array, Namespace], Pair]
     divergence: Callable[[Pair, Pair, float, Namespace], Array]
 
 
-# normal: u = sigmoid(mu + sigma z), z standard normal. Free are mu and log(sigma).
+# normal: u = sigmoid(mu + sigma z), z standard normal. Unconstrained are mu and log(sigma).
 
 _REACH, _NODES = 8.5, 273  # of the trapezoidal rule in z, whose step is 1/16
 _Z = np.linspace(-_REACH, _REACH, _NODES)
@@ -67,7 +67,7 @@ _LEAST_STD = 1e-100  # of the part of the bounds: below it squares are 0
 _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
 
 
-def _normal_member(mean: np.ndarray, std: np.ndarray) -> Pair:
+def _normal_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
     """Newton's method for the two moments, from those of the linear map; at most a unit step in log(sigma)."""
     mu, log_sigma = _logit(mean), np.log(std / (mean * (1 - mean)))
     for _ in range(60):
@@ -84,13 +84,13 @@ def _normal_member(mean: np.ndarray, std: np.ndarray) -> Pair:
     return mu, np.exp(log_sigma)
 
 
-def _normal_sample(own: Pair, noise: Noise, xp: Namespace) -> Array:
-    mu, sigma = own
+def _normal_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
+    mu, sigma = parameters
     return xp.expit(mu + sigma * noise.normal(mu))
 
 
 def _normal_divergence(one: Pair, other: Pair, rounding: float, xp: Namespace) -> Array:
-    """That of the normal laws of mu + sigma z, which go through the same increasing map."""
+    """KL(P || Q) of two logit-normal distributions equals that of the underlying normal ones."""
     (mu, sigma), (mu_0, sigma_0) = one, other
     return xp.log(sigma_0 / sigma) + (sigma**2 + (mu - mu_0) ** 2) / (2 * sigma_0**2) - 0.5
 
@@ -108,21 +108,21 @@ def _quadrature(mu: Array, sigma: Array, xp: Namespace) -> tuple[Array, Array, A
     return mean, std, u
 
 
-# beta: its parameters are mean and total, (a, b) = total (mean, 1 - mean). Free are logit(mean) and log(total).
+# beta: (a, b) = total (mean, 1 - mean). Unconstrained are logit(mean) and log(total).
 
 
-def _beta_member(mean: np.ndarray, std: np.ndarray) -> Pair:
+def _beta_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
     total = mean * (1 - mean) / std**2 - 1
     return total * mean, total * (1 - mean)
 
 
-def _beta_sample(own: Pair, noise: Noise, xp: Namespace) -> Array:
+def _beta_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
     """The share g / (g + h) of gamma numbers in logarithms, because those of small parameters underflow.
 
     A gamma number of parameter a is one of a + 1 times v**(1/a), v uniform (Marsaglia & Tsang, ACM Trans. Math. Softw.
     26 (2000) 363, section 6).
     """
-    first, second = (xp.where(each < noise.least, noise.least, each) for each in own)
+    first, second = (xp.where(each < noise.least, noise.least, each) for each in parameters)
     logs = [xp.log(noise.gamma(each + 1)) + xp.log(noise.uniform(each)) / each for each in (first, second)]
     return xp.expit(logs[0] - logs[1])
 
@@ -141,29 +141,29 @@ def _beta_divergence(one: Pair, other: Pair, rounding: float, xp: Namespace) -> 
     return beta_0 - beta + of_each - (a + b - a_0 - b_0) * xp.polygamma(0, a + b)
 
 
-# uniform: from low to high. With r = high - low free are logit(r) and logit(low / (1 - r)).
+# uniform: from low to high. With r = high - low unconstrained are logit(r) and logit(low / (1 - r)).
 
 
-def _uniform_member(mean: np.ndarray, std: np.ndarray) -> Pair:
+def _uniform_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
     half = math.sqrt(3) * std
     return np.maximum(mean - half, 0.0), np.minimum(mean + half, 1.0)  # rounding of the widest
 
 
-def _uniform_own(place: Array, width: Array, xp: Namespace) -> Pair:
+def _uniform_constrained(place: Array, width: Array, xp: Namespace) -> Pair:
     r = xp.expit(width)
     low = xp.expit(place) * xp.expit(-width)
     return low, low + r
 
 
-def _uniform_sample(own: Pair, noise: Noise, xp: Namespace) -> Array:
-    low, high = own
+def _uniform_sample(parameters: Pair, noise: Noise, xp: Namespace) -> Array:
+    low, high = parameters
     return low + (high - low) * noise.uniform(low)
 
 
 def _uniform_divergence(one: Pair, other: Pair, rounding: float, xp: Namespace) -> Array:
-    """Finite where the law is inside the other, or reaches beyond it by no more than its free numbers' rounding.
+    """Finite where the interval is inside the other, or exceeds it by no more than the unconstrained numbers' rounding.
 
-    An end moves by |x| s(x) s(-x) <= 0.23 of the relative rounding of each free number x, s the sigmoid.
+    An end moves by |x| s(x) s(-x) <= 0.23 of the relative rounding of each unconstrained number x, s the sigmoid.
     """
     (low, high), (low_0, high_0) = one, other
     is_inside = (low >= low_0 - rounding) & (high <= high_0 + rounding)
@@ -176,21 +176,21 @@ def _logit(share: Any) -> Any:
     return np.log(share) - np.log1p(-share)
 
 
-LAWS = {
-    "normal": Law(
-        widest=lambda mean: 0.9 * (mean * (1 - mean)) ** 0.5,  # beyond, nearly all of it lies at 0 and 1
-        member=_normal_member,
-        free=lambda mu, sigma: (mu, np.log(sigma)),
-        own=lambda mu, log_sigma, xp: (mu, xp.exp(log_sigma)),
+DISTRIBUTIONS = {
+    "normal": Distribution(
+        largest_std=lambda mean: 0.9 * (mean * (1 - mean)) ** 0.5,  # beyond, nearly all of it lies at 0 and 1
+        from_mean_std=_normal_from_mean_std,
+        unconstrained=lambda mu, sigma: (mu, np.log(sigma)),
+        constrained=lambda mu, log_sigma, xp: (mu, xp.exp(log_sigma)),
         sample=_normal_sample,
         moments=lambda mu, sigma, xp: _quadrature(mu, sigma, xp)[:2],
         divergence=_normal_divergence,
     ),
-    "beta": Law(
-        widest=lambda mean: (mean * (1 - mean)) ** 0.5,
-        member=_beta_member,
-        free=lambda a, b: (np.log(a / b), np.log(a + b)),
-        own=lambda place, log_total, xp: (
+    "beta": Distribution(
+        largest_std=lambda mean: (mean * (1 - mean)) ** 0.5,
+        from_mean_std=_beta_from_mean_std,
+        unconstrained=lambda a, b: (np.log(a / b), np.log(a + b)),
+        constrained=lambda place, log_total, xp: (
             xp.exp(log_total) * xp.expit(place),
             xp.exp(log_total) * xp.expit(-place),
         ),
@@ -198,11 +198,11 @@ LAWS = {
         moments=_beta_moments,
         divergence=_beta_divergence,
     ),
-    "uniform": Law(
-        widest=lambda mean: np.minimum(mean, 1 - mean) / math.sqrt(3),
-        member=_uniform_member,
-        free=lambda low, high: (_logit(low / (1 - (high - low))), _logit(high - low)),
-        own=_uniform_own,
+    "uniform": Distribution(
+        largest_std=lambda mean: np.minimum(mean, 1 - mean) / math.sqrt(3),
+        from_mean_std=_uniform_from_mean_std,
+        unconstrained=lambda low, high: (_logit(low / (1 - (high - low))), _logit(high - low)),
+        constrained=_uniform_constrained,
         sample=_uniform_sample,
         moments=lambda low, high, xp: ((low + high) / 2, (high - low) / math.sqrt(12)),
         divergence=_uniform_divergence,
@@ -233,12 +233,12 @@ def broadcast(owner: str, init: np.ndarray, std: np.ndarray | None) -> tuple[int
         ) from None
 
 
-def first_free(owner: str, distribution: str, init: Any, std: Any, bounds: tuple[float, float]) -> Pair:
-    """Return the first free numbers of a law with these moments, or raise where it has no such member.
+def first_unconstrained(owner: str, distribution: str, init: Any, std: Any, bounds: tuple[float, float]) -> Pair:
+    """Return the initial unconstrained numbers for these moments, or raise where the distribution cannot have them.
 
     Args:
         owner: Who asks, for messages.
-        distribution: The law's name, one of `LAWS`.
+        distribution: One of `DISTRIBUTIONS`.
         init: The mean or means, inside the bounds.
         std: The standard deviation or deviations; None is a quarter of the way to the nearer bound.
         bounds: (low, high).
@@ -246,15 +246,15 @@ def first_free(owner: str, distribution: str, init: Any, std: Any, bounds: tuple
     low, high = bounds
     mean = (np.asarray(init, dtype=np.float64) - low) / (high - low)
     spread = np.minimum(mean, 1 - mean) / 4 if std is None else np.asarray(std, dtype=np.float64) / (high - low)
-    return LAWS[distribution].free(*_member(owner, distribution, "std", mean, spread, bounds))
+    return DISTRIBUTIONS[distribution].unconstrained(*_constrained(owner, distribution, "std", mean, spread, bounds))
 
 
 def prior_of(
     owner: str, distribution: str, prior: Any, bounds: tuple[float, float]
 ) -> tuple[tuple[float, float], tuple[float, float]]:
-    """Return a prior's mean and standard deviation, and its own parameters between 0 and 1, or raise.
+    """Return a prior's mean and standard deviation, and its constrained parameters between 0 and 1, or raise.
 
-    None is a law with the moments of a uniform one between the bounds.
+    None is a prior with the moments of a uniform one between the bounds.
     """
     low, high = bounds
     mean, std = moments = _pair(owner, ((low + high) / 2, (high - low) / math.sqrt(12)) if prior is None else prior)
@@ -265,11 +265,11 @@ def prior_of(
         )
     width = high - low
     share, spread = np.asarray((mean - low) / width), np.asarray(std / width)
-    own = _member(owner, distribution, "prior", share, spread, bounds, widest=True)
-    return moments, (float(own[0]), float(own[1]))
+    parameters = _constrained(owner, distribution, "prior", share, spread, bounds, widest=True)
+    return moments, (float(parameters[0]), float(parameters[1]))
 
 
-def _member(
+def _constrained(
     owner: str,
     distribution: str,
     argument: str,
@@ -279,9 +279,9 @@ def _member(
     *,
     widest: bool = False,
 ) -> Pair:
-    """Return the own parameters of a member of the law, or raise where it has none so wide."""
-    (low, high), law = bounds, LAWS[distribution]
-    limit, width = law.widest(mean), high - low
+    """Return constrained parameters, or raise where the standard deviation is too large for the distribution."""
+    (low, high), chosen = bounds, DISTRIBUTIONS[distribution]
+    limit, width = chosen.largest_std(mean), high - low
     if not ((std > _LEAST_STD) & ((std < limit) | (widest & (std <= limit * (1 + 1e-12))))).all():
         least = _LEAST_STD if (std > 0).all() and (std < limit).all() else 0.0
         raise ValueError(
@@ -289,7 +289,7 @@ def _member(
             f"{(limit * width).min():g} for a {distribution} law around {(low + width * mean).tolist()} "
             f"within ({low:g}, {high:g}); pass for example {(limit * width).min() / 4:.2g}."
         )
-    return law.member(*np.broadcast_arrays(mean, std))
+    return chosen.from_mean_std(*np.broadcast_arrays(mean, std))
 
 
 def _pair(owner: str, prior: Any) -> tuple[float, float]:
