@@ -21,10 +21,10 @@ from typing import Any, ClassVar
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.dispatch import Samples, backend, placed
+from hpfracc_nn.fractional.definitions import Definition, GrunwaldLetnikov
+from hpfracc_nn.fractional.dispatch import Samples, backend, framework_of, placed
 from hpfracc_nn.fractional.labelled import is_table, joined, mapped
-from hpfracc_nn.fractional.namespace import Array, Namespace
+from hpfracc_nn.fractional.namespace import NAMESPACES, Array, Namespace
 from hpfracc_nn.fractional.schemes.differences import binomial
 from hpfracc_nn.fractional.stencil import Stencil, reciprocal
 from hpfracc_nn.selection import BackendManager
@@ -32,6 +32,7 @@ from hpfracc_nn.selection import BackendManager
 OWNER = "fdiff"
 MODES = ("same", "valid")
 
+_WIDEST = 8  # bytes of a float that the kernels take
 _BINOMIAL = 3.0  # orders that the series of `binomial` is made for
 
 
@@ -116,25 +117,175 @@ def fdiff(
         raise ValueError(f"{OWNER}(dim={dim!r}): needs an xarray object or a polars frame; leave dim out, pass axis.")
     a, framework = placed(OWNER, "a", a, manager, n)
     axis = errors.axis(OWNER, -1 if axis is None else axis, a.ndim, argument="axis", array="a")
-    found = backend(framework).differencing
-    if prepend is not None or append is not None:
-        a = _extended(found, a, axis, {"prepend": prepend, "append": append})
-    return found.fdiff(a, n, axis, lags, mode, manager)
+    operator, xp = backend(framework).operator, NAMESPACES[framework]
+    for name, part in (("prepend", prepend), ("append", append)):
+        if part is not None:
+            other = _fitted(name, part, a, axis, operator, xp)
+            a = xp.concat([other, a] if name == "prepend" else [a, other], axis=axis)
+    if framework == "numpy":
+        a = _numbers(a)
+    elif framework == "torch":
+        operator.check_dense(OWNER, "a", a)
+    is_array = framework != "numpy" and framework_of(type(n)) == framework
+    order = _value(n, framework, operator) if is_array else _number(n)
+    left_out = _warm_up(None if is_array else order, lags, mode)
+    if not is_array and is_exact(order, lags):
+        y = _whole(a, int(order), axis, operator, xp)
+    else:
+        y = _Difference(n if is_array else order, order, lags, manager, operator, xp).of(a, axis)
+    if left_out == 0:
+        return y
+    return xp.concat([xp.part(y, min(left_out, y.shape[axis]), None, axis=axis)], axis=axis)
 
 
-def _extended(implementation: Any, a: Array, axis: int, ends: dict[str, Any]) -> Array:
-    """Return the samples with those before and after them; `a` stays where there are none."""
-    found: dict[str, Any] = {"prepend": None, "a": a, "append": None}
-    for name, part in ends.items():
-        if part is None:
-            continue
-        found[name] = part = implementation.as_part(a, part, axis)
-        if part.ndim != a.ndim or any(i != axis and size != a.shape[i] for i, size in enumerate(part.shape)):
-            raise ValueError(
-                f"{OWNER}({name} of shape {tuple(part.shape)}): needs the shape of a, {tuple(a.shape)}, but for axis "
-                f"{axis}; pass samples of all its series, or a number."
+def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namespace) -> Array:
+    """Return samples before or after `a`, of its shape but for `axis`, or raise; a number is one sample."""
+    part = operator.as_array(part, a)
+    if not part.ndim:
+        part = xp.astype(part, xp.result_type(a, part))
+        return operator.broadcast_to(part, (*a.shape[:axis], 1, *a.shape[axis + 1 :]))
+    if part.ndim != a.ndim or any(i != axis and size != a.shape[i] for i, size in enumerate(part.shape)):
+        raise ValueError(
+            f"{OWNER}({name} of shape {tuple(part.shape)}): needs the shape of a, {tuple(a.shape)}, but for axis "
+            f"{axis}; pass samples of all its series, or a number."
+        )
+    return part
+
+
+def _numbers(a: np.ndarray) -> np.ndarray:
+    """Return NumPy's numbers in this machine's byte order, or raise."""
+    if a.dtype.kind not in "biufc":
+        raise TypeError(f"{OWNER}(a of dtype {a.dtype}): needs numbers; pass a.astype(numpy.float64).")
+    return a.astype(a.dtype.newbyteorder("="), copy=False)
+
+
+def _number(n: Any) -> float:
+    """Return an order that is a number, or raise."""
+    if type(n) in (float, int):  # all that torch.compile can follow
+        return _finite(float(n))
+    value = n.item() if isinstance(n, np.ndarray | np.generic) and n.ndim == 0 else n
+    if isinstance(value, bool) or not isinstance(value, Real):
+        raise TypeError(
+            f"{OWNER}(n of type {type(n).__name__}): needs a real number; pass for example n=0.5, or a layer such as "
+            "FractionalDifference for an order per channel."
+        )
+    return _finite(float(value))
+
+
+def _value(n: Array, framework: str, operator: Any) -> float:
+    """Return the value of an order that is a tensor, or infinity for a JAX array, which may be traced; or raise."""
+    kind = "tensor" if framework == "torch" else "array"
+    if n.ndim != 0 or operator.parts(n) is not None:
+        raise TypeError(
+            f"{OWNER}(n: {n.dtype} {kind} of shape {tuple(n.shape)}): needs a floating {kind} of no axes; pass n[0], "
+            "or a layer such as FractionalDifference for an order per channel."
+        )
+    value = operator.value_of(n)
+    if value is not None:
+        _finite(value)
+    return value if framework == "torch" else math.inf
+
+
+def _finite(order: float) -> float:
+    if not math.isfinite(order):
+        raise ValueError(f"{OWNER}(n={order}): needs a finite n; pass for example n=0.5.")
+    return order
+
+
+def _warm_up(order: float | None, window: int | None, mode: str) -> int:
+    """Return how many samples at the start mode "valid" leaves out; the order is None where a gradient goes there."""
+    if mode == "same":
+        return 0
+    if window is not None:
+        return window - 1
+    if order is None or order < 0 or not order.is_integer():
+        given = "tensor" if order is None else f"{order:g}"
+        raise ValueError(
+            f"{OWNER}(n={given}, mode='valid'): needs a window, because without one every sample counts in all that "
+            "follow; pass for example window=100, or mode='same'."
+        )
+    return int(order)
+
+
+def is_exact(order: float, window: int | None) -> bool:
+    """Whether all there is to do are whole differences or sums."""
+    return order.is_integer() and (window is None or 0 <= order < window)
+
+
+def _whole(a: Array, order: int, axis: int, operator: Any, xp: Namespace) -> Array:
+    """Return the differences after so many zeros, in the dtype of `a`, or the sums, in that of `cumsum`."""
+    if order >= 0:
+        return xp.diff(xp.pad(a, order, axis=axis), n=order, axis=axis)
+    is_half = a.dtype in operator.HALVES
+    sums = xp.astype(a, xp.float32) if is_half else a  # float16 stands still at 2048
+    for _ in range(-order):
+        sums = xp.cumulative_sum(sums, axis=axis)
+    return xp.astype(sums, a.dtype) if is_half else sums
+
+
+@dataclass(frozen=True, eq=False)
+class _Difference:
+    """The difference of an order that is not whole, is an array, or whose weights a window cuts off.
+
+    Attributes:
+        n: The order, a number or an array of no axes.
+        value: Its value; infinity of one that may be traced.
+        window: As in `fdiff`.
+        manager: As in `fdiff`.
+        operator: The operators on arrays of the framework.
+        xp: Its namespace.
+    """
+
+    n: Any
+    value: float
+    window: int | None
+    manager: BackendManager | None
+    operator: Any
+    xp: Namespace
+
+    def of(self, a: Array, axis: int) -> Array:
+        """Return the difference of any numbers."""
+        xp, parts = self.xp, self.operator.parts(a)
+        if parts is not None and len(parts) == 1:  # integers have no gaps
+            return self._of_finite(parts[0], axis)
+        if parts is not None:
+            both = self.of(xp.stack(parts, axis=0), axis + 1)
+            return self.operator.whole([both[0], both[1]])
+        if isinstance(a, np.ndarray) and a.dtype.itemsize > _WIDEST:
+            raise TypeError(
+                f"{OWNER}(a of dtype {a.dtype}): needs float64 or narrower where n is not whole or the window cuts; "
+                "pass a.astype(numpy.float64)."
             )
-    return implementation.concatenate([part for part in found.values() if part is not None], axis)
+        # An FFT would spread gaps over all samples. NumPy's values are read; a device or a compiler would wait.
+        if isinstance(a, np.ndarray) and np.isfinite(a).all():
+            return self._of_finite(a, axis)
+        filled = xp.nan_to_num(a, nan=0.0, posinf=0.0, neginf=0.0)
+        before, count = 0, xp.cumulative_sum(filled != a, axis=axis)
+        if self.window is not None and self.window < a.shape[axis]:
+            before = xp.pad(xp.part(count, 0, a.shape[axis] - self.window, axis=axis), self.window, axis=axis)
+        return xp.where(count > before, math.nan, self._of_finite(filled, axis))
+
+    def _of_finite(self, x: Array, axis: int) -> Array:
+        xp, operator, length = self.xp, self.operator, x.shape[axis]
+        lags = length if self.window is None else min(self.window, length)
+        if lags < length or math.isinf(self.value):
+            return self._product(x, WindowedDifference(self.n, window=float(lags), value=self.value), axis)
+        whole = math.trunc(self.value)
+        rest = self.n - whole
+        bounds = None if isinstance(rest, float) else (0.0, 1.0) if self.value >= 0 else (-1.0, 0.0)
+        definition = GrunwaldLetnikov(rest, bounds=bounds)
+        if whole == 0:
+            return self._product(x, definition, axis)
+        operator.computed_in(OWNER, x, definition)  # refuses what float64 could not hold
+        wide = xp.asarray(x)
+        if whole > 0:
+            wide = _whole(wide, whole, axis, operator, xp)
+        if bounds is not None or rest:  # whole sums come here where a window is longer than the series
+            wide = self._product(wide, definition, axis)
+        return xp.astype(_whole(wide, whole, axis, operator, xp) if whole < 0 else wide, x.dtype)
+
+    def _product(self, x: Array, definition: Definition, axis: int) -> Array:
+        return self.operator.apply(OWNER, x, definition, 1.0, axis, self.manager)
 
 
 def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray:
@@ -157,52 +308,6 @@ def undone(y: np.ndarray, n: float, axis: int, window: int | None) -> np.ndarray
     return backend("numpy").operator.apply(OWNER, y, WindowedSum(n, window=float(window), value=n), 1.0, axis, None)
 
 
-def order_of(n: Any) -> float:
-    """Return the order as a float, or raise."""
-    if type(n) in (float, int):  # all that torch.compile can follow
-        return finite(float(n))
-    value = n.item() if isinstance(n, np.ndarray | np.generic) and n.ndim == 0 else n
-    if isinstance(value, bool) or not isinstance(value, Real):
-        raise TypeError(
-            f"{OWNER}(n of type {type(n).__name__}): needs a real number; pass for example n=0.5, or a layer such as "
-            "FractionalDifference for an order per channel."
-        )
-    return finite(float(value))
-
-
-def finite(order: float) -> float:
-    """Return the order, or raise."""
-    if not math.isfinite(order):
-        raise ValueError(f"{OWNER}(n={order}): needs a finite n; pass for example n=0.5.")
-    return order
-
-
-def warm_up(order: float | None, window: int | None, mode: str) -> int:
-    """Return how many samples at the start mode "valid" leaves out; the order is None where a gradient goes there."""
-    if mode == "same":
-        return 0
-    if window is not None:
-        return window - 1
-    if order is None or order < 0 or not order.is_integer():
-        given = "tensor" if order is None else f"{order:g}"
-        raise ValueError(
-            f"{OWNER}(n={given}, mode='valid'): needs a window, because without one every sample counts in all that "
-            "follow; pass for example window=100, or mode='same'."
-        )
-    return int(order)
-
-
-def is_exact(order: float, window: int | None) -> bool:
-    """Whether all there is to do are whole differences or sums."""
-    return order.is_integer() and (window is None or 0 <= order < window)
-
-
-def split(order: float) -> tuple[int, float]:
-    """Return a whole number of differences and the rest, in (-1, 1) and of the same sign."""
-    whole = math.trunc(order)
-    return whole, order - whole
-
-
 @dataclass(frozen=True, eq=False)  # equal as `Definition` says, whose hash is kept
 class WindowedDifference(Definition):
     """(1 - z)**alpha of any order, less its weights from lag `window` on.
@@ -219,7 +324,7 @@ class WindowedDifference(Definition):
     is_tabulated: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Nothing: `fdiff` has checked all."""
+        """Skip validation; `fdiff` has checked all."""
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -228,22 +333,22 @@ class WindowedDifference(Definition):
 
     @property
     def taylor(self) -> int:
-        """One: nothing is subtracted."""
+        """The number of Taylor terms; 1 because no polynomial is subtracted."""
         return 1
 
     @property
     def differences(self) -> int:
-        """None: what is cut off a product is not a product of what is cut off."""
+        """No differences are taken out; a product with weights cut off has no such factor."""
         return 0
 
     @property
     def approximated(self) -> None:
-        """Nothing: weights that end are no sum of exponentials."""
+        """None: weights that end are no sum of exponentials."""
         return
 
     @property
     def is_wide(self) -> bool:
-        """Always: the weights of a difference cancel."""
+        """True: the weights of a difference cancel."""
         return True
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:

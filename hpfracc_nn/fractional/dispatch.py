@@ -61,7 +61,7 @@ def backend(framework: str) -> Any:
     """Return the module that names the implementations for a framework's arrays.
 
     Its modules: `operator` (equal steps), `product_integration` (any times, orders that vary), `multipliers` (periodic
-    signals), `inverse`, `differencing` and `special`.
+    signals), `inverse` and `special`.
     """
     found = _backends.get(framework)
     if found is None:

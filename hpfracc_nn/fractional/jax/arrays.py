@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax import lax
 from jax import numpy as jnp
 from jax.export import is_symbolic_dim
 from jax.scipy import special
@@ -24,6 +25,8 @@ Array = jax.Array
 class JaxNamespace:
     """See `fractional.namespace.Namespace`."""
 
+    float32 = jnp.float32
+    result_type = staticmethod(jnp.result_type)
     exp = staticmethod(jnp.exp)
     log = staticmethod(jnp.log)
     log1p = staticmethod(jnp.log1p)
@@ -40,8 +43,9 @@ class JaxNamespace:
     expit = staticmethod(jax.nn.sigmoid)
     sum = staticmethod(jnp.sum)
     max = staticmethod(jnp.max)
-    cumulative_sum = staticmethod(jnp.cumsum)
     cumulative_prod = staticmethod(jnp.cumprod)
+    diff = staticmethod(jnp.diff)
+    nan_to_num = staticmethod(jnp.nan_to_num)
     flip = staticmethod(jnp.flip)
     concat = staticmethod(jnp.concatenate)
     stack = staticmethod(jnp.stack)
@@ -71,6 +75,17 @@ class JaxNamespace:
 
     def zeros(self, shape: Sequence[int], like: Array) -> Array:
         return jnp.zeros(shape, like.dtype)
+
+    def cumulative_sum(self, x: Array, *, axis: int) -> Array:
+        whole = jnp.dtype(jnp.result_type(int))
+        would_wrap = x.dtype.kind in "biu" and x.dtype.itemsize < whole.itemsize
+        return jnp.cumsum(x, axis, dtype=whole if would_wrap else None)
+
+    def part(self, x: Array, begin: int, end: int | None, *, axis: int) -> Array:
+        return lax.slice_in_dim(x, begin, end, axis=axis)
+
+    def pad(self, x: Array, count: int, *, axis: int) -> Array:
+        return jnp.pad(x, [(count if each == axis else 0, 0) for each in range(x.ndim)])
 
     def convolve(self, a: Array, b: Array) -> Array:
         n = a.shape[-1]

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import jax
 import numpy as np
@@ -30,6 +31,7 @@ from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workl
 
 # The class of arrays is private, and an array that is made to ask it would start the devices on import.
 ARRAYS: tuple[type, ...] = ()
+HALVES = (jnp.float16, jnp.bfloat16)
 
 
 @dataclass(frozen=True)
@@ -84,6 +86,16 @@ def whole(parts: list[Array]) -> Array:
 
 
 broadcast_to = jnp.broadcast_to
+
+
+def as_array(values: Any, like: Array) -> Array:
+    """Return any values as an array of the framework."""
+    return jnp.asarray(values)
+
+
+def value_of(x: Array) -> float | None:
+    """Return the value of an array without axes, None where it is traced."""
+    return None if isinstance(x, jax.core.Tracer) else float(x)
 
 
 def apply(owner: str, x: Array, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Array:

@@ -27,6 +27,7 @@ _COMPUTED_IN: dict[np.dtype, np.dtype] = {
 _MOST_KEPT = 64  # shapes of one operator
 
 ARRAYS = (np.ndarray,)  # the classes that need no further look
+HALVES = (np.float16,)
 
 
 def parts(x: np.ndarray) -> tuple[np.ndarray, ...] | None:
@@ -50,6 +51,11 @@ def whole(parts: list[np.ndarray]) -> np.ndarray:
 
 
 broadcast_to = np.broadcast_to
+
+
+def as_array(values: Any, like: np.ndarray) -> np.ndarray:
+    """Return any values as an array of the framework."""
+    return np.asanyarray(values)
 
 
 def apply(

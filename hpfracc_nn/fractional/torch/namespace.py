@@ -15,6 +15,9 @@ from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
 class TorchNamespace:
     """See `fractional.namespace.Namespace`."""
 
+    float32 = torch.float32
+    result_type = staticmethod(torch.result_type)
+    nan_to_num = staticmethod(torch.nan_to_num)
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)
@@ -60,6 +63,15 @@ class TorchNamespace:
 
     def cumulative_sum(self, x: Tensor, *, axis: int) -> Tensor:
         return torch.cumsum(x, dim=axis)
+
+    def part(self, x: Tensor, begin: int, end: int | None, *, axis: int) -> Tensor:
+        return x.narrow(axis, begin, (x.shape[axis] if end is None else end) - begin)
+
+    def pad(self, x: Tensor, count: int, *, axis: int) -> Tensor:
+        return torch.cat([x.new_zeros((*x.shape[:axis], count, *x.shape[axis + 1 :])), x], axis)
+
+    def diff(self, x: Tensor, *, n: int, axis: int) -> Tensor:
+        return torch.diff(x, n, axis)
 
     def convolve(self, a: Tensor, b: Tensor) -> Tensor:
         n = a.shape[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from hpfracc_nn.fractional.torch.opaque import compiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
+HALVES = (torch.float16, torch.bfloat16)
 
 
 def parts(x: Tensor) -> tuple[Tensor, ...] | None:
@@ -32,6 +34,16 @@ def whole(parts: list[Tensor]) -> Tensor:
 
 
 broadcast_to = torch.broadcast_to
+
+
+def as_array(values: Any, like: Tensor) -> Tensor:
+    """Return any values as a tensor; numbers on the device of `like`."""
+    return values if isinstance(values, Tensor) else torch.as_tensor(values, device=like.device)
+
+
+def value_of(x: Tensor) -> float:
+    """Return the value of a tensor without axes."""
+    return float(x.detach())
 
 
 def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, manager: BackendManager | None) -> Tensor:
