@@ -4,10 +4,9 @@ The names below are loaded when they are first asked for: importing the package 
 framework.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from hpfracc_nn import lazy
-from hpfracc_nn.fractional import dispatch
 
 if TYPE_CHECKING:
     from hpfracc_nn.fractional.definitions import DEFINITIONS as DEFINITIONS
@@ -49,24 +48,3 @@ if TYPE_CHECKING:
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)
-
-
-def _numpy() -> Any:
-    import hpfracc_nn.fractional.numpy.backend as found
-
-    return found
-
-
-def _torch() -> Any:
-    import hpfracc_nn.fractional.torch.backend as found
-
-    return found
-
-
-def _jax() -> Any:
-    import hpfracc_nn.fractional.jax.backend as found
-
-    return found
-
-
-dispatch.IMPORTS.update(numpy=_numpy, torch=_torch, jax=_jax)

@@ -1,13 +1,15 @@
 """Dispatch on the framework of an array: whose it is, and what implements the operators for it.
 
-Each framework has a package here, `numpy`, `torch` and `jax`, whose `backend` names modules with the same public
-functions. None is loaded before it is needed, and this module imports none: `hpfracc_nn.fractional` says how.
+Each framework has a package here, `numpy`, `torch` and `jax`, with modules of the same names and public functions.
+None is loaded before it is needed: `backend` is the one late import of `hpfracc_nn.fractional`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Container, Sequence
+from importlib import import_module
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -18,7 +20,7 @@ from hpfracc_nn.selection import BackendManager
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
 FRAMEWORKS = ("numpy", "torch", "jax")
-IMPORTS: dict[str, Callable[[], Any]] = {}  # framework -> what imports its backend, filled by the package
+MODULES = ("operator", "product_integration", "multipliers", "inverse", "special")
 
 # Filled when a framework is first needed. torch.compile follows dictionaries, not caches.
 _backends: dict[str, Any] = {}
@@ -58,14 +60,15 @@ def shape_of(values: Any) -> tuple[int, ...]:
 
 
 def backend(framework: str) -> Any:
-    """Return the module that names the implementations for a framework's arrays.
+    """Return the modules that implement the operators for a framework's arrays.
 
-    Its modules: `operator` (equal steps), `product_integration` (any times, orders that vary), `multipliers` (periodic
+    They are `operator` (equal steps), `product_integration` (any times, orders that vary), `multipliers` (periodic
     signals), `inverse` and `special`.
     """
     found = _backends.get(framework)
     if found is None:
-        found = _backends[framework] = IMPORTS[framework]()
+        modules = {name: import_module(f"hpfracc_nn.fractional.{framework}.{name}") for name in MODULES}
+        found = _backends[framework] = SimpleNamespace(**modules)
         _frameworks.update(dict.fromkeys(found.operator.ARRAYS, framework))
     return found
 

@@ -9,7 +9,7 @@ when they are first asked for, PyTorch never. Definitions are pytrees from this 
 
 from typing import TYPE_CHECKING
 
-import hpfracc_nn.fractional.jax.pytrees  # noqa: F401
+import hpfracc_nn.fractional.jax.definitions  # noqa: F401
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.inverse import check_given, inverse_of
 from hpfracc_nn.fractional.jax import operator
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, widest
+from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.numpy.inverse import columns_of
 from hpfracc_nn.fractional.stencil import Columns, columns, solved

@@ -24,8 +24,8 @@ from hpfracc_nn.fractional import multiplier_costs as costs
 from hpfracc_nn.fractional.cache import Charge, cached_property
 from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in
+from hpfracc_nn.fractional.jax.definitions import alpha_shape, floating_alpha, within
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.orders import alpha_shape, floating_alpha, within
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.products import in_parts, transposed
 from hpfracc_nn.fractional.jax.sharding import placed_like

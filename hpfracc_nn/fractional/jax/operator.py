@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax import kernels, pytrees  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import products as diff
 from hpfracc_nn.fractional.jax.arrays import Array, assumed, check_known, computed_in, of_numpy  # noqa: F401  part of this room
-from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like

@@ -15,8 +15,8 @@ from hpfracc_nn.fractional import operator, workloads
 from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier, family
 from hpfracc_nn.fractional.jax import operator as room  # noqa: F401  its kernels and its probe are registered
 from hpfracc_nn.fractional.jax.arrays import computed_in
+from hpfracc_nn.fractional.jax.definitions import alpha_shape
 from hpfracc_nn.fractional.jax.operator import Call, computed
-from hpfracc_nn.fractional.jax.orders import alpha_shape
 from hpfracc_nn.fractional.jax.probe import device_name
 from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.selection import BackendManager, Direction, Measurement, Plan, Workload, given_manager

@@ -22,8 +22,8 @@ from hpfracc_nn.fractional import product_integration
 from hpfracc_nn.fractional.cache import Charge, cached_property
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, computed_in, widest
+from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
-from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like

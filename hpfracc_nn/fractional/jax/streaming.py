@@ -25,8 +25,8 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.orders import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.namespace import NUMPY, Namespace
 from hpfracc_nn.fractional.schemes.exponentials import Nodes
 from hpfracc_nn.fractional.stencil import Stencil

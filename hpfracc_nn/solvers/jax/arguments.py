@@ -15,7 +15,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.fractional.jax.orders import within
+from hpfracc_nn.fractional.jax.definitions import within
 from hpfracc_nn.solvers import checks
 
 State = Any  # a pytree of arrays

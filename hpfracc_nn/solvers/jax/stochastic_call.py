@@ -12,8 +12,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.definitions import within
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.orders import within
 from hpfracc_nn.fractional.jax.sharding import beside
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.schemes.exponentials import Nodes

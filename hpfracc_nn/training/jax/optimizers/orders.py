@@ -17,8 +17,8 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.definitions import bounded
 from hpfracc_nn.fractional.jax.float64 import in_float64
-from hpfracc_nn.fractional.jax.orders import bounded
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.training.fractional_options import IN_RANGE, check_alpha
 

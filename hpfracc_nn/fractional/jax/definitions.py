@@ -1,7 +1,8 @@
-"""Traced orders: what is checked of them, and how they are kept within their bounds."""
+"""Definitions in JAX: pytrees whose leaf is an array of orders, and checks and bounds of orders that are traced."""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import jax
@@ -9,7 +10,7 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.definitions import Definition, Multiplier
+from hpfracc_nn.fractional.definitions import DEFINITIONS, MULTIPLIERS, Definition, Multiplier
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
 
@@ -80,3 +81,29 @@ def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] 
     # Added without a gradient of its own: on a bound the gradient is whole, and beyond it what follows makes it NaN.
     moved = jnp.where(is_inside, jnp.clip(alpha, *(nearest or (low, high))) - alpha, jnp.nan)
     return alpha + lax.stop_gradient(moved)
+
+
+def _flattened(value: Definition | Multiplier) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ...]]]:
+    rest = tuple(getattr(value, field.name) for field in fields(value) if field.name != "alpha")
+    if value.is_fixed:
+        return (), (True, (value.alpha, *rest))
+    return (value.alpha,), (False, rest)
+
+
+def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | Multiplier:
+    """Build a definition without its checks: JAX puts objects of its own in the place of arrays."""
+    is_fixed, kept = structure
+    value: Definition | Multiplier = object.__new__(kind)
+    names = [field.name for field in fields(kind) if field.name != "alpha"]
+    object.__setattr__(value, "alpha", kept[0] if is_fixed else next(iter(leaves)))
+    for name, given in zip(names, kept[1:] if is_fixed else kept, strict=True):
+        object.__setattr__(value, name, given)
+    return value
+
+
+def _register(kind: type) -> None:
+    jax.tree_util.register_pytree_node(kind, _flattened, lambda structure, leaves: _restored(kind, structure, leaves))
+
+
+for _kind in {*DEFINITIONS.values(), *MULTIPLIERS.values()}:
+    _register(_kind)
