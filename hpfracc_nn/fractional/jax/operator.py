@@ -18,7 +18,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
-from hpfracc_nn.fractional.jax import kernels, pytrees  # noqa: F401  registered on import
+from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import products as diff
 from hpfracc_nn.fractional.jax.arrays import Array, assumed, check_known, computed_in, of_numpy  # noqa: F401  part of this room
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
