@@ -1,4 +1,4 @@
-"""What a learned order must be given, in every framework: a first value strictly inside finite bounds."""
+"""Validation of a learned order's initial value, strictly inside finite bounds, for every framework."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def finite_bounds(owner: str, bounds: Any) -> Bounds:
 
 
 def first_values(owner: str, init: Any) -> np.ndarray:
-    """Return first values in float64, or raise unless they are real numbers."""
+    """Return initial values in float64, or raise unless they are real numbers."""
     values = errors.as_numbers(init)
     if values is None:
         raise TypeError(
@@ -31,7 +31,7 @@ def first_values(owner: str, init: Any) -> np.ndarray:
 
 
 def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
-    """Return the shape of orders, that of the first values for None, or raise unless they broadcast to it."""
+    """Return the shape of orders; None means that of the initial values, which must broadcast to it."""
     if shape is None:
         return values.shape
     wanted = errors.lengths(owner, "shape", shape)
@@ -45,7 +45,7 @@ def order_shape(owner: str, shape: Any, values: np.ndarray) -> tuple[int, ...]:
 
 
 def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> None:
-    """Raise unless the first values, as they were given and in float64, lie strictly inside the bounds."""
+    """Raise unless the initial values, in their own dtype and in float64, lie strictly inside the bounds."""
     low, high = bounds
     outside = values[~((values > low) & (values < high))]
     if outside.size:
@@ -58,7 +58,7 @@ def check_inside(owner: str, given: Any, values: np.ndarray, bounds: Bounds) -> 
 
 
 def check_taken(owner: str, kind: str, own: Bounds, own_shape: tuple, bounds: Any, shape: tuple) -> None:
-    """Raise unless a layer may have an order that it was given.
+    """Raise unless a layer accepts the order module passed as its alpha.
 
     Args:
         owner: The layer.

@@ -1,4 +1,4 @@
-"""Dispatch on the framework of an array: whose it is, and what implements the operators for it.
+"""Dispatch on the framework of an array: NumPy, PyTorch or JAX, and the modules that implement the operators for it.
 
 Each framework has a package here, `numpy`, `torch` and `jax`, with modules of the same names and public functions.
 None is loaded before it is needed: `backend` is the one late import of `hpfracc_nn.fractional`.
@@ -30,7 +30,7 @@ _PACKAGES = {"torch": "torch", "jax": "jax", "jaxlib": "jax"}
 
 
 def framework_of(kind: type) -> str:
-    """Return whose array it is: the package of its class, or of one that it derives from."""
+    """Return "numpy", "torch" or "jax", from the package of the class or of one of its bases."""
     if kind in _NUMBERS:
         return "numpy"
     package = package_of(kind, _PACKAGES)
@@ -38,7 +38,7 @@ def framework_of(kind: type) -> str:
 
 
 def package_of(kind: type, packages: Container[str]) -> str | None:
-    """Return which of the packages a class is from, or one that it derives from; None where it is from none."""
+    """Return the package, among `packages`, that defines a class or one of its bases; None where none does."""
     for cls in kind.__mro__:
         package = cls.__module__.partition(".")[0]
         if package in packages:
@@ -47,7 +47,7 @@ def package_of(kind: type, packages: Container[str]) -> str | None:
 
 
 def type_name(x: Any) -> str:
-    """Return the name of the class of `x`, as a message says it."""
+    """Return the qualified name of the class of `x`, for messages."""
     cls = type(x)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
@@ -74,7 +74,7 @@ def backend(framework: str) -> Any:
 
 
 def load(owner: str, framework: str) -> None:
-    """Load the kernels for a framework's arrays, unless they are there; `owner` is named in messages."""
+    """Load the kernels for a framework's arrays unless they are loaded; `owner` is named in messages."""
     backend(errors.one_of(owner, "framework", framework, FRAMEWORKS))
 
 
@@ -117,7 +117,7 @@ def apply_multiplier(
 
 
 def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:
-    """Return the shape of samples whose axes of length 1 have grown to those of alpha; None where they stay."""
+    """Return the samples' shape with axes of length 1 broadcast to alpha's; None where it does not change."""
     count = len(shape)
     if len(orders) >= count or type(dim) is not int or not -count <= dim < count:
         return None  # what is wrong is said by who looks at it
@@ -172,7 +172,7 @@ def _as_array(owner: str, name: str, x: Samples) -> np.ndarray:
 
 
 def preload() -> None:
-    """Load what the first call needs, torch's where torch is there.
+    """Load the modules that a first call needs; torch's only if torch is imported.
 
     A first call inside of torch.compile must find what later calls find, or it is compiled twice.
     """

@@ -20,11 +20,11 @@ Pair = tuple[Array, Array]
 
 
 class Noise(Protocol):
-    """Where a framework's randomness comes from; each call draws anew, for each number in `like`."""
+    """A framework's random numbers; each call draws new ones, of the shape of `like`."""
 
     @property
     def least(self) -> float:
-        """A parameter of a gamma number, at least: so large that 1 / least**2 is finite in the framework's dtype."""
+        """Smallest parameter of a gamma distribution: 1 / least**2 is finite in the framework's dtype."""
 
     def normal(self, like: Array) -> Array:
         """Return standard normal numbers."""
@@ -68,7 +68,7 @@ _WEIGHTS = np.exp(-(_Z**2) / 2) / np.exp(-(_Z**2) / 2).sum()
 
 
 def _normal_from_mean_std(mean: np.ndarray, std: np.ndarray) -> Pair:
-    """Newton's method for the two moments, from those of the linear map; at most a unit step in log(sigma)."""
+    """Solve for mu and sigma with the given moments, by Newton's method; at most a unit step in log(sigma)."""
     mu, log_sigma = _logit(mean), np.log(std / (mean * (1 - mean)))
     for _ in range(60):
         sigma = np.exp(log_sigma)
@@ -211,7 +211,7 @@ DISTRIBUTIONS = {
 
 
 def first_spread(owner: str, std: Any) -> np.ndarray | None:
-    """Return first standard deviations in float64, None for those that are left out, or raise."""
+    """Return initial standard deviations in float64, None for None, or raise."""
     if std is None:
         return None
     values = errors.as_numbers(std)
@@ -221,7 +221,7 @@ def first_spread(owner: str, std: Any) -> np.ndarray | None:
 
 
 def broadcast(owner: str, init: np.ndarray, std: np.ndarray | None) -> tuple[int, ...]:
-    """Return the shape of orders with these first means and standard deviations, or raise where they have none."""
+    """Return the common shape of initial means and standard deviations, or raise where they do not broadcast."""
     if std is None:
         return init.shape
     try:

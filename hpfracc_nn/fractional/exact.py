@@ -125,7 +125,7 @@ def gaussian(distance: np.ndarray, alpha: float, dimensions: int = 1) -> np.ndar
 
 @singledispatch
 def _power(definition: Definition, t: np.ndarray, exponent: float) -> np.ndarray:
-    """Return the value on t**exponent, whatever is lost of it at 0."""
+    """Return the operator's value on t**exponent; it may be infinite at 0."""
     order = _order(definition)[0]
     return _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
 
@@ -180,7 +180,7 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
 
 
 def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray:
-    """Return the derivative of exp(rate t) less the `first` terms of its series."""
+    """Return the derivative of exp(rate t) minus the `first` terms of its Taylor series."""
     rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     # The first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then all others together.
     y = np.zeros(t.shape, dtype=np.complex128)
@@ -190,7 +190,7 @@ def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray
 
 
 def _speed(alpha: float) -> float:
-    """Return c, of a memory that begins at 1."""
+    """Return the rate c of a memory function normalised to 1 at t = 0."""
     if alpha == 1:
         raise ValueError("alpha=1: the memory is shorter than anything; take the ordinary derivative.")
     return alpha / (1 - alpha)
@@ -205,7 +205,7 @@ def _times_power(factor: float, t: np.ndarray, exponent: float) -> np.ndarray:
 
 
 def _order(definition: Definition) -> tuple[float, int]:
-    """Return the order, negative for integrals, and how many powers 1, t, ... the operator makes 0."""
+    """Return the order, negative for integrals, and the number of powers 1, t, ... that the operator annihilates."""
     if not isinstance(definition.alpha, float):
         raise ValueError(f"{definition}: needs one alpha for a closed form; pass one definition per channel.")
     if isinstance(definition, Riesz):

@@ -25,7 +25,7 @@ def are_finite(ends: np.ndarray) -> bool:
 
 
 def held(x: np.ndarray, ahead: int = 1, *, backwards: bool = False) -> tuple[np.ndarray, np.ndarray] | None:
-    """Return finite samples in place of `x`, and the places that are not as they were; None where all are finite.
+    """Return `x` with finite samples only and a mask of the replaced ones; None where all are finite.
 
     From its first sample on that is not finite a row holds the one before it: a jump would cost an FFT digits.
 

@@ -1,4 +1,4 @@
-"""Tables of samples: what pandas, polars and xarray put around an array, told by the package of its class.
+"""Tables of samples, of pandas, polars and xarray; recognised by the package of their class.
 
 None of these packages is imported: what a table has to do it does itself.
 """
@@ -24,7 +24,7 @@ Operation = Callable[[np.ndarray, int], np.ndarray]
 
 
 def is_table(a: Any) -> bool:
-    """Whether `a` is an object of one of the packages."""
+    """Return whether `a` is an object of pandas, polars or xarray."""
     return package_of(type(a), PACKAGES) is not None
 
 
@@ -147,7 +147,7 @@ def _as_index(name: str, label: Any, column: Any) -> str:
 
 
 def with_numbers(a: Any, found: np.ndarray) -> Any:
-    """Return numbers [rows, columns] as a table like `a`, the last of whose rows and all of whose columns they have.
+    """Return numbers [rows, columns] as a table like `a`, with the labels of its last rows and of all its columns.
 
     What is no table, or has another number of columns, gives the numbers as they are.
     """
@@ -326,7 +326,7 @@ def _joined_xarray(owner: str, parts: dict[str, Any], along: Hashable) -> Any:
 
 
 def _has_names(owner: str, name: str, found: Any, wanted: Any, what: str = "columns") -> bool:
-    """Whether the names are those wanted in another order, or raise where they are others."""
+    """Return whether the names equal those wanted up to order; raise where they differ."""
     found, wanted = list(found), list(wanted)
     if found == wanted:
         return False

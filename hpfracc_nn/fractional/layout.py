@@ -1,4 +1,4 @@
-"""How an array of any shape is seen by the kernels: [batch, channels, n, width], without a copy where possible.
+"""The canonical view of an array for kernels: [batch, channels, n, width], without a copy where possible.
 
 A shared alpha keeps the caller's order of axes: everything before time is the batch, everything after it the width.
 One alpha per channel needs the channels just before time and nothing after it; other orders are permuted into that
@@ -93,7 +93,7 @@ def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[
 def transformed_axes(
     owner: str, shape: Sequence[int], definition: Multiplier, dt: Any, dim: Any, alpha_shape: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
-    """Return the axes, not negative, and the spacing on each; or raise.
+    """Return the axes as non-negative numbers and the spacing on each; or raise.
 
     Args:
         owner: Who asks, for messages.

@@ -1,4 +1,4 @@
-"""What a learned order evaluates on each step: the weights as short Chebyshev series in alpha.
+"""Tables of weights for learned orders: short Chebyshev series in alpha, evaluated on each step.
 
 A tensor alpha has bounds, and between them every weight is an analytic function of alpha. The schemes' formulas are
 run once, in NumPy and for all Chebyshev points together; what remains on each step is
@@ -56,7 +56,7 @@ Constant = Callable[[str, np.ndarray], Array]
 
 @dataclass(frozen=True)
 class Domain:
-    """Where alpha lies: cells of equal width, each with its Chebyshev interval, and the power that is taken out.
+    """The interval of alpha: cells of equal width, each with a Chebyshev basis, and the power of dt factored out.
 
     Attributes:
         low: The lower bound.
@@ -76,7 +76,7 @@ class Domain:
 
     @property
     def centres(self) -> np.ndarray:
-        """The middle of each cell, [cells]."""
+        """Centre of each cell, [cells]."""
         return self.low + self.width * (np.arange(self.cells) + 0.5)
 
 
@@ -100,12 +100,12 @@ class Table:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """How many outputs each array has."""
+        """Number of entries of each array."""
         return [math.prod(shape) for shape in self.shapes]
 
     @property
     def nbytes(self) -> int:
-        """Of the coefficients."""
+        """Bytes of the coefficient array."""
         return self.coefficients.nbytes
 
 
@@ -136,7 +136,7 @@ class Points:
         return self._placed(self._series(degree))
 
     def slope(self, degree: int) -> Array:
-        """Return its derivative in alpha: that of each T_i is a sum of others."""
+        """Return the derivative of `basis` in alpha; that of each T_i is a sum of others."""
         series = self._series(degree)
         turned = self._xp.matmul(series, self._constant(f"derivatives to {degree}", derivatives(degree)))
         return self._placed(turned * (1 / self._domain.radius) + series * self._log_base)
@@ -190,12 +190,12 @@ def boundary_table(family: Definition, n: int) -> Table | None:
 
 
 def chunk_table(family: Definition, n: int, nodes: Nodes | None, length: int) -> Table | None:
-    """Return `near` [L, L] and, where there are nodes, `far` [K, L] of chunks of `length`; as `column_table`."""
+    """Return the tables of `near` [L, L] and, where there are nodes, `far` [K, L] of chunks; as `column_table`."""
     return _kept((family, n, nodes, length), lambda: _chunks(family, n, nodes, length))
 
 
 def forget() -> None:
-    """Drop all tables; the next call builds its own anew."""
+    """Empty the cache of tables."""
     _SHELF.clear()
 
 
@@ -209,7 +209,7 @@ def _kept(key: Hashable, build: Callable[[], Table | None]) -> Table | None:
 
 @lru_cache(maxsize=1024)
 def domain_of(family: Definition, n: int) -> Domain:
-    """Return the domain of a family's weights on `n` samples."""
+    """Return the Domain of a family's weights on `n` samples."""
     low, high = family.interval
     cells = max(1, math.ceil(high - low))
     width = (high - low) / cells
@@ -257,7 +257,7 @@ def _tabulated(
     sampled: Callable[[Stencil], np.ndarray],
     expanded: Callable[[np.ndarray], Sequence[np.ndarray]],
 ) -> Table | None:
-    """Make the table of `expanded`, a linear map to arrays of so many `outputs`, of what is `sampled`."""
+    """Return the Table of expanded(sampled(alpha)), where `expanded` is linear with arrays of sizes `outputs`."""
     domain = domain_of(family, n)
     if 8 * domain.cells * _POINTS * outputs > 2 * _LARGEST:  # about half the points are kept
         return None
@@ -293,7 +293,7 @@ _STEP = 1e-30
 
 
 class ComplexNamespace(NumpyNamespace):
-    """NumPy's instance for complex arguments near the real axis."""
+    """NumPy's namespace for complex arguments near the real axis."""
 
     gammaln = staticmethod(special.loggamma)
 
@@ -305,5 +305,5 @@ COMPLEX = ComplexNamespace()
 
 
 def slope(formula: Callable[[np.ndarray, NumpyNamespace], np.ndarray], alpha: np.ndarray) -> np.ndarray:
-    """Return the derivative of each of the formula's numbers in the one entry of alpha that it depends on."""
+    """Return the derivative of a formula in alpha by a complex step; each entry depends on one entry of alpha."""
     return np.imag(formula(alpha + 1j * _STEP, COMPLEX)) / _STEP

@@ -1,4 +1,4 @@
-"""What an operator asks the BackendManager for, told without data."""
+"""Workloads of operators, described without data."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def workload(
     learns_weights: bool = False,
     threads: int | None = None,
 ) -> Workload:
-    """Return what an operator on data of this shape asks for: for `BackendManager.explain`, `predict` and `plan`.
+    """Return the workload of an operator on data of this shape, for `BackendManager.explain`, `predict` and `plan`.
 
     The framework's kernels are loaded first, so that there is an answer before the first call.
 

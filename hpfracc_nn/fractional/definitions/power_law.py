@@ -108,12 +108,12 @@ class RiemannLiouvilleIntegral(Definition):
 
     @property
     def taylor(self) -> int:
-        """One term: the constant."""
+        """Number of Taylor terms subtracted: 1, the constant."""
         return 1
 
     @property
     def differences(self) -> int:
-        """0, or -1 above order 1, where the data are summed first and the weights differenced once more."""
+        """Number of differences: 0, or -1 above order 1, where data are summed and weights differenced."""
         return 0 if self.interval[1] <= 1 else -1
 
     def stencil(self, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:

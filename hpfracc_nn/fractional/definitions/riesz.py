@@ -49,12 +49,12 @@ class Riesz(Definition):
 
     @property
     def differences(self) -> int:
-        """0: a difference to one side is of no use to weights of two."""
+        """Number of differences: 0, since one-sided differences do not help two-sided weights."""
         return 0
 
     @property
     def is_wide(self) -> bool:
-        """True: in float32, and without differences, no digit would be left of smooth data."""
+        """Whether to compute in float64: True, since without differences float32 keeps no digit of smooth data."""
         return True
 
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:

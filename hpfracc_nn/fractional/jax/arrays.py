@@ -1,4 +1,4 @@
-"""JAX's arrays: their namespace, the dtypes that operators take, and sizes that are open or padded.
+"""JAX arrays: their namespace, the dtypes that operators accept, and symbolic or padded sizes.
 
 The namespace makes float64 arrays where 64 bit types are enabled: see `float64.py`.
 """
@@ -108,12 +108,12 @@ _COMPUTED_IN = {"float16": "float32", "bfloat16": "float32", "float32": "float32
 
 
 def of_numpy(x: Any) -> Any:
-    """Return a NumPy array as one of JAX, in the dtype that JAX has for it; what is none as it is."""
+    """Return a NumPy array as a JAX array, in JAX's dtype for it; other objects unchanged."""
     return jnp.asarray(x) if isinstance(x, np.ndarray | np.generic) else x
 
 
 def at_least_single(dtype: Any) -> Any:
-    """Return the dtype that half precision is computed in, others as they are; nothing of a caller's is mixed by it."""
+    """Return float32 for half precision and other dtypes unchanged, whatever promotion the process allows."""
     with jax.numpy_dtype_promotion("standard"):
         return jnp.promote_types(dtype, jnp.float32)
 
@@ -139,17 +139,17 @@ ASSUMED = 256  # of whatever is left open: which kernel runs changes nothing of 
 
 
 def assumed(size: Any) -> int:
-    """Return a size that a plan is chosen for: itself, or where it is open `ASSUMED`."""
+    """Return the size that a plan is chosen for: itself, or `ASSUMED` where it is symbolic."""
     return ASSUMED if is_symbolic_dim(size) else size
 
 
 def fits(count: int, size: Any) -> bool:
-    """Return whether so many are all of a size; one that is open is not taken in parts."""
+    """Return whether `count` covers `size`; a symbolic size is never split."""
     return is_symbolic_dim(size) or size <= count
 
 
 def check_known(owner: str, name: str, size: Any) -> None:
-    """Raise ValueError where a size is open that weights are made for."""
+    """Raise ValueError where a size that the weights depend on is symbolic."""
     if is_symbolic_dim(size):
         raise ValueError(
             f"{owner}({name}={size}): needs a number that is known when the call is traced, because weights are made "
@@ -189,7 +189,7 @@ def pad_to_bucket(x: Any, dim: int = -1) -> tuple[Any, int]:
 
 
 def _padded(n: int) -> int:
-    """Return the next of 32, 40, 48, 56, 64, 80, 96, ...: four to the octave."""
+    """Return the smallest of 32, 40, 48, 56, 64, 80, 96, ... (four per octave) that is at least n."""
     if n <= 32:
         return 32
     step = 1 << ((n - 1).bit_length() - 3)

@@ -1,4 +1,4 @@
-"""Checks of traced values, which `jax.experimental.checkify` sees and nothing else does.
+"""Checks of traced values, seen only by `jax.experimental.checkify`.
 
 `checkify.debug_check` is an effect: a program that holds one is not exported, is called from Python each time, and is
 compiled anew in each process. Here a check is an operation without an effect, that returns one of its arguments.
@@ -61,7 +61,7 @@ def _transposed(cotangent: Any, *given: Any, message: str, names: tuple[str, ...
 def _batched(
     given: Sequence[Array], axes: Sequence[int | None], *, message: str, names: tuple[str, ...]
 ) -> tuple[Array, int | None]:
-    """A check of a batch holds where all of its items do; the details are those of the first that does not."""
+    """Batching rule: a batch passes if all of its items do; details are those of the first that fails."""
     (value, holds, *details), (axis, *others) = given, axes
     if others[0] is not None:
         is_first = jnp.arange(holds.shape[0]) == jnp.argmin(holds)
@@ -79,13 +79,13 @@ def _batched(
 
 
 def _picked(is_it: Array, rows: Array) -> Array:
-    """Return one row; not by an index, since the rows may lie over the explicit axes of a mesh."""
+    """Return one row, not by an index, since rows may be sharded over explicit axes of a mesh."""
     wanted = is_it.reshape(-1, *(1,) * (rows.ndim - 1))
     return jnp.where(wanted, rows, jnp.zeros((), rows.dtype)).sum(0, dtype=rows.dtype)
 
 
 def _seen(*given: Any, message: str, names: tuple[str, ...]) -> tuple[Any, Array]:
-    """The rule of checkify: that of its own check. What comes before the arguments differs between versions of JAX."""
+    """Checkify's rule, that of its own check primitive; its leading arguments differ between versions of JAX."""
     first = len(given) - len(names) - 2
     value, holds, *details = given[first:]
     shown: dict[str, Any] = dict(zip(names, map(jnp.asarray, details), strict=True))

@@ -41,12 +41,12 @@ def in_float64(make: Callable[[Array], Made], orders: Array, dtype: Any) -> Made
 
 
 def jointly_in_float64(make: Callable[..., Made], arguments: tuple[Array, ...], dtype: Any) -> Made:
-    """Return make(*arguments) in the same way; each is [*c], or has no axes."""
+    """Return make(*arguments) as `in_float64` does; each argument is [*c] or has no axes."""
     return family_in_float64(lambda counts: _differentiated(make, counts), arguments, dtype)
 
 
 def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) -> Made:
-    """Return family((0, ...))(*arguments) in the same way, where all partial derivatives are known.
+    """Return family((0, ...))(*arguments) as `in_float64` does, with known partial derivatives.
 
     Args:
         family: Of how often each argument is differentiated in; returns a function of as many float64 or complex128
@@ -58,7 +58,7 @@ def family_in_float64(family: Family, arguments: tuple[Array, ...], dtype: Any) 
 
 
 def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
-    """Return `make`, which is written for orders of so many axes, for those that a map has given more before them."""
+    """Return `make`, written for orders of a number of axes, for orders with additional leading axes of a vmap."""
 
     def made(orders: Array) -> Made:
         function = make
@@ -71,7 +71,7 @@ def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """The derivative of those orders of a family, in float64 and rounded; its own key in JAX's caches of traces."""
+    """A partial derivative of a family, in float64 and rounded; hashable, so that JAX caches its traces."""
 
     family: Family
     counts: Counts
@@ -84,13 +84,13 @@ class _Member:
             return jax.tree.map(lambda each: each.astype(self.dtype), found)
 
     def next(self, place: int) -> _Member:
-        """Return this member differentiated once more in the argument at that place."""
+        """Return this member differentiated once more in the argument of that index."""
         counts = tuple(count + (index == place) for index, count in enumerate(self.counts))
         return _Member(self.family, counts, self.dtype)
 
 
 def _evaluated(member: _Member, *arguments: Any) -> Made:
-    """Return member(*arguments), as one operation of which transforms see the arguments and the result only."""
+    """Return member(*arguments) as one primitive, opaque to transforms."""
     given = tuple(map(jnp.asarray, arguments))
     structure = jax.tree.structure(jax.eval_shape(member, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given)))
     return jax.tree.unflatten(structure, _MEMBER.bind(*given, member=member))
@@ -111,12 +111,12 @@ def _leaves(*arguments: Array, member: _Member) -> list[Array]:
 
 
 def _types(*types: Any, member: _Member) -> list[Any]:
-    """Return the results' types, which say also how they lie over the axes of a mesh."""
+    """Return the abstract results, with their sharding over the axes of a mesh."""
     return list(jax.make_jaxpr(partial(_leaves, member=member))(*types).out_avals)
 
 
 def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member) -> tuple[list[Array], list[Any]]:
-    """Return the results and their change: the next derivatives times the arguments' changes."""
+    """JVP rule: return the results and their tangents, next derivatives times the arguments' tangents."""
     found = _MEMBER.bind(*primals, member=member)
     total = [ad.Zero(jax.typeof(each).to_tangent_aval()) for each in found]
     for place, moved in enumerate(tangents):
@@ -130,7 +130,7 @@ def _moved(primals: Sequence[Array], tangents: Sequence[Any], *, member: _Member
 def _batched(
     arguments: Sequence[Array], axes: Sequence[int | None], *, member: _Member
 ) -> tuple[list[Array], list[int]]:
-    """A batch is one more axis of the arguments, computed anew: batched from outside, products would narrow."""
+    """Batching rule: compute with one more axis of the arguments; batching the float32 result would lose precision."""
     batched = [axis is not None for axis in axes]
     first = [each if axis is None else jnp.moveaxis(each, axis, 0) for each, axis in zip(arguments, axes, strict=True)]
     size = next(each.shape[0] for each, is_batched in zip(first, batched, strict=True) if is_batched)
@@ -146,7 +146,7 @@ batching.primitive_batchers[_MEMBER] = _batched
 
 
 def _with_axis(size: int, batched: Sequence[bool], arguments: Sequence[Array]) -> list[Array]:
-    """Return the arguments with the axis of a batch before the others; one without axes and not batched has none."""
+    """Return the arguments with the batch axis first; scalars that are not batched stay scalars."""
     shapes = [each.shape[is_batched:] for each, is_batched in zip(arguments, batched, strict=True)]
     longest = max(shapes, key=len)
     found = []
@@ -164,7 +164,7 @@ def _widened(argument: Array) -> Array:
 
 
 def _along(slope: Array, moved: Array) -> Array:
-    """Return the change of a result whose first axes are those of the argument that moves."""
+    """Return the tangent of a result whose first axes are those of the perturbed argument."""
     moved = jnp.asarray(moved)  # a tangent of jax.jvp may be a Python number
     return slope * moved.astype(slope.dtype).reshape(*moved.shape, *(1,) * (slope.ndim - moved.ndim))
 

@@ -36,7 +36,7 @@ HALVES = (jnp.float16, jnp.bfloat16)
 
 @dataclass(frozen=True)
 class Call:
-    """All of an operator's call that is static.
+    """The static facts of an operator's call.
 
     Attributes:
         definition: The operator; of traced orders their family at its upper bound.
@@ -53,7 +53,7 @@ class Call:
     dtype: str
 
     def workload(self) -> Workload:
-        """Return what is asked of the manager: gradients may be wanted of whatever is traced."""
+        """Return the workload for the manager; traced arrays may need gradients."""
         layout = self.layout
         nodes = nodes_of(self.definition, layout.n, self.dt, np.dtype(self.dtype), self.is_traced)
         return Workload(
@@ -73,7 +73,7 @@ class Call:
 
 
 def parts(x: Array) -> tuple[Array, ...] | None:
-    """Return other numbers as floats of the default dtype, complex ones in two parts; None for all else."""
+    """Return integers as (float,) of the default dtype and complex samples as (real, imaginary); None for floats."""
     kind = getattr(x, "dtype", np.dtype(float)).kind
     if kind == "c":
         return x.real, x.imag
@@ -81,7 +81,7 @@ def parts(x: Array) -> tuple[Array, ...] | None:
 
 
 def whole(parts: list[Array]) -> Array:
-    """Return the number that was taken apart by `parts`."""
+    """Return the array that `parts` took apart."""
     return parts[0] if len(parts) == 1 else lax.complex(*parts)
 
 
@@ -105,7 +105,7 @@ def apply(owner: str, x: Array, definition: Definition, dt: float, dim: int, man
 
 
 def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, site: Site) -> Array:
-    """Return the same with the plans of `site`."""
+    """Return the operator applied to `x`, with the plans of `site`."""
     dt = errors.positive_step(owner, dt)
     dtype = computed_in(owner, x, definition)
     axis = errors.axis(owner, dim, x.ndim)
@@ -126,7 +126,7 @@ def apply_at(owner: str, x: Array, definition: Definition, dt: float, dim: int, 
 def _on_other_sides(
     x: Array, dtype: str, definition: Definition, axis: int, on_left: Callable[[Array, Definition, int], Array]
 ) -> Array:
-    """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
+    """Return the right-sided operator, or the mean of both sides as one product of twice as many rows."""
     left, backwards = definition.to_the_left, jnp.flip(x, axis)
     if definition.side == "right":
         return jnp.flip(on_left(backwards, left, axis), axis)
@@ -138,7 +138,7 @@ def _on_other_sides(
 
 @partial(jax.jit, static_argnames=("call", "kernel", "workload", "chunk"))
 def computed(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Array, alpha: Array | None) -> Array:
-    """Return the operator of a call by one kernel, of so many rows at a time, None for all at once."""
+    """Return the operator of a call by one kernel, `chunk` rows at a time; None for all at once."""
     return placed_like(x, partial(_by, call, kernel, workload, chunk), x, alpha)
 
 

@@ -1,4 +1,4 @@
-"""What a manager plans for JAX arrays, without data, and a calibration that compiles and times every kernel."""
+"""Plans for JAX arrays, without data, and a calibration that compiles and times every kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def workload(
     needs_gradient: bool = True,
     learns_weights: bool = False,
 ) -> Workload:
-    """Return what an operator on a JAX array of this shape asks for; see `hpfracc_nn.workload`.
+    """Return the workload of an operator on a JAX array of this shape; see `hpfracc_nn.workload`.
 
     A traced call cannot know whether its gradient will be taken, and plans for it.
 
@@ -190,7 +190,7 @@ def _measured(
 
 
 def _seconds(function: Callable[..., Any], *given: Any) -> list[float]:
-    """Return the times of a few runs, after one that compiles."""
+    """Return the seconds of several runs, after one that compiles."""
     jax.block_until_ready(function(*given))
     times: list[float] = []
     while sum(times) < _LEAST or len(times) < 5:

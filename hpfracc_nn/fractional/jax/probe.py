@@ -1,4 +1,4 @@
-"""What only JAX can tell: devices, memory, rates."""
+"""JAX's devices, memory and rates, for selection."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class JaxProbe:
     waits_to_be_asked = True
 
     def threads(self) -> int:
-        """The processors that XLA may use; it cannot be asked what it does."""
+        """Number of processors that XLA may use; XLA does not report how many it uses."""
         return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
     def free_memory(self, device: str) -> int | None:
@@ -37,7 +37,7 @@ class JaxProbe:
         """Do nothing: XLA frees what nobody holds."""
 
     def deterministic(self) -> bool:
-        """Whether the process was told so through XLA's flags."""
+        """Whether XLA's flags ask for deterministic operations."""
         return "xla_gpu_deterministic_ops=true" in os.environ.get("XLA_FLAGS", "")
 
     def calibrate(self, device: str, dtype: str) -> Rates:
@@ -67,7 +67,7 @@ class JaxProbe:
 
 
 def device_name() -> str:
-    """Return where a call that is traced now will run, as workloads name it: "cpu", "cuda:0", ..."""
+    """Return the device on which a call traced now will run, as workloads name it: "cpu", "cuda:0", ..."""
     told = jax.config.jax_default_device  # type: ignore[attr-defined]
     if isinstance(told, jax.Device):
         return _named(told.platform, jax.local_devices(backend=told.platform).index(told))
@@ -88,7 +88,7 @@ def _device(name: str) -> jax.Device:
 
 
 def _seconds(function: Callable[..., jax.Array], *given: jax.Array) -> float:
-    """The least of a few runs, after one that compiles."""
+    """Return the least seconds of several runs, after one that compiles."""
     compiled = jax.jit(function)
     jax.block_until_ready(compiled(*given))
     best = float("inf")

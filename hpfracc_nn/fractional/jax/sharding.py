@@ -1,4 +1,4 @@
-"""Arrays that lie over the explicit axes of a mesh, where every operation must say how its result lies."""
+"""Arrays sharded over explicit axes of a mesh, where every operation states the sharding of its result."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hpfracc_nn.fractional.jax.arrays import Array
 
 
 def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
-    """Return function(*given), arrays whose first axes are those of `x`, lying as `x` does.
+    """Return function(*given), arrays whose first axes are those of `x`, sharded as `x` is.
 
     Inside, explicit axes are automatic: XLA says how what is between lies. Where no array knows of the explicit axes
     that `jax.make_mesh` makes, this is function(*given). What is traced comes as an argument.
@@ -27,7 +27,7 @@ def placed_like(x: Array, function: Callable[..., Any], *given: Any) -> Any:
 
 
 def unplaced(function: Callable[..., Any], *given: Any) -> Any:
-    """Return function(*given), computed in the same way where no array is seen to lie over explicit axes.
+    """Return function(*given), computed where no array is seen to be sharded over explicit axes.
 
     So it is where `jax.vmap` maps over such an axis: what is mapped does not show it, and loops, scatters and
     concatenations of JAX refuse it beside what does not know the mesh.
@@ -39,7 +39,7 @@ def unplaced(function: Callable[..., Any], *given: Any) -> Any:
 
 
 def product(subscripts: str, *operands: Any) -> Array:
-    """Return `jnp.einsum` in full precision, each axis of the result lying as the operands' axis of that name does.
+    """Return `jnp.einsum` in full precision, each axis of the result sharded as the operands' axis of that name.
 
     What it is contracted over may lie over explicit axes, as it does where a product with a state is transposed to
     give the derivative by its weights.
@@ -62,7 +62,7 @@ def product(subscripts: str, *operands: Any) -> Array:
 
 
 def beside(x: Array, others: Any) -> Array:
-    """Return `x`, over every axis of a mesh over which it or one of the others varies.
+    """Return `x`, varying over every mesh axis over which it or one of the others varies.
 
     What a loop carries must lie from the first step on as it does after it: inside of `jax.shard_map`, whose axes JAX
     follows through each operation, and where `jax.vmap` maps over an explicit axis. Elsewhere this is `x`.
@@ -88,7 +88,7 @@ def _never(array: Array) -> Array:
 
 
 def is_varying(x: Array) -> bool:
-    """Return whether JAX follows an array over the axes of `jax.shard_map`, where it differs between devices."""
+    """Return whether an array varies over axes of `jax.shard_map`."""
     found = jax.typeof(x)
     return bool(found.vma if hasattr(found, "vma") else found.mat.varying)  # by the version of JAX
 
@@ -103,17 +103,17 @@ def _arrays(tree: Any) -> list[Array]:
 
 
 def _known(arrays: list[Array]) -> Any:
-    """Return the mesh of explicit axes that an array knows of, whether or not it lies over one, or None."""
+    """Return the mesh with explicit axes of an array's type, whether or not the array is sharded; or None."""
     return next((mesh for mesh in (jax.typeof(each).sharding.mesh for each in arrays) if mesh.explicit_axes), None)
 
 
 def _mesh(arrays: list[Any]) -> Any:
-    """Return the mesh over whose explicit axes an array lies, or None."""
+    """Return the mesh over whose explicit axes an array is sharded, or None."""
     spread = [_sharding(each) for each in arrays if isinstance(each, jax.Array)]
     return next((sharding.mesh for sharding in spread if sharding is not None), None)
 
 
 def _sharding(array: Array) -> NamedSharding | None:
-    """Return how an array lies over explicit axes, None where it does not or each device has the whole of it."""
+    """Return an array's sharding over explicit axes; None where it has none or is replicated."""
     found = jax.typeof(array).sharding
     return found if found.mesh.explicit_axes and any(part is not None for part in found.spec) else None

@@ -144,7 +144,7 @@ def _turned(x: Array, whole: int, chirps: tuple[Array, Array] | None) -> Array:
 
 @jax.jit
 def _by_array(x: Array, order: Array) -> Array:
-    """Return the transform of orders in an array, whose values are not looked at."""
+    """Return the transform for traced orders."""
     return unplaced(_by_orders, x, order)  # type: ignore[no-any-return]
 
 
@@ -157,7 +157,7 @@ def _by_orders(x: Array, order: Array) -> Array:
 
 
 def _numbers(owner: str, name: str, value: Any) -> Any:
-    """Return a JAX array, a number or a NumPy array, as it is given."""
+    """Return the argument if it is a JAX array, a number or a NumPy array, or raise."""
     if isinstance(value, jax.Array | int | float | complex):
         return value
     if isinstance(value, np.ma.MaskedArray):
@@ -176,7 +176,7 @@ def _check_real(owner: str, **values: Any) -> None:
 
 
 def _check_numbers(owner: str, alpha: Any, beta: Any) -> None:
-    """Raise where an alpha or beta that is no JAX array is outside its range."""
+    """Raise where an alpha or beta that is a number or a NumPy array is outside its range."""
     alphas, betas = (np.empty(0) if isinstance(value, jax.Array) else np.atleast_1d(value) for value in (alpha, beta))
     for wrong in alphas[is_wrong_alpha(alphas)][:1]:
         check(owner, float(wrong), 1.0)

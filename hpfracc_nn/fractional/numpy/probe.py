@@ -1,4 +1,4 @@
-"""What selection asks about NumPy: rates of this machine, memory."""
+"""NumPy's rates on this machine and its memory, for selection."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _STREAM = 1 << 23  # bytes; beyond a core's own caches
 
 
 class NumpyProbe:
-    """Answers for NumPy and SciPy."""
+    """NumPy and SciPy; see `selection.Probe`."""
 
     framework = "numpy"
     waits_to_be_asked = False
 
     def threads(self) -> int:
-        """One: `scipy.fft` runs on one unless told otherwise, and what BLAS uses cannot be asked of NumPy."""
+        """Number of threads: 1, that of `scipy.fft`; NumPy does not report how many BLAS uses."""
         return 1
 
     def free_memory(self, device: str) -> int | None:
-        """Return what the host can still give out, None where it does not say."""
+        """Return the host's free memory in bytes, None where it is unknown."""
         return host_free()
 
     def release(self, device: str) -> None:

@@ -97,7 +97,7 @@ def _far(power: Array, distance: np.ndarray, ratio: np.ndarray, xp: Namespace) -
 
 
 def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Array]:
-    """R p times the series of (1 - r x)**(p - 1), integrated over x from -1 to 1 with weights 1 and x."""
+    """Return p times the integrals over x in (-1, 1) of the series of (1 - r x)**(p - 1), with weights 1 and x."""
     square = xp.constant(ratio**2, power)
     binomials = [power]
     for k in range(2 * _TERMS - 1):
@@ -110,7 +110,7 @@ def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Arra
 
 
 def _scale(power: Array, distance: np.ndarray, xp: Namespace) -> Array:
-    """u**p / Gamma(1 + p)."""
+    """Return u**p / Gamma(1 + p)."""
     return xp.exp(power * xp.constant(np.log(distance), power) - xp.gammaln(1 + power))
 
 

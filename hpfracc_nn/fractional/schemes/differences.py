@@ -37,7 +37,7 @@ def grunwald_rate(alpha: float) -> float:
 
 
 def grunwald_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """The same of the largest error; see `Scheme`. The first power that is left of the data is missed by O(1) of it."""
+    """Order of convergence of the largest error, see `Scheme`; that of the first power of t is O(1) of it."""
     return min(1.0, (2 if subtracts and alpha > 1 else 1) - alpha)
 
 
@@ -70,7 +70,7 @@ def _gamma_ratio_from_head(a: Array, far: np.ndarray, xp: Namespace) -> Array:
 
 @lru_cache(maxsize=1)
 def _gamma_ratio() -> tuple[np.ndarray, np.ndarray]:
-    """Exponents r and the matrix [power of a, r] of (-1)**(r+1) (B_(r+1)(a) - B_(r+1)(1)) / (r (r+1)).
+    """Return the exponents r and the matrix [power of a, r] of (-1)**(r+1) (B_(r+1)(a) - B_(r+1)(1)) / (r (r+1)).
 
     These are the coefficients of k**-r in log Gamma(k + a) - log Gamma(k + 1) - (a - 1) log k (DLMF 5.11.8).
     """
@@ -105,7 +105,7 @@ def bdf2_left(alpha: Array, taylor: int, order: int, lags: np.ndarray, xp: Names
 
 
 def bdf2_start_index(taylor: int) -> int:
-    """The column acts on d[1], which is that of u whatever m is."""
+    """Return 1: the starting column acts on d[1]."""
     return 1
 
 
@@ -127,12 +127,12 @@ def bdf2_rate(alpha: float) -> float:
 
 
 def bdf2_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """The same of the largest error; see `Scheme`. The first power that has no column is missed by O(1) of it."""
+    """Order of convergence of the largest error, see `Scheme`; the first power without a column dominates."""
     return min(2.0, (3 if alpha > 1 else 2) - alpha if subtracts else 1 - alpha)
 
 
 def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) -> Array:
-    """The derivative of t**taylor at samples k >= 1, less what the scheme gives: d[1] is 1 there."""
+    """Return the derivative of t**taylor at samples k >= 1 less the scheme's result for it; d[1] of t**taylor is 1."""
     power = taylor - alpha[..., None]
     exact = float(taylor) * xp.exp(power * xp.constant(np.log(k), power) - xp.gammaln(1 + power))
     if taylor == 1:  # k = z / (1-z)**2
@@ -146,7 +146,7 @@ def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) ->
 
 
 def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """The Cauchy product with the series of (1 - z/3)**alpha, summed term by term (an FFT would lose the tail)."""
+    """Return the Cauchy product with the series of (1 - z/3)**alpha, by direct sums: an FFT loses the tail."""
     j = np.arange(1.0, _BDF2_DIRECT)
     alpha = alpha[..., None]
     ratios = (xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha)
@@ -158,7 +158,7 @@ def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace)
 
 
 def _bdf2_tail(alpha: Array, beta: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """(1 + (1-z)/2)**alpha on the Grunwald weights at large lags, where each (1-z) costs a factor about 1 / lag."""
+    """Return (1 + (1-z)/2)**alpha applied to Grunwald's weights at large lags, where each (1-z) is about 1 / lag."""
     i = np.arange(1.0, _BDF2_TERMS + 1)
     factors = (alpha - xp.constant(i - 1, alpha)) * (-beta - xp.constant(i, alpha)) / xp.constant(2 * i, alpha)
     distance = xp.constant(lags[:, None] - i, alpha) - beta
@@ -190,5 +190,5 @@ def centred_rate(alpha: float) -> float:
 
 
 def centred_uniform_rate(alpha: float, subtracts: bool = False) -> float:
-    """The same of the largest error; see `Scheme`."""
+    """Order of convergence of the largest error, see `Scheme`."""
     return 2.0

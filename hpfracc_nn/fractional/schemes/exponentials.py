@@ -61,7 +61,7 @@ _SLOWEST, _SPARSER, _REACH = 0.2, 2.5, 0.75  # smallest node but 0, times n; a a
 
 @dataclass(frozen=True)
 class Fit:
-    """How many nodes there are and how coefficients are found."""
+    """Parameters of a fit: number of nodes, and the least-squares problem for their coefficients."""
 
     first: int  # lags below it are exact
     fastest: float  # largest node, at most; with few states their number / 7.5
@@ -106,7 +106,7 @@ class Nodes:
 
     @property
     def states(self) -> int:
-        """What a recurrence carries: the exponentials and the last samples whose lags are exact."""
+        """State size of a recurrence: the exponentials and the last samples, whose weights are exact."""
         return self.rates.size + self.first - 1
 
     def fit(self, weights: Array, xp: Namespace) -> Array:
@@ -182,7 +182,7 @@ def exponentials(definition: Definition, n: int, precision: str) -> Nodes | None
 
 
 def exponentials_over(bounded: Definition, n: int, precision: str) -> Nodes | None:
-    """Return the same for all orders between the bounds of a definition, whatever its own are; see `family`."""
+    """Return the node set for all orders in a definition's bounds, or None as `exponentials` does."""
     wanted = bounded.approximated
     return None if wanted is None else _accepted(family(wanted), False, node_length(n), precision)
 
@@ -194,7 +194,7 @@ def tolerance(n: int, precision: str) -> float:
 
 @lru_cache(maxsize=256)
 def _exact(rates: tuple[float, ...], n: int) -> Nodes:
-    """Return the node set of weights that are one of these exponentials each: no lag but 0 is apart."""
+    """Return the node set of weights that are exactly these exponentials; only lag 0 is separate."""
     first, certified = 1, _lags(1, n, 400, 1500)
     lags = certified[:1] if len(rates) == 1 else _lags(1, n, 64, 64)
     u, s, vt = np.linalg.svd(np.exp(-np.outer(lags - first, rates)), full_matrices=False)
@@ -224,7 +224,7 @@ def _certified(definition: Definition, fixed: bool) -> Iterator[Definition]:
 
 
 def _rates(count: int, slowest: float, fastest: float) -> np.ndarray:
-    """Return 0 and count - 1 nodes from slowest to fastest."""
+    """Return `count` decay rates: 0, then count - 1 from slowest to fastest."""
     span = math.log(fastest / slowest)
     u = np.linspace(0, span, count - 1)
     bent = u - _SPARSER * np.expm1(-u / _REACH)
@@ -232,7 +232,7 @@ def _rates(count: int, slowest: float, fastest: float) -> np.ndarray:
 
 
 def _lags(first: int, n: int, dense: int, scattered: int) -> np.ndarray:
-    """Every lag from `first` up to `dense`, then geometric ones up to n - 1."""
+    """Return every lag from `first` to `dense`, then geometrically spaced ones up to n - 1."""
     near = np.arange(first, min(dense, n))
     far = np.geomspace(min(dense, n - 1), n - 1, scattered).round().astype(np.int64)
     return np.unique(np.concatenate([near, far]))
@@ -276,7 +276,7 @@ class PowerNodes:
     _into: np.ndarray  # from those terms to the nodes, [terms, Q]
 
     def coefficients(self, power: Array, xp: Namespace) -> Array:
-        """Return those for powers p [..., 1], [..., Q]."""
+        """Return the coefficients [..., Q] for powers p [..., 1]."""
         b, step = 1 - power, self.rule.step
         # sin(pi b) / 2 is b times what follows; the quotient has no 0 / 0 at b = 0, nor have its derivatives.
         reflected = _polynomial(_SINC, (b * (math.pi / 2)) ** 2) * xp.sin(power * (math.pi / 2)) * (math.pi / 2)
@@ -305,7 +305,7 @@ def power_nodes(shortest: float, longest: float, precision: str) -> PowerNodes:
 
 
 def _interpolation(points: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Return Lagrange's polynomials of `points` at other places, [at, points]."""
+    """Return the Lagrange polynomials of `points` evaluated at `at`, [at, points]."""
     found = np.ones((at.size, points.size))
     for j, point in enumerate(points):
         for k, other in enumerate(points):

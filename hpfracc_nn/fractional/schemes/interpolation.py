@@ -52,7 +52,7 @@ def l1_start(alpha: Array, taylor: int, order: int, rows: np.ndarray, xp: Namesp
 
 
 def l1_start_index(taylor: int) -> int | None:
-    """The column acts on d[1]; up to alpha = 1 there is none."""
+    """Return the entry of d that the starting column acts on: 1 above alpha = 1, else None."""
     return 1 if taylor == 2 else None
 
 
@@ -68,7 +68,7 @@ def _from_first(
 
 
 def l1_cells(taylor: int, order: int) -> Polynomial:
-    """The polynomial that makes `left` of F; b is (1 - z) F."""
+    """Return the polynomial in z that makes `l1_left` of F_k = (k + 1)**p; b is (1 - z) F."""
     slope = _BDF2_SLOPE if taylor == 2 else (1,)
     return multiply(differences(taylor + 1 - order), slope)
 
@@ -89,7 +89,7 @@ def l1_rate(alpha: float) -> float:
 
 
 def l1_uniform_rate(alpha: float, subtracts: bool = True) -> float:
-    """The same of the largest error; see `Scheme`. The first samples' error is no larger than the others'."""
+    """Order of convergence of the largest error, see `Scheme`; it is not at the first samples."""
     return 2 - alpha if alpha <= 1 else 3 - alpha
 
 
@@ -127,7 +127,7 @@ l1_2_power = l1_power
 
 
 def l1_2_start_index(taylor: int) -> int:
-    """The column acts on d[1]."""
+    """Return 1: the starting column acts on d[1]."""
     return 1
 
 
@@ -165,5 +165,5 @@ def trapezoid_rate(alpha: float) -> float:
 
 
 def trapezoid_uniform_rate(alpha: float, subtracts: bool = False) -> float:
-    """The same of the largest error; see `Scheme`."""
+    """Order of convergence of the largest error, see `Scheme`."""
     return 2.0

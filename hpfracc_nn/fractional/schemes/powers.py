@@ -82,7 +82,7 @@ def differences(order: int) -> tuple[Fraction, ...]:
 
 @lru_cache(maxsize=256)
 def _series(powers: tuple[Fraction, ...], moments: tuple[Fraction, ...], terms: int) -> np.ndarray:
-    """Coefficients of C(P, r) k**(P - r), r = 0, 1, ...: the functional applied to s**r, exactly."""
+    """Return the exact coefficients of C(P, r) k**(P - r), r = 0, 1, ...: the functional applied to s**r."""
     out = []
     for r in range(terms):
         total = sum((a * (1 - i) ** r for i, a in enumerate(powers)), Fraction(0))
@@ -100,7 +100,7 @@ def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
 
 
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
-    """The first lags, with F_k = (k+1)**j (1 + expm1((P - j) log(k+1))): the polynomial meets (k+1)**j exactly.
+    """Return the weights at the first lags, by F_k = (k+1)**j (1 + expm1((P - j) log(k+1))), exact for (k+1)**j.
 
     j is where the weights get small, one less than the number of differences in the polynomial; they do at 0 too.
     """
@@ -114,7 +114,7 @@ def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments:
 
 
 def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, ...]) -> Array:
-    """Return (powers(z) F)_k of the first lags, without cancellation where P is near j."""
+    """Return (powers(z) F)_k at the first lags, without cancellation where P is near j."""
     k = np.arange(1.0, _HEAD + 1)
     exact = [
         float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))
@@ -125,7 +125,7 @@ def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, 
 
 
 def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
-    """How often (1 - z) divides the polynomial."""
+    """Return the multiplicity of the polynomial's zero at z = 1."""
     count, rest = 0, list(polynomial)
     while len(rest) > 1 and sum(rest) == 0:
         rest = [sum(rest[: i + 1], Fraction(0)) for i in range(len(rest) - 1)]
@@ -134,7 +134,7 @@ def _zeros_at_one(polynomial: tuple[Fraction, ...]) -> int:
 
 
 def _cell_moments(exponent: Array, xp: Namespace) -> Array:
-    """Q_k for k < 16: exact for k = 0, Gauss-Legendre on expm1(P log1p(s / k)) for the others."""
+    """Return Q_k for k < 16: exact for k = 0, Gauss-Legendre on expm1(P log1p(s / k)) for the others."""
     nodes, rule, log_k = _cell_quadrature()
     means = xp.matmul(xp.expm1(exponent * xp.constant(nodes, exponent)), xp.constant(rule, exponent))
     later = means * xp.exp(exponent * xp.constant(log_k, exponent))
@@ -143,7 +143,7 @@ def _cell_moments(exponent: Array, xp: Namespace) -> Array:
 
 @lru_cache(maxsize=1)
 def _cell_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """log1p(s / k) at every point of every cell 1..15, the rule that sums them per cell, and log k."""
+    """Return log1p(s / k) at the quadrature points of cells 1..15, the rule that sums them per cell, and log k."""
     points, weights = np.polynomial.legendre.leggauss(_CELL_POINTS)
     points, weights = np.append((points + 1) / 2, 1.0), np.append(weights / 2, -0.5)
     k = np.arange(1.0, _HEAD)
@@ -152,7 +152,7 @@ def _cell_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=256)
 def _toeplitz(polynomial: tuple[Fraction, ...]) -> np.ndarray:
-    """M with head @ M = polynomial(z) head."""
+    """Return the matrix M with head @ M = polynomial(z) head."""
     matrix = np.zeros((_HEAD, _HEAD))
     for i, a in enumerate(polynomial):
         matrix += float(a) * np.eye(_HEAD, k=i)

@@ -20,7 +20,7 @@ _POINTS = 8  # (5 + sqrt(24))**-16 = 1e-16 for a power of j on such a panel
 
 
 class Sum(NamedTuple):
-    """How sums from 0 up to some lags are computed.
+    """Quadrature points and weights of sums from 0 up to several lags.
 
     Attributes:
         points: Where the terms are needed, increasing; [p]. The first `whole` of them are 0, 1, 2, ...
@@ -36,7 +36,7 @@ class Sum(NamedTuple):
 
 
 def sum_before(lags: np.ndarray) -> Sum:
-    """Return how the sums of f(j), j = 0, ..., lag - 1, are computed for increasing `lags`.
+    """Return the quadrature of sum f(j), j = 0, ..., lag - 1, for each of the increasing `lags`.
 
     f is right to 1e-16 of the sum where it is a power of j, or one times a decaying exponential, from 128 on.
     """
@@ -68,7 +68,7 @@ def _panels(last: int) -> np.ndarray:
 
 @lru_cache(maxsize=4096)
 def _gauss(length: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return points and weights that sum over 0, ..., length - 1, more numbers than there are points."""
+    """Return the Gauss points and weights of the sum over 0, ..., length - 1, where length exceeds their number."""
     i = np.arange(1.0, _POINTS)
     beside = np.sqrt(i**2 * (length**2 - i**2) / (4 * (4 * i**2 - 1)))
     points, vectors = np.linalg.eigh(np.diag(beside, 1) + np.diag(beside, -1))

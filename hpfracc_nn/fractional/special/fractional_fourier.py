@@ -67,7 +67,7 @@ def transformed(x: Array, whole: int | Array, chirps: Iterable[Array] | None, xp
 
 
 def _reversed(x: Array, xp: Namespace) -> Array:
-    """Return x at the times -t: sample 0 stays."""
+    """Return x at the times -t; sample 0 is unchanged."""
     return xp.concat([x[..., :1], xp.flip(x[..., 1:], axis=-1)], axis=-1)
 
 
@@ -77,7 +77,7 @@ def _rotated(x: Array, chirps: Iterable[Array], xp: Namespace) -> Array:
 
 
 def fixed_chirps(order: float, n: int, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
-    """Return the chirps of one order, made once and kept with the weights."""
+    """Return the chirps of one fixed order, from the cache."""
 
     def made(charge: Charge) -> tuple[np.ndarray, np.ndarray]:
         multiplier, convolver = chirps_of(np.float64(order), n, NUMPY)
@@ -87,7 +87,7 @@ def fixed_chirps(order: float, n: int, dtype: np.dtype) -> tuple[np.ndarray, np.
 
 
 def chirps_of(order: Array, n: int, xp: Namespace) -> tuple[Array, Array]:
-    """Return what multiplies in time and in frequency, complex128, shapes [*o, n], for orders in [-1/2, 1/2]."""
+    """Return the two chirps, in time and in frequency, complex128 [*o, n], for orders in [-1/2, 1/2]."""
     angle = (math.pi / 2 * order)[..., None]
     half = angle / 2
     lag = np.arange(n // 2 + 1.0)
@@ -97,6 +97,6 @@ def chirps_of(order: Array, n: int, xp: Namespace) -> tuple[Array, Array]:
 
 
 def _chirp(phase: Array, n: int, xp: Namespace) -> Array:
-    """Return exp(i phase), which is even in time: given at the lags 0 to n // 2."""
+    """Return exp(i phase), an even function of time, from the phase at lags 0 to n // 2."""
     values = xp.cos(phase) + 1j * xp.sin(phase)
     return xp.concat([values, xp.flip(values[..., 1 : (n + 1) // 2], axis=-1)], axis=-1)

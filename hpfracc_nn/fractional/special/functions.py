@@ -1,4 +1,4 @@
-"""The special functions, for the arrays of any framework that has a room here."""
+"""The special functions, for arrays of NumPy, PyTorch and JAX."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def fractional_fourier(x: Array, order: Array, dim: int = -1, *, centred: bool =
 
 
 def _implementation(owner: str, **arguments: Array) -> Any:
-    """Return the module that takes these arguments: torch's if any is a tensor, JAX's if any is one of its arrays."""
+    """Return the module for these arguments: torch's if any is a tensor, JAX's if any is a JAX array, else NumPy's."""
     names = {framework_of(type(value)): name for name, value in arguments.items()}
     if "torch" in names and "jax" in names:
         given = ", ".join(f"{names[each]} of type {type_name(arguments[names[each]])}" for each in ("torch", "jax"))

@@ -48,7 +48,7 @@ _TERMS = 20  # 8**-20 = 1e-18
 
 
 class Options(NamedTuple):
-    """How F is computed; the value does not depend on it but for rounding.
+    """Settings of the computation of F; the value depends on them by rounding only.
 
     Attributes:
         poles: At most how many there are; 1 is enough where no alpha is above 1.
@@ -169,7 +169,7 @@ def _integral(z: Array, alpha: Array, beta: Array, m: int, n: int, xp: Namespace
 def _rule(
     z: Array, alpha: Array, beta: Array, m: int, n: int, is_shifted: Array, is_far: Array, xp: Namespace, block: int
 ) -> Array:
-    """Return the trapezoidal rule, of which far away the integrand's first term at infinity is taken out."""
+    """Return the trapezoidal rule; far from 0 the integrand's leading term is integrated in closed form."""
     nodes = (_shared_nodes if alpha.ndim == beta.ndim == 0 else _own_nodes)(alpha, beta, n, xp.iscomplexobj(z), xp)
     inverse = 1 / z
     # The m-th derivative of 1 / (z (s - z)) / m! is the sum over i of -(-1 / z)**(i + 1) (s - z)**-(m + 1 - i).
@@ -193,7 +193,7 @@ def _constants(n: int, is_complex: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _shared_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Namespace) -> Nodes:
-    """Return what looks s**alpha and the weights of some points up in one table, [points, nodes] each.
+    """Return functions that look up s**alpha and the weights of points in one shared table, [points, nodes] each.
 
     The weights hold s**(alpha - beta), far away s**(2 alpha - beta): one more factor s**alpha / z.
     """
@@ -205,7 +205,7 @@ def _shared_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Names
 
 
 def _own_nodes(alpha: Array, beta: Array, n: int, is_complex: bool, xp: Namespace) -> Nodes:
-    """Return the same where every point has an alpha or a beta of its own."""
+    """Return the functions of `_shared_nodes` where every point has its own alpha or beta."""
     logs, weights = (xp.constant(values, alpha) for values in _constants(n, is_complex))
 
     def nodes(shift: Array, far: Array, part: slice) -> tuple[Array, Array]:
@@ -233,7 +233,7 @@ def _nodes_of(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _rules(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the same [2, nodes] for nodes at `index` and half a step further."""
+    """Return log s and the weights, [2, nodes] each, for nodes at `index` and half a step further."""
     logs, weights = zip(_nodes_of(index), _nodes_of(index + 0.5), strict=True)
     return np.stack(logs), np.stack(weights)
 
@@ -260,7 +260,7 @@ class Pole(NamedTuple):
 
 
 def poles_of(z: Array, alpha: Array, xp: Namespace, most: int) -> list[Pole]:
-    """Return the roots that may have |arg w| <= pi; the second has it only for alpha > 1."""
+    """Return the two roots that may have |arg w| <= pi; the second one does only for alpha > 1."""
     size, angle = xp.log(xp.abs(z)) / alpha, xp.angle(z)
     is_huge = size > _LARGEST_ROOT
     radius = xp.where(is_huge, math.exp(_LARGEST_ROOT), _root(xp.where(is_huge, 1.0, xp.abs(z)), alpha, xp))
@@ -279,7 +279,7 @@ def poles_of(z: Array, alpha: Array, xp: Namespace, most: int) -> list[Pole]:
 
 
 def _root(x: Array, alpha: Array, xp: Namespace) -> Array:
-    """Return x**(1 / alpha), accurate to about its last bit, because exp() of it follows.
+    """Return x**(1 / alpha) to about its last bit, because its exponential is taken.
 
     A power is; but 1 / alpha is rounded, which changes it by 1 - alpha (1 / alpha) times log(x) / alpha. That product
     is taken without rounding: Dekker, Numer. Math. 18 (1971).
@@ -293,7 +293,7 @@ def _root(x: Array, alpha: Array, xp: Namespace) -> Array:
 
 
 def _split(x: Array) -> tuple[Array, Array]:
-    """Return two halves of the digits."""
+    """Return x split into a high and a low part of half the digits each."""
     shifted = x * (2.0**27 + 1)
     high = shifted - (shifted - x)
     return high, x - high
@@ -369,7 +369,7 @@ def reciprocal_gamma(x: Any, n: int, xp: Namespace) -> Any:
 
 
 def _derivatives(x: Any, n: int, xp: Namespace) -> list[Any]:
-    """Return the derivatives 0 to n at x > 0, from (1 / Gamma)' = -psi / Gamma."""
+    """Return the derivatives 0 to n of 1 / Gamma at x > 0, from (1 / Gamma)' = -psi / Gamma."""
     psi = [xp.polygamma(j, x) for j in range(n)]
     values = [xp.exp(-xp.gammaln(x))]
     for i in range(n):
@@ -381,12 +381,12 @@ Series = list[Any]
 
 
 def series_product(f: Series, g: Series) -> Series:
-    """Return f g."""
+    """Return the product f g of two power series."""
     return [sum(f[j] * g[k - j] for j in range(k + 1)) for k in range(len(f))]
 
 
 def series_exponential(f: Series, xp: Namespace) -> Series:
-    """Return exp(f), from g' = f' g."""
+    """Return the power series g = exp(f), from g' = f' g."""
     g = [xp.exp(f[0])]
     for k in range(1, len(f)):
         g.append(sum(j * f[j] * g[k - j] for j in range(1, k + 1)) / k)
@@ -394,7 +394,7 @@ def series_exponential(f: Series, xp: Namespace) -> Series:
 
 
 def series_reciprocal(f: Series) -> Series:
-    """Return 1 / f, from f g = 1."""
+    """Return the power series g = 1 / f, from f g = 1."""
     g = [1 / f[0]]
     for k in range(1, len(f)):
         g.append(-g[0] * sum(f[j] * g[k - j] for j in range(1, k + 1)))

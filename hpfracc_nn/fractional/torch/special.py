@@ -67,7 +67,7 @@ def fractional_fourier(x: Any, order: Any, dim: int, centred: bool) -> Tensor:
 
 
 def _fixed(x: Tensor, order: float) -> Tensor:
-    """Return the transform of an order that is a number."""
+    """Return the transform for one fixed order."""
     whole = nearest("fractional_fourier", order)
     if order == whole:
         return transformed(x, whole % 4, None, TORCH)
@@ -80,7 +80,7 @@ def _fixed(x: Tensor, order: float) -> Tensor:
 
 
 def _learned(x: Tensor, order: Tensor) -> Tensor:
-    """Return the transform of orders in a tensor, without waiting for its values."""
+    """Return the transform for orders in a tensor, without reading their values."""
     whole = torch.round(order.detach())
     return transformed(x, whole % 4, _chirps(order - whole, x), TORCH)
 
@@ -90,7 +90,7 @@ def _chirps(order: Tensor, x: Tensor) -> list[Tensor]:
 
 
 def _tensors(owner: str, **values: Any) -> list[Any]:
-    """Return arrays as tensors on the device of those that are, and numbers as they are: they promote no tensor."""
+    """Return arrays as tensors, on the device of the tensors; numbers unchanged, since they promote no tensor."""
     device = _leading(values.values()).device
     found = []
     for name, value in values.items():
@@ -105,13 +105,13 @@ def _tensors(owner: str, **values: Any) -> list[Any]:
 
 
 def _leading(values: Iterable[Any]) -> Tensor:
-    """Return the first tensor that has axes, or else the first."""
+    """Return the first tensor with axes, or else the first one."""
     tensors = [value for value in values if isinstance(value, Tensor)]
     return next((tensor for tensor in tensors if tensor.ndim), tensors[0])
 
 
 def _double(value: Any, like: Tensor) -> Tensor:
-    """Return the value in double precision; what has no axes comes to the device of `like`, as in PyTorch."""
+    """Return the value in double precision; scalars move to the device of `like`, as in PyTorch."""
     if not isinstance(value, Tensor):
         value = torch.as_tensor(value, dtype=torch.complex128 if isinstance(value, complex) else torch.float64)
     value = value.to(torch.complex128 if value.is_complex() else torch.float64)
@@ -119,7 +119,7 @@ def _double(value: Any, like: Tensor) -> Tensor:
 
 
 def _promoted(z: Any, *parameters: Any) -> torch.dtype:
-    """Return the floating dtype of a sum of these (torch.result_type, which torch.compile cannot follow)."""
+    """Return the promoted floating dtype (torch.result_type, which torch.compile cannot trace)."""
     tensors = [value for value in (z, *parameters) if isinstance(value, Tensor)]
     leading = [tensor for tensor in tensors if tensor.ndim] or tensors
     dtype = functools.reduce(torch.promote_types, [tensor.dtype for tensor in leading])
@@ -155,7 +155,7 @@ def partial(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
 
 
 def _derivative(member: Any, index: int, tensors: tuple[Tensor, Tensor, Tensor], m: int, n: int) -> Tensor:
-    """Return the derivative of F[m, n] in z, alpha or beta, which `member` computes as other members."""
+    """Return the derivative of F[m, n] in z, alpha or beta, from other members of the family."""
     if index == 0:
         return member(*tensors, m + 1, n)
     if index == 2:
@@ -182,7 +182,7 @@ def _gradients(member: Any, ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]
 
 
 class _Partial(torch.autograd.Function):
-    """F[m, n] outside a compiler, for reverse mode and vmap."""
+    """F[m, n] as an autograd function, for reverse mode and vmap outside of a compiler."""
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -202,7 +202,7 @@ class _Partial(torch.autograd.Function):
 
 
 def _batched(member: Any, in_dims: tuple[int | None, ...], *arguments: Any) -> tuple[Tensor, int]:
-    """Return F[m, n] of tensors of which some have one more axis, first in the result."""
+    """Batching rule of F[m, n]; the batch axis is first in the result."""
     tensors, orders = arguments[:3], arguments[3:]
     rank = max(tensor.ndim - (dim is not None) for tensor, dim in zip(tensors, in_dims, strict=False))
     moved = []
@@ -235,7 +235,7 @@ def _computed(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int, is_differe
 
 
 class _Opaque(torch.autograd.Function):
-    """The operation with its gradient, which is made of the same operation, for a tracer."""
+    """The custom operation F[m, n] with its gradient, for compilers."""
 
     @staticmethod
     def forward(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
@@ -251,7 +251,7 @@ class _Opaque(torch.autograd.Function):
 
 
 def _autograd(z: Tensor, alpha: Tensor, beta: Tensor, m: int, n: int) -> Tensor:
-    """Choose who differentiates: for a loaded program what a plain call does, for transforms the formula."""
+    """Autograd's key: a loaded program differentiates as a plain call does, transforms by the formula."""
     tensors = (z, alpha, beta)
     if torch._C._are_functorch_transforms_active() or has_tangent(*tensors):
         return _computed(*tensors, m, n, is_differentiated=True)
