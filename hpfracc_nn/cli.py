@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import hpfracc_nn as fnn
-from hpfracc_nn.commands import calibrate, report, wisdom
-from hpfracc_nn.commands.terminal import in_one_line, say
+from hpfracc_nn import commands
+from hpfracc_nn.commands import in_one_line, say
 from hpfracc_nn.selection import Kernel, Settings, Workload, default_manager, kernels
 from hpfracc_nn.selection.memory import host_free, limit
 from hpfracc_nn.selection.observe.counts import summary
@@ -79,9 +79,9 @@ def app() -> Any:
     made = typer.Typer(add_completion=False, no_args_is_help=True, help="Fractional calculus for neural networks.")
     for make in (_demo, _info, _explain):
         made.command()(make(typer))
-    made.command()(calibrate.command(typer, ROOMS))
-    made.command()(report.command(typer))
-    made.add_typer(wisdom.application(typer), name="wisdom")
+    made.command()(commands.calibrate(typer, ROOMS))
+    made.command()(commands.report(typer))
+    made.add_typer(commands.wisdom(typer), name="wisdom")
     return made
 
 
@@ -168,10 +168,10 @@ def _rendered(result: "Forecast") -> str:
 
 
 def _drawn(result: "Forecast", name: str, days: Any, output: Path) -> Path:
-    figures = importlib.import_module("hpfracc_nn.training.figures")
+    module = importlib.import_module("hpfracc_nn.training.torch.demo")
     count = len(result.series) - result.start
     path = output / FIGURE
-    figures.draw_forecast(
+    module.draw_forecast(
         path,
         range(result.start, len(result.series)) if days is None else days[-count:],
         result.series[result.start :],

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels
 from hpfracc_nn.training import FractionalAdam, FractionalAdamW, FractionalRMSprop, FractionalSGD
-from hpfracc_nn.training.torch.optimizers.kinds import KINDS
+from hpfracc_nn.training.torch.optimizers.directions import KINDS
 
 BASES: dict[type, type[torch.optim.Optimizer]] = {
     FractionalSGD: torch.optim.SGD,

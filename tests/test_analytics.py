@@ -239,7 +239,7 @@ def test_a_changed_file_is_refused_by_its_name_or_can_be_reported(tmp_path: Path
             continue
         history.save(tmp_path / "again.json")
         assert repr(History.load(tmp_path / "again.json")) == repr(history)
-        for rows in (tables.usage, tables.performance, tables.errors, tables.events):
+        for rows in (tables.usage_rows, tables.performance_rows, tables.error_rows, tables.event_rows):
             rows(history)
         for plot in (choice_map, predicted_against_measured, shares_over_time, timeline):
             plot(history).draw_without_rendering()

@@ -9,8 +9,8 @@ import pytest
 
 from hpfracc_nn.selection import BackendManager, Workload, register, register_probe, unregister
 from hpfracc_nn.selection.machine import _probes
-from hpfracc_nn.training import ledger as ledgers
-from hpfracc_nn.training.ledger import Ledger
+from hpfracc_nn.training import report as counting
+from hpfracc_nn.training.report import Ledger
 from tests.selection_kernels import FakeProbe, fake, fake_manager
 
 pytest.importorskip("torch")
@@ -87,7 +87,7 @@ def consult(site: Any, sizes: range) -> None:
 
 def test_plans_that_a_site_lets_go_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpfracc_nn.selection.site.MOST_PLANS", 4)
-    monkeypatch.setattr(ledgers, "MOST_ROWS", 6)
+    monkeypatch.setattr(counting, "MOST_ROWS", 6)
     _, ledger = calling(fake_manager(), range(1, 201))
     found = ledger.look()
     assert sum(each.counts().calls for each in found) == 200
@@ -103,7 +103,7 @@ def test_plans_that_a_site_lets_go_are_not_kept_for_ever(monkeypatch: pytest.Mon
 
 def test_what_was_seen_stays_seen_where_plans_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpfracc_nn.selection.site.MOST_PLANS", 2)
-    monkeypatch.setattr(ledgers, "MOST_ROWS", 1)
+    monkeypatch.setattr(counting, "MOST_ROWS", 1)
     site, ledger = calling(fake_manager(), range(1, 8))
     for each in ledger.look():
         each.seen = each.counts()

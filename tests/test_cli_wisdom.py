@@ -7,8 +7,7 @@ import logging
 
 import pytest
 
-from hpfracc_nn import cli
-from hpfracc_nn.commands import calibrate
+from hpfracc_nn import cli, commands
 from hpfracc_nn.selection import Place, Timing, Wisdom, WisdomFile
 from hpfracc_nn.selection.learning.learner import understood
 from hpfracc_nn.selection.learning.wisdom import encode
@@ -67,7 +66,7 @@ def test_calibrate_measures_each_framework_and_keeps_the_rates(file, monkeypatch
     rates = file.read().rates
     frameworks = {name for name in ("numpy", "torch", "jax") if importlib.util.find_spec(name)}
     assert {(place.framework, place.dtype) for place in rates} == {
-        (framework, dtype) for framework in frameworks for dtype in calibrate.DTYPES
+        (framework, dtype) for framework in frameworks for dtype in commands.DTYPES
     }
     assert result.stdout.splitlines()[-1] == f"Kept in {file.path}"
     assert "numpy/cpu/float32" in result.stdout
@@ -76,7 +75,7 @@ def test_calibrate_measures_each_framework_and_keeps_the_rates(file, monkeypatch
 
 def test_the_fastest_of_the_rounds_counts():
     slow = type(RATES)({**RATES.flops, "fft": 2e9}, bandwidth=2e9, launch=3e-6)
-    fastest = calibrate._fastest([RATES, slow])
+    fastest = commands._fastest([RATES, slow])
     assert fastest == type(RATES)({**RATES.flops, "fft": 2e9}, bandwidth=2e9, launch=RATES.launch)
 
 
@@ -91,11 +90,11 @@ def test_a_framework_that_is_not_installed_is_left_out_and_a_broken_room_is_not(
     def missing(name):
         raise ModuleNotFoundError(f"No module named {name!r}", name=name.split(".")[-1])
 
-    monkeypatch.setattr(calibrate.importlib, "import_module", missing)
+    monkeypatch.setattr(commands.importlib, "import_module", missing)
     with pytest.raises(RuntimeError, match=r"^--device cuda: needs torch or JAX, which are not installed\.$"):
-        calibrate._places({"numpy": "rooms.numpy", "torch": "rooms.torch"}, "cuda")
+        commands._places({"numpy": "rooms.numpy", "torch": "rooms.torch"}, "cuda")
     with pytest.raises(ModuleNotFoundError, match="operator"):
-        calibrate._places({"torch": "rooms.operator"}, "cpu")
+        commands._places({"torch": "rooms.operator"}, "cpu")
 
 
 def test_show_says_what_is_known(file, wisdom):

@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.fractional.weights import forget
 from hpfracc_nn.selection import BackendManager, Settings
-from hpfracc_nn.training.torch.optimizers import memories
+from hpfracc_nn.training.torch.optimizers import directions
 from tests.cuda_cases import Emulated, emulated, needs_compiler  # noqa: F401  a fixture
 from tests.cuda_fakes import Cuda, Note
 from tests.test_cuda_kernels import CUDA, every_algorithm, manager_for, shape_for
@@ -48,7 +48,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
 def forget_all() -> None:
     forget()
     tables.forget()
-    made: tuple[Any, ...] = memories._weights_on, memories._fading_on, multipliers._lags
+    made: tuple[Any, ...] = directions._weights_on, directions._fading_on, multipliers._lags
     for each in made:
         each.forget()
 
@@ -73,7 +73,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     "samples at any times": lambda: fnn.derivative(X, fnn.Caputo(0.5), t=TIMES),
     "a multiplier by its matrix": lambda: fnn.derivative(X, fnn.PeriodicWeyl(0.5), manager=kernel_of("torch/dense")),
     "a multiplier by the FFT": lambda: fnn.derivative(X, fnn.PeriodicWeyl(0.5), manager=kernel_of("torch/fft")),
-    "the weights of an optimizer": lambda: memories._fading_on(0.5, HERE),
+    "the weights of an optimizer": lambda: directions._fading_on(0.5, HERE),
 }
 
 

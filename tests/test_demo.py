@@ -14,8 +14,7 @@ pytest.importorskip("lightning.pytorch")
 
 import torch
 
-from hpfracc_nn.training.torch.arfima import Arfima, Pasts
-from hpfracc_nn.training.torch.demo import MODEL, QUICK, ROWS, forecast
+from hpfracc_nn.training.torch.demo import MODEL, QUICK, ROWS, Arfima, Pasts, forecast
 
 N, START = 400, 300
 
@@ -196,7 +195,7 @@ def test_what_cannot_be_forecast_is_an_error(series, options, message):
 @pytest.mark.slow
 def test_the_figure_is_written(learned, tmp_path):
     pytest.importorskip("matplotlib")
-    from hpfracc_nn.training.figures import draw_forecast
+    from hpfracc_nn.training.torch.demo import draw_forecast
 
     held_out = learned.series[learned.start :]
     path = tmp_path / "figure.png"

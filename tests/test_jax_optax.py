@@ -14,7 +14,7 @@ optax = pytest.importorskip("optax")
 from jax import numpy as jnp  # noqa: E402
 from jax.experimental import checkify  # noqa: E402
 
-from hpfracc_nn.training import power_law  # noqa: E402
+from hpfracc_nn.training import directions  # noqa: E402
 from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
     averages,
     fractional_adam,
@@ -23,7 +23,7 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
     fractional_sgd,
     scale_by_fractional,
 )
-from hpfracc_nn.training.jax.optimizers.fractional import KINDS  # noqa: E402
+from hpfracc_nn.training.jax.optimizers.optimizers import KINDS  # noqa: E402
 from tests.jax_compilations import compilations  # noqa: E402
 
 AVERAGES = [("integral", 10), ("integral", 20), ("integral", "exponentials"), ("difference", 10), ("fcgd", 10)]
@@ -91,9 +91,9 @@ def by_definition(past, alpha, kind, memory, lag=None):
     newest_first = np.asarray(past)[::-1]
     if memory == "exponentials":
         lags = np.arange(1, len(newest_first))
-        weights = np.concatenate([[1.0], power_law.decays() ** (lags[:, None] - 1) @ power_law.coefficients(alpha)])
+        weights = np.concatenate([[1.0], directions.decays() ** (lags[:, None] - 1) @ directions.coefficients(alpha)])
     else:
-        weights = power_law.LAWS[kind].weights(alpha, memory)[: len(newest_first)]
+        weights = directions.LAWS[kind].weights(alpha, memory)[: len(newest_first)]
     if lag is not None and lag < len(weights):
         weights[lag] = 0
     if kind == "integral":

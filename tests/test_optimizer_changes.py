@@ -14,7 +14,7 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from hpfracc_nn.training import AlphaSchedule, FractionalAdam, FractionalRMSprop, FractionalSGD
-from hpfracc_nn.training.torch.optimizers.kinds import KINDS
+from hpfracc_nn.training.torch.optimizers.directions import KINDS
 from tests.optimizer_cases import (
     BASES,
     distance,

@@ -9,9 +9,8 @@ from torch.utils._pytree import tree_leaves
 
 from hpfracc_nn.fractional.numba.kernel import unusable
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, register, unregister
-from hpfracc_nn.training import FractionalAdam, FractionalSGD, power_law
-from hpfracc_nn.training.torch.optimizers.kinds import KINDS
-from hpfracc_nn.training.torch.optimizers.memories import Exponentials, Window
+from hpfracc_nn.training import FractionalAdam, FractionalSGD, directions
+from hpfracc_nn.training.torch.optimizers.directions import KINDS, Exponentials, Window
 from hpfracc_nn.training.torch.optimizers.mix import Mix, prepared, workload
 from tests.optimizer_cases import (
     AVERAGES,
@@ -309,9 +308,9 @@ def test_a_cuda_graph_replays_the_step(options):
 
 
 RECORDED = {
-    "two": Window(2, power_law.integral, is_normalised=True),
-    "ten": Window(10, power_law.integral, is_normalised=True),
-    "difference": Window(5, power_law.difference, is_normalised=False),
+    "two": Window(2, directions.integral, is_normalised=True),
+    "ten": Window(10, directions.integral, is_normalised=True),
+    "difference": Window(5, directions.difference, is_normalised=False),
     "exponentials": Exponentials(),
 }
 

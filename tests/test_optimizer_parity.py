@@ -29,7 +29,7 @@ from hpfracc_nn.training.jax.optimizers import (  # noqa: E402
     fractional_rmsprop,
     fractional_sgd,
 )
-from hpfracc_nn.training.torch.optimizers import memories  # noqa: E402
+from hpfracc_nn.training.torch.optimizers import directions  # noqa: E402
 
 STEPS = 200
 LR = 0.05
@@ -108,7 +108,7 @@ def by_jax(make, dtype, alpha, options):
 
 def assert_same_way(base, options, dtype, schedule, monkeypatch):
     if options["kind"] == "fcgd":
-        monkeypatch.setattr(memories, "dropped", draws())
+        monkeypatch.setattr(directions, "dropped", draws())
     cls, make, theirs, ours = BASES[base]
     alpha = ALPHAS[schedule]
     found = by_jax(make, dtype, alpha, {**ours, **options})

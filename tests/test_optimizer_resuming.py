@@ -11,7 +11,7 @@ import torch
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 
 from hpfracc_nn.training import AlphaSchedule, FractionalAdam, FractionalSGD
-from hpfracc_nn.training.torch.optimizers.kinds import KINDS
+from hpfracc_nn.training.torch.optimizers.directions import KINDS
 from tests.optimizer_cases import (
     BASES,
     distance,

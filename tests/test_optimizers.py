@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from hpfracc_nn.training import FractionalAdam, FractionalSGD, power_law
-from hpfracc_nn.training.torch.optimizers.kinds import KINDS
-from hpfracc_nn.training.torch.optimizers.memories import dropped
+from hpfracc_nn.training import FractionalAdam, FractionalSGD, directions
+from hpfracc_nn.training.torch.optimizers.directions import KINDS, dropped
 from tests.optimizer_cases import (
     BASES,
     distance,
@@ -45,10 +44,10 @@ def averaged(past, alpha, options, seed=None):
     newest_first = np.asarray(past)[::-1]
     if options.get("memory") == "exponentials":
         lags = np.arange(1, len(newest_first))
-        shapes = power_law.decays() ** (lags[:, None] - 1)
-        weights = np.concatenate([[1.0], shapes @ power_law.coefficients(alpha)])
+        shapes = directions.decays() ** (lags[:, None] - 1)
+        weights = np.concatenate([[1.0], shapes @ directions.coefficients(alpha)])
     else:
-        weights = getattr(power_law, options["kind"])(alpha, options.get("memory", 10))[: len(newest_first)]
+        weights = getattr(directions, options["kind"])(alpha, options.get("memory", 10))[: len(newest_first)]
     if seed is not None:
         lag = dropped(seed, len(past) - 1, options.get("memory", 10) - 1)
         if lag < len(weights):
@@ -100,11 +99,11 @@ def test_weights_of_the_integral_sum_to_1_at_every_step(alpha, memory):
 def test_weight_sums_are_as_documented(alpha, count):
     order = 1 - alpha
     product = np.prod(1 - order / np.arange(1, count))
-    assert power_law.difference(alpha, count).sum() == pytest.approx(product, rel=1e-12)
+    assert directions.difference(alpha, count).sum() == pytest.approx(product, rel=1e-12)
     rest = math.exp(math.lgamma(count + order) - math.lgamma(order) - math.lgamma(count + 1))
-    assert power_law.fcgd(alpha, count).sum() == pytest.approx((1 - rest) / alpha, rel=1e-12)
+    assert directions.fcgd(alpha, count).sum() == pytest.approx((1 - rest) / alpha, rel=1e-12)
     total = math.exp(math.lgamma(count + order) - math.lgamma(1 + order) - math.lgamma(count))
-    assert power_law.integral(alpha, count).sum() == pytest.approx(total, rel=1e-12)
+    assert directions.integral(alpha, count).sum() == pytest.approx(total, rel=1e-12)
 
 
 def test_weights_of_fcgd_are_the_papers_recurrence():
@@ -112,25 +111,25 @@ def test_weights_of_fcgd_are_the_papers_recurrence():
     expected = [1.0]
     for j in range(1, 11):
         expected.append((1 - (0.7 + 1) / (j + 1)) * expected[-1])
-    np.testing.assert_allclose(power_law.fcgd(0.7, 11), expected, rtol=1e-14)
+    np.testing.assert_allclose(directions.fcgd(0.7, 11), expected, rtol=1e-14)
 
 
-@pytest.mark.parametrize("weights", [power_law.integral, power_law.difference, power_law.fcgd])
+@pytest.mark.parametrize("weights", [directions.integral, directions.difference, directions.fcgd])
 def test_weights_are_1_and_nothing_else_at_alpha_1(weights):
     np.testing.assert_array_equal(weights(1.0, 20), np.eye(20)[0])
 
 
 def test_exponentials_follow_the_tempered_power_law_as_documented():
     lags = np.arange(2000)
-    tempered = np.exp(-lags / power_law.TEMPER)
+    tempered = np.exp(-lags / directions.TEMPER)
     for alpha in np.linspace(0.01, 0.99, 25):
-        shapes = power_law.decays() ** (lags[1:, None] - 1)
-        kernel = np.concatenate([[1.0], shapes @ power_law.coefficients(alpha)])
-        weights = power_law.integral(alpha, len(lags)) * tempered
+        shapes = directions.decays() ** (lags[1:, None] - 1)
+        kernel = np.concatenate([[1.0], shapes @ directions.coefficients(alpha)])
+        weights = directions.integral(alpha, len(lags)) * tempered
         assert (kernel > 0).all()
-        assert np.abs(kernel / weights - 1)[: power_law.FITTED + 1].max() < 0.04
+        assert np.abs(kernel / weights - 1)[: directions.FITTED + 1].max() < 0.04
         assert np.abs(kernel / kernel.sum() - weights / weights.sum()).sum() / 2 < 0.013
-    assert not power_law.coefficients(1.0).any()
+    assert not directions.coefficients(1.0).any()
 
 
 @pytest.mark.parametrize("alpha", [0.3, pytest.param(0.6, marks=pytest.mark.slow), 0.9])

@@ -18,7 +18,7 @@ from hpfracc_nn.solvers import SDE, Left, PredictorCorrector, Rectangle, fdeint,
 from hpfracc_nn.solvers.method import Method
 from hpfracc_nn.solvers.schemes import volterra
 from hpfracc_nn.solvers.torch import explosions as watching
-from hpfracc_nn.training.torch.fit_model import FitModel
+from hpfracc_nn.training.torch.fit_fde import FitModel
 from tests.solver_cases import tensor
 
 fitting = importlib.import_module("hpfracc_nn.training.torch.fit_fsde")

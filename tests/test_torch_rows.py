@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.torch import scratch  # noqa: E402
 from hpfracc_nn.fractional.torch.operator import apply  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Settings  # noqa: E402
 from hpfracc_nn.selection.memory import host_free  # noqa: E402
-from hpfracc_nn.training.torch.growth import profiled  # noqa: E402
+from hpfracc_nn.training.torch.batch_size import profiled  # noqa: E402
 from tests.torch_cases import COMPILED, KERNELS  # noqa: E402
 
 MIB = 1 << 20

@@ -13,7 +13,7 @@ import torch
 import hpfracc_nn as fnn
 from hpfracc_nn.selection import BackendManager, Machine, Settings, default_manager, kernels, register, register_probe
 from hpfracc_nn.training import BackendReport
-from hpfracc_nn.training.summary import plan_hash, plan_table
+from hpfracc_nn.training.report import plan_hash, plan_table
 from tests.report_cases import Net, loader
 from tests.selection_kernels import FakeProbe, fake
 

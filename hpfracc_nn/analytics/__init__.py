@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from hpfracc_nn.analytics.figures import predicted_against_measured as predicted_against_measured
     from hpfracc_nn.analytics.figures import shares_over_time as shares_over_time
     from hpfracc_nn.analytics.figures import timeline as timeline
-    from hpfracc_nn.analytics.frames import errors as errors
-    from hpfracc_nn.analytics.frames import events as events
-    from hpfracc_nn.analytics.frames import performance as performance
-    from hpfracc_nn.analytics.frames import usage as usage
     from hpfracc_nn.analytics.history import History as History
     from hpfracc_nn.analytics.history import Use as Use
     from hpfracc_nn.analytics.page import report as report
+    from hpfracc_nn.analytics.tables import errors as errors
+    from hpfracc_nn.analytics.tables import events as events
+    from hpfracc_nn.analytics.tables import performance as performance
+    from hpfracc_nn.analytics.tables import usage as usage
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)

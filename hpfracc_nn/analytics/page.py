@@ -23,10 +23,10 @@ PLOTS: tuple[Callable[..., Any], ...] = (
     figures.timeline,
 )
 TABLES: tuple[tuple[str, Callable[[History], list[tables.Row]], Sequence[str]], ...] = (
-    ("Usage", tables.usage, tables.USAGE),
-    ("Performance (times in ms)", tables.performance, tables.PERFORMANCE),
-    ("Errors", tables.errors, tables.ERRORS),
-    ("Events, the last 200", lambda history: tables.events(history)[-200:], tables.EVENTS),
+    ("Usage", tables.usage_rows, tables.USAGE),
+    ("Performance (times in ms)", tables.performance_rows, tables.PERFORMANCE),
+    ("Errors", tables.error_rows, tables.ERRORS),
+    ("Events, the last 200", lambda history: tables.event_rows(history)[-200:], tables.EVENTS),
 )
 STYLE = """body{font:14px sans-serif;margin:2em auto;max-width:75em;padding:0 1em}
 table{border-collapse:collapse;font-size:12px}th,td{padding:2px 8px;text-align:left;border-bottom:1px solid #ddd}

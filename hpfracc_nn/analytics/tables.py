@@ -1,8 +1,9 @@
-"""Summaries of a history as rows of a table, one dict for each; the columns are the same in all of them."""
+"""Summaries of a history as data frames of pandas, and as rows of a table, one dict for each with the same columns."""
 
+import importlib
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hpfracc_nn.analytics.history import History
@@ -37,7 +38,7 @@ ERRORS = ("op", "backend", "algorithm", "error", "count", "quarantined", "first"
 EVENTS = ("time", "kind", "op", "rows", "n", "width", "backend", "algorithm", "direction", "previous", "reason", "what")
 
 
-def usage(history: History) -> list[Row]:
+def usage_rows(history: History) -> list[Row]:
     """Return how often each kernel was consulted, the most first; `share` is its part of the operation's calls."""
     if not history.looks:
         return []
@@ -51,7 +52,7 @@ def usage(history: History) -> list[Row]:
     ]
 
 
-def performance(history: History) -> list[Row]:
+def performance_rows(history: History) -> list[Row]:
     """Return the times of each kernel at each workload and in each direction, in milliseconds.
 
     `q20_ms` is the 20 % quantile; compiling is left out of it, and counted apart.
@@ -63,7 +64,7 @@ def performance(history: History) -> list[Row]:
     return [_performance(*group, measured) for group, measured in groups.items()]
 
 
-def errors(history: History) -> list[Row]:
+def error_rows(history: History) -> list[Row]:
     """Return how often each kernel failed, by the class of the error, and how often it was left alone for that."""
     groups: dict[tuple[str, str, str], list[Failure]] = {}
     held: dict[tuple[str, str, str], int] = {}
@@ -89,7 +90,7 @@ def errors(history: History) -> list[Row]:
     ]
 
 
-def events(history: History) -> list[Row]:
+def event_rows(history: History) -> list[Row]:
     """Return what happened, oldest first; `what` says it in a few words, `time` is in seconds since 1970."""
     return [_event(each) for each in history.events]
 
@@ -195,7 +196,103 @@ def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
-def columns(rows: Iterable[Row], names: Iterable[str]) -> dict[str, list[Any]]:
-    """Return the columns of rows, also where there is no row."""
-    rows = list(rows)
-    return {name: [row[name] for row in rows] for name in names}
+def usage(history: History) -> Any:
+    """Return how often each kernel was consulted, as a data frame.
+
+    Columns: op, backend, algorithm, calls (forward and backward), share (its part of the operation's calls).
+
+    Args:
+        history: What a manager remembers.
+
+    Raises:
+        ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> int(usage(History.of(manager)).calls.sum())
+        1
+    """
+    return _frame("usage", usage_rows(history), USAGE)
+
+
+def performance(history: History) -> Any:
+    """Return the times of each kernel at each workload and in each direction, as a data frame.
+
+    Columns: op, rows, n, width, dtype, device, gradient, backend, algorithm, direction, samples (calls that were
+    timed), q20_ms (20 % quantile), median_ms, max_ms, compile_ms and transfer_ms (sums, of the calls that did),
+    samples_per_second (of data).
+
+    Args:
+        history: What a manager remembers.
+
+    Raises:
+        ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> times = performance(History.of(manager))  # of what has run so far: nothing
+        >>> times.empty, "median_ms" in times.columns
+        (True, True)
+    """
+    return _frame("performance", performance_rows(history), PERFORMANCE)
+
+
+def errors(history: History) -> Any:
+    """Return the failures of each kernel by the class of the error, as a data frame.
+
+    Columns: op, backend, algorithm, error, count, quarantined (how often it was left alone for that), first and last
+    (times, UTC), message (of the last).
+
+    Args:
+        history: What a manager remembers.
+
+    Raises:
+        ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> errors(History.of(manager)).empty  # no kernel has failed
+        True
+    """
+    return _dated(_frame("errors", error_rows(history), ERRORS), ("first", "last"))
+
+
+def events(history: History) -> Any:
+    """Return choices, changes of speed and failures in their order, as a data frame.
+
+    Columns: time (UTC), kind (choice, drift, failure, quarantined, defeat), op, rows, n, width, backend, algorithm,
+    direction, previous (the kernel before), reason, what (in words).
+
+    Args:
+        history: What a manager remembers.
+
+    Raises:
+        ModuleNotFoundError: pandas is not installed.
+
+    Examples:
+        >>> manager = BackendManager()
+        >>> y = derivative(np.ones((4, 64)), Caputo(0.5), manager=manager)
+        >>> ", ".join(events(History.of(manager)).kind)
+        'choice'
+    """
+    return _dated(_frame("events", event_rows(history), EVENTS), ("time",))
+
+
+def _frame(name: str, rows: Sequence[Row], columns: Sequence[str]) -> Any:
+    try:
+        pandas = importlib.import_module("pandas")
+    except ModuleNotFoundError as error:
+        if error.name != "pandas":
+            raise
+        raise ModuleNotFoundError(
+            f"{name}(): needs the package 'pandas'; pip install 'hpfracc-nn[data]'.", name=error.name
+        ) from None
+    return pandas.DataFrame({column: [row[column] for row in rows] for column in columns})
+
+
+def _dated(frame: Any, names: Iterable[str]) -> Any:
+    pandas = importlib.import_module("pandas")
+    for name in names:
+        frame[name] = pandas.to_datetime(frame[name], unit="s", utc=True)
+    return frame

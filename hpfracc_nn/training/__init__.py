@@ -10,11 +10,11 @@ from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
     from hpfracc_nn.training.fit import Fit as Fit
+    from hpfracc_nn.training.fit import StochasticFit as StochasticFit
     from hpfracc_nn.training.hurst import HurstEstimate as HurstEstimate
     from hpfracc_nn.training.hurst import StructureFunction as StructureFunction
     from hpfracc_nn.training.hurst import structure_function as structure_function
     from hpfracc_nn.training.hurst import whittle as whittle
-    from hpfracc_nn.training.stochastic_fit import StochasticFit as StochasticFit
     from hpfracc_nn.training.torch.alpha_logger import AlphaLogger as AlphaLogger
     from hpfracc_nn.training.torch.backend_report import BackendReport as BackendReport
     from hpfracc_nn.training.torch.batch_size import suggest_batch_size as suggest_batch_size

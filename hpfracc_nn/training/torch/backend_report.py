@@ -1,27 +1,231 @@
 """A Lightning callback that reports which kernel ran for each fractional module, how often and how fast."""
 
+import importlib.util
 import logging
 import os
 import sys
 import time
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import lightning.pytorch as pl
+import numpy as np
+import torch.distributed as dist
 from lightning.pytorch.callbacks import Callback
+from lightning.pytorch.loggers import Logger, TensorBoardLogger
 from lightning.pytorch.utilities import rank_zero_only, rank_zero_warn
 from torch import nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.analytics import History
-from hpfracc_nn.selection import ReportRow, Site, probe
+from hpfracc_nn.analytics import History, choice_map, predicted_against_measured, shares_over_time, timeline
+from hpfracc_nn.selection import BackendManager, ReportRow, Site, probe
 from hpfracc_nn.selection.observe.telemetry import enable_otlp
+from hpfracc_nn.selection.settings import Mode
 from hpfracc_nn.selection.workload import is_host
-from hpfracc_nn.training import summary
+from hpfracc_nn.training import report, table
 from hpfracc_nn.training import table as tables
-from hpfracc_nn.training.ledger import Ledger, Steps
-from hpfracc_nn.training.torch import exchange, publishing
-from hpfracc_nn.training.torch.steering import Steering
+from hpfracc_nn.training.report import Ledger, Steps, plan_table
+
+log = logging.getLogger(__name__)
+
+
+class Steering:
+    """Some managers whose settings are changed for a while.
+
+    Args:
+        wisdom: Where they keep what they learn meanwhile; None changes nothing.
+
+    Attributes:
+        managers: Those that were taken; they stay known after `leave`, to be asked.
+    """
+
+    def __init__(self, wisdom: str | None = None):
+        self._wisdom = wisdom
+        # With the wisdom that each had, and the one that it was given.
+        self._before: list[tuple[BackendManager, str | os.PathLike[str], str | os.PathLike[str]]] = []
+        self._stopped: list[tuple[BackendManager, Mode]] = []  # with the mode that each was given
+        self._waiting: list[str] = []
+        self.managers: list[BackendManager] = []
+
+    def take(self, managers: Iterable[BackendManager]) -> None:
+        """Change the managers of a model, and tell them what a checkpoint knew."""
+        self.leave()
+        self.managers = list(managers)
+        if self._wisdom is not None:
+            for manager in self.managers:
+                before = manager.settings.wisdom
+                manager.configure(wisdom=self._wisdom)
+                self._before.append((manager, before, manager.settings.wisdom))
+        for text in self._waiting:
+            for manager in self.managers:
+                _tell(manager, text)
+        self._waiting = []
+
+    def leave(self) -> None:
+        """Give the managers back as they were, but for what someone else has configured; what they learnt is saved."""
+        self.learn_again()
+        for manager in self.managers if self._before else []:
+            manager.save()
+        for manager, before, given in self._before:
+            if manager.settings.wisdom == given:
+                manager.configure(wisdom=before)
+        self._before = []
+
+    def stop_learning(self, mode: Mode) -> None:
+        """Let those that learn go by `mode` instead, until `learn_again`."""
+        for manager in self.managers:
+            if manager.settings.mode == "learn":
+                manager.configure(mode=mode)
+                self._stopped.append((manager, mode))
+
+    def learn_again(self) -> None:
+        """Let those learn that did before, but for those that someone else has given another mode."""
+        for manager, mode in self._stopped:
+            if manager.settings.mode == mode:
+                manager.configure(mode="learn")
+        self._stopped = []
+
+    def learnt(self) -> list[str]:
+        """Return what each manager knows, as text."""
+        return [manager.export_wisdom() for manager in self.managers] or self._waiting
+
+    def resume(self, texts: Iterable[str]) -> None:
+        """Keep what a checkpoint knew, for the managers that will be taken."""
+        self._waiting = [str(text) for text in texts]
+
+
+def _tell(manager: BackendManager, text: str) -> None:
+    try:
+        trust = manager.import_wisdom(text)
+    except ValueError as error:
+        log.info("BackendReport: what the checkpoint knew of kernels is left out: %s.", error)
+        return
+    if trust == "prior":
+        log.info("BackendReport: the checkpoint is of another machine; its times are only where to start from.")
+
+
+FIRST = 16  # the step after which they first tell each other; then after twice as many each time
+
+
+class Exchange:
+    """Shares the trials of some managers among the processes, and pools what comes of them.
+
+    Every process makes one, and calls `pool` as often as the others: both wait for all of them. What goes over the wire
+    is text, by gloo on the CPU, so that no stream of a GPU waits for it.
+
+    Args:
+        managers: In the same order in every process.
+
+    Attributes:
+        count: Of processes.
+    """
+
+    def __init__(self, managers: Sequence[BackendManager]):
+        self._managers = list(managers)
+        self.count = dist.get_world_size()
+        self._group = dist.new_group(backend="gloo")
+        for manager in self._managers:
+            manager.share_trials(dist.get_rank(), self.count)
+
+    def pool(self) -> list[str]:
+        """Tell the other processes what was timed here, and take over what they have.
+
+        Returns:
+            The workloads for which processes whose plans must not change have different ones: none, unless a kernel has
+            failed or is missing somewhere.
+        """
+        mine = [manager.export_wisdom(timed_here=True) for manager in self._managers]
+        fixed = plan_table(each for each in self._managers if is_fixed(each))
+        everyone: list[Any] = [None] * self.count
+        dist.all_gather_object(everyone, (mine, fixed), group=self._group)
+        for rank, (told, _) in enumerate(everyone):
+            if rank != dist.get_rank():
+                for manager, text in zip(self._managers, told, strict=True):
+                    manager.import_wisdom(text)
+        return _disagreed([plans for _, plans in everyone])
+
+    def close(self) -> None:
+        """Try all kernels here again."""
+        for manager in self._managers:
+            manager.share_trials()
+        if dist.is_initialized():
+            dist.destroy_process_group(self._group)
+
+
+def is_distributed() -> bool:
+    """Return whether other processes train the same model."""
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+
+
+def is_due(step: int) -> bool:
+    """Return whether the processes tell each other after this step of the optimizer."""
+    return step >= FIRST and step & (step - 1) == 0
+
+
+def is_fixed(manager: BackendManager) -> bool:
+    """Return whether the plans of torch's tensors must not change."""
+    return manager.settings.is_deterministic("torch")
+
+
+def _disagreed(tables: Sequence[dict[str, str]]) -> list[str]:
+    """Return the workloads with several kernels."""
+    known: dict[str, set[str]] = {}
+    for plans in tables:
+        for workload, kernel in plans.items():
+            known.setdefault(workload, set()).add(kernel)
+    return sorted(workload for workload, kernels in known.items() if len(kernels) > 1)
+
+
+PLOTS = (choice_map, predicted_against_measured, timeline)
+DPI = 90
+
+
+def log_scalars(loggers: Sequence[Logger], prefix: str, values: Mapping[str, float], step: int) -> None:
+    """Give each logger the values, under the prefix and its own separator."""
+    for logger in loggers:
+        named = {f"{prefix}{logger.group_separator}{name}": value for name, value in values.items()}
+        logger.log_metrics(named, step=step)
+
+
+def log_table(loggers: Sequence[Logger], name: str, rows: Sequence[ReportRow], footer: str, step: int) -> None:
+    """Give TensorBoard the table as text, and Weights & Biases as a table; others have no room for one."""
+    for logger in loggers:
+        if isinstance(logger, TensorBoardLogger):
+            logger.experiment.add_text(f"{name}/table", table.markdown(rows, footer), step)
+        elif hasattr(logger, "log_table"):
+            header, *lines = table.cells(rows)
+            logger.log_table(key=f"{name}/table", columns=header, data=lines, step=step)
+
+
+def log_figures(loggers: Sequence[Logger], name: str, history: History, steps: Sequence[int], step: int) -> None:
+    """Give TensorBoard the plots; `steps` are those of the history's looks."""
+    boards = [logger for logger in loggers if isinstance(logger, TensorBoardLogger)]
+    if not boards:
+        return
+    drawn = {plot.__name__: plot(history) for plot in PLOTS}
+    drawn["shares_over_time"] = shares_over_time(history, steps=steps, unit="step of the optimizer")
+    for title, figure in drawn.items():
+        pixels = _pixels(figure)
+        for board in boards:
+            board.experiment.add_image(f"{name}/{title}", pixels, step, dataformats="HWC")
+
+
+def has_matplotlib() -> bool:
+    """Return whether figures can be drawn; loads nothing."""
+    try:
+        return importlib.util.find_spec("matplotlib") is not None
+    except ValueError:  # sys.modules["matplotlib"] is None: someone blocks it
+        return False
+
+
+def _pixels(figure: Any) -> np.ndarray:
+    """Return a figure as an image [height, width, 3], without pyplot, which would choose a window system."""
+    canvas = importlib.import_module("matplotlib.backends.backend_agg").FigureCanvasAgg(figure)
+    figure.set_dpi(DPI)
+    canvas.draw()
+    return np.asarray(canvas.buffer_rgba())[..., :3].copy()
+
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +317,7 @@ class BackendReport(Callback):
         self.freeze_after = freeze_after
         self._ledger = Ledger()
         self._steering = Steering(wisdom)
-        self._exchange: exchange.Exchange | None = None
+        self._exchange: Exchange | None = None
         self._steps = Steps()
         self._warned = False
         self._watching = False
@@ -147,8 +351,8 @@ class BackendReport(Callback):
         self._watch(pl_module)
         self._begin()
         self._steps.add(trainer.fit_loop.epoch_loop._batches_that_stepped, [])
-        if self.sync_plans and exchange.is_distributed():
-            self._exchange = exchange.Exchange(self._steering.managers)
+        if self.sync_plans and is_distributed():
+            self._exchange = Exchange(self._steering.managers)
         bar = trainer.progress_bar_callback
         if self.prog_bar and bar is not None:
             self._bar_before = {name: value for name, value in vars(bar).items() if name == "get_metrics"}
@@ -233,7 +437,7 @@ class BackendReport(Callback):
         """Let what is logged begin here."""
         self._batches = 0
         self._is_frozen = False
-        self._spent = summary.Spent.of(self._steering.managers)
+        self._spent = report.Spent.of(self._steering.managers)
         self._steps = Steps()
 
     def _end(self) -> None:
@@ -245,7 +449,7 @@ class BackendReport(Callback):
         self._watching = False
 
     def _after_step(self, step: int) -> None:
-        if self._exchange is not None and exchange.is_due(step):
+        if self._exchange is not None and is_due(step):
             self._pool()
         self._freeze(step)
 
@@ -265,10 +469,10 @@ class BackendReport(Callback):
 
     def _log_scalars(self, trainer: pl.Trainer, step: int) -> None:
         watched, managers = self._ledger.look(), self._steering.managers
-        found, spent = summary.recent(watched), summary.Spent.of(managers)
+        found, spent = report.recent(watched), report.Spent.of(managers)
         quarantined = sum(each.quarantined().total() for each in managers)
-        values = summary.scalars(found, spent.since(self._spent), self._batches, quarantined)
-        publishing.log_scalars(trainer.loggers, type(self).__name__, values | _free_memory(found), step)
+        values = report.scalars(found, spent.since(self._spent), self._batches, quarantined)
+        log_scalars(trainer.loggers, type(self).__name__, values | _free_memory(found), step)
         self._steps.add(step, watched)
         for each in watched:
             each.seen = each.counts()
@@ -278,15 +482,15 @@ class BackendReport(Callback):
         rows, managers = self.rows(), self._steering.managers
         if not rows:
             return
-        footer = summary.footer(self._ledger.look(), managers)
+        footer = report.footer(self._ledger.look(), managers)
         if self.table is not None:
             form = ("rich" if tables.has_rich() else "plain") if self.table == "auto" else self.table
             sys.stdout.write(f"\n{tables.render(rows, form)}{footer}\n")
         name, step = type(self).__name__, trainer.fit_loop.epoch_loop._batches_that_stepped
-        publishing.log_table(trainer.loggers, name, rows, footer, step)
-        if self.figures and publishing.has_matplotlib():
+        log_table(trainer.loggers, name, rows, footer, step)
+        if self.figures and has_matplotlib():
             history = replace(History.of(*managers), looks=tuple(self._steps.looks))
-            publishing.log_figures(trainer.loggers, name, history, self._steps.steps, step)
+            log_figures(trainer.loggers, name, history, self._steps.steps, step)
 
     def _bar_metrics(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> dict[str, Any]:
         bar = trainer.progress_bar_callback
@@ -319,7 +523,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _free_memory(found: list[summary.Recent]) -> dict[str, float]:
+def _free_memory(found: list[report.Recent]) -> dict[str, float]:
     """Return the free megabytes of the device with the least, where the host is not the device."""
     devices = {each.plan.workload.device for each in found} - {"cpu"}
     free = [probe("torch").free_memory(device) for device in devices if not is_host(device)]

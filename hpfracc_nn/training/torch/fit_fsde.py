@@ -15,8 +15,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.solvers import Brownian, Noise, StochasticEquation
 from hpfracc_nn.solvers.torch import fsdeint
-from hpfracc_nn.training.fit import covariance_of
-from hpfracc_nn.training.stochastic_fit import StochasticFit
+from hpfracc_nn.training.fit import StochasticFit, covariance_of
 
 Parameters = Mapping[str, Tensor]
 Moments = Callable[[Tensor], Tensor]

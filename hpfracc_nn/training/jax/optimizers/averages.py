@@ -20,10 +20,19 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import JAX, Array
 from hpfracc_nn.fractional.namespace import Namespace
-from hpfracc_nn.training import power_law
-from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered
-from hpfracc_nn.training.jax.optimizers.trees import Tree, arrays, check_belongs, exact, real
-from hpfracc_nn.training.power_law import Law
+from hpfracc_nn.training import directions
+from hpfracc_nn.training.directions import Law
+from hpfracc_nn.training.jax.optimizers.arguments import (
+    Alpha,
+    Tree,
+    arrays,
+    at,
+    check_belongs,
+    exact,
+    numbers,
+    real,
+    remembered,
+)
 
 _IN_LINE = 16  # rows that are added one by one in the program, which would grow with more of them
 
@@ -99,7 +108,7 @@ def fading(alpha: Alpha, dtype: Any) -> optax.GradientTransformation:
         dtype: Of the moving averages; None is the parameters', or float32 where these are half as wide: there the slow
             ones would stop on the way.
     """
-    decays = power_law.decays()
+    decays = directions.decays()
 
     def init(params: Tree) -> FractionalAveragesState:
         def zeros(p: Any) -> Array:
@@ -170,20 +179,20 @@ def _window_weights(
 def _fading_weights(alpha: float | Array, stored: Array, dtype: Any) -> tuple[Array, Array]:
     parts = numbers(_parts, alpha, dtype)
     # 1 - decay**stored, all of whose digits are wanted while few gradients went in.
-    reached = -jnp.expm1(stored.astype(dtype) * jnp.asarray(power_law.log_decays(), dtype))
+    reached = -jnp.expm1(stored.astype(dtype) * jnp.asarray(directions.log_decays(), dtype))
     total = 1 + (parts * reached).sum()
     return 1 / total, parts / total
 
 
 def _parts(alpha: Any, xp: Namespace) -> Array:
     """Return the weights of the moving averages, not divided by the sum of all: shape [*alpha, 4]."""
-    found = _fitted(alpha) if xp is JAX else power_law.coefficients(alpha)
-    return found / xp.constant(1 - power_law.decays(), found)
+    found = _fitted(alpha) if xp is JAX else directions.coefficients(alpha)
+    return found / xp.constant(1 - directions.decays(), found)
 
 
 def _fitted(alpha: Array) -> Array:
-    """Return `power_law.coefficients` of traced orders."""
-    matrix, target, scale = power_law.fit_problem(alpha, JAX)
+    """Return `directions.coefficients` of traced orders."""
+    matrix, target, scale = directions.fit_problem(alpha, JAX)
     q, r = jnp.linalg.qr(matrix)
     projected = JAX.matmul(jnp.swapaxes(q, -1, -2), jnp.asarray(target)[:, None])
     return scale[..., None] * jax.scipy.linalg.solve_triangular(r, projected)[..., 0]

@@ -1,4 +1,4 @@
-"""Transformations made of Caputo's derivative of the loss along the way of the parameters: see `training/caputo.py`."""
+"""Transformations made of Caputo's derivative of the loss along the way of the parameters: see `directions.py`."""
 
 from __future__ import annotations
 
@@ -12,9 +12,19 @@ from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
 from hpfracc_nn.fractional.namespace import Namespace
-from hpfracc_nn.training import caputo
-from hpfracc_nn.training.jax.optimizers.orders import Alpha, at, numbers, remembered
-from hpfracc_nn.training.jax.optimizers.trees import Tree, arrays, check_belongs, check_given, exact, real
+from hpfracc_nn.training import directions
+from hpfracc_nn.training.jax.optimizers.arguments import (
+    Alpha,
+    Tree,
+    arrays,
+    at,
+    check_belongs,
+    check_given,
+    exact,
+    numbers,
+    real,
+    remembered,
+)
 
 _BESIDE_1 = 1e-14  # moves nodes and weights by as much
 
@@ -118,10 +128,10 @@ def _add(weight: Array, mean: Array, gradient: Array) -> Array:
 
 def _quadrature(alpha: Any, xp: Namespace) -> tuple[Any, Any]:
     if xp is not JAX:
-        return caputo.quadrature(alpha)
+        return directions.quadrature(alpha)
     # The matrix has a root of 1 - alpha, without a slope at 1, in what nodes and weights only see the square of.
     alpha = alpha - jnp.where(alpha > 1 - _BESIDE_1, _BESIDE_1, 0.0)
-    nodes, vectors = jnp.linalg.eigh(caputo.jacobi_matrix(alpha, JAX))
+    nodes, vectors = jnp.linalg.eigh(directions.jacobi_matrix(alpha, JAX))
     return nodes, vectors[..., 0, :] ** 2
 
 

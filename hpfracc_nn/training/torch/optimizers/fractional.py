@@ -29,10 +29,17 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.torch.probe import around_compiled, uncompiled
 from hpfracc_nn.selection import BackendManager, given_manager
-from hpfracc_nn.training.torch.optimizers.averages import is_behind
-from hpfracc_nn.training.torch.optimizers.caputo import mean_gradients
-from hpfracc_nn.training.torch.optimizers.kind import Directions, Group, State
-from hpfracc_nn.training.torch.optimizers.kinds import KINDS, check_options, is_identity, kind_of
+from hpfracc_nn.training.torch.optimizers.directions import (
+    KINDS,
+    Directions,
+    Group,
+    State,
+    check_options,
+    is_behind,
+    is_identity,
+    kind_of,
+    mean_gradients,
+)
 
 _KEPT = frozenset(key for kind in KINDS.values() for key in kind.keeps)
 _DROPPED = {name: _KEPT - frozenset(kind.keeps) for name, kind in KINDS.items()}  # what a kind does not go on with

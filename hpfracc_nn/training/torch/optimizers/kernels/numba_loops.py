@@ -1,4 +1,4 @@
-"""The compiled loops of `numba_blocks.py`. All sources of what is compiled here stand in this file: see `compiled.py`.
+"""The compiled loops of `numba_mix.py`. All sources of what is compiled here stand in this file: see `compiled.py`.
 
 Tensors come as addresses, so that one call does the work for all parameters. The rows of a parameter lie one behind
 another. A block of the average is finished before the next one begins, and stays in the caches meanwhile.

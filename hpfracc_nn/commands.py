@@ -1,20 +1,55 @@
-"""The commands `hpfracc-nn wisdom show|export|import|merge|clear`: what this machine has learnt."""
+"""Commands of `hpfracc-nn`: calibrate, report, and wisdom show|export|import|merge|clear.
 
+Importing this module loads no optional package: each command is made from typer, which its caller has loaded. What the
+commands print passes through `say`: names out of a file may hold what a terminal acts upon.
+"""
+
+import importlib
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
-from hpfracc_nn.commands.terminal import in_one_line, say
-from hpfracc_nn.selection import Place, Rates, Wisdom, WisdomFile
+from hpfracc_nn.errors import printable
+from hpfracc_nn.selection import Machine, Place, Rates, Wisdom, WisdomFile
 from hpfracc_nn.selection.learning.wisdom_file import DEFAULT, OFF, inspect
 from hpfracc_nn.selection.settings import from_environment
 from hpfracc_nn.selection.workload import UNITS
 
+
+def say(line: str, *, err: bool = False) -> None:
+    """Write one line to standard output, or to standard error."""
+    importlib.import_module("typer").echo(printable(line), err=err)
+
+
+@contextmanager
+def in_one_line(command: str, *errors: type[Exception]) -> Iterator[None]:
+    """Leave with status 1 where an argument, a file or the environment is wrong, and say so in one line.
+
+    Args:
+        command: What was called.
+        errors: What else says so, besides ValueError and OSError, in the first line of its text.
+    """
+    try:
+        yield
+    except BrokenPipeError:  # of `hpfracc-nn info | head`: nobody reads on, and that is no fault
+        raise
+    except (ValueError, OSError) as error:
+        _leave(command, str(error))
+    except errors as error:
+        _leave(command, str(error).partition("\n")[0] or type(error).__name__)
+
+
+def _leave(command: str, reason: str) -> NoReturn:
+    say(f"hpfracc-nn {command}: {reason}", err=True)
+    raise importlib.import_module("typer").Exit(1) from None
+
+
 NEXT = "Measure how fast it computes:  hpfracc-nn calibrate"
 
 
-def application(typer: Any) -> Any:
+def wisdom(typer: Any) -> Any:
     """Return the group of commands, to be added to an application as `wisdom`."""
     made = typer.Typer(no_args_is_help=True, help="Show, share or forget what this machine has learnt.")
     for name, make in (
@@ -179,3 +214,108 @@ def _ms(seconds: float | None) -> str:
 def _aligned(lines: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     return ["  ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
+
+
+DTYPES = ("float32", "float64")
+ONLY_ON_CPU = ("numpy",)
+
+
+def calibrate(typer: Any, rooms: Mapping[str, str]) -> Callable[..., None]:
+    """Return the command; `rooms` names for each framework the module that registers its probe."""
+
+    def calibrate(
+        device: Annotated[
+            str, typer.Option(help="Where torch and JAX compute, such as cuda:0; NumPy is on the cpu.")
+        ] = "cpu",
+        rounds: Annotated[int, typer.Option(min=1, help="The fastest of so many counts.")] = 5,
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Measure how fast this machine computes, with the threads set now, and keep it for later processes."""
+        with in_one_line("calibrate", RuntimeError, AssertionError):  # AssertionError too is how torch refuses a device
+            own = file_in(directory)
+            rates = _measured(_places(rooms, device), rounds)
+            own.update(Wisdom(rates=rates))
+        for line in rates_table(rates):
+            say(line)
+        say(f"Kept in {own.path}")
+
+    return calibrate
+
+
+def _places(rooms: Mapping[str, str], device: str) -> list[tuple[str, str, str]]:
+    """Framework, device and dtype of all that is installed here."""
+    places = []
+    for framework, room in rooms.items():
+        if device != "cpu" and framework in ONLY_ON_CPU:
+            continue
+        try:
+            importlib.import_module(room)
+        except ModuleNotFoundError as error:
+            if error.name != framework:
+                raise
+            continue
+        places += [(framework, device, dtype) for dtype in DTYPES]
+    if not places:
+        raise RuntimeError(f"--device {device}: needs torch or JAX, which are not installed.")
+    return places
+
+
+def _measured(places: Sequence[tuple[str, str, str]], rounds: int) -> dict[Place, Rates]:
+    """Measure the places in turn, `rounds` times, with a progress bar; frameworks without the device are left out."""
+    found: dict[Place, list[Rates]] = {}
+    refusals: dict[str, Exception] = {}
+    for place in _with_progress([place for _ in range(rounds) for place in places]):
+        machine = Machine()
+        try:
+            machine.calibrate(*place)
+        except (RuntimeError, AssertionError) as error:  # a framework without this device; another one may have it
+            refusals[place[0]] = error
+            continue
+        for where, rates in machine.calibrated().items():
+            found.setdefault(where, []).append(rates)
+    if refusals and not found:
+        raise next(iter(refusals.values()))
+    return {where: _fastest(rates) for where, rates in found.items()}
+
+
+def _with_progress(work: Sequence[tuple[str, str, str]]) -> Iterator[tuple[str, str, str]]:
+    console = importlib.import_module("rich.console").Console(stderr=True)
+    yield from importlib.import_module("rich.progress").track(work, "Calibrating", console=console)
+
+
+def _fastest(rates: Sequence[Rates]) -> Rates:
+    """The best of each: a busy machine only ever takes longer."""
+    return Rates(
+        {unit: max(each.flops[unit] for each in rates) for unit in UNITS},
+        bandwidth=max(each.bandwidth for each in rates),
+        launch=min(each.launch for each in rates),
+    )
+
+
+REPORT = Path("report.html")
+
+
+def report(typer: Any) -> Callable[..., None]:
+    """Return the command."""
+
+    def report(
+        file: Annotated[
+            Path | None, typer.Argument(help="What History.save wrote; by default what this machine has learnt.")
+        ] = None,
+        output: Annotated[Path, typer.Option(help="Where to: a name that ends in .html, or in .png.")] = REPORT,
+        directory: Annotated[Path | None, directory_option(typer)] = None,
+    ) -> None:
+        """Draw which kernel runs at which size, how right the predictions were, who ran when, and what failed."""
+        analytics = importlib.import_module("hpfracc_nn.analytics")
+        with in_one_line("report"):
+            if file is None:
+                history = analytics.History.of_wisdom(file_in(directory).read())
+            else:
+                history = analytics.History.load(file)
+            path = analytics.report(history, output)
+        say(f"Report: {path}")
+        if history.is_empty:
+            where = file_in(directory).path if file is None else file
+            say(f"It is empty: {where} has no call yet.")
+
+    return report

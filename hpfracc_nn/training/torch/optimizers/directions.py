@@ -1,0 +1,553 @@
+"""What takes the gradient's place: an average of the last gradients, or a derivative along the way of the parameters.
+
+An average keeps of each parameter `history`, the memory's rows [R, ...], and `direction`, where the average is written.
+Both have the parameter's shape, and its strides where these are dense: fused steps pair values by their addresses,
+kernels see the rows as [R, n], and whoever copies a state between layouts, as distributed checkpoints do, copies what
+it means. A parameter that was laid out anew takes both with it at the next step.
+
+How many gradients were stored stands in `history_step`, and in `history_start` what the base optimizer's `step` was
+when the history began. In capturable groups, whose steps a CUDA graph may replay without Python, the first is left out:
+it is the difference of the other two. `history_memory` says what kind of rows these are. They are gradients or averages
+of them, whatever the weights: another alpha, or another kind of weights, go on with them.
+
+A memory, of the last gradients as they are or of exponentials in which they fade, says how many rows it keeps for each
+parameter and what a step does with them (`mix.py`), from the number of gradients that were stored before: as a whole
+number in `mix`, or as a tensor on the parameter's device, which a CUDA graph can replay, in `recorded`. At each step
+the weights are those of as many gradients as there are.
+
+Formulas and sources stand in `training/directions.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import gamma
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.streams import placed
+from hpfracc_nn.selection import Site
+from hpfracc_nn.training import directions
+from hpfracc_nn.training.directions import (
+    EXPONENTIALS,
+    NODES,
+    Law,
+    cannot_fade,
+    check_alpha,
+    check_kind,
+    check_memory,
+    keeps_no_gradients,
+    quadrature,
+)
+from hpfracc_nn.training.torch.optimizers import kernels  # noqa: F401  registered on import
+from hpfracc_nn.training.torch.optimizers.mix import (
+    Mix,
+    as_real,
+    check_belongs,
+    dense_strides,
+    in_order,
+    line_of,
+    lines_of,
+    prepared,
+    room_like,
+    rows_like,
+    shaped,
+)
+
+Group = dict[str, Any]  # a parameter group: the options of the base optimizer, alpha, kind, memory
+State = dict[str, Any]  # of one parameter: the base optimizer's, and what the kind keeps
+Directions = Callable[[], list[Tensor]]  # makes them, and changes the states
+
+
+class Kind(Protocol):
+    """What takes the place of the gradient."""
+
+    @property
+    def needs_closure(self) -> bool:
+        """Whether gradients at other points are wanted, so that `step` needs a closure."""
+
+    @property
+    def keeps(self) -> tuple[str, ...]:
+        """The keys of what it keeps in a parameter's state."""
+
+    def fault(self, group: Group) -> str | None:
+        """Return what is wrong with the options of a group for this kind, or None."""
+
+    def is_identity(self, group: Group) -> bool:
+        """Whether the gradient stays what it is, and nothing has to be kept."""
+
+    def rewind(self, state: State) -> None:
+        """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
+
+    def prepared(
+        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+    ) -> Directions:
+        """Return what makes the directions and keeps in the states what the next step needs.
+
+        Whatever can be refused is refused here, and nothing is changed: another group may still be refused.
+        """
+
+
+WeightsByLag = Callable[[float, int], np.ndarray]  # of alpha and how many
+
+
+class Memory(Protocol):
+    """What an average remembers of one parameter."""
+
+    @property
+    def length(self) -> float:
+        """How many gradients are remembered, that of the step included; infinity where they fade."""
+
+    @property
+    def rows(self) -> int:
+        """How many rows of the parameter's size are kept."""
+
+    def dtype(self, values: torch.dtype) -> torch.dtype:
+        """Return the dtype of the rows for gradients of such values."""
+
+    def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
+        """Return what a step does after `stored` others."""
+
+    def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+        """Return the average and change the rows, in operations that autograd and CUDA graphs can follow.
+
+        Sums are formed in single precision or better, whatever autocast is around; so is what is returned.
+        """
+
+
+@dataclass(frozen=True)
+class Window:
+    """The last `memory` gradients: that of this step, and a ring of rows with those before it.
+
+    Args:
+        memory: How many, at least 2.
+        weights: Their weights by lag.
+        is_normalised: Whether these are divided by their sum.
+    """
+
+    memory: int
+    weights: WeightsByLag
+    is_normalised: bool
+
+    @property
+    def length(self) -> float:
+        return self.memory
+
+    @property
+    def rows(self) -> int:
+        return self.memory - 1
+
+    def dtype(self, values: torch.dtype) -> torch.dtype:
+        return values  # the gradients as they are: nothing is rounded
+
+    def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
+        turn = stored if stored < self.rows else self.rows + stored % self.rows  # what the ring looks like
+        return _window_mix(self, alpha, turn, None if seed is None else dropped(seed, stored, self.rows))
+
+    def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+        slot = stored.long() % self.rows
+        lags = (slot - 1 - torch.arange(self.rows, device=rows.device)) % self.rows + 1
+        by_lag = _weights_on(self, alpha, rows.device)
+        weights = by_lag[lags] * (lags <= stored)
+        total = by_lag[0] + weights.sum() if self.is_normalised else by_lag[0]
+        average = _summed(by_lag[0] / total, weights / total, grad, rows)
+        rows.index_copy_(0, slot.reshape(1), grad[None])
+        return average
+
+
+@lru_cache(maxsize=1024)
+def _window_mix(window: Window, alpha: float, turn: int, without: int | None) -> Mix:
+    count = window.rows
+    slot = turn % count
+    by_lag = window.weights(alpha, window.memory)
+    lags = (slot - 1 - np.arange(count)) % count + 1
+    weights = np.where(lags <= turn, by_lag[lags], 0.0)
+    if without is not None:
+        weights[lags == without] = 0.0
+    total = by_lag[0] + weights.sum() if window.is_normalised else 1.0
+    gains = tuple(float(row == slot) for row in range(count))
+    return Mix(float(by_lag[0] / total), tuple((weights / total).tolist()), gains)
+
+
+@placed  # while a graph is captured nothing can be copied from the host: the steps before it do so
+def _weights_on(window: Window, alpha: float, device: torch.device) -> Tensor:
+    return torch.as_tensor(window.weights(alpha, window.memory), device=device)
+
+
+@placed
+def _fading_on(alpha: float, device: torch.device) -> tuple[Tensor, Tensor]:
+    decays = torch.as_tensor(directions.decays(), device=device)
+    return decays, torch.as_tensor(directions.coefficients(alpha), device=device) / (1 - decays)
+
+
+def dropped(seed: int, stored: int, lags: int) -> int:
+    """Return the lag, from 1 to `lags`, whose gradient is left out at the step after `stored` others.
+
+    Counter-based: the seed and the number of steps, both of which are saved, say all that there is to say.
+    """
+    return 1 + int(np.random.Generator(np.random.Philox(key=seed, counter=stored)).integers(lags))
+
+
+@dataclass(frozen=True)
+class Exponentials:
+    """Four moving averages that fade at different rates; their sum follows the tempered weights of the integral."""
+
+    @property
+    def length(self) -> float:
+        return math.inf
+
+    @property
+    def rows(self) -> int:
+        return len(directions.RATES)
+
+    def dtype(self, values: torch.dtype) -> torch.dtype:
+        return torch.float32 if values.itemsize == 2 else values  # in half precision the slow ones would stop short
+
+    def mix(self, alpha: float, stored: int, seed: int | None) -> Mix:
+        parts, total = _exponential_parts(alpha, np.float64(stored))
+        gains = 1 - directions.decays()
+        return Mix(float(1 / total), tuple((parts / total).tolist()), tuple(gains.tolist()))
+
+    def recorded(self, alpha: float, stored: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+        decays, parts = _fading_on(alpha, rows.device)
+        total = 1 + (parts * (1 - decays**stored)).sum()
+        average = _summed(1 / total, parts / total, grad, rows)
+        rows.lerp_(grad[None].to(rows.dtype), (1 - decays).to(rows.dtype)[:, None])
+        return average
+
+
+def _summed(first: Tensor, weights: Tensor, grad: Tensor, rows: Tensor) -> Tensor:
+    """Return first * grad + weights . rows, in single precision or better."""
+    exact = torch.promote_types(grad.dtype, torch.float32)
+    average, weights = first.to(exact) * grad.to(exact), weights.to(exact)
+    if rows.dtype == exact:
+        with torch.autocast(rows.device.type, enabled=False):  # it would round both to half precision
+            return average + weights @ rows
+    for row, weight in zip(rows, weights, strict=True):  # one by one: all at once would take room for all in `exact`
+        average = average + weight * row.to(exact)
+    return average
+
+
+def _exponential_parts(alpha: float, stored: np.float64) -> tuple[np.ndarray, np.float64]:
+    """Return the weights of the moving averages, and by what all is divided: the sum of the weights of all lags."""
+    decays = directions.decays()
+    parts = directions.coefficients(alpha) / (1 - decays)
+    return parts, 1 + (parts * (1 - decays**stored)).sum()
+
+
+@dataclass(frozen=True)
+class Average:
+    """An average by weights of the lag, as its law says."""
+
+    law: Law
+    needs_closure = False
+    keeps = ("history", "direction", "history_step", "history_start", "history_memory")
+
+    def fault(self, group: Group) -> str | None:
+        if group["memory"] == EXPONENTIALS and not self.law.fades:
+            return cannot_fade(group["kind"])
+        if self.law.drops and (group.get("capturable") or group.get("differentiable")):
+            return (
+                f"kind {group['kind']!r} does not support capturable or differentiable: it draws a number at each "
+                "step; pass kind='integral'"
+            )
+        return None
+
+    def is_identity(self, group: Group) -> bool:
+        return group["alpha"] == 1 or group["memory"] == 1
+
+    def prepared(
+        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+    ) -> Directions:
+        memory = self.memory(group)
+        kept = [_kept(state, memory, p, grad) for p, grad, state in zip(params, grads, states, strict=True)]
+        if group.get("capturable") or group.get("differentiable"):
+            return lambda: [_recorded(group, memory, *each) for each in zip(grads, states, kept, strict=True)]
+        alike: dict[tuple, list[tuple[Tensor, State, State]]] = defaultdict(list)
+        for grad, state, held in zip(grads, states, kept, strict=True):
+            alike[grad.device, grad.dtype, _stored(held)].append((grad, state, held))
+        mixes = []
+        for (device, _, stored), found in alike.items():
+            _check_capture(device)
+            lines = [in_order(grad, held["direction"]) for grad, _, held in found]
+            averages = [line_of(held["direction"]) for _, _, held in found]
+            mix = memory.mix(group["alpha"], stored, group["seed"] if self.law.drops else None)
+            rows = [lines_of(held["history"]) for _, _, held in found]
+            mixes.append(prepared(site, lines, rows, averages, mix))
+
+        def directions() -> list[Tensor]:
+            for mixed, ((_, _, stored), found) in zip(mixes, alike.items(), strict=True):
+                mixed()
+                for _, state, held in found:
+                    _keep(state, held, stored + 1)
+            return [held["direction"] for held in kept]
+
+        return directions
+
+    def rewind(self, state: State) -> None:
+        if "history_step" in state:
+            state["history_step"] = 0
+        if "history" in state:
+            state["history_start"] = int(state.get("step", 0))
+
+    def memory(self, group: Group) -> Memory:
+        """Return the memory that the group's options name."""
+        if group["memory"] == EXPONENTIALS:
+            return Exponentials()
+        return Window(group["memory"], self.law.weights, self.law.is_normalised)
+
+
+def is_behind(state: State) -> bool:
+    """Whether the base optimizer has taken steps since that were not remembered, as torch's own with such a state."""
+    if not {"step", "history_step", "history_start"} <= state.keys():
+        return False
+    return int(state["step"]) != state["history_start"] + state["history_step"]
+
+
+def _kept(state: State, memory: Memory, p: Tensor, grad: Tensor) -> State:
+    """Return the state, if it is good for such a gradient, or what is to be written into it when the step is taken."""
+    if "history" not in state:
+        direction = room_like(grad, dense_strides(p))
+        return {
+            "history": rows_like(direction, memory.rows, _dtype(memory, grad)),
+            "direction": direction,
+            "history_step": 0,
+            "history_start": int(state.get("step", 0)),
+            "history_memory": memory.length,
+        }
+    if state.get("history_memory") != memory.length:
+        raise RuntimeError(
+            f"the state holds what memory={_named(state.get('history_memory'))} remembers and the options of its group "
+            f"ask for memory={_named(memory.length)}: memory is fixed at the first step; drop what is remembered with "
+            "optimizer.state.pop(parameter), or make a new optimizer."
+        )
+    direction, rows = state["direction"], state["history"]
+    check_belongs("past gradients", direction, grad)
+    shape, is_complex = (memory.rows, *direction.shape), direction.is_complex()
+    if rows.shape != shape or rows.device != direction.device or rows.is_complex() != is_complex:
+        raise RuntimeError(
+            f"the state holds rows of shape {tuple(rows.shape)}, {rows.dtype} on {rows.device} beside past gradients "
+            f"of shape {tuple(direction.shape)}, {direction.dtype} on {direction.device}: they need {memory.rows} rows "
+            "of that shape there; drop them with optimizer.state.pop(parameter), or make a new optimizer."
+        )
+    return _laid_out(state, memory, p)
+
+
+def _laid_out(state: State, memory: Memory, p: Tensor) -> State:
+    """Return the state, if its order and dtype are those needed, or what is to be written into it.
+
+    The parameter may have been laid out anew; whoever loads a state may have given all of it the parameter's dtype.
+    """
+    direction, rows = state["direction"], state["history"]
+    dtype = _dtype(memory, direction)
+    strides = direction.stride()
+    is_in_order = strides == p.stride() or strides == dense_strides(p)
+    if is_in_order and rows.dtype == dtype and rows.stride() == (direction.numel(), *strides):
+        return state
+    laid = direction if is_in_order else room_like(direction, dense_strides(p)).copy_(direction)
+    return {**state, "direction": laid, "history": rows_like(laid, memory.rows, dtype).copy_(rows)}
+
+
+def _dtype(memory: Memory, values: Tensor) -> torch.dtype:
+    """Return the dtype of the rows for such values."""
+    if values.is_complex():
+        return memory.dtype(values.dtype.to_real()).to_complex()
+    return memory.dtype(values.dtype)
+
+
+def _named(length: float | None) -> str:
+    return repr(EXPONENTIALS) if length == Exponentials().length else str(length)
+
+
+def _keep(state: State, held: State, stored: int) -> None:
+    """Write what is kept into the state, with the number of gradients that were stored."""
+    if held is not state:
+        state.update(held)
+    state["history_step"] = stored
+
+
+def _stored(state: State) -> int:
+    """Return how many gradients were stored."""
+    if "history_step" in state:
+        return state["history_step"]
+    return int(state["step"]) - state["history_start"]  # the group was capturable before
+
+
+def _recorded(group: Group, memory: Memory, grad: Tensor, state: State, held: State) -> Tensor:
+    """Return the average of one parameter where a CUDA graph is to replay the step, or autograd to follow it."""
+    direction, alpha = held["direction"], group["alpha"]
+    line = in_order(grad, direction)
+    if group.get("differentiable"):
+        stored, rows = _stored(held), lines_of(held["history"]).clone()  # what former steps made is in their graph
+        average = memory.recorded(alpha, torch.tensor(float(stored), device=grad.device), line, rows)
+        _keep(state, {**held, "history": shaped(rows, direction)}, stored + 1)
+        return shaped(average.to(line.dtype), direction)
+    average = memory.recorded(alpha, _stored_on_device(state, held, grad.device), line, lines_of(held["history"]))
+    line_of(direction).copy_(average)
+    return direction
+
+
+def _stored_on_device(state: State, held: State, device: torch.device) -> Tensor:
+    """Return how many gradients were stored as a tensor, made of what the base optimizer counts up from now on."""
+    if held is not state:
+        state.update(held)
+    if "history_step" in state:
+        state["history_start"] = int(state.get("step", 0)) - state.pop("history_step")
+    return state["step"] - state["history_start"] if "step" in state else torch.zeros((), device=device)
+
+
+def _check_capture(device: torch.device) -> None:
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        raise RuntimeError(
+            "a CUDA graph would replay the same place in the history for ever: pass capturable=True to an optimizer "
+            "that has it, or step outside the graph."
+        )
+
+
+@dataclass(frozen=True)
+class ClosedForm:
+    """The gradient times a power of the last step's length; the first step takes the gradient as it is."""
+
+    needs_closure = False
+    keeps = ("previous",)
+
+    def fault(self, group: Group) -> str | None:
+        return _fault(group)
+
+    def is_identity(self, group: Group) -> bool:
+        return group["alpha"] == 1
+
+    def rewind(self, state: State) -> None:
+        """Nothing: a previous point that is the present one says no more than none."""
+
+    def prepared(
+        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+    ) -> Directions:
+        taken = []
+        for p, grad, state in zip(params, grads, states, strict=True):
+            previous = state.get("previous")
+            if previous is not None:
+                check_belongs("the previous point", previous, grad)
+            # A copy: the base optimizer may change in place what it is given.
+            taken.append(grad.clone() if previous is None else _along(grad, p - previous, group["alpha"]))
+
+        def directions() -> list[Tensor]:
+            for p, state in zip(params, states, strict=True):
+                state["previous"] = state["previous"].copy_(p) if "previous" in state else p.clone()
+            return taken
+
+        return directions
+
+
+@dataclass(frozen=True)
+class FixedTerminal:
+    """The derivative from 0; the gradients that it is given are means along the line, made by `mean_gradients`."""
+
+    needs_closure = True
+    keeps = ()
+
+    def fault(self, group: Group) -> str | None:
+        return _fault(group)
+
+    def is_identity(self, group: Group) -> bool:
+        return group["alpha"] == 1
+
+    def rewind(self, state: State) -> None:
+        """Nothing: it keeps nothing."""
+
+    def prepared(
+        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+    ) -> Directions:
+        taken = [_modulated(grad, p, group["alpha"]) for p, grad in zip(params, grads, strict=True)]
+        return lambda: taken
+
+
+def mean_gradients(groups: Sequence[Group], closure: Callable[[], Any]) -> dict[Tensor, Tensor]:
+    """Return the mean of each parameter's gradient on the way from 0, weighted by (1 - s)**-alpha.
+
+    All groups move together, each by the nodes of its own alpha. One that requires no gradient stays where it is, and
+    one that gets none is left out. The parameters are as before when this returns or raises.
+    """
+    places = {p: p.detach().clone() for group in groups for p in group["params"] if p.requires_grad}
+    rules = [(group, *(each.tolist() for each in quadrature(group["alpha"]))) for group in groups]
+    means: dict[Tensor, Tensor] = {}
+    try:
+        for node in range(NODES):
+            with torch.no_grad():
+                for group, points, _ in rules:
+                    for p in filter(places.__contains__, group["params"]):
+                        p.copy_(points[node] * places[p])
+            with torch.enable_grad():
+                closure()
+            for group, _, weights in rules:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        part = weights[node] * p.grad.detach()
+                        means[p] = means[p].add_(part) if p in means else part
+    finally:
+        with torch.no_grad():
+            for p, place in places.items():
+                p.copy_(place)
+    return means
+
+
+def _along(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
+    """Return the modulated gradient, or the gradient where the way is 0 everywhere; nothing waits for a device."""
+    return torch.where(way.any(), _modulated(grad, way, alpha), grad)
+
+
+def _modulated(grad: Tensor, way: Tensor, alpha: float) -> Tensor:
+    """Return grad * abs(way)**(1 - alpha) / Gamma(2 - alpha), for the parts of complex numbers apart."""
+    real_grad, real_way = as_real([grad, way])
+    result = real_way.abs().pow_(1 - alpha).mul_(real_grad).mul_(1 / gamma(2 - alpha))
+    return torch.view_as_complex(result) if grad.is_complex() else result
+
+
+def _fault(group: Group) -> str | None:
+    if group["memory"] == EXPONENTIALS:
+        return keeps_no_gradients(group["kind"])
+    if group.get("differentiable"):
+        return (
+            f"kind {group['kind']!r} does not support differentiable: abs(x)**(1 - alpha) has no derivative at 0; "
+            "pass kind='integral'"
+        )
+    return None
+
+
+KINDS: dict[str, Kind] = {
+    **{name: Average(law) for name, law in directions.LAWS.items()},
+    "caputo": ClosedForm(),
+    "caputo_terminal": FixedTerminal(),
+}
+
+
+def kind_of(group: Group) -> Kind:
+    """Return the kind of a parameter group."""
+    return KINDS[group["kind"]]
+
+
+def is_identity(group: Group) -> bool:
+    """Whether the gradients of a parameter group stay what they are."""
+    return kind_of(group).is_identity(group)
+
+
+def check_options(group: Group) -> None:
+    """Raise unless alpha, kind and memory of a parameter group are good, alone and with its other options.
+
+    Raises:
+        TypeError: alpha is not a number, or memory neither a whole number nor "exponentials".
+        ValueError: One is out of range or unknown, or the kind does not support another option.
+    """
+    check_alpha(group["alpha"])
+    check_kind(group["kind"], KINDS)
+    check_memory(group["memory"])
+    fault = kind_of(group).fault(group)
+    if fault is not None:
+        raise ValueError(fault)
