@@ -6,7 +6,7 @@ import logging
 import math
 import operator
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from numbers import Real
 from typing import Any
 
@@ -251,3 +251,12 @@ def note(error: BaseException, text: str) -> None:
             error.add_note(text)
     except Exception:  # an exception's own methods may be broken, and must not hide the exception
         return
+
+
+def package_of(kind: type, packages: Container[str]) -> str | None:
+    """Return the package, among `packages`, that defines a class or one of its bases; None where none does."""
+    for cls in kind.__mro__:
+        package = cls.__module__.partition(".")[0]
+        if package in packages:
+            return package
+    return None

@@ -26,10 +26,11 @@ ARROWS = {
     "lazy": set(),
     "installed": set(),
     "selection": {"errors"},
-    "fractional": {"errors", "lazy", "selection"},
+    "labelled": {"errors"},
+    "fractional": {"errors", "labelled", "lazy", "selection"},
     "solvers": {"errors", "lazy", "selection", "fractional"},
     "analytics": {"errors", "lazy", "selection"},
-    "series": {"errors", "lazy", "fractional"},
+    "series": {"errors", "labelled", "lazy", "fractional"},
     "layers": {
         "errors",
         "lazy",
@@ -39,7 +40,7 @@ ARROWS = {
         "solvers",
     },  # a block is a memory equation, solved
     "training": {"errors", "lazy", "selection", "fractional", "layers", "solvers", "analytics"},
-    "preprocessing": {"errors", "lazy", "fractional"},
+    "preprocessing": {"errors", "labelled", "lazy", "fractional"},
     "data": {"", "errors", "lazy", "selection", "fractional", "layers", "series", "solvers", "training"},
     "commands": {"errors", "selection", "analytics"},
     "cli": {"", "commands", "errors", "selection", "fractional", "layers", "solvers", "training", "data"},

@@ -23,10 +23,10 @@ import numpy as np
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, GrunwaldLetnikov
 from hpfracc_nn.fractional.dispatch import Samples, backend, framework_of, placed
-from hpfracc_nn.fractional.labelled import is_table, joined, mapped
 from hpfracc_nn.fractional.namespace import NAMESPACES, Array, Namespace
 from hpfracc_nn.fractional.schemes.differences import binomial
 from hpfracc_nn.fractional.stencil import Stencil, reciprocal
+from hpfracc_nn.labelled.tables import is_table, joined, mapped
 from hpfracc_nn.selection import BackendManager
 
 OWNER = "fdiff"

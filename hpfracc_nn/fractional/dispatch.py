@@ -7,7 +7,7 @@ None is loaded before it is needed: `backend` is the one late import of `hpfracc
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
@@ -33,17 +33,8 @@ def framework_of(kind: type) -> str:
     """Return "numpy", "torch" or "jax", from the package of the class or of one of its bases."""
     if kind in _NUMBERS:
         return "numpy"
-    package = package_of(kind, _PACKAGES)
+    package = errors.package_of(kind, _PACKAGES)
     return "numpy" if package is None else _PACKAGES[package]
-
-
-def package_of(kind: type, packages: Container[str]) -> str | None:
-    """Return the package, among `packages`, that defines a class or one of its bases; None where none does."""
-    for cls in kind.__mro__:
-        package = cls.__module__.partition(".")[0]
-        if package in packages:
-            return package
-    return None
 
 
 def type_name(x: Any) -> str:

@@ -17,10 +17,12 @@ from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names, check_array, check_is_fitted, validate_data
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import fdiff, times
+from hpfracc_nn.errors import package_of
+from hpfracc_nn.fractional import fdiff
 from hpfracc_nn.fractional.differencing import MODES, is_exact, undone
-from hpfracc_nn.fractional.dispatch import package_of, type_name
-from hpfracc_nn.fractional.labelled import PACKAGES, raise_if_dated, time_dimension, times_of, with_numbers
+from hpfracc_nn.fractional.dispatch import type_name
+from hpfracc_nn.labelled import times
+from hpfracc_nn.labelled.tables import PACKAGES, raise_if_dated, time_dimension, times_of, with_numbers
 
 POLICIES = ("expanding", "fixed")
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional import times
-from hpfracc_nn.fractional.labelled import is_table, time_dimension, times_of
+from hpfracc_nn.labelled import times
+from hpfracc_nn.labelled.tables import is_table, time_dimension, times_of
 
 
 @dataclass(frozen=True)

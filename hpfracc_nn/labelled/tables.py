@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional import times
-from hpfracc_nn.fractional.dispatch import package_of
+from hpfracc_nn.errors import package_of
+from hpfracc_nn.labelled import times
 
 PACKAGES = ("pandas", "polars", "xarray")
 TIME = "time"  # the dimension of an xarray object that is taken where none is named
