@@ -1,4 +1,4 @@
-"""What every definition shares: how its order is given, read and checked, and what follows from it.
+"""The base class of definitions: reading and checking of orders, and properties derived from them.
 
 An order is a number, nested sequences of numbers, or a framework's tensor.
 """
@@ -50,7 +50,7 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
 
 
 def _plain(values: Any) -> Any:
-    """Return evenly nested lists of numbers as tuples of floats, else None; a compiler follows, as it cannot NumPy."""
+    """Return evenly nested lists of numbers as tuples of floats, else None; compilers can trace it."""
     if type(values) in (float, int):
         return float(values)
     if type(values) not in (list, tuple) or not values:
@@ -137,7 +137,7 @@ class Definition:
         cls.own_fields = (*cls.own_fields, *[name for name in added if name not in cls.own_fields])
 
     def __hash__(self) -> int:
-        """Return the hash of what makes definitions equal, kept: every call looks for its plan by its definition."""
+        """Return the hash of all fields, computed once: every call looks up its plan by its definition."""
         found = self.__dict__.get("_hash")
         if found is None:
             found = hash((type(self), self._values))
@@ -149,7 +149,7 @@ class Definition:
 
     @property
     def _values(self) -> tuple:
-        """All fields: what makes definitions of a class equal, kept."""
+        """All fields, computed once; definitions of a class are equal if these are."""
         found = self.__dict__.get("_kept_values")
         if found is None:
             found = (self.alpha, self.scheme, self.bounds, self.side, *self.options)
@@ -158,11 +158,11 @@ class Definition:
 
     @property
     def options(self) -> tuple[Any, ...]:
-        """What the class adds to the fields of all: numbers and words, in the order of its fields."""
+        """The fields that a subclass adds, numbers and strings, in their order."""
         return tuple([getattr(self, name) for name in self.own_fields])
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return all but what is kept: the hash is another one in another process."""
+        """Return the state without computed properties: hashes differ between processes."""
         return {name: value for name, value in self.__dict__.items() if name not in ("_hash", "_kept_values")}
 
     def __post_init__(self) -> None:
@@ -198,7 +198,7 @@ class Definition:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """Where alpha lies: its bounds, or its own smallest and largest value."""
+        """The interval of alpha: its bounds, or its smallest and largest value."""
         if self.bounds is not None:
             return self.bounds
         if self.is_fixed:
@@ -220,7 +220,7 @@ class Definition:
 
     @property
     def is_wide(self) -> bool:
-        """Whether orders far below the upper bound are differenced so often that float32 would lose their digits.
+        """Whether to compute in float64: orders far below the upper bound are differenced too often for float32.
 
         What m differences take away the weights must add up again: rounding grows like n**(m - alpha - 1/2).
         """
@@ -228,16 +228,16 @@ class Definition:
 
     @property
     def approximated(self) -> Definition | None:
-        """What sums of exponentials have to come close to, to stand for the weights; None where they never may."""
+        """The definition whose weights sums of exponentials approximate; None where they may not replace its weights."""
         return self
 
     @property
     def is_plain(self) -> bool:
-        """Whether the order, the scheme and the bounds are all there is: formulas may know no other option."""
+        """Whether there is no field besides order, scheme and bounds, as some formulas require."""
         return self == type(self)(self.alpha, self.scheme, self.bounds)
 
     def at(self, alpha: float) -> Definition:
-        """The same operator with the number `alpha` in place of its order, the same bounds kept."""
+        """Return the operator with the number `alpha` as its order and the same bounds."""
         low, high = self.interval
         return replace(self, alpha=alpha, bounds=self.bounds or ((low, high) if low < high else None))
 
@@ -259,7 +259,7 @@ class Definition:
         return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the stencil of other orders, float64 of shape [*c], in this definition's differences and terms.
+        """Return the stencil for orders `alpha`, float64 [*c], with this definition's differences and Taylor terms.
 
         They are not checked: within the interval, or close to it, the weights are analytic in them. Nothing is
         evaluated before it is asked for. Other arguments as in `stencil`.
@@ -286,7 +286,7 @@ class Definition:
 
     @property
     def to_the_left(self) -> Definition:
-        """The same operator with side "left", which all others are made of."""
+        """Return the operator with side "left", from which the other sides are computed."""
         return self if self.side == "left" else replace(self, side="left")
 
     def in_steps(self, dt: float) -> Definition:
@@ -299,17 +299,17 @@ class Definition:
 
     @property
     def fading(self) -> float:
-        """How fast a power-law memory fades besides, per step."""
+        """Rate of exponential tempering of a power-law memory, per step."""
         return 0.0
 
     @property
     def fades(self) -> bool:
-        """Whether weights may fall exponentially, so that their tail counts for nothing."""
+        """Whether weights may decay exponentially, so that their tail is negligible."""
         return self.fading > 0
 
     @property
     def own_rates(self) -> tuple[float, ...]:
-        """How fast weights fall, per step, where for dt = 1 those of each order are one exponential; else nothing."""
+        """Decay rates per step where the weights of each order are one exponential for dt = 1; else empty."""
         return ()
 
     def accuracy(self, alpha: float) -> float:
@@ -317,7 +317,7 @@ class Definition:
         return self._scheme.rate(alpha)
 
     def uniform_accuracy(self, alpha: float) -> float:
-        """Return the same of the largest error of all samples but the first: near it, errors may fall more slowly.
+        """Return the order of convergence of the largest error of all samples but the first.
 
         Where no Taylor polynomial is subtracted the data are zero at the first sample. If it is not positive, the
         largest error does not fall.
@@ -330,13 +330,13 @@ class Definition:
 
     @property
     def _start_index(self) -> int | None:
-        """The entry of d that the starting column acts on; None where there is no column."""
+        """Index in d of the sample that the starting column acts on; None where there is no column."""
         found = self._scheme.start_index
         return found(self.taylor) if self.subtracts and found is not None else None
 
     @property
     def terms(self) -> int:
-        """How many of x(0) and dt x'(0) have a column of their own."""
+        """Number of analytic columns: those of x(0) and dt x'(0)."""
         return 0
 
     # The columns for dt = 1, [*c, k] at the given lags or rows.
@@ -349,7 +349,7 @@ class Definition:
         return self._scheme.start(alpha, self.taylor, m, rows, xp)
 
     def _analytic(self, alpha: Array, rows: np.ndarray, xp: Namespace) -> Array:
-        """Those on x(0) and dt x'(0), [*c, terms, k]."""
+        """Return the analytic columns, of x(0) and dt x'(0), [*c, terms, k]."""
         return taylor_columns(alpha, self.terms, rows, xp)
 
     def _taylor(self, alpha: float) -> int:
@@ -397,7 +397,7 @@ class Definition:
 
 
 def family(definition: Definition) -> Definition:
-    """Return what the weights of a tensor alpha depend on besides its values: the same operator at its upper bound."""
+    """Return the operator at its upper bound: the weights of a tensor alpha depend on it and on alpha's values only."""
     kind = type(definition)
     return _family(kind, definition.scheme, definition.interval, definition.options)  # type: ignore[arg-type]
 
@@ -425,7 +425,7 @@ def taylor_columns(alpha: Array, terms: int, rows: np.ndarray, xp: Namespace) ->
 
 
 def check_definition(owner: str, definition: Any) -> None:
-    """Raise unless it is a definition; `owner` is named in the message."""
+    """Raise TypeError unless the argument is a Definition; `owner` is named in the message."""
     if not isinstance(definition, Definition):
         given = repr(definition) if not isinstance(definition, type) else definition.__name__
         raise TypeError(

@@ -131,7 +131,7 @@ class DistributedOrder(Definition):
 
     @property
     def approximated(self) -> Definition:
-        """Every order apart, so that the sum is right whatever the step, which weighs them."""
+        """The orders as separate channels: the step weighs them, so each must be approximated for itself."""
         return self.bank
 
     @property
@@ -141,12 +141,12 @@ class DistributedOrder(Definition):
 
     @property
     def taylor(self) -> int:
-        """That of all orders."""
+        """Number of Taylor terms subtracted, the same for all orders."""
         return self.bank.taylor
 
     @property
     def differences(self) -> int:
-        """That of the largest order."""
+        """Number of differences, that of the largest order."""
         return self.bank.differences
 
     @property
@@ -159,7 +159,7 @@ class DistributedOrder(Definition):
         return self.stencil_at(xp.asarray(self.alpha), n, dt, xp, differences)
 
     def stencil_at(self, alpha: Array, n: int, dt: float, xp: Namespace, differences: int | None = None) -> Stencil:
-        """Return the same: there is no other order. The arrays are those of `xp`, without a gradient."""
+        """Return the stencil, whose orders are fixed, in arrays of `xp` without a gradient."""
         of = self.bank.stencil(n, dt, NUMPY, differences)
 
         def summed(columns: Callable[[np.ndarray], np.ndarray]) -> Callable[[np.ndarray], Array]:

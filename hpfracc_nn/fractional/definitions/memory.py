@@ -64,17 +64,17 @@ class CaputoFabrizio(Definition):
 
     @property
     def differences(self) -> int:
-        """1: the memory acts on x'."""
+        """Number of differences: 1, since the memory acts on x'."""
         return 1
 
     @property
     def fades(self) -> bool:
-        """True."""
+        """Whether weights decay exponentially: True."""
         return True
 
     @property
     def own_rates(self) -> tuple[float, ...]:
-        """One for each order, unless alpha is a tensor."""
+        """Decay rates per step, one for each order; empty if alpha is a tensor."""
         return tuple(sorted({self._decay(alpha) for alpha in self.orders})) if self.is_fixed else ()
 
     def accuracy(self, alpha: float) -> float:
@@ -84,11 +84,11 @@ class CaputoFabrizio(Definition):
         return 2.0
 
     def _decay(self, alpha: float) -> float:
-        """Return r, in steps where `unit` is."""
+        """Return the decay rate r, per step if `unit` is in steps."""
         return min(alpha / max(1 - alpha, _LEAST) / self.unit, _FASTEST)
 
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        """The mean of exp(-r s) / (1 - alpha) over each cell: (1 - exp(-r)) unit / alpha exp(-r k)."""
+        """Return the mean of exp(-r s) / (1 - alpha) over each cell: (1 - exp(-r)) unit / alpha exp(-r k)."""
         alpha = alpha[..., None]
         rest = (1 - alpha).clip(_LEAST)
         r = (alpha / (rest * self.unit)).clip(None, _FASTEST)
@@ -161,7 +161,7 @@ class AtanganaBaleanu(Definition):
 
     @property
     def differences(self) -> int:
-        """1: the memory acts on x'."""
+        """Number of differences: 1, since the memory acts on x'."""
         return 1
 
     def accuracy(self, alpha: float) -> float:
@@ -175,7 +175,7 @@ class AtanganaBaleanu(Definition):
         return 1 if self.sense == "riemann_liouville" else 0
 
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        """The mean of the memory over each cell: E_(alpha,2)(-c) for the first, by quadrature for the others."""
+        """Return the mean of the memory over each cell: E_(alpha,2)(-c) for the first, by quadrature for the others."""
         parts = [self._memory(alpha, np.ones(1), 2.0, xp)] * int((lags < 1).sum())
         for cells, count in ((lags[(lags >= 1) & (lags < _HEAD)], _NEAR), (lags[lags >= _HEAD], _FAR)):
             if cells.size:
@@ -201,7 +201,7 @@ class AtanganaBaleanu(Definition):
 
 
 def _mittag_leffler(z: Array, alpha: Array, beta: float, xp: Namespace) -> Array:
-    """Return E at z [*c, k] for alpha [*c, 1], by its formula: what autograd follows to any order."""
+    """Return E at z [*c, k] for alpha [*c, 1], by its formula, which autograd differentiates to any order."""
     flat = z.reshape(-1)
     orders = alpha.reshape(-1)[0] if alpha.shape == (1,) else (0 * z + alpha).reshape(-1)
     betas, options = 0 * orders + beta, Options(poles=1, is_differentiated=True)
