@@ -10,7 +10,7 @@ from timing import torch_threads
 from torch import Tensor
 
 from hpfracc_nn import BackendManager, Caputo, Definition, GrunwaldLetnikov, derivative
-from hpfracc_nn.fractional.torch.product import Product
+from hpfracc_nn.fractional.torch.linear_map import LinearMap, Toeplitz
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import Kernel, Settings, kernels, this_machine
 
@@ -68,7 +68,7 @@ def product_both_ways(
 
 def planned_product(
     x: Tensor, definition: Definition, manager: BackendManager, dim: int = -1
-) -> tuple[Product, Tensor]:
+) -> tuple[LinearMap, Tensor]:
     """Return what a public call on x runs under the settings of `manager`, and x as it is handed over.
 
     For a fixed alpha that all signals share.
@@ -82,7 +82,8 @@ def planned_product(
     weights = weights_of(definition, n, 1.0, x.dtype, x.device)
     form = plan.kernel.prepare(weights, plan.workload)
     data = x.reshape(batch, 1, n, -1)
-    return Product(site, plan, form, weights.frame, (batch, 1, n, data.shape[3]), lambda: weights), data
+    product = Toeplitz(form, weights.frame, (batch, 1, n, data.shape[3]), lambda: weights)
+    return LinearMap(site, plan, product), data
 
 
 def planned_kernel(x: Tensor, definition: Definition, manager: BackendManager, dim: int = -1) -> str:

@@ -23,7 +23,7 @@ from timing import Call, Times, interleaved, machine, set_allocator, torch_threa
 from torch import Tensor
 
 from hpfracc_nn import Caputo, FractionalDifference, FractionalLayer
-from hpfracc_nn.fractional.torch import product
+from hpfracc_nn.fractional.torch import linear_map
 
 ROWS, N = 16, 64
 DEFINITION = Caputo(0.5)
@@ -59,11 +59,11 @@ class Around(torch.autograd.Function):
 def bare_kernel(x: Tensor) -> Call:
     """The planned kernel's own run on x, its result allocated."""
     product, data = planned_product(x, DEFINITION, planner())
-    run, form, frame, shape = product.plan.kernel.run, product.form, product.frame, product.canonical
+    run, parts = product.plan.kernel.run, product.product
 
     def call() -> Tensor:
         y = torch.empty_like(data)
-        run(form, frame, shape, data, y)
+        run(parts.form, parts.frame, parts.canonical, data, y)
         return y
 
     return call
@@ -119,11 +119,11 @@ def unseen(call: Call) -> Call:
     """The call without the look at the last results that finds samples which are not finite."""
 
     def inside() -> object:
-        look, product.is_clear = product.is_clear, _never_looked
+        look, linear_map.is_clear = linear_map.is_clear, _never_looked
         try:
             return call()
         finally:
-            product.is_clear = look
+            linear_map.is_clear = look
 
     return inside
 

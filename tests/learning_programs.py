@@ -146,7 +146,7 @@ def deterministic_plans(speed: str) -> list[str]:
     import torch
 
     from hpfracc_nn.fractional.torch import eager  # noqa: F401  registers the kernels
-    from hpfracc_nn.fractional.torch.probe import TorchProbe
+    from hpfracc_nn.fractional.torch.device import TorchProbe
     from hpfracc_nn.selection import choose, default_manager
 
     made = dict(

@@ -17,8 +17,8 @@ from hpfracc_nn import workload
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import C_TYPES, STORED
+from hpfracc_nn.fractional.torch.linear_map import _is_finite
 from hpfracc_nn.fractional.torch.operator import apply
-from hpfracc_nn.fractional.torch.product import _is_finite
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
 from hpfracc_nn.fractional.torch.tiles import multiplied
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister

@@ -140,7 +140,7 @@ def test_determinism_follows_the_framework_unless_it_is_set(monkeypatch):
 
 def test_torchs_own_switch_is_followed():
     torch = pytest.importorskip("torch")
-    pytest.importorskip("hpfracc_nn.fractional.torch.probe")
+    pytest.importorskip("hpfracc_nn.fractional.torch.device")
     before = torch.are_deterministic_algorithms_enabled()
     try:
         for wanted in (True, False):

@@ -17,7 +17,7 @@ from torch.testing._internal.common_utils import TestGradients as TorchJudge
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
 
 from hpfracc_nn.fractional.definitions import Caputo, Definition, GrunwaldLetnikov, RiemannLiouville
-from hpfracc_nn.fractional.torch.opaque import APPLY, BACKWARD
+from hpfracc_nn.fractional.torch.custom_op import APPLY, BACKWARD
 from hpfracc_nn.selection import default_manager
 from tests.torch_cases import DT, KERNELS, Forced, Refused, every_kernel
 

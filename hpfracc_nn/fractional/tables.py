@@ -124,12 +124,20 @@ class Points:
     def __init__(self, alpha: Array, domain: Domain, dt: float, xp: Namespace, constant: Constant):
         self._domain, self._xp, self._constant = domain, xp, constant
         self._log_base = domain.power * math.log(dt * domain.reach)
+        self._series_of: dict[int, Array] = {}
+        self._slope_of: dict[int, Array] = {}
+        if xp is NUMPY and domain.cells == 1 and alpha.size == 1:  # a single number: Python's are quicker than arrays
+            self._cell, order = 0.0, float(alpha.item())
+            u = (order - (domain.low + domain.width * 0.5)) * (1 / domain.radius)
+            is_inside = -1.0 <= u <= 1.0
+            self._angle = math.acos(u) if is_inside else math.nan
+            self._power = math.exp(order * self._log_base) if is_inside else math.nan
+            return
         self._power = xp.exp(alpha * self._log_base)
         self._cell = (
             0.0 if domain.cells == 1 else xp.floor((alpha - domain.low) / domain.width).clip(0, domain.cells - 1)
         )
         self._angle = xp.acos((alpha - (domain.low + domain.width * (self._cell + 0.5))) * (1 / domain.radius))
-        self._kept: dict[int, Array] = {}
 
     def basis(self, degree: int) -> Array:
         """Return (dt reach)**(power alpha) T_i(u), [channels, cells * degree]: zero but in alpha's cell."""
@@ -137,15 +145,19 @@ class Points:
 
     def slope(self, degree: int) -> Array:
         """Return the derivative of `basis` in alpha; that of each T_i is a sum of others."""
-        series = self._series(degree)
-        turned = self._xp.matmul(series, self._constant(f"derivatives to {degree}", derivatives(degree)))
-        return self._placed(turned * (1 / self._domain.radius) + series * self._log_base)
+        found = self._slope_of.get(degree)
+        if found is None:
+            series = self._series(degree)
+            turned = self._xp.matmul(series, self._constant(f"derivatives to {degree}", derivatives(degree)))
+            found = self._placed(turned * (1 / self._domain.radius) + series * self._log_base)
+            self._slope_of[degree] = found
+        return found
 
     def _series(self, degree: int) -> Array:
-        found = self._kept.get(degree)
+        found = self._series_of.get(degree)
         if found is None:
             angles = self._angle * self._constant(f"degrees to {degree}", _range(degree))
-            found = self._kept[degree] = self._xp.cos(angles) * self._power
+            found = self._series_of[degree] = self._xp.cos(angles) * self._power
         return found
 
     def _placed(self, series: Array) -> Array:

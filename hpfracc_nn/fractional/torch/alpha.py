@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
 from hpfracc_nn.fractional.torch.place import check_place, gathered, placed_as, read
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_watched
 
 _PREFIX = "stated_"  # of the buffers' names
 _LETTERS = 16  # of a word, so that every word has one shape

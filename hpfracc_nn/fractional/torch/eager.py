@@ -1,11 +1,14 @@
-"""A plain call: the checks, the axes in the kernels' order, the weights, the plan, the product."""
+"""A plain call: the checks, the axes in the kernels' order, the weights, the plan, the product.
+
+A call of a fixed order finds a prepared call, by value.
+"""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
@@ -13,16 +16,21 @@ from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition, Multiplier
+from hpfracc_nn.fractional.definitions import Definition, Multiplier, family
 from hpfracc_nn.fractional.layout import Layout, layout_of
-from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch import device, kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
+from hpfracc_nn.fractional.torch.linear_map import LinearMap, Toeplitz
 from hpfracc_nn.fractional.torch.place import is_spread
-from hpfracc_nn.fractional.torch.probe import is_plain, is_traced, uncompiled
-from hpfracc_nn.fractional.torch.product import Product
-from hpfracc_nn.fractional.torch.tiles import Frame
-from hpfracc_nn.fractional.torch.weights import Weights, weights_of
-from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out
+from hpfracc_nn.fractional.torch.tracing import PLAIN, is_plain, is_traced, uncompiled
+from hpfracc_nn.fractional.torch.weights import Weights, weights_at, weights_of
+from hpfracc_nn.selection import (
+    Plan,
+    Site,
+    Work,
+    Workload,
+    carried_out,
+)
 
 _COMPUTED_IN = {
     torch.float16: torch.float32,
@@ -37,30 +45,212 @@ Pick = Callable[[tuple, Callable[[], Workload]], Plan]  # a site's `pick` or `pi
 
 
 @uncompiled
-def computed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+def computed(
+    owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor | None = None
+) -> Tensor:
     """Return the operator applied to `x` along `dim`; autograd and every transform of torch.func follow it."""
-    is_usual = definition.is_fixed and is_plain(x) and type(dim) is int  # True equals 1, and is none
-    is_dense = is_usual and x.layout is torch.strided and not x.is_nested
-    if is_dense and x.dtype in _COMPUTED_IN and x.numel() and not x.is_meta:
-        return _at_once(owner, x, definition, dt, dim, site)
+    # True equals 1, and is none
+    is_usual = is_plain(x) and type(dim) is int and type(dt) is float and x.layout is torch.strided and not x.is_nested
+    if is_usual and x.dtype in _COMPUTED_IN and x.numel() and not x.is_meta:
+        if alpha is None:
+            return _fixed(owner, x, definition, dt, dim, site)
+        if type(alpha) in PLAIN and definition.is_tabulated:
+            return _learned(owner, x, definition, dt, dim, site, alpha)
     if not isinstance(x, Tensor):
         raise no_tensor(owner, "x", x)
-    dtype = computed_in(owner, x, definition)
+    dt, dtype = errors.positive_step(owner, dt), computed_in(owner, x, definition)
     check_dense(owner, "x", x)
     if torch.jit.is_tracing():
         raise RuntimeError(f"{owner}(x): torch.jit.trace cannot follow it; call it outside the traced part.")
-    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
+    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), orders_shape(definition, alpha))
     if 0 in layout.canonical or x.device.type == "meta":
         # With a tensor alpha its gradient is zero, not absent.
-        return x.clone() if definition.is_fixed else x + 0 * definition.alpha.sum().to(x)
+        return x.clone() if alpha is None else x + 0 * alpha.sum().to(x)
     if torch.is_inference_mode_enabled():
         # Weights and working memory are kept, and autograd refuses tensors that inference mode made.
         with torch.inference_mode(False), torch.no_grad():
-            return computed(owner, x, definition, dt, dim, site)
+            return computed(owner, x, definition, dt, dim, site, alpha)
     if torch.is_autocast_enabled(x.device.type):
         with torch.autocast(x.device.type, enabled=False):
-            return _ordered(x, definition, dt, layout, dtype, site)
-    return _ordered(x, definition, dt, layout, dtype, site)
+            return _ordered(x, definition, dt, layout, dtype, site, alpha)
+    return _ordered(x, definition, dt, layout, dtype, site, alpha)
+
+
+@dataclass(eq=False, slots=True, weakref_slot=True)
+class PreparedCall:
+    """What a fixed operator needs for data of one shape; its weights own it."""
+
+    layout: Layout
+    dtype: torch.dtype  # of the samples for the product
+    is_direct: bool  # the samples need no transposition and no conversion
+    product: Toeplitz
+
+    def __call__(self, site: Site, plan: Plan, x: Tensor, needs: bool, alpha: Tensor | None = None) -> Tensor:
+        """Return the result, with its gradient in x if `needs`, and in alpha where it is given."""
+        data = x if self.is_direct else arranged(x, self.layout, self.dtype)
+        linear = LinearMap(site, plan, self.product)
+        y = linear.recorded(data, alpha) if needs or alpha is not None else linear.forward(data)
+        return y if self.is_direct else restored(y, self.layout, x.dtype)
+
+
+def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
+    """The plain call of a fixed operator, as most are: one look-up finds the plan and what was prepared for it."""
+    needs = x.requires_grad and torch.is_grad_enabled()
+    place = x.is_cpu or x.device  # a device is slow to compare
+    key = (definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
+    plan = site.pick(key, lambda: _described(owner, x, definition, dt, dim, needs))
+    call: PreparedCall | None = None if plan.kept is None else plan.kept()
+    if call is None:
+        layout, weights = _weights(owner, x, definition, dt, dim)
+        again = partial(weights_of, definition, layout.n, dt, weights.dtype, x.device)
+        plan, call = carried_out(_PREPARED, site, plan, x.dtype, layout, weights, again)
+        plan.kept = weakref.ref(call)
+    return call(site, plan, x, needs)
+
+
+def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> tuple[Layout, Weights]:
+    """Return the layout and the weights of a fixed operator."""
+    dt, dtype = errors.positive_step(owner, dt), computed_in(owner, x, definition)
+    layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
+    return layout, weights_of(definition, layout.n, dt, dtype, x.device)
+
+
+def _described(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, needs: bool) -> Workload:
+    layout, weights = _weights(owner, x, definition, dt, dim)
+    return _workload(x, taken_as(x.dtype, weights.dtype, definition), layout, weights, needs, False)
+
+
+def _prepared(
+    plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
+) -> tuple[Plan, PreparedCall]:
+    """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
+    key = plan.kernel, x_dtype, layout
+    call = weights.kept.get(key)
+    if call is None:
+        dtype = taken_as(x_dtype, weights.dtype, weights.definition)
+        form = plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
+        product = Toeplitz(form, weights.frame, layout.canonical, again)
+        call = PreparedCall(layout, dtype, layout.order is None and x_dtype == dtype, product)
+        if len(weights.kept) >= _MOST_KEPT:
+            weights.kept.clear()
+        weights.kept[key] = call
+    return plan, call
+
+
+def _formed(plan: Plan, weights: Weights) -> tuple[Plan, Form]:
+    return plan, plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
+
+
+_PREPARED, _FORMED = Work(_prepared, is_timed=False), Work(_formed, is_timed=False)
+
+
+def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor) -> Tensor:
+    """The plain call of a learned order, whose values are read where it needs no gradient."""
+    if definition.alpha is alpha:
+        definition = family(definition)
+    arguments = _arguments(owner, definition, dt, dim, x.shape, x.dtype, alpha.shape)
+    tracks = torch.is_grad_enabled()
+    needs, learns = tracks and x.requires_grad, tracks and alpha.requires_grad
+    of = weights_of if learns or not alpha.is_cpu or alpha.is_meta else weights_at
+    layout, dtype, sample_dtype = arguments
+    with torch.no_grad():
+        weights = of(definition, layout.n, dt, dtype, x.device, alpha)
+        key = (layout.canonical, sample_dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
+        plan = site.pick(key, lambda: _workload(x, sample_dtype, layout, weights, needs, learns))
+        plan, call = carried_out(_PREPARED, site, plan, x.dtype, layout, weights, lambda: weights)
+    return call(site, plan, x, needs, alpha if learns else None)
+
+
+@lru_cache(maxsize=4096)
+def _arguments(
+    owner: str,
+    definition: Definition,
+    dt: float,
+    dim: int,
+    shape: torch.Size,
+    dtype: torch.dtype,
+    orders: torch.Size,
+) -> tuple[Layout, torch.dtype, torch.dtype]:
+    """Return the layout of checked arguments, the dtype of the product and that of the samples for it."""
+    errors.positive_step(owner, dt)
+    layout = layout_of(owner, shape, errors.axis(owner, dim, len(shape)), tuple(orders))
+    wide = torch.float64 if definition.is_wide else _COMPUTED_IN[dtype]
+    return layout, wide, taken_as(dtype, wide, definition)
+
+
+def _ordered(
+    x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site, alpha: Tensor | None
+) -> Tensor:
+    """The call of any kind: traced, transformed, or of tensors that are not plain."""
+    tracks = torch.is_grad_enabled()
+    needs, learns = tracks and x.requires_grad, tracks and alpha is not None and alpha.requires_grad
+    if is_traced(x, () if alpha is None else (alpha,)):
+        data = arranged(x, layout, dtype)
+        weights = Weights(definition, layout.n, dt, dtype, x.device, alpha=alpha)  # what a tracer sees is not kept
+        _, product = planned(site.pick, data, weights, layout, site, needs, learns)
+        return restored(product.formula(data), layout, x.dtype)
+    data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
+    with torch.no_grad():
+        weights = weights_of(definition, layout.n, dt, dtype, x.device, alpha)
+        linear = LinearMap(site, *planned(site.pick, data, weights, layout, site, needs, learns))
+    if needs or learns:
+        return restored(linear.recorded(data, alpha if learns else None), layout, x.dtype)
+    return restored(linear.forward(data), layout, x.dtype)
+
+
+def arranged(x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+    """Return `x` with its axes in the kernels' order."""
+    data = x if x.dtype == dtype else x.to(dtype)
+    return data if layout.order is None else data.permute(layout.order)
+
+
+def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
+    """Return `y` with its axes in the caller's order, contiguous."""
+    if layout.inverse is not None:
+        y = y.permute(layout.inverse).contiguous()
+    return y if y.dtype == dtype else y.to(dtype)
+
+
+def planned(
+    pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site, needs: bool, learns: bool
+) -> tuple[Plan, Toeplitz]:
+    """Return the site's plan, and the operator with its weights in the form of the plan's kernel.
+
+    Args:
+        pick: `site.pick` in a forward pass, `site.pick_backward` in a backward pass that stands apart from it.
+        x: The samples or their gradient, in the kernels' order.
+        weights: Of the operator.
+        layout: Of the caller's array.
+        site: Where the plans are kept.
+        needs: A gradient in the samples is wanted.
+        learns: A gradient in alpha is wanted.
+    """
+    key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
+    plan = pick(key, lambda: _workload(x, x.dtype, layout, weights, needs, learns))
+    plan, form = carried_out(_FORMED, site, plan, weights)
+    return plan, Toeplitz(form, weights.frame, layout.canonical, lambda: weights)
+
+
+def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
+    return Workload(
+        op="toeplitz",
+        framework="torch",
+        device=str(x.device),
+        dtype=_NAMES[dtype],
+        rows=layout.batch * layout.channels,
+        n=layout.n,
+        width=layout.width,
+        channels=layout.channels,
+        exponentials=_states(weights),
+        needs_gradient=needs,
+        learns_weights=learns,
+        threads=torch.get_num_threads(),
+        converts_to="" if dtype == weights.dtype else _NAMES[weights.dtype],
+    )
+
+
+def _states(weights: Weights) -> int:
+    return 0 if weights.nodes is None else weights.nodes.states
 
 
 def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> torch.dtype:
@@ -132,6 +322,11 @@ def alpha_shape(definition: Definition | Multiplier) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def orders_shape(definition: Definition, alpha: Tensor | None) -> tuple[int, ...]:
+    """Return the shape of the orders: of a tensor in place of the definition's, or of its own."""
+    return alpha_shape(definition) if alpha is None else tuple(alpha.shape)
+
+
 def floating_alpha(owner: str, alpha: Any) -> None:
     """Raise unless alpha is a real floating tensor."""
     if not isinstance(alpha, Tensor) or not alpha.is_floating_point():
@@ -161,142 +356,3 @@ def check_alpha(owner: str, definition: Definition) -> None:
             f"{owner}(alpha={alpha.tolist()}): needs a tensor alpha within its bounds ({low:g}, {high:g}); "
             "pass bounds that hold it, such as bounds=(1, 2), or a float."
         )
-
-
-@dataclass(eq=False, slots=True, weakref_slot=True)
-class _Ready:
-    """What a fixed operator needs for data of one shape; its weights own it."""
-
-    layout: Layout
-    dtype: torch.dtype  # of the samples for the product
-    is_direct: bool  # they are taken as they come
-    form: Form
-    frame: Frame
-    weights: Callable[[], Weights]  # they again, also after they were dropped
-
-
-def _at_once(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
-    """The plain call of a fixed operator, as most are: one look-up finds the plan and what was prepared for it."""
-    needs = torch.is_grad_enabled() and x.requires_grad
-
-    def weights() -> tuple[Layout, Weights]:
-        layout = layout_of(owner, x.shape, errors.axis(owner, dim, x.ndim), alpha_shape(definition))
-        return layout, weights_of(definition, layout.n, dt, computed_in(owner, x, definition), x.device)
-
-    def describe() -> Workload:
-        layout, found = weights()
-        return _workload(x, taken_as(x.dtype, found.dtype, definition), layout, found, needs, False)
-
-    place = x.is_cpu or x.device  # a device is slow to compare
-    plan = site.pick((definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads()), describe)
-    ready: _Ready | None = None if plan.kept is None else plan.kept()
-    if ready is None:
-        layout, found = weights()
-        again = partial(weights_of, definition, layout.n, dt, found.dtype, x.device)
-        dtype = taken_as(x.dtype, found.dtype, definition)
-        plan, ready = carried_out(_PREPARED, site, plan, x.dtype, dtype, layout, found, again)
-        plan.kept = weakref.ref(ready)
-    layout = ready.layout
-    product = Product(site, plan, ready.form, ready.frame, layout.canonical, ready.weights)
-    if ready.is_direct:
-        return product.recorded(x) if needs else product.forward(x)
-    data = arranged(x, layout, ready.dtype)
-    return restored(product.recorded(data) if needs else product.forward(data), layout, x.dtype)
-
-
-def _prepared(
-    plan: Plan,
-    x_dtype: torch.dtype,
-    dtype: torch.dtype,
-    layout: Layout,
-    weights: Weights,
-    again: Callable[[], Weights],
-) -> tuple[Plan, _Ready]:
-    """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
-    key = plan.kernel, x_dtype, layout
-    ready = weights.kept.get(key)
-    if ready is None:
-        form = plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
-        is_direct = layout.order is None and x_dtype == dtype
-        ready = _Ready(layout, dtype, is_direct, form, weights.frame, again)
-        if len(weights.kept) >= _MOST_KEPT:
-            weights.kept.clear()
-        weights.kept[key] = ready
-    return plan, ready
-
-
-def _formed(plan: Plan, weights: Weights) -> tuple[Plan, Form]:
-    return plan, plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
-
-
-_PREPARED, _FORMED = Work(_prepared, is_timed=False), Work(_formed, is_timed=False)
-
-
-def _ordered(x: Tensor, definition: Definition, dt: float, layout: Layout, dtype: torch.dtype, site: Site) -> Tensor:
-    alpha = None if definition.is_fixed else definition.alpha
-    tracks = torch.is_grad_enabled()
-    needs, learns = tracks and x.requires_grad, tracks and alpha is not None and alpha.requires_grad
-    if is_traced(x, () if alpha is None else (alpha,)):
-        data = arranged(x, layout, dtype)
-        weights = Weights(definition, layout.n, dt, dtype, x.device)  # what a tracer sees is not kept
-        return restored(planned(site.pick, data, weights, layout, site, needs, learns).formula(data), layout, x.dtype)
-    data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
-    with torch.no_grad():
-        weights = weights_of(definition, layout.n, dt, dtype, x.device)
-        product = planned(site.pick, data, weights, layout, site, needs, learns)
-    if needs or learns:
-        return restored(product.recorded(data, alpha if learns else None), layout, x.dtype)
-    return restored(product.forward(data), layout, x.dtype)
-
-
-def arranged(x: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Return `x` with its axes in the kernels' order."""
-    data = x if x.dtype == dtype else x.to(dtype)
-    return data if layout.order is None else data.permute(layout.order)
-
-
-def restored(y: Tensor, layout: Layout, dtype: torch.dtype) -> Tensor:
-    """Return `y` with its axes in the caller's order, contiguous."""
-    if layout.inverse is not None:
-        y = y.permute(layout.inverse).contiguous()
-    return y if y.dtype == dtype else y.to(dtype)
-
-
-def planned(pick: Pick, x: Tensor, weights: Weights, layout: Layout, site: Site, needs: bool, learns: bool) -> Product:
-    """Return the product that the site's plan computes.
-
-    Args:
-        pick: `site.pick` in a forward pass, `site.pick_backward` in a backward pass that stands apart from it.
-        x: The samples or their gradient, in the kernels' order.
-        weights: Of the operator.
-        layout: Of the caller's array.
-        site: Where the plans are kept.
-        needs: A gradient in the samples is wanted.
-        learns: A gradient in alpha is wanted.
-    """
-    key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
-    plan = pick(key, lambda: _workload(x, x.dtype, layout, weights, needs, learns))
-    plan, form = carried_out(_FORMED, site, plan, weights)
-    return Product(site, plan, form, weights.frame, layout.canonical, lambda: weights)
-
-
-def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:
-    return Workload(
-        op="toeplitz",
-        framework="torch",
-        device=str(x.device),
-        dtype=_NAMES[dtype],
-        rows=layout.batch * layout.channels,
-        n=layout.n,
-        width=layout.width,
-        channels=layout.channels,
-        exponentials=_states(weights),
-        needs_gradient=needs,
-        learns_weights=learns,
-        threads=torch.get_num_threads(),
-        converts_to="" if dtype == weights.dtype else _NAMES[weights.dtype],
-    )
-
-
-def _states(weights: Weights) -> int:
-    return 0 if weights.nodes is None else weights.nodes.states

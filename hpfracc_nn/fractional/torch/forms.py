@@ -17,8 +17,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional.cache import Charge, cached_property, free
-from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.torch.streams import kept
+from hpfracc_nn.fractional.torch.tracing import is_traced
 
 _DENSE_UP_TO = 256  # above it the aten formula of a column goes through the FFT
 

@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.stencil import Columns, columns, solved
 from hpfracc_nn.fractional.torch import operator
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_alpha, check_dense, computed_in
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import uncompiled
+from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import BackendManager
 
 

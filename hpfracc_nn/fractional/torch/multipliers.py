@@ -26,8 +26,8 @@ from hpfracc_nn.fractional.definitions import Multiplier
 from hpfracc_nn.fractional.layout import transformed_axes
 from hpfracc_nn.fractional.torch.eager import alpha_shape, check_dense, computed_in, floating_alpha, may_be_read
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_traced
 from hpfracc_nn.fractional.torch.streams import follow, kept, on, placed
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_traced
 from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.fractional.workloads import MULTIPLIER
 from hpfracc_nn.selection import (

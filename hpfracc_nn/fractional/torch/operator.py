@@ -1,4 +1,4 @@
-"""The operators on PyTorch tensors: the door, and which way a call takes."""
+"""The operators on PyTorch tensors: the public call, eager or compiled."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.torch.custom_op import compiled
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
-from hpfracc_nn.fractional.torch.opaque import compiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
@@ -53,29 +53,42 @@ def apply(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, ma
         return _on_other_sides(
             owner, x, definition, dim, lambda x, left, axis: apply(owner, x, left, dt, axis, manager)
         )
+    alpha = None if definition.is_fixed else definition.alpha
     if torch.compiler.is_compiling():
-        return compiled(owner, x, definition, dt, dim, manager)
-    if not definition.is_fixed:
+        return compiled(owner, x, definition, dt, dim, manager, alpha)
+    if alpha is not None:
         check_alpha(owner, definition)
     site = given_manager(owner, manager).shared_site("toeplitz", "torch", "functions")
-    return computed(owner, x, definition, dt, dim, site)
+    return computed(owner, x, definition, dt, dim, site, alpha)
 
 
-def apply_at(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site) -> Tensor:
-    """Return the same for arguments that were checked before, with the plans of `site`."""
+def apply_at(
+    owner: str, x: Tensor, definition: Definition, dt: float, dim: int, site: Site, alpha: Tensor | None = None
+) -> Tensor:
+    """Return the same for arguments that were checked before, with the plans of `site`.
+
+    Args:
+        owner: Whose call it is, for messages.
+        x: As in `fractional.derivative`.
+        definition: With a fixed order.
+        dt: As in `fractional.derivative`.
+        dim: As there.
+        site: Where the plans are kept.
+        alpha: A tensor in place of the definition's order, of values within its bounds.
+    """
     if definition.side != "left":
         return _on_other_sides(
-            owner, x, definition, dim, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site)
+            owner, x, definition, dim, lambda x, left, axis: apply_at(owner, x, left, dt, axis, site, alpha)
         )
     if torch.compiler.is_compiling():
-        return compiled(owner, x, definition, dt, dim, site.manager)
-    return computed(owner, x, definition, errors.positive_step(owner, dt), dim, site)
+        return compiled(owner, x, definition, dt, dim, site.manager, alpha)
+    return computed(owner, x, definition, dt, dim, site, alpha)
 
 
 def _on_other_sides(
     owner: str, x: Tensor, definition: Definition, dim: int, on_left: Callable[[Tensor, Definition, int], Tensor]
 ) -> Tensor:
-    """The same in reversed time, or the mean of both, which are one product of twice as many rows."""
+    """Return the operator in reversed time, or the mean of both, which are one product of twice as many rows."""
     check_dense(owner, "x", x)
     axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
     backwards = x.flip(axis)

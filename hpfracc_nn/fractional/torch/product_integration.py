@@ -31,8 +31,8 @@ from hpfracc_nn.fractional.sample_times import Placement, Times, along_time, pla
 from hpfracc_nn.fractional.tables import slope
 from hpfracc_nn.fractional.torch.eager import alpha_shape, arranged, check_alpha, check_dense, computed_in, restored
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import is_followed, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.streams import follow, kept, on
+from hpfracc_nn.fractional.torch.tracing import is_followed, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.weights import slopes
 from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.selection import BackendManager, Doubt, Plan, Site, Work, Workload, carried_out, given_manager

@@ -28,7 +28,7 @@ from hpfracc_nn.fractional.special.mittag_leffler import (
 )
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched
 
 _ARRAYS = (np.ndarray, np.generic, list, tuple)  # what becomes a tensor; torch.compile cannot join these types
 _COMPLEX: dict[torch.dtype, np.dtype] = {

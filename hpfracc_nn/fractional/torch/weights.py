@@ -6,8 +6,9 @@ their order, where every weight depends on one order only.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,14 +20,14 @@ from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.cache import Charge, cached_property, free
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
+from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials, exponentials_over
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import is_traced
 from hpfracc_nn.fractional.torch.streams import follow, kept, of, on
 from hpfracc_nn.fractional.torch.tiles import Frame
+from hpfracc_nn.fractional.torch.tracing import is_traced
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
 
 
@@ -36,6 +37,7 @@ class Columns:
     def __init__(
         self,
         definition: Definition,
+        alpha: Tensor | None,
         n: int,
         dt: float,
         dtype: torch.dtype,
@@ -45,19 +47,18 @@ class Columns:
         charge: Charge,
     ):
         self.definition, self.n, self.dtype, self.device, self.nodes = definition, n, dtype, device, nodes
-        self._dt, self._family, self.charge = dt, family, charge
-        self._alpha: Any = definition.alpha
+        self._alpha, self._dt, self._family, self.charge = alpha, dt, family, charge
         self._orders: Orders | None = None
+        self._tables: dict[int, Table | None] = {}
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
 
     @cached_property
     def stencil(self) -> Stencil:
         """The operator: of fixed orders in NumPy's arrays, else in tensors, by its formulas."""
-        definition = self.definition
-        if definition.is_fixed:
-            return fixed_stencil(definition, self.n, self._dt)
-        return definition.stencil_at(TORCH.asarray(definition.alpha), self.n, self._dt, TORCH)
+        if self._alpha is None:
+            return fixed_stencil(self.definition, self.n, self._dt)
+        return self.definition.stencil_at(TORCH.asarray(self._alpha), self.n, self._dt, TORCH)
 
     @cached_property
     def facts(self) -> Stencil:
@@ -69,14 +70,23 @@ class Columns:
         """What stands around the product."""
         return Frame(self.facts, self.columns(), self.dtype)
 
-    @property
-    def is_fixed(self) -> bool:
-        return self.definition.is_fixed
+    def _table(self, length: int, nodes: Nodes | None = None) -> Table | None:
+        """Return the table of chunks of so many samples, of the column for 0 and of the boundary columns for -1."""
+        if self._family is None:
+            return None
+        if length in self._tables:
+            return self._tables[length]
+        if length > 0:
+            found = tables.chunk_table(self._family, self.n, nodes, length)
+        else:
+            found = (tables.boundary_table if length else tables.column_table)(self._family, self.n)
+        self._tables[length] = found
+        return found
 
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
         if 0 not in self._forms:
-            table = None if self._family is None else tables.column_table(self._family, self.n)
+            table = self._table(0)
             if table is None:
                 self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self.charge)
             else:
@@ -89,7 +99,7 @@ class Columns:
         if length not in self._forms:
             nodes = self.nodes if self.n > length else None
             assert nodes is not None or self.n <= length, "the kernel accepts sums of exponentials only"
-            table = None if self._family is None else tables.chunk_table(self._family, self.n, nodes, length)
+            table = self._table(length, nodes)
             if table is None:
                 self._forms[length] = self._computed(nodes, length)
             else:
@@ -100,7 +110,7 @@ class Columns:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
         stencil = self.facts
         if self._columns is None and (stencil.starts or stencil.terms):
-            table = None if self._family is None else tables.boundary_table(self._family, self.n)
+            table = self._table(-1)
             if table is not None:
                 (found,) = self._evaluated(table)
                 channels, count, _ = found.shape
@@ -137,6 +147,7 @@ class Columns:
     def _orders_in(self, table: tables.Table) -> Orders:
         """The orders as points of a table's domain, which all tables of these weights share."""
         if self._orders is None:
+            assert self._alpha is not None, "fixed orders have no tables"
             self._orders = Orders(self._alpha, table.domain, self._dt, self.device)
         return self._orders
 
@@ -173,7 +184,7 @@ class Columns:
         return torch.as_tensor(values, device=self.device)
 
     def _cast(self, values: Tensor) -> Tensor:
-        if self.is_fixed:
+        if self._alpha is None:
             values = without_negligible(values, TORCH)
         return self.charge(values.to(self.dtype).contiguous())
 
@@ -187,6 +198,7 @@ class Weights(Columns):
         dt: Their spacing.
         dtype: What the product is computed in.
         device: Where.
+        alpha: A tensor that stands for the definition's order, which then is any in its bounds.
         tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
         charge: What is told of every tensor that they make.
     """
@@ -199,15 +211,16 @@ class Weights(Columns):
         dtype: torch.dtype,
         device: torch.device,
         *,
+        alpha: Tensor | None = None,
         tabulated: bool = True,
         charge: Charge = free,
     ):
-        nodes, shared, in_steps = None, None, definition.in_steps(dt)
-        if n > SHORTEST:
-            nodes = exponentials(in_steps, n, "float64" if dtype == torch.float64 else "float32")
-        if tabulated and definition.is_tabulated and not definition.is_fixed:
-            shared = family(in_steps)
-        super().__init__(definition, n, dt, dtype, device, nodes, shared, charge)
+        if alpha is None and not definition.is_fixed:
+            alpha = definition.alpha
+        nodes, shared = _made_for(definition, n, dt, _PRECISIONS[dtype], alpha is None)
+        super().__init__(
+            definition, alpha, n, dt, dtype, device, nodes, shared if tabulated and alpha is not None else None, charge
+        )
         self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
 
     def slopes(self, alpha: Tensor) -> Slopes:
@@ -220,8 +233,34 @@ class Weights(Columns):
 
     def at(self, alpha: Tensor) -> Weights:
         """Return the weights of another alpha, made anew."""
-        definition = replace(self.definition, alpha=alpha)
-        return Weights(definition, self.n, self._dt, self.dtype, self.device, tabulated=self._family is not None)
+        tabulated = self._family is not None
+        return Weights(self.definition, self.n, self._dt, self.dtype, self.device, alpha=alpha, tabulated=tabulated)
+
+
+_PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def _made_for(
+    definition: Definition, n: int, dt: float, precision: str, fixed: bool
+) -> tuple[Nodes | None, Definition | None]:
+    """Return the nodes of the exponentials that may stand for the weights, and whose tables serve a learned order."""
+    if definition.is_fixed:
+        return _made_for_bounds(definition, n, dt, precision, fixed)
+    in_steps = definition.in_steps(dt)
+    nodes = exponentials(in_steps, n, precision) if n > SHORTEST else None
+    return nodes, family(in_steps) if definition.is_tabulated else None
+
+
+@lru_cache(maxsize=4096)
+def _made_for_bounds(
+    definition: Definition, n: int, dt: float, precision: str, fixed: bool
+) -> tuple[Nodes | None, Definition | None]:
+    """Return the same for a definition whose order is its own, or stands for any in its bounds."""
+    in_steps = definition.in_steps(dt)
+    if fixed:
+        return exponentials(in_steps, n, precision) if n > SHORTEST else None, None
+    nodes = exponentials_over(in_steps, n, precision) if n > SHORTEST else None
+    return nodes, family(in_steps) if definition.is_tabulated else None
 
 
 class Slopes(Columns):
@@ -231,21 +270,22 @@ class Slopes(Columns):
     """
 
     def __init__(self, of: Weights, alpha: Tensor):
-        super().__init__(of.definition, of.n, of._dt, of.dtype, of.device, of.nodes, of._family, free)
-        self._alpha, self._orders = alpha, of._orders
+        super().__init__(of.definition, alpha, of.n, of._dt, of.dtype, of.device, of.nodes, of._family, free)
+        self._orders, self._tables = of._orders, of._tables
 
     @cached_property
     def stencil(self) -> Stencil:
         """The operator's derivative, in tensors."""
-        return _derived(replace(self.definition, alpha=self._alpha), self.n, self._dt)
+        assert self._alpha is not None, "only learned orders have slopes"
+        return _derived(self.definition, self._alpha, self.n, self._dt)
 
     def _evaluated(self, table: tables.Table) -> list[Tensor]:
         return self._orders_in(table).slopes(table, self.dtype)
 
 
-def _derived(definition: Definition, n: int, dt: float) -> Stencil:
+def _derived(definition: Definition, alpha: Tensor, n: int, dt: float) -> Stencil:
     """Return the stencil whose columns are derivatives in alpha of a definition's, by its formulas' autograd."""
-    alpha = TORCH.asarray(definition.alpha)
+    alpha = TORCH.asarray(alpha)
     of = definition.stencil_at(alpha, n, dt, TORCH)
 
     def derived(name: str) -> Callable[[np.ndarray], Tensor]:
@@ -263,15 +303,52 @@ def _derived(definition: Definition, n: int, dt: float) -> Stencil:
     )
 
 
-def weights_of(definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device) -> Weights:
-    """Return the weights of a definition: from the cache where alpha is a number or numbers, else fresh and traced."""
-    if definition.is_fixed:
-        key = "torch", definition, n, dt, dtype, device
-        found = SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=on(device, charge)))
-        follow(found.charge)
-        return found
-    return Weights(definition, n, dt, dtype, device)
+def weights_of(
+    definition: Definition,
+    n: int,
+    dt: float,
+    dtype: torch.dtype,
+    device: torch.device,
+    alpha: Tensor | None = None,
+) -> Weights:
+    """Return the weights of a definition: from the cache where alpha is a number or numbers, else fresh and traced.
 
+    Arguments are those of `Weights`.
+    """
+    if alpha is not None or not definition.is_fixed:
+        return Weights(definition, n, dt, dtype, device, alpha=alpha)
+    key = "torch", definition, n, dt, dtype, device
+    found = SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=on(device, charge)))
+    follow(found.charge)
+    return found
+
+
+def weights_at(
+    definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device, alpha: Tensor
+) -> Weights:
+    """Return the weights of a tensor alpha that needs no gradient and lies on a CPU.
+
+    Those of values that come a second time are kept. An alpha that is learned has others at every step.
+    """
+    values = alpha.item() if alpha.numel() == 1 else alpha.detach().to(torch.float64).resolve_neg().numpy().tobytes()
+    key = "torch", definition, values, tuple(alpha.shape), n, dt, dtype, device
+    if key not in _seen:
+        if len(_seen) >= _MOST_SEEN:
+            _seen.clear()
+        _seen[key] = None
+        return Weights(definition, n, dt, dtype, device, alpha=alpha)
+
+    def build(charge: Charge) -> Weights:
+        # Of a copy: the values must stay, whatever is written into alpha.
+        return Weights(definition, n, dt, dtype, device, alpha=alpha.detach().clone(), charge=on(device, charge))
+
+    found = SHELF.get(key, build)
+    follow(found.charge)
+    return found
+
+
+_MOST_SEEN = 1024
+_seen: dict[Hashable, None] = {}  # the values that came lately, in the order in which they came
 
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
@@ -296,7 +373,7 @@ class Orders:
         if self._by_numpy:
             # A copy: the values must stay, whatever an optimizer writes into alpha.
             orders = alpha.detach().to(torch.float64).resolve_neg().numpy().reshape(-1, 1).copy()
-            self._points = Points(orders, domain, dt, NUMPY, lambda name, array: array)
+            self._points = Points(orders, domain, dt, NUMPY, _as_it_is)
         else:
             self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)
 
@@ -341,14 +418,18 @@ class Orders:
         return make() if self._traced else kept(of(store, self._device), store, key, make)
 
 
+def _as_it_is(name: str, array: np.ndarray) -> np.ndarray:
+    return array
+
+
 _SMALL: dict[Any, Any] = {}  # a few short ranges and matrices for each device
 
 
 def _split(found: np.ndarray, table: Table) -> list[Tensor]:
-    """Return the arrays of a table from all outputs, [channels, outputs]."""
+    """Return the arrays of a table from all outputs, [channels, outputs], or [outputs] of one channel."""
     arrays, at = [], 0
     for size, shape in zip(table.sizes, table.shapes, strict=True):
-        arrays.append(torch.from_numpy(found[:, at : at + size].reshape(-1, *shape)))
+        arrays.append(torch.from_numpy(found[..., at : at + size].reshape(-1, *shape)))
         at += size
     return arrays
 

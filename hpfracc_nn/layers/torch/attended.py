@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_traced
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_traced
 from hpfracc_nn.fractional.torch.weights import apart
 from hpfracc_nn.layers.attention import OP
 from hpfracc_nn.layers.torch.attention_formula import Attention, Given, gradients

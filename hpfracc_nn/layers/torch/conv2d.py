@@ -153,17 +153,17 @@ class FractionalConv2d(nn.Conv2d):
         """Return the convolution of the derivatives of `input`; same dtype and device."""
         check_images("FractionalConv2d", input, self.in_channels, 2)
         x = input
-        for dim, dt, definition in zip(self.dims, self.dt, self._present(), strict=True):
-            x = apply_at("FractionalConv2d", x, definition, dt, dim, self.site)
+        for dim, dt, definition, alpha in zip(self.dims, self.dt, *self._operators(), strict=True):
+            x = apply_at("FractionalConv2d", x, definition, dt, dim, self.site, alpha)
         return self._conv_forward(x, self.weight, self.bias)
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
         return f"{super().extra_repr()}, {alpha}, {told(self.definition)}, dims={self.dims}, dt={self.dt}"
 
-    def _present(self) -> Sequence[Definition]:
-        """The definition of each axis, with its present alpha."""
+    def _operators(self) -> tuple[Sequence[Definition], Sequence[Tensor | None]]:
+        """Return the definition of each axis, and the present alpha of each where it is learned, else None."""
+        count = len(self.dims)
         if self.learn_alpha:
-            orders = self.order().expand(len(self.dims)).unbind()
-            return [replace(self.definition, alpha=alpha) for alpha in orders]
-        return self._fixed
+            return [self.definition] * count, self.order().expand(count).unbind()
+        return self._fixed, [None] * count

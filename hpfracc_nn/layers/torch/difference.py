@@ -251,7 +251,8 @@ class FractionalDifference(Stated):
         return torch.cat(parts, dim=where).index_select(where, order)
 
     def _apply_part(self, x: Tensor, number: int, axis: int) -> Tensor:
-        return apply_at("FractionalDifference", x, self._definition(number), self.dt, axis, self.site)
+        alpha = self.parts[number]() if self.learn_alpha else None
+        return apply_at("FractionalDifference", x, self._definitions[number], self.dt, axis, self.site, alpha)
 
     def _definition(self, number: int) -> GrunwaldLetnikov:
         """One part's definition, with its present orders."""

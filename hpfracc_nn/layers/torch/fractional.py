@@ -105,11 +105,15 @@ class FractionalLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the operator applied to x; same shape, dtype and device."""
-        if type(x) is not Tensor or self.channels is not None:
-            check_dense("FractionalLayer", "x", x)
+        if self.channels is None:
+            alpha = self.order() if self.learn_alpha else None
+            return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
+        check_dense("FractionalLayer", "x", x)
         axis = errors.axis("FractionalLayer", self.dim, x.ndim)
-        if self.channels is not None:
-            check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        check_channels("FractionalLayer", self.channels, x.shape, x.ndim, channel_axis(x.ndim, axis))
+        if self.learn_alpha:
+            alpha = self._aligned(self.order(), x.ndim, axis)
+            return apply_at("FractionalLayer", x, self.definition, self.dt, self.dim, self.site, alpha)
         return apply_at("FractionalLayer", x, self._present(x.ndim, axis), self.dt, self.dim, self.site)
 
     def initial_state(

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.probe import is_batched, is_watched
+from hpfracc_nn.fractional.torch.tracing import is_batched, is_watched
 from hpfracc_nn.layers import edges
 from hpfracc_nn.layers.torch.blocks import HALVES, at_half, check_floating, check_memory
 from hpfracc_nn.layers.torch.diffusion import Diffusion, GraphAttention, MeanDiffusion

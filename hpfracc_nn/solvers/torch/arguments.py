@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.probe import has_tangent
+from hpfracc_nn.fractional.torch.tracing import has_tangent
 from hpfracc_nn.solvers.torch.packing import State
 from hpfracc_nn.solvers.torch.wrapped import bare, is_finite, is_shared
 

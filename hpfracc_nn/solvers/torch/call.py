@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.tracing import is_traced
 from hpfracc_nn.selection import Site
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.mesh import Uniform, interpolation

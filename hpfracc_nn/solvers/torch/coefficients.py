@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import is_traced
+from hpfracc_nn.fractional.torch.tracing import is_traced
 from hpfracc_nn.solvers.sde import StochasticEquation
 from hpfracc_nn.solvers.stochastic import NEARBY, OWNER, additive_message, diagonal_message, fitting_shape, joined_shape
 from hpfracc_nn.solvers.torch.casts import Casts

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.place import check_place
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_watched
 from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh

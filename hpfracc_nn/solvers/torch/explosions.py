@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_watched
 from hpfracc_nn.solvers.explosions import GROWTH, WINDOW, Limits
 from hpfracc_nn.solvers.torch.packing import Packing
 from hpfracc_nn.solvers.torch.wrapped import bare

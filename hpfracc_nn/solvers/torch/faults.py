@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import is_batched
+from hpfracc_nn.fractional.torch.tracing import is_batched
 from hpfracc_nn.solvers import faults
 from hpfracc_nn.solvers.torch.field import Field
 from hpfracc_nn.solvers.torch.wrapped import bare, is_finite

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import uncompiled
+from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import uncompiled
+from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.mesh import Mesh

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import plainly
+from hpfracc_nn.fractional.torch.tracing import plainly
 from hpfracc_nn.solvers.schemes import SCHEMES
 
 _LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probe import is_batched
+from hpfracc_nn.fractional.torch.tracing import is_batched
 from hpfracc_nn.solvers.explosions import WINDOW
 from hpfracc_nn.solvers.torch.explosions import largest
 from hpfracc_nn.solvers.torch.faults import check_states

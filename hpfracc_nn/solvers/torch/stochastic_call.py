@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_traced
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_traced
 from hpfracc_nn.selection import Plan, Site
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.schemes import Scheme

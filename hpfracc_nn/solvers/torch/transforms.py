@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_watched
 from hpfracc_nn.solvers.faults import WITH_NEWTON, unsolved
 from hpfracc_nn.solvers.roots import Roots
 from hpfracc_nn.solvers.torch.faults import is_undefined, undefined

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import is_watched
+from hpfracc_nn.fractional.torch.tracing import is_watched
 
 
 def bare(x: Tensor) -> Tensor:

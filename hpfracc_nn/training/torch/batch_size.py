@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.profiler import ProfilerActivity, profile
 
+import hpfracc_nn.fractional.torch.device  # noqa: F401  registered on import: it knows what a GPU has left
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch import probe  # noqa: F401  registered on import: it knows what a GPU has left
 from hpfracc_nn.selection import default_manager
 from hpfracc_nn.selection.memory import free, limit, limited
 from hpfracc_nn.selection.settings import Limit, amount

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, plainly, uncompiled
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched, plainly, uncompiled
 from hpfracc_nn.layers.torch.recurrent.cells import CELLS, Given, Made
 from hpfracc_nn.layers.torch.recurrent.memory import Memory, operation
 from hpfracc_nn.layers.torch.recurrent.run import Recurrence, gradients_by_loop

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_batched, is_plain
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_plain
 from hpfracc_nn.fractional.torch.weights import apart
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given, Made
 from hpfracc_nn.layers.torch.recurrent.memory import Memory, Sums, lag_weights

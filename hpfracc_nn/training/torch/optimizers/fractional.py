@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch.probe import around_compiled, uncompiled
+from hpfracc_nn.fractional.torch.tracing import around_compiled, uncompiled
 from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.training.torch.optimizers.directions import (
     KINDS,

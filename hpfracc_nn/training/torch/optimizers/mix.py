@@ -23,7 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.torch import probe  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch import device  # noqa: F401  registered on import
 from hpfracc_nn.selection import Plan, Site, Work, Workload, carried_out, register_rehearsal
 
 Strides = tuple[int, ...]

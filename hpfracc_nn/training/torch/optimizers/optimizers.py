@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.probe import around_compiled
+from hpfracc_nn.fractional.torch.tracing import around_compiled
 from hpfracc_nn.training.torch.optimizers.directions import Group, check_options
 from hpfracc_nn.training.torch.optimizers.fractional import Fractional
 

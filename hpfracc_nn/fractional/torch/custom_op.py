@@ -32,8 +32,8 @@ from hpfracc_nn.fractional.torch.eager import (
     restored,
     taken_as,
 )
-from hpfracc_nn.fractional.torch.probe import has_tangent, is_watched, plainly, uncompiled, unpacked
-from hpfracc_nn.fractional.torch.product import in_shape_of
+from hpfracc_nn.fractional.torch.linear_map import LinearMap
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_watched, plainly, uncompiled, unpacked
 from hpfracc_nn.fractional.torch.weights import weights_of
 from hpfracc_nn.selection import BackendManager, Site, default_manager, is_process_wide
 
@@ -80,11 +80,17 @@ class Operator(NamedTuple):
         """Return what a plain call returns: autograd and every transform of torch.func follow it."""
         if not all(isinstance(size, int) for size in x.shape):
             x = x.reshape([int(size) for size in x.shape])  # the formula is written for one size
-        return computed(self.owner, x, self.at(alpha), self.dt, self.dim, _site())
+        return computed(self.owner, x, self.at(alpha), self.dt, self.dim, _site(), alpha)
 
 
 def compiled(
-    owner: str, x: Tensor, definition: Definition, dt: float, dim: int, where: Site | BackendManager | None
+    owner: str,
+    x: Tensor,
+    definition: Definition,
+    dt: float,
+    dim: int,
+    where: Site | BackendManager | None,
+    alpha: Tensor | None,
 ) -> Tensor:
     """Return the operator applied to `x`, in a way that a compiler can follow.
 
@@ -100,23 +106,29 @@ def compiled(
                 f"{owner}: torch.export needs the process-wide BackendManager and a definition among "
                 f"{', '.join(DEFINITIONS)}; leave manager=None and configure() that manager."
             )
-        return _outside(owner, x, definition, dt, dim, where)
+        return _outside(owner, x, definition, dt, dim, where, alpha)
+    dt = errors.positive_step(owner, dt)
     bounds = [] if definition.bounds is None else list(definition.bounds)
     numbers = [option for option in definition.options if isinstance(option, float)]
     words = [option for option in definition.options if isinstance(option, str)]
-    alpha = definition.alpha
-    if isinstance(alpha, Tensor):
-        return APPLY(x, alpha, [], [], name, definition.scheme, bounds, numbers, words, dt, dim, owner)
-    orders, shape = list(definition.orders), list(alpha_shape(definition))
-    return APPLY(x, None, orders, shape, name, definition.scheme, bounds, numbers, words, dt, dim, owner)
+    rest = name, definition.scheme, bounds, numbers, words, dt, dim, owner
+    if alpha is not None:
+        return APPLY(x, alpha, [], [], *rest)
+    return APPLY(x, None, list(definition.orders), list(alpha_shape(definition)), *rest)
 
 
 def _outside(
-    owner: str, x: Tensor, definition: Definition, dt: float, dim: int, where: Site | BackendManager | None
+    owner: str,
+    x: Tensor,
+    definition: Definition,
+    dt: float,
+    dim: int,
+    where: Site | BackendManager | None,
+    alpha: Tensor | None,
 ) -> Tensor:
     if not isinstance(where, Site):
         where = (where or default_manager()).shared_site("toeplitz", "torch", "functions")
-    return computed(owner, x, definition, dt, dim, where)
+    return computed(owner, x, definition, dt, dim, where, alpha)
 
 
 uncompiled(_outside, "a graph cannot name a BackendManager or a definition of the caller's own; it runs outside")
@@ -164,8 +176,9 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, x.device)
         data = arranged(x, layout, taken_as(x.dtype, dtype, definition))
-        product = planned(_site().pick, data, weights, layout, _site(), needs_x, needs_alpha)
-        return restored(product.forward(data), layout, x.dtype)
+        site = _site()
+        linear = LinearMap(site, *planned(site.pick, data, weights, layout, site, needs_x, needs_alpha))
+        return restored(linear.forward(data), layout, x.dtype)
 
 
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
@@ -240,12 +253,13 @@ def _run_backward(g: Tensor, x: Tensor | None, alpha: Tensor | None, *given: Any
     with plainly():
         weights = weights_of(definition, layout.n, operator.dt, dtype, g.device)
         grads = arranged(g.detach(), layout, taken_as(g.dtype, dtype, definition))
-        product = planned(_site().pick_backward, grads, weights, layout, _site(), needs_x, needs_alpha)
+        site = _site()
+        linear = LinearMap(site, *planned(site.pick_backward, grads, weights, layout, site, needs_x, needs_alpha))
         data = arranged(x.detach(), layout, grads.dtype) if needs_alpha and x is not None else None
-        gx, order = product.backward(data, grads, alpha, needs_x)
+        gx, order = linear.backward(data, grads, alpha, needs_x)
         found = [restored(gx, layout, g.dtype)] if gx is not None else []
         if alpha is not None and order is not None:
-            found.append(in_shape_of(alpha, order))
+            found.append(order)
     return found
 
 

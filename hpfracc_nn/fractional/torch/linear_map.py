@@ -1,0 +1,344 @@
+"""A linear operator as one custom autograd function, made of a kernel's product, its adjoint and a derivative in alpha.
+
+Plain eager calls run the plan's kernel and save nothing of the data's size unless alpha is learned. Its gradient is
+<T'(alpha) x, g>: one more run, with the derivative of the weights. Double backwards and batched gradients run the same
+maps in torch's own operations. `Toeplitz` is the operator at equal steps; what stands around its product, differences
+and boundary columns, is in `tiles.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.gaps import held
+from hpfracc_nn.fractional.torch import boundary as diff
+from hpfracc_nn.fractional.torch.boundary import is_clear
+from hpfracc_nn.fractional.torch.forms import Form
+from hpfracc_nn.fractional.torch.streams import follow
+from hpfracc_nn.fractional.torch.tiles import Frame, multiplied, parts, run_in_parts, step_of
+from hpfracc_nn.fractional.torch.tracing import is_followed
+from hpfracc_nn.fractional.torch.weights import Columns, Weights
+from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
+
+Gradients = tuple[Tensor | None, Tensor | None]  # in x, in alpha
+
+
+class Product(Protocol):
+    """A linear operator with its weights in the form of one kernel."""
+
+    def with_kernel(self, plan: Plan) -> Product:
+        """Return the same operator with the weights in the form of another plan's kernel."""
+
+    def run(self, plan: Plan, x: Tensor) -> Tensor:
+        """Return the kernel's product with x."""
+
+    def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
+        """Return the product of the transpose with g."""
+
+    def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
+        """Return the gradient in alpha, of alpha's shape."""
+
+    def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
+        """Return the gradients in torch's own operations, themselves differentiable in x, g and alpha."""
+
+    def readable(self, x: Tensor) -> Tensor:
+        """Return x as kernels read it."""
+
+    def is_clear(self, y: Tensor, *, is_adjoint: bool) -> bool:
+        """Whether y, from a CPU, is finite where a sample that is not would show."""
+
+    def without_gaps(self, x: Tensor, *, is_adjoint: bool) -> tuple[Tensor, Tensor] | None:
+        """Return x with finite numbers for all others, and where the result becomes NaN; None where x is finite."""
+
+    def result_shape(self, x: Tensor, *, is_adjoint: bool) -> Sequence[int]:
+        """Return the shape of the result."""
+
+    def constants(self) -> list[Tensor]:
+        """Return the weights, by which a result may be not finite."""
+
+
+@dataclass(eq=False, slots=True)
+class LinearMap:
+    """One application of a linear operator.
+
+    Where the plan's kernel fails, plan and product become those of the kernel that did its work, with which the
+    backward pass begins.
+    """
+
+    site: Site
+    plan: Plan
+    product: Product
+
+    def recorded(self, x: Tensor, alpha: Tensor | None = None) -> Tensor:
+        """Return the product with its gradients in x and in a learned alpha, where nothing is traced."""
+        # `apply` of the class would do this too, and look for functorch's transforms, which have been looked for.
+        unwrap = torch._C._functorch.unwrap_if_dead
+        return _record(unwrap(x), self, alpha if alpha is None else unwrap(alpha))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the product, without a gradient."""
+        product = self.product
+        x = product.readable(x)
+        y = carried_out(_FORWARD, self.site, self.plan, self, x)
+        if not y.is_cpu or product.is_clear(y, is_adjoint=False):
+            return y
+        return self._mended(x, y, lambda finite: carried_out(_FORWARD, self.site, self.plan, self, finite))
+
+    def backward(self, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool) -> Gradients:
+        """Return the gradient in x, if it is wanted, and that in alpha, if x and alpha are there."""
+        product = self.product
+        x, g = None if x is None else product.readable(x), product.readable(g)
+        gx, order = carried_out(_BACKWARD, self.site, self.plan, self, x, g, alpha, needs_x)
+        if gx is None or not gx.is_cpu or product.is_clear(gx, is_adjoint=True):
+            return gx, order
+
+        def again(finite: Tensor) -> Tensor:
+            return carried_out(_BACKWARD, self.site, self.plan, self, None, finite, None, True)[0]
+
+        return self._mended(g, gx, again, is_adjoint=True), order
+
+    def _mended(self, x: Tensor, y: Tensor, run: Callable[[Tensor], Tensor], *, is_adjoint: bool = False) -> Tensor:
+        """Return y, the result for x, where what is not finite in x spoils no other times."""
+        found = self.product.without_gaps(x, is_adjoint=is_adjoint)
+        if found is None:
+            return y
+        finite, reached = found
+        return run(finite).masked_fill_(reached, torch.nan)
+
+    def adopt(self, plan: Plan) -> None:
+        """Go on with another plan's kernel."""
+        self.product, self.plan = self.product.with_kernel(plan), plan
+
+    def fault(self, y: Tensor, x: Tensor, *, is_adjoint: bool) -> str | None:
+        """Return why the result y for x cannot be right; a number that is not finite is left to `blame`."""
+        shape = self.product.result_shape(x, is_adjoint=is_adjoint)
+        if y.shape == shape and y.dtype == x.dtype:
+            return None
+        return f"{y.dtype} of shape {tuple(y.shape)} in place of {x.dtype} of shape {tuple(shape)}"
+
+    def blame(self, results: Sequence[Tensor | None], given: Sequence[Tensor | None]) -> str | None:
+        """Return that results are not finite although data and weights are."""
+        if all(_is_finite(each, is_rounded=True) for each in results if each is not None):
+            return None
+        tensors = [each for each in given if each is not None] + self.product.constants()
+        return Doubt("not finite, though input and weights are") if all(map(_is_finite, tensors)) else None
+
+
+def _run(plan: Plan, linear: LinearMap, x: Tensor) -> Tensor:
+    if plan is not linear.plan:
+        linear.adopt(plan)
+    plan.kernel.calls["run"] += 1
+    return linear.product.run(plan, x)
+
+
+def _run_backward(
+    plan: Plan, linear: LinearMap, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool
+) -> Gradients:
+    if plan is not linear.plan:
+        linear.adopt(plan)
+    calls, gx, order = plan.kernel.calls, None, None
+    if needs_x:
+        calls["adjoint"] += 1
+        gx = linear.product.adjoint(plan, g)
+    if x is not None and alpha is not None:
+        calls["slope"] += 1
+        order = linear.product.derivative(plan, x, g, alpha)
+    return gx, order
+
+
+def _fault(y: Tensor, linear: LinearMap, x: Tensor) -> str | None:
+    return linear.fault(y, x, is_adjoint=False) or linear.blame([y], [x])
+
+
+def _fault_backward(
+    found: Gradients, linear: LinearMap, x: Tensor | None, g: Tensor, alpha: Tensor | None, needs_x: bool
+) -> str | None:
+    gx, _ = found
+    return (None if gx is None else linear.fault(gx, g, is_adjoint=True)) or linear.blame(found, [x, g])
+
+
+def _is_finite(x: Tensor, *, is_rounded: bool = False) -> bool:
+    """Return whether all numbers of `x` are finite, without the copies that `isfinite` of all of it would take.
+
+    What was rounded to half precision may be infinite, because large numbers are rounded so, but not NaN.
+    """
+    x = x.detach().resolve_neg()
+    if x.dtype in _INFINITE:
+        bits = x.view(torch.int16).numpy() & 0x7FFF
+        return bool(bits.max(initial=0) < _INFINITE[x.dtype] + is_rounded)
+    values = x.numpy()  # by NumPy: torch's own threads do not outlive a fork
+    return bool(np.isfinite(values.min()) and np.isfinite(values.max()))  # both are NaN where any number is
+
+
+_INFINITE = {torch.float16: 0x7C00, torch.bfloat16: 0x7F80}  # the bits of it, without the sign
+_FORWARD = Work(_run, _fault)
+_BACKWARD = Work(_run_backward, _fault_backward, "backward")
+
+
+class _Recorded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, linear: LinearMap, alpha: Tensor | None) -> Tensor:
+        ctx.linear = linear
+        if alpha is not None:
+            ctx.save_for_backward(x, alpha)
+        return linear.forward(x)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = grads
+        linear: LinearMap = ctx.linear
+        linear.site.again(linear.plan)
+        x, alpha = ctx.saved_tensors or (None, None)
+        if is_followed(g):
+            with torch.autocast(g.device.type, enabled=False):
+                gx, order = linear.product.formula_backward(linear.plan, x, g, alpha)
+        elif torch._C._is_any_autocast_enabled():
+            with torch.autocast(g.device.type, enabled=False):
+                gx, order = linear.backward(x, g, alpha, ctx.needs_input_grad[0])
+        else:
+            gx, order = linear.backward(x, g, alpha, ctx.needs_input_grad[0])
+        return gx, None, order
+
+
+_record = super(torch.autograd.Function, _Recorded).apply
+
+
+@dataclass(eq=False, slots=True)
+class Toeplitz:
+    """An operator at equal steps: the weights in a kernel's form, and the boundary around the product.
+
+    Data and results have any shape that is a view of `canonical`, [batch, channels, n, width]: views are made inside of
+    what autograd records, where each would be a step of its own, by the kernels.
+
+    Attributes:
+        form: Of the weights.
+        frame: The differences before and the boundary columns after the product.
+        canonical: The shape of the data, for kernels.
+        weights: Returns the weights: for alpha's gradient, and for the form of another kernel where this one fails.
+    """
+
+    form: Form
+    frame: Frame
+    canonical: tuple[int, int, int, int]
+    weights: Callable[[], Weights]
+
+    def with_kernel(self, plan: Plan) -> Toeplitz:
+        """See `Product`."""
+        form = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
+        return Toeplitz(form, self.frame, self.canonical, self.weights)
+
+    def run(self, plan: Plan, x: Tensor) -> Tensor:
+        """See `Product`."""
+        follow(self.form.charge)
+        kernel, y = plan.kernel, torch.empty_like(x)
+        whole = plan.chunk, self.form, self.frame, self.canonical
+        run_in_parts(step_of(plan, "run"), *whole, x, y, as_stored=kernel.as_stored)
+        return y
+
+    def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
+        """See `Product`."""
+        follow(self.form.charge)
+        kernel, gx = plan.kernel, torch.empty_like(g)
+        whole = plan.chunk, self.form, self.frame, self.canonical
+        run_in_parts(step_of(plan, "adjoint"), *whole, g, gx, as_stored=kernel.as_stored)
+        return gx
+
+    def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
+        """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""
+        follow(self.form.charge)
+        kernel, slopes, total = plan.kernel, self.weights().slopes(alpha), None
+        form = kernel.prepare(slopes, kernel.given(plan.workload))
+        inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
+        for shape, (data, grads) in parts(self.canonical, plan.chunk, x, g):
+            if not kernel.as_stored:
+                data, grads = data.to(slopes.frame.dtype), grads.to(slopes.frame.dtype)
+            found = inner(form, slopes.frame, shape, data, grads)
+            total = found if total is None else total.add_(found)
+        assert total is not None, "an empty product is not computed"
+        return in_shape_of(alpha, total)
+
+    def readable(self, x: Tensor) -> Tensor:
+        """Return `x` contiguous, without a negation that is still to be done."""
+        x = x.contiguous()
+        return x.resolve_neg() if x.is_neg() else x
+
+    def is_clear(self, y: Tensor, *, is_adjoint: bool) -> bool:
+        """See `Product`."""
+        return is_clear(y, self.canonical, at_end=not is_adjoint)
+
+    def without_gaps(self, x: Tensor, *, is_adjoint: bool) -> tuple[Tensor, Tensor] | None:
+        """See `Product`."""
+        numbers = x.detach().to(torch.float32) if x.dtype == torch.bfloat16 else x.detach()
+        ahead = self.frame.stencil.ahead
+        found = held(numbers.numpy().reshape(self.canonical), ahead, backwards=is_adjoint)
+        if found is None:
+            return None
+        finite, reached = map(torch.from_numpy, found)
+        return finite.to(x.dtype).view(x.shape), reached.view(x.shape)
+
+    def result_shape(self, x: Tensor, *, is_adjoint: bool) -> Sequence[int]:
+        """See `Product`."""
+        return x.shape
+
+    def constants(self) -> list[Tensor]:
+        """See `Product`."""
+        columns = [] if self.frame.columns is None else [self.frame.columns]
+        return [self.weights().column().column, *columns]
+
+    def formula(self, x: Tensor) -> Tensor:
+        """Return y in plain aten, which every tracer and transform follows."""
+        y = self._mapped(_shaped(x, self.canonical), self.form, self.frame.columns)
+        return _shaped(y, x.shape)
+
+    def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
+        """See `Product`."""
+        weights, form, columns = None, self.form, self.frame.columns
+        follow(form.charge)
+        if alpha is not None:
+            weights = self.weights().at(alpha)
+            form, columns = self._form_of(plan, weights)
+        shape, dtype, g = g.shape, g.dtype, _shaped(g, self.canonical).to(self.frame.dtype)
+        values = []
+        if columns is not None:
+            values = [(g * columns[j][:, :, None]).sum(dim=2, keepdim=True) for j in range(columns.shape[0])]
+        start, analytic = diff.split_boundary(values, self.frame.stencil)
+        gd = form.adjoint(g)
+        if start is not None:
+            gd = diff.add_at(gd, self.frame.stencil.start_index, start)
+        gx = diff.difference_adjoint(gd, self.frame.stencil)
+        if analytic:
+            gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
+        gx = _shaped(gx, shape).to(dtype)
+        if x is None or alpha is None or weights is None:
+            return gx, None
+        data = _shaped(x, self.canonical).to(self.frame.dtype)
+        moved = self._mapped(data, *self._form_of(plan, weights.slopes(alpha)))
+        return gx, in_shape_of(alpha, (moved * g).sum(dim=(0, 2, 3)))
+
+    def _form_of(self, plan: Plan, weights: Columns) -> tuple[Form, Tensor | None]:
+        return plan.kernel.prepare(weights, plan.kernel.given(plan.workload)), weights.columns()
+
+    def _mapped(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
+        d = diff.difference(x, self.frame.stencil)
+        y = form.product(d)
+        if columns is not None:
+            for j, value in enumerate(diff.boundary_values(x, d, self.frame.stencil)):
+                y = y + columns[j][:, :, None] * value
+        return y
+
+
+def in_shape_of(alpha: Tensor, gradient: Tensor) -> Tensor:
+    """Return a gradient [channels] as one of alpha: its shape, dtype and device."""
+    return gradient.reshape(alpha.shape).to(alpha)
+
+
+def _shaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return a view of `x`, or itself: a view of all would be an alias, which batched gradients cannot follow."""
+    return x if x.shape == shape else x.reshape(shape)
