@@ -230,7 +230,7 @@ BREAKS = [
     (forbidden_imports, "fractional/exact.py", "import requests"),
     (forbidden_imports, "commands.py", "import hpfracc_nn.cli"),
     (forbidden_imports, "analytics/page.py", "import typer"),
-    (forbidden_imports, "preprocessing/columns.py", "from hpfracc_nn.layers import FractionalLayer"),
+    (forbidden_imports, "preprocessing/differencers.py", "from hpfracc_nn.layers import FractionalLayer"),
     (forbidden_imports, "fractional/exact.py", "import sklearn.base"),
     (forbidden_imports, "utils/misc.py", ""),
     (broad_excepts, "fractional/exact.py", "try:\n    pass\nexcept:\n    pass"),

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.preprocessing.fractional_differencer import FractionalDifferencer as FractionalDifferencer
-    from hpfracc_nn.preprocessing.stationary_differencer import StationaryDifferencer as StationaryDifferencer
+    from hpfracc_nn.preprocessing.differencers import FractionalDifferencer as FractionalDifferencer
+    from hpfracc_nn.preprocessing.differencers import StationaryDifferencer as StationaryDifferencer
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)

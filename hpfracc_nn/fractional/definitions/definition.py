@@ -228,7 +228,7 @@ class Definition:
 
     @property
     def approximated(self) -> Definition | None:
-        """The definition whose weights sums of exponentials approximate; None where they may not replace its weights."""
+        """The definition whose weights sums of exponentials approximate; None where none may."""
         return self
 
     @property
