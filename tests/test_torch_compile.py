@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -402,3 +404,26 @@ def test_inductor_follows_transforms(name: str) -> None:
     transform, x = TRANSFORMS[name], rand(3, 40)
     found = compiled(lambda x, alpha: transform(derivative, x, alpha), "inductor")(x, order())
     assert close(found, transform(derivative, x, order()))
+
+
+FIRST = """
+import hpfracc_nn  # before torch, whose operators are then imported by the first call
+import torch
+
+call = torch.compile({call}, fullgraph=True, backend="aot_eager")
+print(tuple(call(torch.ones(8)).shape))
+"""
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "lambda x: hpfracc_nn.derivative(x, hpfracc_nn.Caputo(0.5))",
+        "lambda x: hpfracc_nn.derivative(x, hpfracc_nn.PeriodicWeyl(0.5))",
+        "lambda x: hpfracc_nn.fdiff(x, 0.4)",
+    ],
+)
+def test_the_first_call_of_a_process_may_be_compiled(call):
+    command = [sys.executable, "-c", FIRST.format(call=call)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert (done.returncode, done.stdout.strip()) == (0, "(8,)"), done.stderr

@@ -4,9 +4,10 @@ The names below are loaded when they are first asked for: importing the package 
 framework.
 """
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hpfracc_nn import lazy
+from hpfracc_nn.fractional import dispatch
 
 if TYPE_CHECKING:
     from hpfracc_nn.fractional.definitions import DEFINITIONS as DEFINITIONS
@@ -48,3 +49,24 @@ if TYPE_CHECKING:
 
 else:
     __getattr__, __dir__, __all__ = lazy.attach(__name__)
+
+
+def _numpy() -> tuple[Any, ...]:
+    from hpfracc_nn.fractional.numpy import inverse, multipliers, operator, product_integration, special
+
+    return operator, product_integration, multipliers, inverse, special
+
+
+def _torch() -> tuple[Any, ...]:
+    from hpfracc_nn.fractional.torch import inverse, multipliers, operator, product_integration, special
+
+    return operator, product_integration, multipliers, inverse, special
+
+
+def _jax() -> tuple[Any, ...]:
+    from hpfracc_nn.fractional.jax import inverse, multipliers, operator, product_integration, special
+
+    return operator, product_integration, multipliers, inverse, special
+
+
+dispatch.IMPORTS.update(numpy=_numpy, torch=_torch, jax=_jax)

@@ -1,16 +1,14 @@
 """Dispatch on the framework of an array: NumPy, PyTorch or JAX, and the modules that implement the operators for it.
 
 Each framework has a package here, `numpy`, `torch` and `jax`, with modules of the same names and public functions.
-None is loaded before it is needed: `backend` is the one late import of `hpfracc_nn.fractional`.
+None is loaded before it is needed, and this module imports none: `hpfracc_nn.fractional` says how.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from importlib import import_module
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,7 +18,21 @@ from hpfracc_nn.selection import BackendManager
 Samples = Any  # an array of any framework, or what NumPy makes one of
 
 FRAMEWORKS = ("numpy", "torch", "jax")
-MODULES = ("operator", "product_integration", "multipliers", "inverse", "special")
+
+
+class Modules(NamedTuple):
+    """The modules of a framework's package that implement the operators."""
+
+    operator: Any  # equal steps
+    product_integration: Any  # any times, orders that vary
+    multipliers: Any  # periodic signals
+    inverse: Any
+    special: Any
+
+
+# Framework -> what imports its modules, in the order of `Modules`; filled by the package. torch.compile follows import
+# statements, not importlib, and a first call may come inside of it.
+IMPORTS: dict[str, Callable[[], tuple[Any, ...]]] = {}
 
 # Filled when a framework is first needed. torch.compile follows dictionaries, not caches.
 _backends: dict[str, Any] = {}
@@ -50,16 +62,11 @@ def shape_of(values: Any) -> tuple[int, ...]:
     return tuple(getattr(values, "shape", ()))
 
 
-def backend(framework: str) -> Any:
-    """Return the modules that implement the operators for a framework's arrays.
-
-    They are `operator` (equal steps), `product_integration` (any times, orders that vary), `multipliers` (periodic
-    signals), `inverse` and `special`.
-    """
+def backend(framework: str) -> Modules:
+    """Return the modules that implement the operators for a framework's arrays."""
     found = _backends.get(framework)
     if found is None:
-        modules = {name: import_module(f"hpfracc_nn.fractional.{framework}.{name}") for name in MODULES}
-        found = _backends[framework] = SimpleNamespace(**modules)
+        found = _backends[framework] = Modules(*IMPORTS[framework]())
         _frameworks.update(dict.fromkeys(found.operator.ARRAYS, framework))
     return found
 
