@@ -11,8 +11,7 @@ import pytest
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import DEFINITIONS, SCHEMES, Caputo, RiemannLiouville, RiemannLiouvilleIntegral, exact
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.numpy import product_integration
-from hpfracc_nn.fractional.product_integration import LENGTH, OP, cellwise, matrix
+from hpfracc_nn.fractional.product_integration import LENGTH, OP, cellwise, fixed_weights, workload
 from hpfracc_nn.fractional.sample_times import Times
 from hpfracc_nn.fractional.schemes.cells import moments
 from hpfracc_nn.fractional.schemes.exponentials import POWER_TOLERANCES, power_nodes
@@ -97,13 +96,16 @@ def test_every_kernel_gives_the_weights(kind, scheme, kernel, make):
         x = np.random.default_rng(1).standard_normal((3, n + 1))
         grid = Times(times[None])
         pieces = np.concatenate(formulas.pieces(x[None], grid, NUMPY), axis=-1)[0]
-        weights = matrix(np.array([[formulas.power(alpha)]]), grid, formulas.inputs, NUMPY)[0]
+        weights = fixed_weights(
+            np.array([[formulas.power(alpha)]]), grid, formulas.inputs, np.dtype(float)
+        ).dense.weights[0]
         wanted = np.zeros(x.shape)
         wanted[:, 1:] = pieces @ weights.T
         size = np.abs(pieces) @ np.abs(weights).T
-        columns = formulas.columns(np.array([[alpha]]), grid, NUMPY)
+        columns = formulas.columns(np.array([[alpha]]), grid)
         if columns is not None:
-            for column, head in zip(columns[0], formulas.heads(x[None], grid, NUMPY), strict=True):
+            heads = formulas.heads(x[None], grid, NUMPY)
+            for column, head in zip(columns(np.array([[alpha]]), NUMPY)[0].T, heads, strict=True):
                 wanted += column * head[0]
         got = definition(x, t=times, manager=manager_for(kernel))
         assert np.all(np.abs(got - wanted)[:, 1:] <= 1e-11 * size + 1e-14 * np.abs(wanted[:, 1:]))  # as certified
@@ -115,11 +117,10 @@ def test_every_kernel_gives_the_weights(kind, scheme, kernel, make):
 @every_kernel
 def test_every_adjoint_is_the_transpose(kernel):
     rng, times = np.random.default_rng(0), Times(random_times(3 * LENGTH + 5)[None])
-    weights = product_integration.weights_of(np.array([[0.4]]), times, 2, np.dtype(np.float64))
-    plan = manager_for(kernel).plan(product_integration._workload(weights, np.zeros((1, 2, 2, times.cells))))
-    form = plan.kernel.prepare(weights, plan.workload)
+    weights = fixed_weights(np.array([[0.4]]), times, 2, np.dtype(float))
     z, g = rng.standard_normal((1, 2, 2, times.cells)), rng.standard_normal((1, 2, times.cells))
-    assert np.vdot(kernel.run(form, z), g) == pytest.approx(np.vdot(z, kernel.adjoint(form, g)), rel=1e-12)
+    operator = kernel.prepare(weights, workload("numpy", weights, z))
+    assert np.vdot(kernel.run(operator, z), g) == pytest.approx(np.vdot(z, kernel.adjoint(operator, g)), rel=1e-12)
 
 
 # Equal steps

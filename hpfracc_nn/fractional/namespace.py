@@ -59,10 +59,11 @@ class Namespace(Protocol):
     def flip(self, x: Array, *, axis: int) -> Array: ...
     def take(self, x: Array, index: np.ndarray, *, axis: int) -> Array: ...
     def part(self, x: Array, begin: int, end: int | None, *, axis: int) -> Array: ...
-    def pad(self, x: Array, count: int, *, axis: int) -> Array: ...
     def concat(self, arrays: Sequence[Array], *, axis: int) -> Array: ...
     def stack(self, arrays: Sequence[Array], *, axis: int) -> Array: ...
     def permute_dims(self, x: Array, axes: Sequence[int]) -> Array: ...
+    def broadcast_to(self, x: Array, shape: Sequence[int]) -> Array: ...
+    def pad(self, x: Array, before: int, after: int = 0, *, axis: int) -> Array: ...
 
 
 class NumpyNamespace:
@@ -106,15 +107,13 @@ class NumpyNamespace:
     concat = staticmethod(np.concatenate)
     stack = staticmethod(np.stack)
     permute_dims = staticmethod(np.transpose)
+    broadcast_to = staticmethod(np.broadcast_to)
 
     def diff(self, x: np.ndarray, *, n: int, axis: int) -> np.ndarray:
         return np.diff(x, n, axis)
 
     def part(self, x: np.ndarray, begin: int, end: int | None, *, axis: int) -> np.ndarray:
         return x[(slice(None),) * axis + (slice(begin, end),)]
-
-    def pad(self, x: np.ndarray, count: int, *, axis: int) -> np.ndarray:
-        return np.concatenate([np.zeros((*x.shape[:axis], count, *x.shape[axis + 1 :]), x.dtype), x], axis)
 
     def sum(self, x: np.ndarray, *, axis: int, keepdims: bool = False) -> np.ndarray:
         return np.asarray(np.sum(x, axis=axis, keepdims=keepdims))
@@ -128,6 +127,12 @@ class NumpyNamespace:
     def acos(self, x: np.ndarray) -> np.ndarray:
         with np.errstate(invalid="ignore"):  # NaN, as in other frameworks, without a warning
             return np.arccos(x)
+
+    def pad(self, x: np.ndarray, before: int, after: int = 0, *, axis: int) -> np.ndarray:
+        axis, n = axis % x.ndim, x.shape[axis]
+        padded = np.zeros((*x.shape[:axis], before + n + after, *x.shape[axis + 1 :]), x.dtype)  # np.pad is slow
+        padded[(slice(None),) * axis + (slice(before, before + n),)] = x
+        return padded
 
     def convolve(self, a: np.ndarray, b: np.ndarray) -> np.ndarray:
         n = a.shape[-1]  # the product of two power series, as many coefficients as they have

@@ -13,35 +13,44 @@ The integral is a product with matrices,
 
 mean_i the function's mean on cell i, half_i half its increase over it (absent where there is none), and M0, M1 the
 memory function's integrals over the cell with weights 1 and x (`schemes/cells.py`). Rows are the ends of the cells: row
-k stands for t_(k+1). In chunks of L cells the weights inside a chunk are a matrix, `near`; those of all cells before it
-go through states, one for each node of a sum of exponentials (`schemes/exponentials.py`): with w the function and T_c
-the time at which chunk c begins,
+k stands for t_(k+1). In chunks of L cells it is a state space model: the weights inside a chunk are a matrix, `intra`;
+those of all cells before it go through states, one for each node of a sum of exponentials (`schemes/exponentials.py`):
+with w the function and T_c the time at which chunk c begins,
 
     S_q(T_c) = integral of exp(-s_q (T_c - s)) w(s) up to T_c,
-    y(t_n)   = near + sum_q c_q exp(-s_q (t_n - T_c)) S_q(T_c).
+    y(t_n)   = intra + sum_q c_q exp(-s_q (t_n - T_c)) S_q(T_c).
 
-Only `near` and c depend on p. Everything here is float64 and of shape [sets, ...]; sets is 1 where all signals share
-times and orders.
+Only `intra` and c depend on p. Everything is written once, over the namespace `xp` of NumPy, PyTorch and JAX arrays: in
+the kernels' axes data are [sets, rows, inputs, cells] and results [sets, rows, cells]; sets is 1 where all signals
+share times and orders.
 
-Jiang, Zhang, Zhang & Zhang, Commun. Comput. Phys. 21 (2017) 650, for the states.
+Jiang, Zhang, Zhang & Zhang, Commun. Comput. Phys. 21 (2017) 650, for the states; Dao & Gu, arXiv 2405.21060, for the
+names A, B, C.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional.cache import cached_property
+from hpfracc_nn.fractional.cache import Charge, cached_property, free
 from hpfracc_nn.fractional.definitions import Caputo, Definition, RiemannLiouville, RiemannLiouvilleIntegral, family
-from hpfracc_nn.fractional.namespace import Array, Namespace
-from hpfracc_nn.fractional.sample_times import Times
+from hpfracc_nn.fractional.layout import Layout
+from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace, namespace
+from hpfracc_nn.fractional.sample_times import Sampling, Times
 from hpfracc_nn.fractional.schemes import SCHEMES, Scheme
 from hpfracc_nn.fractional.schemes.cells import integrals, moments
 from hpfracc_nn.fractional.schemes.exponentials import PowerNodes, power_nodes
-from hpfracc_nn.selection import Cost, Kernel, Workload, register
+from hpfracc_nn.fractional.weights import SHELF
+from hpfracc_nn.selection import Cost, Kernel, Plan, Work, Workload, register
+
+Formula = Callable[[Array, Namespace], Array]  # of orders
+Evaluate = Callable[[Formula, Array], Array]
 
 _KINDS = (Caputo, RiemannLiouville, RiemannLiouvilleIntegral)
 
@@ -73,6 +82,12 @@ class Cellwise:
         assert self.scheme.power is not None, "`cellwise` refuses such schemes"
         return self.scheme.power(alpha, self.taylor)
 
+    def largest_power(self, alpha: Array) -> float:
+        """Return the largest order of the integral: of orders that are no NumPy array, between their bounds."""
+        if isinstance(alpha, np.ndarray):
+            return float(self.power(alpha).max())
+        return max(self.power(bound) for bound in self.definition.interval)
+
     def pieces(self, x: Array, times: Times, xp: Namespace) -> list[Array]:
         """Return what stands on each cell, each [sets, rows, n - 1], from samples x [sets, rows, n], n > 1."""
         steps = xp.constant(times.steps[:, None], x)
@@ -88,20 +103,18 @@ class Cellwise:
                 "where this derivative is infinite; pass more samples, or dt."
             )
 
-    def columns(self, alpha: Array, times: Times, xp: Namespace) -> Array | None:
-        """Return the columns [sets, terms, n] that multiply x(0) and x'(0); None where there are none.
+    def columns(self, alpha: Array, times: Times) -> Formula | None:
+        """Return the formula of the columns [sets, n, terms] that multiply `heads`; None where there are none.
 
         Args:
             alpha: [a, 1], or each row its own, [a, n].
             times: More than one.
-            xp: The namespace of alpha.
         """
         if isinstance(self.definition, RiemannLiouville):
-            return _riemann_liouville(alpha, times, self.taylor, xp)
-        if isinstance(self.definition, RiemannLiouvilleIntegral) and isinstance(alpha, np.ndarray):
-            first = np.eye(1, times.n)
-            is_identity = np.equal(alpha, 0) * first  # which the limit from above misses at the first sample
-            return xp.stack([xp.constant(is_identity, alpha)], axis=-2) if is_identity.any() else None
+            return partial(_riemann_liouville, times, self.taylor)
+        is_integral = isinstance(self.definition, RiemannLiouvilleIntegral)
+        if is_integral and isinstance(alpha, np.ndarray) and not alpha[:, 0].all():
+            return partial(_identity, times)
         return None
 
     def heads(self, x: Array, times: Times, xp: Namespace) -> list[Array]:
@@ -113,9 +126,9 @@ class Cellwise:
         steps = times.steps[:, None]
         before = np.concatenate([0 * steps[..., :1], steps[..., :-1]], axis=-1)  # the slope at 0 is known itself
         slope = (x[..., 1:] - x[..., :-1]) / xp.constant(steps, x) - self._first_slope(x, times, xp)
-        nothing = 0 * slope[..., :1]
-        increase = slope - xp.concat([nothing, slope[..., :-1]], axis=-1)
-        return xp.concat([nothing, slope + increase * xp.constant(steps / (steps + before), x)], axis=-1)
+        zero = 0 * slope[..., :1]
+        increase = slope - xp.concat([zero, slope[..., :-1]], axis=-1)
+        return xp.concat([zero, slope + increase * xp.constant(steps / (steps + before), x)], axis=-1)
 
     def _first_slope(self, x: Array, times: Times, xp: Namespace) -> Array:
         """Return x'(0) from the first four samples, [sets, rows, 1]."""
@@ -163,8 +176,8 @@ def first_slope_row(times: np.ndarray) -> np.ndarray:
     return row
 
 
-def _riemann_liouville(alpha: Array, times: Times, terms: int, xp: Namespace) -> Array:
-    """Return (t - t_0)**(j - alpha) / Gamma(j + 1 - alpha), j < terms, [sets, terms, n].
+def _riemann_liouville(times: Times, terms: int, alpha: Array, xp: Namespace) -> Array:
+    """Return (t - t_0)**(j - alpha) / Gamma(j + 1 - alpha), j < terms, [sets, n, terms].
 
     The first sample's are h**-alpha, h the first step, and 0; the gamma functions as in `definition.taylor_columns`.
     """
@@ -177,7 +190,236 @@ def _riemann_liouville(alpha: Array, times: Times, terms: int, xp: Namespace) ->
     columns = [xp.concat([first, (1 - later) * reciprocal * xp.exp(-later * log_t)], axis=-1)]
     if terms == 2:
         columns.append(xp.concat([0 * first, reciprocal * xp.exp((1 - later) * log_t)], axis=-1))
-    return xp.stack(columns, axis=-2)
+    return xp.stack(columns, axis=-1)
+
+
+def _identity(times: Times, alpha: np.ndarray, xp: Namespace) -> np.ndarray:
+    """Return 1 at the first sample where alpha is 0, [sets, n, 1]: the limit from above is 0 there."""
+    return (np.equal(alpha, 0) * np.eye(1, times.n))[..., None]
+
+
+def applied(
+    formulas: Cellwise,
+    sampling: Sampling,
+    x: Array,
+    orders: Array,
+    evaluate: Evaluate,
+    integral: Callable[[Array, Array], Array],
+) -> Array:
+    """Return the operator applied to samples, in the caller's axes and in the integral's dtype or float64.
+
+    Args:
+        formulas: Of the definition.
+        sampling: The times, and how the samples lie beside them.
+        x: Samples.
+        orders: NumPy's where they are fixed; [*c, 1], or of each sample, [*c, n].
+        evaluate: Returns a formula's values at orders that are not fixed, in float64 where there is one.
+        integral: Returns the integral at the cells' ends, of orders alpha [a, 1] or each row its own, [a, cells], and
+            of data [sets, rows, inputs, cells].
+    """
+    xp, times, alpha = namespace(x), sampling.times, sampling.by_set(orders)
+    data = _by_set(x, sampling.layout, xp)
+    y = data[..., 1:]
+    if times.cells:
+        pieces = xp.stack(formulas.pieces(data, times, xp), axis=2)
+        y = integral(alpha if alpha.shape[-1] == 1 else alpha[:, 1:], pieces)
+    y = xp.pad(y, 1, 0, axis=-1)  # it begins with 0
+    formula = formulas.columns(alpha, times)
+    if formula is not None:
+        y, is_fixed = xp.asarray(y), isinstance(alpha, np.ndarray)
+        columns = xp.constant(formula(alpha, NUMPY), data) if is_fixed else evaluate(formula, alpha)
+        for j, head in enumerate(formulas.heads(data, times, xp)):
+            y += columns[:, None, :, j] * head
+    return _as_before(y, sampling.layout, xp)
+
+
+def _by_set(x: Array, layout: Layout, xp: Namespace) -> Array:
+    """Return samples as [sets, rows, n], in float64 where there is one."""
+    ordered = xp.asarray(x) if layout.order is None else xp.permute_dims(xp.asarray(x), layout.order)
+    data = xp.permute_dims(ordered.reshape(layout.canonical), (1, 0, 3, 2))
+    return data.reshape(layout.channels, -1, layout.n)
+
+
+def _as_before(y: Array, layout: Layout, xp: Namespace) -> Array:
+    """Undo `_by_set`."""
+    canonical = xp.permute_dims(y.reshape(layout.channels, layout.batch, layout.width, layout.n), (1, 0, 3, 2))
+    ordered = canonical.reshape(layout.permuted)
+    return ordered if layout.inverse is None else xp.permute_dims(ordered, layout.inverse)
+
+
+# The weights as linear operators
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """All weights, [sets, cells, inputs * cells]: those of the means, then those of the increases."""
+
+    weights: Array
+
+    @property
+    def nbytes(self) -> int:
+        """Of the weights."""
+        return self.weights.nbytes  # type: ignore[no-any-return]
+
+    def matvec(self, z: Array) -> Array:
+        """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
+        sets, rows, inputs, cells = z.shape
+        return namespace(z).matmul(z.reshape(sets, rows, inputs * cells), self.weights.mT)
+
+    def rmatvec(self, g: Array) -> Array:
+        """Return the transpose of `matvec` applied to g."""
+        sets, rows, cells = g.shape
+        return namespace(g).matmul(g, self.weights).reshape(sets, rows, -1, cells)
+
+
+@dataclass(frozen=True, eq=False)
+class ChunkedScan:
+    """Weights inside chunks of L cells, and a state space model between them.
+
+    Attributes:
+        intra: [sets, C, L, inputs * L].
+        B: From a chunk's cells to the states at its end, [grids, C, inputs * L, Q]; None where there is one chunk.
+        C: From the states at a chunk's begin to its rows, times the coefficients, [sets, C, L, Q].
+        A: The states' decay over 1, 2, 4, ... chunks, float64 where there is one, each [grids, C less as many, 1, Q].
+    """
+
+    intra: Array
+    B: Array | None = None
+    C: Array | None = None
+    A: tuple[Array, ...] = ()
+
+    @property
+    def nbytes(self) -> int:
+        """Of all arrays."""
+        return sum(array.nbytes for array in (self.intra, self.B, self.C, *self.A) if array is not None)
+
+    def matvec(self, z: Array) -> Array:
+        """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
+        xp = namespace(z)
+        chunks = self._split(z, xp)
+        y = xp.matmul(chunks, self.intra.mT)
+        if self.B is not None and self.C is not None:
+            y += xp.matmul(self._scan(xp.matmul(chunks, self.B), xp), self.C.mT)
+        return y.swapaxes(1, 2).reshape(*z.shape[:2], -1)[..., : z.shape[-1]]
+
+    def rmatvec(self, g: Array) -> Array:
+        """Return the transpose of `matvec` applied to g."""
+        xp = namespace(g)
+        chunks = self._split(g[:, :, None], xp)
+        z = xp.matmul(chunks, self.intra)
+        if self.B is not None and self.C is not None:
+            z += xp.matmul(self._scan_transposed(xp.matmul(chunks, self.C), xp), self.B.mT)
+        sets, count, rows, _ = z.shape
+        z = xp.permute_dims(z.reshape(sets, count, rows, -1, LENGTH), (0, 2, 3, 1, 4))
+        return z.reshape(sets, rows, -1, count * LENGTH)[..., : g.shape[-1]]
+
+    def _split(self, z: Array, xp: Namespace) -> Array:
+        """Return data [sets, rows, inputs, cells] as [sets, C, rows, inputs * L]."""
+        sets, rows, inputs, cells = z.shape
+        count = self.intra.shape[1]
+        z = xp.pad(z, 0, count * LENGTH - cells, axis=-1).reshape(sets, rows, inputs, count, LENGTH)
+        return xp.permute_dims(z, (0, 3, 1, 2, 4)).reshape(sets, count, rows, inputs * LENGTH)
+
+    def _scan(self, added: Array, xp: Namespace) -> Array:
+        """Return the states before each chunk from what each one adds, by doubling, in float64 where there is one."""
+        states = xp.pad(xp.asarray(added[:, :-1]), 1, 0, axis=1)
+        for k, decay in enumerate(self.A):
+            step = 1 << k
+            states += xp.pad(decay * states[:, :-step], step, 0, axis=1)
+        return xp.astype(states, added.dtype)
+
+    def _scan_transposed(self, grads: Array, xp: Namespace) -> Array:
+        """Return the transpose of `_scan`, which it may write over `grads`."""
+        states = xp.asarray(grads)
+        for k, decay in reversed(list(enumerate(self.A))):
+            step = 1 << k
+            states += xp.pad(decay * states[:, step:], 0, step, axis=1)
+        return xp.astype(xp.pad(states[:, 1:], 0, 1, axis=1), grads.dtype)
+
+
+LinearOperator = Dense | ChunkedScan
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weights of an integral at given times.
+
+    Attributes:
+        grid: What they take from the times alone.
+        orders: What `evaluate` makes them of: [a, 1], or each row its own, [a, cells].
+        largest: The largest order of the integral that these may stand for.
+        evaluate: Returns a formula's values at such orders, in the product's dtype.
+        constants: Returns the grid's B and A as `evaluate` returns arrays, and C as its formulas take it.
+        is_split: Whether a few rows or chunks are evaluated at a time, because autograd keeps much of each.
+        charge: Counts the bytes of what is made.
+        placed: Copies of the operators, by name and device.
+    """
+
+    grid: Grid
+    orders: Array
+    largest: float
+    evaluate: Evaluate
+    constants: Callable[[Grid], Constants]
+    is_split: bool = True
+    charge: Charge = field(default=free, repr=False)
+    placed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+
+    @property
+    def states(self) -> int:
+        """Q; 0 where the order may be above 1, or where one chunk holds all cells."""
+        return self.grid.states if self.largest <= 1 else 0
+
+    @cached_property
+    def dense(self) -> Dense:
+        """All weights at once."""
+        return self.charge(Dense(self._joined(self.grid.rows, self.orders, self.grid.times.cells, ROWS)))  # type: ignore[no-any-return]
+
+    @cached_property
+    def chunked_scan(self) -> ChunkedScan:
+        """Weights inside chunks and states between them."""
+        grid, orders = self.grid, self.grid.in_chunks(self.orders)
+        intra = self._joined(grid.intra, orders, grid.count, CHUNKS)
+        if grid.nodes is None:
+            return self.charge(ChunkedScan(intra))  # type: ignore[no-any-return]
+        B, C, A = self.constants(grid)
+        return self.charge(ChunkedScan(intra, B, self.evaluate(partial(grid.outputs, C), orders), A))  # type: ignore[no-any-return]
+
+    def _joined(
+        self, formula: Callable[[range, Array, Namespace], Array], orders: Array, count: int, few: int
+    ) -> Array:
+        """Return a formula's values for `count` rows or chunks, one after the other along axis 1."""
+        few = few if self.is_split else count
+        parts = []
+        for begin in range(0, count, few):
+            block = range(begin, min(begin + few, count))
+            own = orders if orders.shape[1] == 1 else orders[:, block.start : block.stop]
+            parts.append(self.evaluate(partial(formula, block), own))
+        return parts[0] if len(parts) == 1 else namespace(parts[0]).concat(parts, axis=1)
+
+
+def fixed_weights(power: np.ndarray, times: Times, inputs: int, dtype: np.dtype) -> Weights:
+    """Return the weights, NumPy's, of an integral of fixed orders: those that are kept, or new ones.
+
+    Args:
+        power: The order of the integral, [a, 1], or each row its own, [a, cells].
+        times: More than one.
+        inputs: As in `Cellwise`.
+        dtype: Of the product.
+    """
+
+    def evaluate(formula: Formula, power: np.ndarray) -> np.ndarray:
+        return formula(power, NUMPY).astype(dtype)  # type: ignore[no-any-return]
+
+    def build(charge: Charge) -> Weights:
+        grid = grid_of(times, inputs, dtype)
+        return Weights(grid, power, float(power.max()), evaluate, lambda grid: grid.constants, charge=charge)
+
+    return SHELF.get(("cells", power.shape, power.tobytes(), times, inputs, dtype), build)
+
+
+def grid_of(times: Times, inputs: int, dtype: np.dtype) -> Grid:
+    """Return what weights take from given times: what is kept, or new."""
+    return SHELF.get(("cells", times, inputs, dtype), lambda charge: Grid(times, inputs, dtype, charge))
 
 
 LENGTH = 32  # L
@@ -186,47 +428,26 @@ CHUNKS = 128  # the same of chunks
 _NEGLIGIBLE = 1e-20  # decays below it are 0: subnormal numbers slow a float32 product tenfold
 _SHORT = 0.5  # s d, below which the integral of x exp(-s ...) takes its series
 
-
-def matrix(power: Array, times: Times, inputs: int, xp: Namespace) -> Array:
-    """Return all weights, [sets, rows, inputs * cells]: those of the means, then those of the increases.
-
-    Args:
-        power: p, [a, 1], or each row its own, [a, cells]; float64.
-        times: The times.
-        inputs: 1 where all increases are 0, else 2.
-        xp: The namespace of `power`.
-    """
-    blocks = [matrix_rows(power, xp, times=times, inputs=inputs, rows=rows) for rows in blocks_of(times.cells, ROWS)]
-    joined = xp.concat([block.reshape(block.shape[0], -1) for block in blocks], axis=-1)
-    return joined.reshape(joined.shape[0], times.cells, inputs * times.cells)
-
-
-def matrix_rows(power: Array, xp: Namespace, *, times: Times, inputs: int, rows: range) -> Array:
-    """Return some rows of the matrix, [sets, rows, inputs * cells]."""
-    own = power if power.shape[-1] == 1 else power[..., rows.start : rows.stop]
-    parts = moments(own, times.values, range(rows.start + 1, rows.stop + 1), range(rows.stop), xp)[:inputs]
-    rest = xp.constant(np.zeros((parts[0].shape[0], len(rows), times.cells - rows.stop)), power)
-    return xp.concat([each for part in parts for each in (part, rest)], axis=-1)
-
-
-def blocks_of(count: int, length: int) -> list[range]:
-    """Return 0 to count - 1 in ranges of `length` and one of the rest."""
-    return [range(begin, min(begin + length, count)) for begin in range(0, count, length)]
+Constants = tuple[Array, Array, tuple[Array, ...]]  # B, C without the coefficients, A
 
 
 @dataclass(frozen=True, eq=False)
-class Chunks:
-    """What chunks take from the times alone, in NumPy; the last chunk is filled up with more cells like the last one.
+class Grid:
+    """What the weights take from the times alone, in NumPy; the last chunk is filled up with cells like the last one.
 
     Attributes:
-        times: The times.
-        inputs: As in `matrix`.
-        precision: Name of the dtype whose tolerance the exponentials meet.
+        times: More than one.
+        inputs: 1 where all increases are 0, else 2.
+        dtype: Of the product; the exponentials meet its tolerance.
+        charge: Counts the bytes of what is made.
+        placed: Copies of `constants` by device.
     """
 
     times: Times
     inputs: int
-    precision: str
+    dtype: np.dtype
+    charge: Charge = field(default=free, repr=False)
+    placed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
 
     @cached_property
     def count(self) -> int:
@@ -247,45 +468,60 @@ class Chunks:
             return None
         shortest = (self._padded[:, LENGTH + 1 :: LENGTH] - starts).min()
         longest = (self._padded[:, -1] - self._padded[:, 0]).max()
-        return power_nodes(float(shortest), float(longest), self.precision)
+        return power_nodes(float(shortest), float(longest), self.dtype.name)
 
     @property
     def states(self) -> int:
         """Q, 0 for one chunk."""
         return 0 if self.nodes is None else self.nodes.rates.size
 
-    def near(self, power: Array, xp: Namespace, chunks: range | None = None) -> Array:
-        """Return the weights inside chunks, all or some, [sets, chunks, L rows, inputs * L]; `power` as in `matrix`."""
-        chunks = range(self.count) if chunks is None else chunks
-        at = np.arange(chunks.start * LENGTH, chunks.stop * LENGTH)
+    def in_chunks(self, orders: Array) -> Array:
+        """Return orders [a, 1] as [a, 1, 1], those of each row, [a, cells], as [a, C, L]: the last one is repeated."""
+        if orders.shape[-1] == 1:
+            return orders[..., None]
+        at = np.minimum(np.arange(self.count * LENGTH), self.times.cells - 1)
+        return namespace(orders).take(orders, at, axis=-1).reshape(-1, self.count, LENGTH)
+
+    def rows(self, rows: range, power: Array, xp: Namespace) -> Array:
+        """Return some rows of the matrix, [sets, rows, inputs * cells], for powers [a, 1] or [a, rows]."""
+        at, cells = range(rows.start + 1, rows.stop + 1), self.times.cells
+        parts = moments(power, self.times.values, at, range(rows.stop), xp)[: self.inputs]
+        rest = xp.constant(np.zeros((parts[0].shape[0], len(rows), cells - rows.stop)), power)
+        return xp.concat([each for part in parts for each in (part, rest)], axis=-1)
+
+    def intra(self, chunks: range, power: Array, xp: Namespace) -> Array:
+        """Return the weights inside chunks, [sets, chunks, L, inputs * L], for powers [a, 1, 1] or [a, chunks, L]."""
         rows, columns = np.tril_indices(LENGTH)  # the others are zero
         if power.shape[-1] > 1:
-            power = xp.take(power, np.minimum(at, self.times.cells - 1), axis=-1).reshape(-1, len(chunks), LENGTH)
             power = xp.take(power, rows, axis=-1)
-        else:
-            power = power[..., None]
-        half, middle, end = (each[:, at].reshape(-1, len(chunks), LENGTH) for each in self._cells)
+        part = slice(chunks.start * LENGTH, chunks.stop * LENGTH)
+        half, middle, end = (each[:, part].reshape(-1, len(chunks), LENGTH) for each in self._cells)
         distance = end[..., rows] - middle[..., columns]
         parts = integrals(power, distance, half[..., columns] / distance, rows - columns + 1, xp)[: self.inputs]
         places = np.full((LENGTH, LENGTH), rows.size)
         places[rows, columns] = np.arange(rows.size)
-        padded = [xp.concat([part, 0 * part[..., :1]], axis=-1) for part in parts]
-        return xp.concat([xp.take(part, places, axis=-1) for part in padded], axis=-1)
+        padded = [xp.concat([each, 0 * each[..., :1]], axis=-1) for each in parts]
+        return xp.concat([xp.take(each, places, axis=-1) for each in padded], axis=-1)
 
-    def coefficients(self, power: Array, xp: Namespace) -> Array:
-        """Return c, [a, 1, 1, Q], or each row its own, [a, C, L, Q]."""
+    def outputs(self, C: Array, power: Array, xp: Namespace) -> Array:
+        """Return C times the coefficients, [sets, C, L, Q], for powers [a, 1, 1] or [a, C, L]."""
         assert self.nodes is not None, "one chunk has no states"
-        if power.shape[-1] == 1:
-            return self.nodes.coefficients(power, xp)[..., None, None, :]
-        power = xp.take(power, np.minimum(np.arange(self.count * LENGTH), self.times.cells - 1), axis=-1)
-        return self.nodes.coefficients(power.reshape(-1, self.count, LENGTH, 1), xp)
+        return xp.constant(C, power) * self.nodes.coefficients(power[..., None], xp)
 
     @cached_property
-    def into(self) -> np.ndarray:
-        """From a chunk's cells to the states at its end, [grids, C, inputs * L, Q]."""
+    def constants(self) -> Constants:
+        """B in the product's dtype, C without the coefficients, and A; shapes as in `ChunkedScan`."""
         assert self.nodes is not None, "one chunk has no states"
+        rates, starts = self.nodes.rates, self._padded[:, :-1:LENGTH]
         half, _, end = (each.reshape(-1, self.count, LENGTH) for each in self._cells)
-        decay = _decay(self.nodes.rates, end[..., -1:] - end)
+        steps = [1 << k for k in range((self.count - 1).bit_length())]
+        A = tuple(_decay(rates, starts[:, step:] - starts[:, :-step])[:, :, None] for step in steps)
+        B = self._inputs(half, _decay(rates, end[..., -1:] - end)).astype(self.dtype)
+        return self.charge((B, _decay(rates, end - starts[..., None]), A))  # type: ignore[no-any-return]
+
+    def _inputs(self, half: np.ndarray, decay: np.ndarray) -> np.ndarray:
+        """Return B, [grids, C, inputs * L, Q], from half the cells' lengths and the decay from their ends on."""
+        assert self.nodes is not None, "one chunk has no states"
         is_seen = decay > 0
         length = np.broadcast_to(half[..., None], decay.shape)[is_seen]
         w = (half[..., None] * self.nodes.rates)[is_seen]
@@ -297,38 +533,15 @@ class Chunks:
         return np.concatenate(parts, axis=-2)
 
     @cached_property
-    def out(self) -> np.ndarray:
-        """From the states at a chunk's begin to its rows, without the coefficients, [grids, C, L rows, Q]."""
-        assert self.nodes is not None, "one chunk has no states"
-        end = self._padded[:, 1:].reshape(-1, self.count, LENGTH)
-        return _decay(self.nodes.rates, end - self._starts[..., None])
-
-    @cached_property
-    def decays(self) -> list[np.ndarray]:
-        """The states' decay over 1, 2, 4, ... chunks up to each begin, each [grids, C, 1, Q]; 0 where fewer are."""
-        assert self.nodes is not None, "one chunk has no states"
-        found, step = [], 1
-        while step < self.count:
-            passed = self._starts[:, step:] - self._starts[:, :-step]
-            decay = _decay(self.nodes.rates, passed)[:, :, None]
-            found.append(np.concatenate([np.zeros((decay.shape[0], step, *decay.shape[2:])), decay], axis=1))
-            step *= 2
-        return found
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        return self._padded[:, :-1:LENGTH]
-
-    @cached_property
     def _cells(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Half the length, the middle and the end of each cell, [grids, C L]."""
         left, right = self._padded[:, :-1], self._padded[:, 1:]
         return (right - left) / 2, left + (right - left) / 2, right
 
 
-def _decay(rates: np.ndarray, passed: np.ndarray) -> np.ndarray:
-    """Return exp(-s passed), [..., Q], 0 where it is negligible."""
-    found = np.exp(-passed[..., None] * rates)
+def _decay(rates: np.ndarray, elapsed: np.ndarray) -> np.ndarray:
+    """Return exp(-s elapsed), [..., Q], 0 where it is negligible."""
+    found = np.exp(-elapsed[..., None] * rates)
     found[found < _NEGLIGIBLE] = 0
     return found
 
@@ -354,6 +567,8 @@ def _half_integral(w: np.ndarray) -> np.ndarray:
     return found
 
 
+# The kernels
+
 OP = "nonuniform"
 _LARGEST = 1 << 30  # bytes of all matrices
 _WEIGHT = 150.0  # element-wise operations that make a weight of the matrix and its derivative
@@ -361,7 +576,37 @@ _NEAR_WEIGHT = 300.0  # the same of one near the diagonal, where there is no ser
 _KEPT = 30  # numbers that autograd keeps of a learned weight while its derivative is computed
 
 
-def dense(workload: Workload) -> Cost:
+def workload(framework: str, weights: Any, z: Array, **facts: Any) -> Workload:
+    """Return the workload of a product with data [sets, rows, inputs, cells]; `facts` are further ones."""
+    sets, rows, inputs, cells = z.shape
+    return Workload(
+        OP,
+        framework,
+        **{"rows": sets * rows, "channels": sets} | facts,
+        dtype=str(z.dtype).removeprefix("torch."),
+        n=cells,
+        width=inputs,
+        exponentials=weights.states,
+    )
+
+
+def in_parts(step: Callable[[Any, Array], Array], operator: LinearOperator, data: Array, chunk: int | None) -> Array:
+    """Run one direction of a kernel, as many signals at a time as the plan has memory for."""
+    if chunk is None:
+        return step(operator, data)
+    count = max(1, chunk // data.shape[0])
+    parts = [step(operator, data[:, i : i + count]) for i in range(0, data.shape[1], count)]
+    return namespace(data).concat(parts, axis=1)
+
+
+def _prepared(plan: Plan, weights: Any) -> tuple[Plan, LinearOperator]:
+    return plan, plan.kernel.prepare(weights, plan.workload)
+
+
+PREPARED = Work(_prepared, is_timed=False)
+
+
+def dense_cost(workload: Workload) -> Cost:
     """Return the cost of the product with the matrices."""
     passes = _passes(workload)
     matrices = float(workload.channels * workload.n**2 * workload.width)
@@ -377,7 +622,7 @@ def dense(workload: Workload) -> Cost:
     )
 
 
-def chunks(workload: Workload) -> Cost:
+def scan_cost(workload: Workload) -> Cost:
     """Return the cost of products inside chunks and of the states between them."""
     passes, states, width = _passes(workload), workload.exponentials, workload.width
     count = math.ceil(workload.n / LENGTH)
@@ -405,7 +650,7 @@ def refuses_dense(workload: Workload) -> str | None:
     return None
 
 
-def refuses_chunks(workload: Workload) -> str | None:
+def refuses_scan(workload: Workload) -> str | None:
     """Return why there are no states, or None."""
     if workload.exponentials == 0 and workload.n > LENGTH:
         return "above order 1 an integral's memory grows, and is no sum of decaying exponentials"
@@ -423,37 +668,18 @@ def _passes(workload: Workload) -> int:
 
 def register_kernels(framework: str, backend: str, **options: Any) -> None:
     """Register both kernels for the arrays of a framework; `options` are those of `Kernel`."""
-    for algorithm, prepare, cost, refuses in (
-        ("dense", _matrix, dense, refuses_dense),
-        ("chunked_scan", _chunks, chunks, refuses_chunks),
-    ):
+    for algorithm, cost, refuses in (("dense", dense_cost, refuses_dense), ("chunked_scan", scan_cost, refuses_scan)):
         register(
             Kernel(
-                op=OP,
-                framework=framework,
-                backend=backend,
-                algorithm=algorithm,
-                run=_run,
-                adjoint=_adjoint,
-                prepare=prepare,
+                OP,
+                framework,
+                backend,
+                algorithm,
+                run=lambda operator, z: operator.matvec(z),
+                adjoint=lambda operator, g: operator.rmatvec(g),
+                prepare=lambda weights, workload, name=algorithm: getattr(weights, name),
                 cost=cost,
                 refuses=refuses,
                 **options,
             )
         )
-
-
-def _matrix(weights: Any, workload: Workload) -> Any:
-    return weights.matrix()
-
-
-def _chunks(weights: Any, workload: Workload) -> Any:
-    return weights.chunks()
-
-
-def _run(form: Any, z: Any) -> Any:
-    return form.product(z)
-
-
-def _adjoint(form: Any, g: Any) -> Any:
-    return form.adjoint(g)

@@ -11,6 +11,7 @@ import numpy as np
 
 from hpfracc_nn.fractional.cache import cached_property
 from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.namespace import Array, namespace
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,31 +57,39 @@ class Times:
 
 
 @dataclass(frozen=True, eq=False)
-class Placement:
-    """How data, times and orders belong together.
+class Sampling:
+    """How samples, times and orders lie beside each other.
 
     Attributes:
-        layout: Of the data; its channels are sets of weights, which differ in their times, their orders or both.
+        layout: Of the samples; its channels are sets of weights, which differ in their times, their orders or both.
         times: Of one grid, or of one for each set.
-        orders: Alpha's shape, with as many axes as the data without time.
-        joint: The shape of all sets next to it: alpha broadcast to it and flattened is one order for each set.
+        sets: The shape to which orders broadcast; flattened they are one for each set.
     """
 
     layout: Layout
     times: Times
-    orders: tuple[int, ...]
-    joint: tuple[int, ...]
+    sets: tuple[int, ...]
+
+    def by_set(self, orders: Array) -> Array:
+        """Return orders [*c, r] as [1, r], or as [sets, r] where the sets' differ."""
+        r = orders.shape[-1]
+        if prod(orders.shape) == r:
+            return orders.reshape(1, r)
+        return namespace(orders).broadcast_to(orders, (*self.sets, r)).reshape(-1, r)
 
 
-def placed(owner: str, t: Any, shape: Sequence[int], axis: int, orders: tuple[int, ...]) -> Placement:
-    """Return how data of `shape` are seen by the kernels.
+def sampling_of(
+    owner: str, t: Any, shape: Sequence[int], axis: int, alpha: Array, *, varies: bool
+) -> tuple[Sampling, Array]:
+    """Return how samples lie beside their times, and the orders: [*c, 1], or of each sample, [*c, n].
 
     Args:
-        owner: Who asks, for messages.
-        t: Times, [n], or of a shape that broadcasts to that of the data.
-        shape: Of the data.
+        owner: The public function, for messages.
+        t: Times, [n], or of a shape that broadcasts to that of the samples.
+        shape: Of the samples.
         axis: Their time axis, not negative.
-        orders: The shape of alpha, which broadcasts to the axes other than time.
+        alpha: Orders that broadcast to the axes other than time; where they vary with time, to all axes.
+        varies: Whether they do.
 
     Raises:
         TypeError: The times are no real numbers.
@@ -88,41 +97,33 @@ def placed(owner: str, t: Any, shape: Sequence[int], axis: int, orders: tuple[in
             does not broadcast.
     """
     shape = tuple(shape)
+    alpha = _time_last(owner, "alpha", alpha, shape, axis) if varies else alpha[..., None]
+    orders = tuple(alpha.shape[:-1])
     layout_of(owner, shape, axis, orders)  # what is wrong with alpha is said of alpha
-    values = _read(owner, t)
-    values = np.moveaxis(values.reshape(along_time(owner, "t", values.shape, shape, axis)), axis, -1)
-    values = _since_first(owner, values)
+    values = _since_first(owner, _time_last(owner, "t", _read(owner, t), shape, axis))
     grids, n = values.shape[:-1], values.shape[-1]
-    orders = (1,) * (len(grids) - len(orders)) + orders
-    joint = np.broadcast_shapes(grids, orders)
+    sets = np.broadcast_shapes(grids, orders)
     if prod(grids) > 1:
-        values = np.broadcast_to(values, (*joint, n))
-    found = np.array(values.reshape(prod(values.shape[:-1]), n))  # a copy: the caller may go on writing into his
-    found.flags.writeable = False
-    return Placement(layout_of(owner, shape, axis, joint), Times(found), orders, joint)
+        values = np.broadcast_to(values, (*sets, n))
+    values = np.array(values.reshape(prod(values.shape[:-1]), n))  # a copy: the caller may go on writing into his
+    values.flags.writeable = False
+    return Sampling(layout_of(owner, shape, axis, sets), Times(values), sets), alpha
 
 
 def _read(owner: str, t: Any) -> np.ndarray:
     if getattr(t, "requires_grad", False):
         raise ValueError(f"{owner}(t): needs times without a gradient, which it does not have; pass t.detach().")
-    found = np.asarray(t.cpu() if hasattr(t, "cpu") else t)
-    if found.dtype.kind not in "iuf":
+    values = np.asarray(t.cpu() if hasattr(t, "cpu") else t)
+    if values.dtype.kind not in "iuf":
         since = "since the first, in one unit of time, such as (t - t[0]) / numpy.timedelta64(1, 's')"
-        way = since if found.dtype.kind in "mM" else "as float64 in one unit of time"
-        raise TypeError(f"{owner}(t of dtype {found.dtype}): needs real times; pass them {way}.")
-    return found
+        way = since if values.dtype.kind in "mM" else "as float64 in one unit of time"
+        raise TypeError(f"{owner}(t of dtype {values.dtype}): needs real times; pass them {way}.")
+    return values
 
 
-def along_time(owner: str, name: str, given: tuple[int, ...], shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
-    """Return the shape, with as many axes as the data, in which one value for each sample broadcasts to them.
-
-    Args:
-        owner: Who asks, for messages.
-        name: What the values are called there.
-        given: Their shape: [n], or one that broadcasts to that of the data.
-        shape: Of the data.
-        axis: Their time axis, not negative.
-    """
+def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axis: int) -> Array:
+    """Return one value for each sample, [n] or of a shape that broadcasts to that of the samples, as [..., n]."""
+    given = tuple(values.shape)
     full = tuple(given[0] if i == axis else 1 for i in range(len(shape))) if len(given) == 1 else given
     padded = (1,) * (len(shape) - len(full)) + full
     if len(padded) != len(shape) or padded[axis] != shape[axis]:
@@ -135,7 +136,8 @@ def along_time(owner: str, name: str, given: tuple[int, ...], shape: tuple[int, 
             f"{owner}({name} of shape {given}, x of shape {shape}): needs {name} to broadcast to x; pass one row, or "
             "one for each signal, shaped to fit."
         )
-    return padded
+    axes = [i for i in range(len(shape)) if i != axis]
+    return namespace(values).permute_dims(values.reshape(padded), (*axes, axis))
 
 
 def _since_first(owner: str, values: np.ndarray) -> np.ndarray:

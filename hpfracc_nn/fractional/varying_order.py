@@ -83,7 +83,7 @@ def variable_order(
         t = errors.positive_step(owner, dt) * np.arange(x.shape[axis])
     elif dt != 1.0:
         raise ValueError(f"{owner}(dt={dt!r}, t=...): needs one of the two; the times say how far apart samples are.")
-    return backend(framework).product_integration.apply_variable(owner, x, definition, t, axis, manager, values)
+    return backend(framework).product_integration.apply(owner, x, definition, t, axis, manager, values)
 
 
 def _read(owner: str, alpha: Any) -> np.ndarray:

@@ -50,6 +50,7 @@ class JaxNamespace:
     concat = staticmethod(jnp.concatenate)
     stack = staticmethod(jnp.stack)
     permute_dims = staticmethod(jnp.transpose)
+    broadcast_to = staticmethod(jnp.broadcast_to)
 
     def asarray(self, value: Any) -> Array:
         return jnp.asarray(value, dtype=widest())
@@ -84,8 +85,10 @@ class JaxNamespace:
     def part(self, x: Array, begin: int, end: int | None, *, axis: int) -> Array:
         return lax.slice_in_dim(x, begin, end, axis=axis)
 
-    def pad(self, x: Array, count: int, *, axis: int) -> Array:
-        return jnp.pad(x, [(count if each == axis else 0, 0) for each in range(x.ndim)])
+    def pad(self, x: Array, before: int, after: int = 0, *, axis: int) -> Array:
+        widths = [(0, 0)] * x.ndim
+        widths[axis] = before, after
+        return jnp.pad(x, widths)
 
     def convolve(self, a: Array, b: Array) -> Array:
         n = a.shape[-1]

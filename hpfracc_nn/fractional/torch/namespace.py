@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
 
@@ -33,6 +34,7 @@ class TorchNamespace:
     angle = staticmethod(torch.angle)
     polygamma = staticmethod(torch.polygamma)
     expit = staticmethod(torch.sigmoid)
+    broadcast_to = staticmethod(torch.broadcast_to)
 
     def asarray(self, value: Any) -> Tensor:
         if isinstance(value, Tensor):
@@ -67,8 +69,8 @@ class TorchNamespace:
     def part(self, x: Tensor, begin: int, end: int | None, *, axis: int) -> Tensor:
         return x.narrow(axis, begin, (x.shape[axis] if end is None else end) - begin)
 
-    def pad(self, x: Tensor, count: int, *, axis: int) -> Tensor:
-        return torch.cat([x.new_zeros((*x.shape[:axis], count, *x.shape[axis + 1 :])), x], axis)
+    def pad(self, x: Tensor, before: int, after: int = 0, *, axis: int) -> Tensor:
+        return F.pad(x, (0, 0) * (x.ndim - 1 - axis % x.ndim) + (before, after))
 
     def diff(self, x: Tensor, *, n: int, axis: int) -> Tensor:
         return torch.diff(x, n, axis)
