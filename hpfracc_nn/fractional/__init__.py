@@ -52,21 +52,21 @@ else:
 
 
 def _numpy() -> tuple[Any, ...]:
-    from hpfracc_nn.fractional.numpy import inverse, multipliers, operator, product_integration, special
+    from hpfracc_nn.fractional.numpy import multipliers, operator, product_integration, special
 
-    return operator, product_integration, multipliers, inverse, special
+    return operator, product_integration, multipliers, special
 
 
 def _torch() -> tuple[Any, ...]:
-    from hpfracc_nn.fractional.torch import inverse, multipliers, operator, product_integration, special
+    from hpfracc_nn.fractional.torch import multipliers, operator, product_integration, special
 
-    return operator, product_integration, multipliers, inverse, special
+    return operator, product_integration, multipliers, special
 
 
 def _jax() -> tuple[Any, ...]:
-    from hpfracc_nn.fractional.jax import inverse, multipliers, operator, product_integration, special
+    from hpfracc_nn.fractional.jax import multipliers, operator, product_integration, special
 
-    return operator, product_integration, multipliers, inverse, special
+    return operator, product_integration, multipliers, special
 
 
 dispatch.IMPORTS.update(numpy=_numpy, torch=_torch, jax=_jax)

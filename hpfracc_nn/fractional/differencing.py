@@ -135,7 +135,7 @@ def fdiff(
         y = _Difference(n if is_array else order, order, lags, manager, operator, xp).of(a, axis)
     if left_out == 0:
         return y
-    return xp.concat([xp.part(y, min(left_out, y.shape[axis]), None, axis=axis)], axis=axis)
+    return xp.contiguous(xp.part(y, min(left_out, y.shape[axis]), None, axis=axis))
 
 
 def _fitted(name: str, part: Any, a: Array, axis: int, operator: Any, xp: Namespace) -> Array:

@@ -26,7 +26,6 @@ class Modules(NamedTuple):
     operator: Any  # equal steps
     product_integration: Any  # any times, orders that vary
     multipliers: Any  # periodic signals
-    inverse: Any
     special: Any
 
 

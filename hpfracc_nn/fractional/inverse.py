@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
+from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import (
     Caputo,
     Definition,
@@ -27,11 +28,14 @@ from hpfracc_nn.fractional.definitions import (
     family,
 )
 from hpfracc_nn.fractional.definitions.definition import check_definition
-from hpfracc_nn.fractional.dispatch import Samples, backend, placed
-from hpfracc_nn.fractional.namespace import NUMPY, Array, Namespace
-from hpfracc_nn.fractional.stencil import Stencil, reciprocal, summed
+from hpfracc_nn.fractional.dispatch import Samples, backend, placed, shape_of
+from hpfracc_nn.fractional.layout import layout_of
+from hpfracc_nn.fractional.namespace import NAMESPACES, NUMPY, Array, Namespace
+from hpfracc_nn.fractional.stencil import Columns, Stencil, columns, reciprocal, solved, summed
+from hpfracc_nn.fractional.weights import SHELF, fixed_stencil
 from hpfracc_nn.selection import BackendManager
 
+OWNER = "solve"
 SOLVABLE = (Caputo, RiemannLiouville, GrunwaldLetnikov, RiemannLiouvilleIntegral)
 
 _KEPT = 8  # columns, of any length
@@ -83,10 +87,78 @@ def solve(
         >>> bool(np.allclose(solve(y, Caputo(0.5), x0=1.0, dt=0.01), x))
         True
     """
-    check_definition("solve", definition)
-    y, framework = placed("solve", "y", y, manager, definition.alpha)
-    _check_start("solve", definition, x0, dx0)
-    return backend(framework).inverse.solve("solve", y, definition, dt, dim, (x0, dx0), manager)
+    check_definition(OWNER, definition)
+    y, framework = placed(OWNER, "y", y, manager, definition.alpha)
+    _check_start(OWNER, definition, x0, dx0)
+    return applied(y, definition, x0, dx0, dt, dim, manager, backend(framework).operator, NAMESPACES[framework])
+
+
+def applied(
+    y: Array,
+    definition: Definition,
+    x0: Samples | None,
+    dx0: Samples | None,
+    dt: float,
+    dim: int,
+    manager: BackendManager | None,
+    operator: Any,
+    xp: Namespace,
+) -> Array:
+    """Return x, with a framework's operators on arrays and its namespace."""
+    operator.check_samples(OWNER, "y", y, definition)
+    alpha = None if definition.is_fixed else operator.checked_alpha(OWNER, definition)
+    dt, axis = errors.positive_step(OWNER, dt), errors.axis(OWNER, dim, y.ndim)
+    inverse = inverse_of(OWNER, definition)
+    layout_of(OWNER, tuple(y.shape), axis, shape_of(definition.alpha))
+    if operator.is_hollow(y):
+        return y + 0 if alpha is None else y + 0 * xp.like(alpha.sum(), y)
+    with operator.exactly(y):
+        data = xp.asarray(xp.moveaxis(y, axis, -1))
+        first, slope = (_given(name, value, data, xp) for name, value in (("x0", x0), ("dx0", dx0)))
+        x = solved(
+            _columns(definition, alpha, y.shape[axis], dt, data, operator, xp),
+            data,
+            lambda z: operator.apply(OWNER, z, inverse, dt, -1, manager),
+            first,
+            None if slope is None else slope * dt,
+            xp,
+        )
+        return xp.contiguous(xp.astype(xp.moveaxis(x, -1, axis), y.dtype))
+
+
+def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
+    """Return what is given at the start, [..., 1], or raise unless it is one value for each signal."""
+    if value is None:
+        return None
+    found = xp.like(xp.asarray(value), data)
+    shape, signals = tuple(found.shape), tuple(data.shape[:-1])
+    # Axes are compared from the last, and those that are not there are 1.
+    fits = all(size in (1, many) for size, many in zip(shape[::-1], signals[::-1], strict=False))
+    if len(shape) > len(signals) or not fits:
+        raise ValueError(
+            f"{OWNER}({name} of shape {shape}): needs a number, or a shape that broadcasts to that of y without dim, "
+            f"{signals}; pass one value for each signal."
+        )
+    return found[..., None]
+
+
+def _columns(
+    definition: Definition, alpha: Array | None, n: int, dt: float, data: Array, operator: Any, xp: Namespace
+) -> Columns:
+    """Return the columns of the inverse, those of a fixed definition from the cache."""
+    if alpha is not None:
+        of = family(definition)
+        return Columns(fixed_stencil(of, n, dt), *operator.in_double(_traced_columns, (of, n, dt), alpha, data))
+    key = "inverse", definition, n, dt
+    kept = SHELF.get(key, lambda charge: charge(columns(definition.stencil(n, dt, NUMPY), NUMPY)))
+    start, head = (None if each is None else xp.constant(each, data) for each in (kept.start, kept.head))
+    return Columns(kept.stencil, [xp.constant(each, data) for each in kept.known], start, head)
+
+
+def _traced_columns(alpha: Array, of: Definition, n: int, dt: float, xp: Namespace) -> tuple[Any, ...]:
+    """Return the columns `known`, `start` and `head` of orders [*c], each [*c, k]."""
+    found = columns(of.stencil_at(alpha, n, dt, xp), xp)
+    return found.known, found.start, found.head
 
 
 def _check_start(owner: str, definition: Definition, x0: Samples | None, dx0: Samples | None) -> None:
@@ -114,7 +186,7 @@ class Inverse(Definition):
     subtracts: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        """Nothing: the operator has checked all."""
+        """Skip validation; the wrapped operator is already valid."""
 
     @property
     def _name(self) -> str:
@@ -122,7 +194,7 @@ class Inverse(Definition):
 
     @property
     def taylor(self) -> int:
-        """One: nothing is subtracted."""
+        """The number of Taylor terms; 1 because no polynomial is subtracted."""
         return 1
 
     @property
@@ -132,12 +204,12 @@ class Inverse(Definition):
 
     @property
     def approximated(self) -> None:
-        """Nothing: where rough data are undone, U y is a small rest of large terms."""
+        """None: sums of exponentials are not accurate enough for the inverse, because of cancellation."""
         return
 
     @property
     def is_wide(self) -> bool:
-        """Always: what float32 rounds of the sums of n samples would be seen again where x is differentiated."""
+        """True: differences of x would show what float32 rounds of the sums of n samples."""
         return True
 
     @property
@@ -184,21 +256,6 @@ def inverse_of(owner: str, definition: Definition) -> Inverse:
         )
     of = definition if definition.is_fixed else family(definition)
     return Inverse(definition.alpha, definition.scheme, definition.bounds, of)
-
-
-def check_given(owner: str, name: str, shape: tuple[int, ...], signals: tuple[int, ...]) -> None:
-    """Raise unless what is given at the start is one value for each signal; `signals` is y's shape without `dim`.
-
-    Raises:
-        ValueError: It does not broadcast to that shape.
-    """
-    # Axes are compared from the last, and those that are not there are 1.
-    fits = all(size in (1, many) for size, many in zip(shape[::-1], signals[::-1], strict=False))
-    if len(shape) > len(signals) or not fits:
-        raise ValueError(
-            f"{owner}({name} of shape {shape}): needs a number, or a shape that broadcasts to that of y without dim, "
-            f"{signals}; pass one value for each signal."
-        )
 
 
 def _is_inside(definition: Definition) -> bool:

@@ -27,6 +27,7 @@ class JaxNamespace:
 
     float32 = jnp.float32
     result_type = staticmethod(jnp.result_type)
+    moveaxis = staticmethod(jnp.moveaxis)
     exp = staticmethod(jnp.exp)
     log = staticmethod(jnp.log)
     log1p = staticmethod(jnp.log1p)
@@ -73,6 +74,12 @@ class JaxNamespace:
 
     def astype(self, x: Array, dtype: Any) -> Array:
         return x.astype(dtype)
+
+    def like(self, x: Array, other: Array) -> Array:
+        return x.astype(other.dtype)
+
+    def contiguous(self, x: Array) -> Array:
+        return x
 
     def zeros(self, shape: Sequence[int], like: Array) -> Array:
         return jnp.zeros(shape, like.dtype)

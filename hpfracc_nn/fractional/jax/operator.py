@@ -20,8 +20,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax import products as diff
-from hpfracc_nn.fractional.jax.arrays import Array, assumed, check_known, computed_in, of_numpy  # noqa: F401  part of this room
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  part of this room
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like
@@ -86,6 +87,32 @@ def whole(parts: list[Array]) -> Array:
 
 
 broadcast_to = jnp.broadcast_to
+
+
+def check_samples(owner: str, name: str, x: Array, definition: Definition) -> None:
+    """Raise unless an operator takes these samples."""
+    computed_in(owner, x, definition)
+
+
+def is_hollow(x: Array) -> bool:
+    """Whether there are no values to compute."""
+    return x.size == 0
+
+
+def exactly(x: Array) -> Any:
+    """Return a context for formulas on samples: arrays of different numbers of axes broadcast, as NumPy's do."""
+    return jax.numpy_rank_promotion("allow")
+
+
+@partial(jax.jit, static_argnames=("formula", "arguments", "dtype"))
+def _in_double(formula: Callable[..., Any], arguments: tuple[Any, ...], dtype: Any, alpha: Array) -> Any:
+    found = in_float64(lambda orders: formula(orders, *arguments, JAX), alpha.reshape(-1), dtype)
+    return jax.tree.map(lambda each: each.reshape(*alpha.shape, *each.shape[1:]), found)
+
+
+def in_double(formula: Callable[..., Any], arguments: tuple[Any, ...], alpha: Array, like: Array) -> Any:
+    """Return formula(alpha, *arguments, xp), arrays [*c, ...] of alpha [*c], computed in float64."""
+    return _in_double(formula, arguments, jnp.dtype(widest()), alpha)
 
 
 def as_array(values: Any, like: Array) -> Array:

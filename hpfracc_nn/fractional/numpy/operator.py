@@ -53,6 +53,21 @@ def whole(parts: list[np.ndarray]) -> np.ndarray:
 broadcast_to = np.broadcast_to
 
 
+def check_samples(owner: str, name: str, x: np.ndarray, definition: Definition) -> None:
+    """Raise unless an operator takes these samples."""
+    computed_in(owner, x, definition)
+
+
+def is_hollow(x: np.ndarray) -> bool:
+    """Whether there are no values to compute."""
+    return x.size == 0
+
+
+def exactly(x: np.ndarray) -> Any:
+    """Return a context for formulas on samples: infinities that meet give no warning."""
+    return np.errstate(invalid="ignore")
+
+
 def as_array(values: Any, like: np.ndarray) -> np.ndarray:
     """Return any values as an array of the framework."""
     return np.asanyarray(values)

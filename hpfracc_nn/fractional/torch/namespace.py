@@ -18,6 +18,7 @@ class TorchNamespace:
 
     float32 = torch.float32
     result_type = staticmethod(torch.result_type)
+    moveaxis = staticmethod(torch.movedim)
     nan_to_num = staticmethod(torch.nan_to_num)
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
@@ -56,6 +57,12 @@ class TorchNamespace:
 
     def astype(self, x: Tensor, dtype: Any) -> Tensor:
         return x.to(dtype)
+
+    def like(self, x: Tensor, other: Tensor) -> Tensor:
+        return x.to(other)
+
+    def contiguous(self, x: Tensor) -> Tensor:
+        return x.contiguous()
 
     def zeros(self, shape: Sequence[int], like: Tensor) -> Tensor:
         return like.new_zeros(shape)

@@ -9,9 +9,12 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional import inverse
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.torch.custom_op import compiled
 from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.tracing import uncompiled
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
@@ -34,6 +37,33 @@ def whole(parts: list[Tensor]) -> Tensor:
 
 
 broadcast_to = torch.broadcast_to
+
+
+def check_samples(owner: str, name: str, x: Tensor, definition: Definition) -> None:
+    """Raise unless an operator takes these samples."""
+    computed_in(owner, x, definition)
+    check_dense(owner, name, x)
+
+
+def checked_alpha(owner: str, definition: Definition) -> Tensor:
+    """Return a definition's orders, a tensor, or raise."""
+    check_alpha(owner, definition)
+    return definition.alpha  # type: ignore[return-value]
+
+
+def is_hollow(x: Tensor) -> bool:
+    """Whether there are no values to compute."""
+    return x.numel() == 0 or x.device.type == "meta"
+
+
+def exactly(x: Tensor) -> Any:
+    """Return a context for formulas on samples: nothing is cast behind their back."""
+    return torch.autocast(x.device.type, enabled=False)
+
+
+def in_double(formula: Callable[..., Any], arguments: tuple[Any, ...], alpha: Tensor, like: Tensor) -> Any:
+    """Return formula(alpha, *arguments, xp) in float64."""
+    return formula(alpha.to(like.device, torch.float64), *arguments, TORCH)
 
 
 def as_array(values: Any, like: Tensor) -> Tensor:
@@ -98,3 +128,6 @@ def _on_other_sides(
     both = torch.stack([x, backwards]).to(computed_in(owner, x, definition))
     from_left, from_right = on_left(both, left, axis + 1)
     return ((from_left + from_right.flip(axis)) / 2).to(x.dtype)
+
+
+uncompiled(inverse.applied, "the inverse's columns are kept where the call is made; it runs outside the graph")
