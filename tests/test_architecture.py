@@ -19,7 +19,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "hpfracc_nn"
 FILES = {path.relative_to(PACKAGE).as_posix(): path for path in sorted(PACKAGE.rglob("*.py"))}
 
-# Room -> the rooms it may import besides itself. A room is the first part of the path below hpfracc_nn;
+# Package -> the packages it may import besides itself, each the first part of the path below hpfracc_nn;
 # "" is hpfracc_nn/__init__.py.
 ARROWS = {
     "errors": set(),

@@ -1,4 +1,4 @@
-"""The operators, one file each, and the names that the public door accepts for them."""
+"""The operators, and the names that public functions accept for them."""
 
 from hpfracc_nn.fractional.definitions.definition import Alpha, Definition, family
 from hpfracc_nn.fractional.definitions.distributed_order import DistributedOrder

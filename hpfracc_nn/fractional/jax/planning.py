@@ -10,10 +10,10 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
+import hpfracc_nn.fractional.jax.operator  # noqa: F401  its kernels and its probe are registered
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator, workloads
 from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier, family
-from hpfracc_nn.fractional.jax import operator as room  # noqa: F401  its kernels and its probe are registered
 from hpfracc_nn.fractional.jax.arrays import computed_in
 from hpfracc_nn.fractional.jax.definitions import alpha_shape
 from hpfracc_nn.fractional.jax.operator import Call, computed
