@@ -45,7 +45,7 @@ class ConstantSite(Site):
     """Answers with the plan that it was given, whatever is asked."""
 
     def __init__(self, site: Site, plan: Plan):
-        super().__init__(site.manager, site.op, site.framework, "", site.manager.tally, -1)
+        super().__init__(site.manager, site.recorder, site.op, site.framework, "")
         self.plan = plan
 
     def pick(self, key: object, describe: object) -> Plan:
@@ -106,7 +106,7 @@ def rare(site: Site, plan: Plan, count: int) -> dict[str, float]:
         return site.pick(("both", number), lambda: new)
 
     def later(number: int) -> Plan:
-        plan.reconsider()
+        plan.usage.reconsider()
         return site.pick(key, lambda: workload)
 
     def timed(number: int) -> None:
@@ -114,7 +114,7 @@ def rare(site: Site, plan: Plan, count: int) -> dict[str, float]:
         seconds, _ = watch.stop()
         manager.record(plan, seconds_of_plan, "forward", keep=seconds >= 0)
 
-    (key,) = [key for key, each in site._plans.items() if each is plan]
+    (key,) = [key for key, each in site._plans.items() if each.usage is plan.usage]
     seconds_of_plan = plan.quantile() or plan.seconds
     return {
         "first decision": median(first, count),
@@ -129,7 +129,7 @@ def calls(x: Tensor, layers: list[FractionalLayer], site: Site, plan: Plan) -> d
     other = site.manager.site(site.op, site.framework)
     for _ in range(10):
         other.pick(key, lambda: workload)
-    other.plans()[0].left = NEVER  # the next decision
+    other.plans()[0].usage.left = NEVER  # the next decision
 
     def describe() -> Workload:
         return workload

@@ -61,8 +61,8 @@ def learnt(heard: telemetry.Telemetry | None) -> tuple[Site, Plan]:
 
 
 def lookup(site: Site, plan: Plan) -> Call:
-    (key,) = [key for key, each in site._plans.items() if each is plan]
-    plan.left = NEVER  # the next decision
+    (key,) = [key for key, each in site._plans.items() if each.usage is plan.usage]
+    plan.usage.left = NEVER  # the next decision
     return lambda: site.pick(key, lambda: plan.workload)
 
 

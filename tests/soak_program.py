@@ -31,17 +31,18 @@ from hpfracc_nn.selection import (
     Settings,
     Telemetry,
     Workload,
+    candidates,
     kernels,
-    manager,
-    planning,
+    planner,
     quarantine,
+    recorder,
     register,
     register_operation,
     site,
 )
 from hpfracc_nn.selection.learning import learner as learning
 from hpfracc_nn.selection.learning import model
-from hpfracc_nn.selection.observe import events
+from hpfracc_nn.selection.observe import counts, events
 
 ROUNDS = 5
 HANGS = 400.0  # seconds, after which every thread's stack is printed and the process ends
@@ -115,8 +116,8 @@ class Soak:
 
     def _child(self) -> list[str]:
         self.wrong = []
-        if self.manager.telemetry is not None:  # the SDK's locks do not come through a fork
-            self.manager.telemetry.leave(self.manager)
+        if self.manager.recorder.telemetry is not None:  # the SDK's locks do not come through a fork
+            self.manager.recorder.telemetry.leave(self.manager)
         rng = random.Random(0)
         for work in (self._of("numpy"), self._of("torch"), self._made_up):
             for _ in range(5):
@@ -163,17 +164,17 @@ class Soak:
         known = learner.policy._knowledge
         kernels = 8  # of one operation
         return {
-            "plans": (len(m._plans), BOUND),
-            "verdicts": (len(m._verdicts), BOUND),
-            "measurements": (len(m._history), BOUND),
-            "events": (len(m.journal._events), BOUND),
-            "looks": (len(m.journal._looks), BOUND + 1),
-            "holds": (len(m._quarantine._holds), BOUND),
+            "plans": (len(m.planner._plans), BOUND),
+            "verdicts": (len(m.planner.candidates._assessed), BOUND),
+            "measurements": (len(m.recorder.history), BOUND),
+            "events": (len(m.recorder.log._events), BOUND),
+            "looks": (len(m.recorder.log._looks), BOUND + 1),
+            "holds": (len(m.planner.quarantine._holds), BOUND),
             "sites": (len(sites), 8),
             "plans of a site": (max(len(each._plans) for each in sites), BOUND),
-            "other plans of a site": (max(len(each._others) for each in sites), BOUND * kernels),
+            "other plans of a site": (max(sum(map(len, each._others.values())) for each in sites), BOUND * kernels),
             "tried plans of a site": (max(len(each._tried) for each in sites), BOUND),
-            "retired": (len(m.tally.retired), manager.MOST_RETIRED + 1),
+            "ended": (len(m.recorder.counts._ended), counts.MOST_ENDED + 1),
             "records": (len(known.records), BOUND),
             "plain": (len(learner._plain), BOUND),
             "timed": (len(learner._timed), 2 * BOUND),
@@ -190,12 +191,13 @@ def settings(directory: str) -> Settings:
 def lowered() -> None:
     """Let tables be full soon."""
     for module, name in (
-        (planning, "MOST_PLANS"),
+        (planner, "MOST_PLANS"),
+        (candidates, "MOST_ASSESSED"),
         (site, "MOST_PLANS"),
         (model, "MOST_KEYS"),
         (learning, "MOST_KEYS"),
         (quarantine, "MOST_HOLDS"),
-        (manager, "MOST_MEASUREMENTS"),
+        (recorder, "MOST_MEASUREMENTS"),
         (events, "MOST_EVENTS"),
         (events, "MOST_LOOKS"),
     ):
@@ -328,7 +330,7 @@ def main(directory: str, seed: str, calls: str, telemetry: str) -> None:
     found = {
         "wrong": soak.wrong[:20],
         "calls": sum(soak.done),
-        "failures": sum(soak.manager.tally.failures.values()),
+        "failures": sum(soak.manager.recorder.counts.failures.values()),
         "sizes": soak.sizes(),
         "held": after,
     }

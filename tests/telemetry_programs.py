@@ -73,7 +73,7 @@ def with_the_api_alone() -> Any:
 
     introduce()
     called(300)
-    joined = default_manager().telemetry is telemetry.process_wide() and trace is not None
+    joined = default_manager().recorder.telemetry is telemetry.process_wide() and trace is not None
     calls = default_manager().counters()["forward"]
     return {"calls": calls, "joined": joined, "sdk": "opentelemetry.sdk" in sys.modules}
 

@@ -286,7 +286,7 @@ def test_what_is_allowed_passes(rule, path, source):
     assert rule(path, source) == []
 
 
-KNOWN_CIRCLES = ("selection", "layers.flax")  # packages that still have some
+KNOWN_CIRCLES = ("layers.flax",)  # packages that still have some
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ def test_times_of_another_machine_are_only_where_to_start_from(
     fitted(tmp_path, report, learning())
     again, manager = BackendReport(table=None), learning()
     again.load_state_dict(report.state_dict())
-    monkeypatch.setattr("hpfracc_nn.selection.sharing._facts", lambda: {"cpu": "another"})
+    monkeypatch.setattr("hpfracc_nn.selection.learning.learner.machine_facts", lambda: {"cpu": "another"})
     with caplog.at_level(logging.INFO):
         fitted(tmp_path, again, manager)
     assert "of another machine" in caplog.text

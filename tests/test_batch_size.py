@@ -143,7 +143,9 @@ def test_batches_that_are_run_stay_below_the_limit():
 
 
 def test_the_settings_of_the_manager_are_the_default(monkeypatch):
-    monkeypatch.setattr(default_manager(), "settings", replace(default_manager().settings, memory_limit=1_000_000))
+    monkeypatch.setattr(
+        default_manager().planner, "settings", replace(default_manager().settings, memory_limit=1_000_000)
+    )
     assert suggest_batch_size(Copies(), rows_of(), backward=False) == 1_000_000 // (8 * ROW)
 
 

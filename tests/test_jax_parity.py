@@ -193,8 +193,8 @@ def test_forward_mode_meets_reverse_mode_to_second_order(case):
 @pytest.mark.sampled(16)
 @pytest.mark.parametrize("case", [pytest.param(case, id=case.name) for case in EVERY])
 def test_a_gradient_is_traced_where_nothing_is_promoted_unasked(case: ParityCase) -> None:
-    before = default_manager().tally.failures.copy()  # of tests that break a kernel
+    before = default_manager().recorder.counts.failures.copy()  # of tests that break a kernel
     with jax.numpy_rank_promotion("raise"), jax.numpy_dtype_promotion("strict"):
         moved, rest = given_to_jax(case, "float32")
         jax.make_jaxpr(jax.grad(lambda moved: total_of(case, rest, moved)[0]))(moved)
-    assert default_manager().tally.failures == before
+    assert default_manager().recorder.counts.failures == before

@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from hpfracc_nn.selection import Compilation, Cost, Measurement, Workload, answers
+from hpfracc_nn.selection import Compilation, Cost, Measurement, Prediction, Workload
+from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.observe.advice import Outlook, advice
 from hpfracc_nn.selection.observe.explain import predictions
-from hpfracc_nn.selection.observe.recommend import Outlook, advice
 from hpfracc_nn.selection.plan import Plan
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
@@ -17,7 +18,7 @@ from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registe
 @pytest.fixture(autouse=True)
 def torch_probe(monkeypatch):
     monkeypatch.setitem(_probes, "torch", FakeProbe())
-    monkeypatch.setattr(answers, "cores", lambda: 1)  # advice on threads is the same everywhere
+    monkeypatch.setattr(managers, "cores", lambda: 1)  # advice on threads is the same everywhere
 
 
 @pytest.fixture
@@ -257,8 +258,8 @@ def test_a_package_is_recommended_where_its_kernel_would_be_half_as_fast_again(a
 
 
 def planned(workload, forwards):
-    plan = Plan(fake("torch/fft"), workload, 1e-2, 2.0, 0.0, "prior")
-    plan.forwards = forwards
+    plan = Plan(fake("torch/fft"), workload, {"torch/fft": Prediction.within(1e-2, 2.0)}, 0.0, "prior")
+    plan.usage.forwards = forwards
     return plan
 
 

@@ -18,8 +18,8 @@ import pytest
 from hpfracc_nn.selection import (
     Doubt,
     WrongResult,
-    candidates,
     kernels,
+    memory,
     register,
     register_operation,
     unregister,
@@ -85,7 +85,7 @@ def operated(runs):
 
 def made(clock, **settings):
     manager = fake_manager(**settings)
-    manager._clock = clock
+    manager.planner.candidates.clock = clock
     return manager
 
 
@@ -365,12 +365,12 @@ def test_out_of_memory_leaves_a_kernel_alone_also_where_memory_became_scarce_sin
     register_operation("test_op", lambda x: big)
     manager = made(clock, mode="learn")
     for there in (100 << 20, 2 << 20):
-        monkeypatch.setattr(candidates, "free", lambda *place, there=there: there)
-        manager._room = candidates.Room()
+        monkeypatch.setattr(memory, "free", lambda *place, there=there: there)
+        manager.planner.candidates.memory = memory.FreeMemory()
         for _ in range(300):
             assert manager.run("test_op", 1) == 2
     (plan,) = [plan for plan in manager.sites()[0].plans() if plan.kernel.name == manager.plan(big).kernel.name]
-    (verdict,) = [each for each in manager._fitted(big) if each.kernel is plan.kernel]
+    (verdict,) = [each for each in manager.planner.candidates.fitting(big) if each.kernel is plan.kernel]
     assert (plan.chunk, plan.workspace) == (verdict.rows, verdict.workspace)
     assert plan.chunk is not None
     operated[plan.kernel.name].error = MemoryError
@@ -719,6 +719,6 @@ def test_interrupts_at_any_moment_leave_manager_and_site_in_order(operated, cloc
         finished += 1
     assert abs(manager.counters()["forward"] - finished) <= interrupted
     (site,) = manager.sites()
-    assert all(plan.left > 0 for plan in site.plans())
+    assert all(plan.usage.left > 0 for plan in site.plans())
     manager.configure(force_algorithm="dense", force_backend="numba")  # no lock is held
     assert manager.run("test_op", 1) == 2

@@ -5,7 +5,6 @@ import math
 import pytest
 
 from hpfracc_nn.selection import Compilation, Cost
-from hpfracc_nn.selection.candidates import plan_of
 from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
@@ -37,9 +36,9 @@ def failing(manager, error=RuntimeError):
     """Let the kernel that is chosen fail once; return its name and that of the kernel that runs in its place."""
     site = manager.shared_site("test_op", "torch", "run")
     plan = site.pick(WORK, lambda: WORK)
-    manager.failed(plan, error(), "forward")
+    manager.recorder.failed(plan, error(), "forward")
     found = site.stand_in(plan, {plan.kernel.name}, "forward")
-    manager.leave_alone(plan, error())
+    manager.recorder.quarantine(plan, error())
     return plan.kernel.name, found.kernel.name
 
 
@@ -87,16 +86,16 @@ def test_a_failure_has_no_speed_and_gives_no_advice():
 
 def test_a_plan_can_be_made_for_a_kernel_that_refuses_since_it_was_decided_upon():
     manager = fake_manager(memory_limit=4000)
-    plan = plan_of(FAST, "measured", manager._fitted(WORK), WORK, manager.settings)
+    plan = manager.planner._made(FAST, "measured", manager.planner.candidates.fitting(WORK), WORK)
     assert (plan.kernel.name, plan.seconds) == (FAST, pytest.approx(SECONDS[FAST]))
     assert [name for name, _ in plan.alternatives] == [MIDDLE, LEAN]
 
 
 def test_a_kernel_is_not_the_only_one_because_the_others_are_left_alone_for_a_while():
     manager, now = fake_manager(mode="learn"), [0.0]
-    manager._clock = lambda: now[0]
+    manager.planner.candidates.clock = lambda: now[0]
     for name in (MIDDLE, LEAN):
-        manager.leave_alone(manager.plan_with(name, "prior", WORK), RuntimeError())
+        manager.recorder.quarantine(manager.plan_with(name, "prior", WORK), RuntimeError())
     site, found = manager.site("test_op", "torch"), []
     for now[0] in (1.0, 61.0):
         site.reconsider()

@@ -32,6 +32,7 @@ from hpfracc_nn.selection.learning.policy import APART
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
 from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.selection.plan import LOOKED_AFTER
+from hpfracc_nn.selection.planner import Planner
 from hpfracc_nn.selection.timing import Samples
 from hpfracc_nn.selection.workload import Key, key_of
 from tests.selection_kernels import RATES, WORK, FakeProbe, fake, fake_manager, registering
@@ -124,7 +125,7 @@ def test_a_trial_runs_once_and_is_timed():
             trials += 1
             assert timed
             assert site.plans()[0] is not plan  # the incumbent stays, and is asked at the next call
-            assert site.plans()[0].left == 1
+            assert site.plans()[0].usage.left == 1
         last = plan
     assert 1 <= trials <= 10
     assert site.plans()[0] is last
@@ -231,18 +232,18 @@ def test_compiled_code_makes_every_site_ask_again(add):
     first, second = (manager.site("test_op", "torch") for _ in range(2))
     other = replace(WORK, n=200)
     calls(second, 300, work=other)
-    assert second.plans()[0].left > 1
+    assert second.plans()[0].usage.left > 1
     while not compiled:
         if call(first)[0].kernel.name == JIT:
             compiled.append("now")
-    assert second.plans()[0].left == 1
+    assert second.plans()[0].usage.left == 1
 
 
 def test_where_a_site_asks_anew_it_goes_on_with_what_was_decided():
     manager, site = learnt()
     assert {name for name, _, _ in calls(site, 20)} == {DENSE}  # not tried again so soon
     key, work = next(iter(site._plans)), WORK
-    manager.kernels_changed()
+    manager.planner.kernels_changed()
     plan = site.pick_backward(key, lambda: work)  # which shows the plan, and decides nothing
     assert (plan.kernel.name, plan.reason) == (DENSE, "measured")
     other = manager.site("test_op", "torch").pick_backward(key, lambda: work)
@@ -294,13 +295,13 @@ def test_a_change_of_level_makes_every_site_ask_again():
     alone: dict[str, Any] = {"work": one_way, "backward": False}
     calls(site, 300, **alone)
     calls(other, 300, work=replace(one_way, n=200), backward=False)
-    assert other.plans()[0].left > 1
+    assert other.plans()[0].usage.left > 1
     slower = {FFT: 3e-4, DENSE: 1e-3}
     for _ in range(1000):
         call(site, times=slower, **alone)
-        if other.plans()[0].left == 1:
+        if other.plans()[0].usage.left == 1:
             break
-    assert other.plans()[0].left == 1
+    assert other.plans()[0].usage.left == 1
     calls(site, 300, times=slower, **alone)
     assert call(site, times=slower, **alone)[0].kernel.name == FFT
 
@@ -308,9 +309,9 @@ def test_a_change_of_level_makes_every_site_ask_again():
 def test_asking_again_counts_at_least_one_call():
     _, site = learnt()
     plan = site.plans()[0]
-    plan.left, plan.granted = 100, 50  # as after a race of threads
+    plan.usage.left, plan.usage.granted = 100, 50  # as after a race of threads
     site.reconsider()
-    assert (plan.left, plan.granted) == (1, 1)
+    assert (plan.usage.left, plan.usage.granted) == (1, 1)
     assert call(site)[0].kernel.name == DENSE
 
 
@@ -395,7 +396,7 @@ def test_an_exception_in_a_trial_leaves_the_site_consistent():
             call(site, times=CLOSE, fails=raised < 2)
         except KeyboardInterrupt:
             raised += 1
-            assert site.plans()[0].left == 1  # the next call asks again
+            assert site.plans()[0].usage.left == 1  # the next call asks again
     assert raised == 2
     found = calls(site, 300, times=CLOSE)
     assert found[-1][:2] == (DENSE, "measured")
@@ -411,7 +412,7 @@ def test_an_exception_while_it_decides_leaves_the_site_consistent(monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(BackendManager, "decide", interrupted)
+        patch.setattr(Planner, "next", interrupted)
         with pytest.raises(KeyboardInterrupt):
             call(site)
     assert {name for name, _, _ in calls(site, 100)} == {DENSE}
@@ -556,7 +557,7 @@ def test_others_may_decide_while_one_saves(tmp_path, monkeypatch):
 @pytest.fixture
 def ending(monkeypatch):
     """The managers of this test alone are saved at an end."""
-    monkeypatch.setattr(lifecycle, "_managers", weakref.WeakSet())
+    monkeypatch.setattr(lifecycle, "_recorders", weakref.WeakSet())
     monkeypatch.setattr(lifecycle, "_left", Outbox())
 
 
@@ -660,7 +661,7 @@ def test_what_another_machine_measured_counts_less(tmp_path):
     for name in ("own", "foreign", "off"):
         wisdom = name if name == "off" else tmp_path / name
         other = BackendManager(Settings(mode="learn", wisdom=wisdom), machine=Machine())
-        _, believed = other.learner.believed(WORK, other._verdicts_on(WORK))
+        _, believed = other.learner.believed(WORK, other.planner.candidates.of(WORK)[0])
         found[name] = believed[FFT]
     assert found["off"].seconds < found["foreign"].seconds < found["own"].seconds
     width = {name: each.high / each.low for name, each in found.items()}
@@ -669,7 +670,7 @@ def test_what_another_machine_measured_counts_less(tmp_path):
 
 def test_toggling_the_deterministic_flag_counts_from_the_next_decision(probe):
     _, site = learnt()
-    calls_left = site.plans()[0].left
+    calls_left = site.plans()[0].usage.left
     probe.is_deterministic = True
     found = calls(site, calls_left + 1000)
     assert {name for name, _, _ in found[: calls_left - 1]} == {DENSE}

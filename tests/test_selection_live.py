@@ -20,6 +20,7 @@ import hpfracc_nn as fnn
 from hpfracc_nn.selection import BackendManager, Settings, WisdomFile, lifecycle
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.recorder import Recorder
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 ROOT = Path(__file__).parents[1]
@@ -32,12 +33,12 @@ forks = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
 @pytest.fixture
 def made_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let real kernels take made-up times."""
-    record = BackendManager.record
+    record = Recorder.record
 
-    def recorded(self: BackendManager, plan: Any, seconds: float, direction: Any = "forward", **given: Any) -> None:
+    def recorded(self: Recorder, plan: Any, seconds: float, direction: Any = "forward", **given: Any) -> None:
         record(self, plan, TIMES[plan.kernel.name], direction, **{**given, "keep": True})
 
-    monkeypatch.setattr(BackendManager, "record", recorded)
+    monkeypatch.setattr(Recorder, "record", recorded)
 
 
 def program(name: str, argument: object) -> Any:
@@ -149,7 +150,7 @@ def test_a_known_key_that_learns_waits_for_no_lock(monkeypatch: pytest.MonkeyPat
             plan = site.pick(0, lambda: WORK)
             if plan.due():
                 manager.record(plan, 1e-5)
-        assert plan.left > 1  # the next call decides nothing
+        assert plan.usage.left > 1  # the next call decides nothing
         waiting = threading.Thread(target=site.pick, args=(0, lambda: WORK), daemon=True)
         with manager.lock:
             waiting.start()

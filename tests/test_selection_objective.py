@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from hpfracc_nn.selection import Cost, candidates
+from hpfracc_nn.selection import Cost, memory
 from hpfracc_nn.selection.machine import _probes
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
@@ -140,7 +140,7 @@ def free_is(monkeypatch, amount):
         asked.append(place)
         return amount
 
-    monkeypatch.setattr(candidates, "free", free)
+    monkeypatch.setattr(memory, "free", free)
     return asked
 
 
@@ -167,7 +167,7 @@ def test_where_all_refuse_for_memory_only_each_takes_as_many_rows_as_fit(add, mo
     free_is(monkeypatch, 100 * MIB)
     add(*three())
     plan = fake_manager(memory_limit=limit).plan(BIG)
-    verdicts = {each.kernel.name: each for each in fake_manager(memory_limit=limit)._fitted(BIG)}
+    verdicts = {each.kernel.name: each for each in fake_manager(memory_limit=limit).planner.candidates.fitting(BIG)}
     for name, each in verdicts.items():
         times = {"torch/fft": 4, "torch/dense": 2, "numba/fft": 1}[name]
         row = times * 4 * BIG.n
@@ -225,7 +225,7 @@ def test_what_is_free_is_asked_once_for_small_workloads_and_seldom_for_large_one
     asked = free_is(monkeypatch, 64 * MIB)
     add(kernel("torch/fft", 1e-3, lambda w: 0.0))
     clock = [0.0]
-    monkeypatch.setattr(candidates.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(memory.time, "monotonic", lambda: clock[0])
     manager = fake_manager()
     for n in range(1, 2000):
         clock[0] += 1.0
@@ -253,7 +253,7 @@ def test_a_plan_that_learns_follows_the_memory_that_there_is(add, monkeypatch):
     free_is(monkeypatch, 10 * MIB)
     add(kernel("torch/fft", 1e-3, lambda w: 0.0))
     clock = [0.0]
-    monkeypatch.setattr(candidates.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(memory.time, "monotonic", lambda: clock[0])
     manager = fake_manager(mode="learn")
     live(manager, {"torch/fft": 1e-3}, BIG, calls=4)
     site = manager.shared_site("test_op", "torch", "layer")

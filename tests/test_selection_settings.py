@@ -1,6 +1,5 @@
 """What the settings may be: bounds, limits on memory, objectives, determinism, and how a wrong one is refused."""
 
-import inspect
 import pathlib
 import pickle
 import re
@@ -10,9 +9,9 @@ from dataclasses import fields, replace
 
 import pytest
 
-from hpfracc_nn.selection import BackendManager, Settings
+from hpfracc_nn.selection import Settings
 from hpfracc_nn.selection.machine import _probes
-from hpfracc_nn.selection.settings import amount
+from hpfracc_nn.selection.settings import SettingsChanges, amount
 from tests.selection_kernels import FakeProbe, fake_manager
 
 LIMIT = (
@@ -72,7 +71,7 @@ def test_configure_sets_what_environment_sets_and_none_restores_each_default(tmp
         "force_backend": "torch",
         "force_algorithm": "fft",
     }
-    assert set(given) == set(inspect.signature(BackendManager.configure).parameters) - {"self"}
+    assert set(given) == set(SettingsChanges.__annotations__)
     manager = fake_manager()
     manager.configure(**given)
     set_ones = {("disabled" if name == "disable" else name): value for name, value in given.items()}

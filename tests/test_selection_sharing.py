@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from hpfracc_nn.selection import BackendManager, Prediction, Workload
-from hpfracc_nn.selection import sharing as sharings
+from hpfracc_nn.selection.learning import learner
 from hpfracc_nn.selection.learning.model import Candidate, confidence
 from hpfracc_nn.selection.learning.policy import UNHEARD, Policy
 from hpfracc_nn.selection.machine import _probes, register_probe
-from hpfracc_nn.selection.observe.events import MOST_LOOKS, Choice, Defeat, Drift, Failure, Journal, Quarantined
+from hpfracc_nn.selection.observe.counts import ManagerCounts
+from hpfracc_nn.selection.observe.events import MOST_LOOKS, Choice, Defeat, Drift, EventLog, Failure, Quarantined
 from hpfracc_nn.selection.workload import key_of
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
@@ -86,7 +87,7 @@ def test_what_another_machine_learnt_is_a_prior(kernels: Any, monkeypatch: pytes
     first, second = learning(), learning()
     taught(first)
     text = first.export_wisdom()
-    monkeypatch.setattr(sharings, "_facts", lambda: {"cpu": "another"})
+    monkeypatch.setattr(learner, "machine_facts", lambda: {"cpu": "another"})
     assert second.import_wisdom(text) == "prior"
     assert {each.samples for each in second.predict(WORK).values()} == {0}
 
@@ -160,7 +161,7 @@ def test_each_device_has_plans_and_times_of_its_own(kernels: Any) -> None:
 def test_a_kernel_that_runs_out_of_memory_on_one_device_is_left_alone_there_only(kernels: Any) -> None:
     manager = fake_manager()
     works = [Workload("test_op", "torch", device=f"cuda:{index}", rows=4, n=100) for index in (0, 1)]
-    manager.leave_alone(manager.plan(works[0]), MemoryError())
+    manager.recorder.quarantine(manager.plan(works[0]), MemoryError())
     assert [manager.plan(work).kernel.name for work in works] == [FAST, "torch/dense"]
 
 
@@ -196,9 +197,9 @@ def test_a_change_of_speed_a_failure_and_a_pause_are_noted(kernels: Any, caplog:
     assert drifts[0].factor == pytest.approx(3)
     (plan,) = site.in_use()
     with caplog.at_level(logging.DEBUG, "hpfracc_nn.selection"):
-        manager.failed(plan, RuntimeError("boom"), "forward")
-        manager.leave_alone(plan, RuntimeError("boom"))
-        manager.defeated(plan, RuntimeError("boom"), "forward")
+        manager.recorder.failed(plan, RuntimeError("boom"), "forward")
+        manager.recorder.quarantine(plan, RuntimeError("boom"))
+        manager.recorder.all_failed(plan, RuntimeError("boom"), "forward")
     failure, pause, defeat = manager.events()[-3:]
     assert isinstance(failure, Failure)
     assert isinstance(pause, Quarantined)
@@ -215,19 +216,22 @@ def test_a_run_in_which_nothing_fails_logs_nothing(kernels: Any, caplog: pytest.
     assert caplog.records == []
 
 
-def test_looks_are_spread_over_the_run_and_their_number_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looks_are_spread_over_the_run_and_their_number_is_bounded(
+    kernels: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [0.0]
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.time", lambda: now[0])
-    journal, calls = Journal(), 0
+    counts = ManagerCounts()
+    log, usage = EventLog(counts), counts.add(fake_manager().plan(WORK).usage)
     for _ in range(20_000):
         now[0] += 0.05
-        calls += 1
-        if journal.looks_again:
-            journal.look({("op", "torch/fft", "forward"): calls, ("op", "torch/fft", "backward"): calls})
-    looks = journal.looks({("op", "torch/fft", "forward"): calls})
+        usage.forwards += 1
+        usage.backwards += 1
+        log.look()
+    looks = log.looks()
     assert MOST_LOOKS / 4 < len(looks) <= MOST_LOOKS + 1
-    assert looks[0].uses == {("op", "torch/fft"): 2}
+    assert looks[0].uses == {("test_op", "torch/dense"): 2}
     gaps = [after.time - before.time for before, after in pairwise(looks)]
     assert max(gaps) < 0.02 * now[0]
 

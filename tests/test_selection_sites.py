@@ -17,6 +17,7 @@ from hpfracc_nn import selection
 from hpfracc_nn.selection import BackendManager, Measurement, Workload, default_manager
 from hpfracc_nn.selection import manager as managers
 from hpfracc_nn.selection.machine import _probes
+from hpfracc_nn.selection.planner import Step
 from tests.selection_kernels import WORK, FakeProbe, fake, fake_manager, registering
 
 
@@ -159,7 +160,7 @@ def test_a_call_that_waited_while_another_thread_chose_counts_for_what_it_runs()
     manager = fake_manager(mode="learn")
     site, picked = manager.site("test_op", "torch"), []
     plan = site.pick(0, Describe())
-    plan.left = 1  # the next call decides
+    plan.usage.left = 1  # the next call decides
     waiting = threading.Thread(target=lambda: picked.append(site.pick(0, Describe())))
     with manager.lock:
         waiting.start()
@@ -356,9 +357,9 @@ def test_threads_that_miss_together_describe_once():
 
 def test_a_countdown_that_threads_took_below_zero_fires_and_starts_again():
     plan = fake_manager().plan(WORK)
-    plan.forward.countdown = -1  # two threads decremented before either rearmed it
+    plan.usage.forward.countdown = -1  # two threads decremented before either rearmed it
     assert plan.due()
-    assert plan.countdown == plan.period
+    assert plan.countdown == plan.usage.forward.period
 
 
 def test_a_known_key_waits_for_no_lock():
@@ -404,7 +405,7 @@ def in_threads(work, count=8):
 
 
 def test_a_dropped_manager_is_collected():
-    manager = BackendManager(machine=fake_manager()._machine)
+    manager = BackendManager(machine=fake_manager().planner.candidates.machine)
     site = manager.site("test_op", "torch")
     site.pick(0, Describe())
     gone: list[bool] = []
@@ -425,11 +426,13 @@ def test_a_plan_that_an_interrupt_leaves_in_two_places_counts_once(written):
     site = manager.site("test_op", "torch")
     plan, *_ = [site.pick(0, Describe()) for _ in range(3)]
     other = fake_manager(force_algorithm="dense").plan(WORK).twin()
-    site._others[0, other.kernel.name] = other
-    kept = getattr(site, written)
-    setattr(site, written, Interrupting(kept))
+    site._others[0] = {other.kernel.name: other}
+    if written == "_plans":
+        site._plans = Interrupting(site._plans)
+    else:
+        site._others[0] = Interrupting(site._others[0])
     with pytest.raises(KeyboardInterrupt):
-        site._replace(0, plan, other)
+        site._take(0, plan, Step(other, "measured", 4))
     assert len(set(site.plans())) == len(site.plans()) == 2
     assert manager.counters()["forward"] == 3
     assert sum(row.forwards for row in manager.report()) == 3

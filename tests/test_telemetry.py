@@ -165,7 +165,7 @@ def test_the_first_decision_is_a_span_with_all_that_led_to_it(kernels: Kernels, 
 def test_calls_that_change_nothing_send_nothing(
     kernels: Kernels, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("hpfracc_nn.selection.chronicle.SLOW", 10.0)  # a busy machine's pauses aside
+    monkeypatch.setattr("hpfracc_nn.selection.recorder.SLOW", 10.0)  # a busy machine's pauses aside
     manager = manager_of(heard)
     for _ in range(3000):
         manager.run(OP, x())
@@ -174,7 +174,7 @@ def test_calls_that_change_nothing_send_nothing(
 
 def test_a_slow_decision_is_a_span(kernels: Kernels, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
     heard.telemetry._limiter = Limiter(100, 0.0)
-    monkeypatch.setattr("hpfracc_nn.selection.chronicle.SLOW", 0.0)
+    monkeypatch.setattr("hpfracc_nn.selection.recorder.SLOW", 0.0)
     manager = manager_of(heard)
     for _ in range(300):  # the plan is looked at again after 256
         manager.run(OP, x())
@@ -316,7 +316,7 @@ def test_counts_stay_when_their_manager_is_gone(kernels: Kernels, heard: Heard) 
     assert heard.metrics()["hpfracc.backend.selections"][place] == 1
     manager_of(heard).run(OP, x())
     assert heard.metrics()["hpfracc.backend.selections"][place] == 2
-    assert len(list(heard.telemetry._roll)) == 1  # of the other only the counts are kept
+    assert len(list(heard.telemetry._watched)) == 1  # of the other only the counts are kept
 
 
 def test_a_manager_tells_one_telemetry_at_a_time(kernels: Kernels, heard: Heard) -> None:

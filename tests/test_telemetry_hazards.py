@@ -50,7 +50,7 @@ def test_with_an_old_api_calls_go_on_and_one_warning_says_so(
     manager = manager_of()
     for n in range(1, 5):
         manager.run(OP, x(n))
-    assert manager.telemetry is None
+    assert manager.recorder.telemetry is None
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "needs opentelemetry-api >= 1.30;" in caplog.text
     with pytest.raises(ImportError, match=r"telemetry: needs opentelemetry-api >= 1\.30;"):
@@ -88,7 +88,7 @@ def test_the_handler_of_a_signal_may_end_what_a_listener_does(monkeypatch: pytes
 
     monkeypatch.setattr(listening, "is_from_signal", lambda error: isinstance(error, TimeoutError))
     with pytest.raises(TimeoutError):
-        listening.tell(listener)
+        listening.inform(listener)
 
 
 # What the process's variables say
@@ -141,7 +141,7 @@ def test_a_manager_that_goes_before_its_sites_loses_no_call(
     request.addfinalizer(gc.enable)
     manager = manager_of(heard)
     manager.run(OP, x())
-    (watched,) = heard.telemetry._roll
+    (watched,) = heard.telemetry._watched
     is_open = []
     # A finalizer of the manager runs after its weak references are dead, and before its sites are gone.
     weakref.finalize(manager, lambda: is_open.append((watched.is_over, heard.metrics())))
@@ -165,8 +165,8 @@ def test_a_manager_is_watched_once_however_many_threads_begin(kernels: Kernels, 
             each.start()
         for each in threads:
             each.join()
-        assert len(manager.journal.listeners) == 1
-        assert [each.manager() for each in heard.telemetry._roll].count(manager) == 1
+        assert len(manager.recorder.log.listeners) == 1
+        assert [each.recorder() for each in heard.telemetry._watched].count(manager.recorder) == 1
 
 
 def test_another_telemetry_does_not_make_it_leave(kernels: Kernels, heard: Heard) -> None:

@@ -102,7 +102,7 @@ def test_what_stands_in_computes_a_few_rows_at_a_time_too(
     expected = gradients(samples(), alpha, manager)
     (site,) = manager.sites()
     (plan,) = site.plans()
-    least = min(each.need for each in accepted(manager._fitted(plan.workload)))
+    least = min(each.need for each in accepted(manager.planner.candidates.fitting(plan.workload)))
     limited = BackendManager(replace(manager.settings, memory_limit=int(least) - 1))
     failing = limited.plan(plan.workload).kernel
     broken(failing, part)

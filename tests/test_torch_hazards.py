@@ -189,7 +189,7 @@ def test_layers_that_are_gone_leave_nothing_behind() -> None:
         fnn.FractionalLayer(0.5, manager=manager)(x)
     gc.collect()
     manager.site("toeplitz", "torch")
-    assert len(manager.tally.retired) <= 64
+    assert len(manager.recorder.counts._ended) <= 64
     assert manager.counters()["forward"] == 300
 
 

@@ -60,7 +60,7 @@ def test_a_few_rows_at_a_time_give_the_same_result_and_gradients(kernel, shape, 
     unlimited = limited(kernel)
     whole = results(unlimited)
     (plan,) = (plan for site in unlimited.sites() for plan in site.plans())
-    (verdict,) = (each for each in unlimited._fitted(plan.workload) if each.kernel is kernel)
+    (verdict,) = (each for each in unlimited.planner.candidates.fitting(plan.workload) if each.kernel is kernel)
     manager = limited(kernel, int(verdict.need - 8 * data.nbytes / 13))  # some rows too few
     found = results(manager)
     (rows,) = chunks_of(manager)

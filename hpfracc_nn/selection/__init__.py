@@ -3,7 +3,6 @@
 import logging
 
 from hpfracc_nn.errors import made_printable
-from hpfracc_nn.selection.device_times import register_marker, unregister_marker
 from hpfracc_nn.selection.fallback import Work, carried_out
 from hpfracc_nn.selection.learning.model import Prediction
 from hpfracc_nn.selection.learning.wisdom import Timing, Wisdom
@@ -28,16 +27,9 @@ from hpfracc_nn.selection.manager import (
     is_process_wide,
     report,
 )
+from hpfracc_nn.selection.observe.advice import Share
 from hpfracc_nn.selection.observe.counts import ReportRow
-from hpfracc_nn.selection.observe.placement import Share
 from hpfracc_nn.selection.observe.telemetry import Telemetry, enable_otlp
-from hpfracc_nn.selection.operations import (
-    Operation,
-    register_operation,
-    register_rehearsal,
-    unregister_operation,
-    unregister_rehearsal,
-)
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.quarantine import Doubt, WrongResult
 from hpfracc_nn.selection.registry import (
@@ -45,16 +37,21 @@ from hpfracc_nn.selection.registry import (
     BACKENDS,
     Compilation,
     Kernel,
+    Operation,
     algorithms,
     ask_again_after_fork,
     backends,
     kernels,
     register,
+    register_operation,
+    register_rehearsal,
     unregister,
+    unregister_operation,
+    unregister_rehearsal,
 )
 from hpfracc_nn.selection.settings import Settings, from_environment
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.timing import Stopwatch
+from hpfracc_nn.selection.timing import Stopwatch, register_marker, unregister_marker
 from hpfracc_nn.selection.workload import Cost, Direction, Measurement, Workload
 
 logging.getLogger("hpfracc_nn.selection").addFilter(made_printable)

@@ -6,25 +6,27 @@ backward pass, and results. Energy counts as time: on one device it is power tim
 known by kernel.
 """
 
+import itertools
 import math
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hpfracc_nn.selection.learning.model import Prediction
-from hpfracc_nn.selection.machine import CostModel, Rates
-from hpfracc_nn.selection.memory import allowed, chunks, free, in_bytes, setting_of
+from hpfracc_nn.selection.machine import CostModel, Machine, Rates, has_probe
+from hpfracc_nn.selection.memory import FreeMemory, allowed, chunks, in_bytes, setting_of
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.registry import Kernel
+from hpfracc_nn.selection.quarantine import Quarantine
+from hpfracc_nn.selection.registry import Kernel, kernels
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.workload import Workload
 
 NOT_ALLOWED = "it would move the data to a device and back; allow it by configure(offload=True)"
+MOST_ASSESSED = 4096  # workloads
+_ALIKE = 1.01  # times the fewest bytes: allocators round up by more
 DISABLED = "disabled by configure() or the environment"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Assessment:
     """What a kernel would take, or why it does not come into question."""
 
     kernel: Kernel
@@ -49,110 +51,179 @@ class Verdict:
         return max(0.0, self.seconds - self.forward) if is_run else 0.0
 
 
-def judge(kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel) -> list[Verdict]:
-    """Return one verdict per kernel, in their order.
+class Candidates:
+    """The kernels that come into question for a workload now: assessed, fitted into memory, not quarantined.
+
+    What kernels say of a workload is kept until `invalidate`, but refusals are asked for again. Callers hold the
+    manager's lock.
+
+    Args:
+        settings: Of the manager.
+        machine: Whose rates to estimate with.
+        quarantine: Of the kernels that failed.
+        clock: Seconds that never go back, by which the quarantine ends.
+        before_rates: Called before rates are asked for, which calibrates where none were read from wisdom.
+
+    Attributes:
+        epoch: Another number after each `invalidate`; sites compare it at every call.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        machine: Machine,
+        quarantine: Quarantine,
+        clock: Callable[[], float],
+        before_rates: Callable[[], None],
+    ):
+        self.settings, self.machine, self.quarantine, self.clock = settings, machine, quarantine, clock
+        self.epoch = 0
+        self.memory = FreeMemory()
+        self._epochs = itertools.count(1)
+        self._before_rates = before_rates
+        self._assessed: dict[Workload, tuple[int, list[Assessment]]] = {}  # with the epoch that they belong to
+
+    def invalidate(self) -> None:
+        """Ask every kernel again from now on; takes no lock."""
+        self._assessed.clear()
+        self.epoch = next(self._epochs)
+
+    def of(self, workload: Workload) -> tuple[list[Assessment], bool]:
+        """Return what all kernels say, at least one of which accepts, and whether the quarantine leaves some out.
+
+        Raises:
+            LookupError: None accepts.
+        """
+        fitting = self.fitting(workload)
+        if not accepted(fitting):
+            raise LookupError(no_kernel(fitting, workload, self.settings.of(workload.op)))
+        found = self.reduced(fitting, workload)
+        return found, found is not fitting
+
+    def now(self, workload: Workload) -> list[Assessment]:
+        """Return the same where kernels may be gone: nothing where there are none."""
+        try:
+            return self.reduced(self.fitting(workload), workload)
+        except LookupError:  # every kernel was unregistered meanwhile
+            return []
+
+    def fitting(self, workload: Workload) -> list[Assessment]:
+        """Return what all kernels say: with a refusal, or in parts, those that take more memory than a call may.
+
+        Raises:
+            LookupError: The operation has no kernel for these arrays.
+        """
+        settings = self.settings.of(workload.op)
+        epoch, found = self._assessed.get(workload, (-1, []))
+        if epoch != self.epoch or not still_refuse(found, workload, settings):
+            if len(self._assessed) >= MOST_ASSESSED:
+                self._assessed.clear()
+            self._before_rates()
+            model = self.model(workload.framework)
+            epoch = self.epoch  # before the kernels are asked: one may come or go meanwhile, in another thread
+            found = assessments_of(kernels(workload.op, workload.framework), workload, settings, model)
+            self._assessed[workload] = epoch, found
+        return self._fitted(found, workload, settings)
+
+    def reduced(self, assessments: list[Assessment], workload: Workload) -> list[Assessment]:
+        """Return the assessments with a refusal for kernels in quarantine, unless no other accepts."""
+        if not self.quarantine:
+            return assessments
+        now = self.clock()
+
+        def marked(each: Assessment) -> Assessment:
+            if each.refusal is not None:
+                return each
+            size = each.workspace + workload.bytes
+            refusal = self.quarantine.refusal(each.kernel, workload, size=size, now=now)
+            return each if refusal is None else replace(each, refusal=refusal)
+
+        found = [marked(each) for each in assessments]
+        return assessments if found == assessments or not accepted(found) else found
+
+    def is_quarantined(self, plan: Plan) -> bool:
+        """Return whether the kernel of a plan is in quarantine for the plan's workload."""
+        size = plan.workspace + plan.workload.bytes
+        return self.quarantine.refusal(plan.kernel, plan.workload, size=size, now=self.clock()) is not None
+
+    def model(self, framework: str) -> CostModel:
+        """Return who estimates for the arrays of a framework."""
+        is_measured = has_probe(framework) and not self.settings.is_deterministic(framework)
+        return CostModel(self.machine, self.settings.calibration if is_measured else "shipped")
+
+    def _fitted(self, assessments: list[Assessment], workload: Workload, settings: Settings) -> list[Assessment]:
+        """Return the assessments, with a refusal for each kernel that takes more memory than a call may.
+
+        Where all of them do, each takes as many rows at a time as keep within the limit. What cannot be cut is the
+        result as a whole: where that alone is more than what is free, all refuse. In deterministic mode only a limit
+        in bytes counts, not what is free.
+        """
+        need = max((each.need for each in assessments if each.refusal is None), default=0.0)
+        if not need:
+            return assessments
+        is_fixed = settings.is_deterministic(workload.framework)
+        there = None if is_fixed else self.memory.free(workload.framework, workload.device, need)
+        most = allowed(there, workload.device, settings)
+        if most is None or need <= most:
+            return assessments
+        if there is not None and workload.bytes > there:
+            reason = f"the result takes {in_bytes(workload.bytes)}, and {in_bytes(there)} are free"
+            return [replace(each, refusal=reason) if each.refusal is None else each for each in assessments]
+        if any(each.need <= most for each in accepted(assessments)):
+            return [_refused(each, most, workload) for each in assessments]
+        estimates = self.model(workload.framework)
+        parts = (in_parts(each, workload, most, estimates) if each.refusal is None else each for each in assessments)
+        return [_refused(each, most, workload) if each.rows is None else each for each in parts]
+
+
+def assessments_of(
+    kernels: Iterable[Kernel], workload: Workload, settings: Settings, model: CostModel
+) -> list[Assessment]:
+    """Return an assessment of each kernel, in their order.
 
     A kernel that is disabled or not forced is not asked, so its package is not imported.
     """
-    verdicts, rates = [], None
+    assessments, rates = [], None
     one_way = _one_way(workload)
     for kernel in kernels:
         refusal = _refusal(kernel, workload, settings)
         if refusal is not None:
-            verdicts.append(Verdict(kernel, refusal))
+            assessments.append(Assessment(kernel, refusal))
             continue
         rates = rates or model.rates(workload)  # which calibrates, and only where a kernel accepts
-        verdicts.append(_assessed(kernel, workload, one_way, model, rates))
-    return verdicts
+        assessments.append(_assessed(kernel, workload, one_way, model, rates))
+    return assessments
 
 
-def still_refuse(verdicts: Iterable[Verdict], workload: Workload, settings: Settings) -> bool:
+def still_refuse(assessments: Iterable[Assessment], workload: Workload, settings: Settings) -> bool:
     """Return whether the kernels that refused do so still, for the same reasons; those that accepted are not asked."""
-    refused = [each for each in verdicts if each.refusal is not None]
+    refused = [each for each in assessments if each.refusal is not None]
     return all(_refusal(each.kernel, workload, settings) == each.refusal for each in refused)
 
 
-def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Verdict:
+def assess(kernel: Kernel, workload: Workload, model: CostModel) -> Assessment:
     """Return what a kernel would take, whether it accepts the workload or not."""
     return _assessed(kernel, workload, _one_way(workload), model, model.rates(workload))
 
 
-def accepted(verdicts: Iterable[Verdict]) -> list[Verdict]:
+def accepted(assessments: Iterable[Assessment]) -> list[Assessment]:
     """Return those that may run, fastest first; of equals, the first registered."""
-    return sorted((v for v in verdicts if v.refusal is None), key=lambda v: v.seconds)
+    return sorted((v for v in assessments if v.refusal is None), key=lambda v: v.seconds)
 
 
-def plan_of(
-    name: str,
-    reason: str,
-    verdicts: Sequence[Verdict],
-    workload: Workload,
-    settings: Settings,
-    *,
-    learns: bool = False,
-    provisional: bool = False,
-    believed: Mapping[str, Prediction] | None = None,
-) -> Plan:
-    """Return the plan that runs one of the kernels that accept.
-
-    Args:
-        name: The kernel.
-        reason: Why.
-        verdicts: On all kernels.
-        workload: What they were made for.
-        settings: Of the manager.
-        learns: Whether the choice is to be reconsidered.
-        provisional: Whether a kernel that may be better is left out for a while.
-        believed: What is expected of the kernels after measurements; without it the estimates stand.
-    """
-    ranked = accepted(verdicts)
-    chosen = next(each for each in verdicts if each.kernel.name == name)  # which may refuse since it was decided upon
-    found = {each.kernel.name: (each.seconds, each.uncertainty) for each in (chosen, *ranked)}
-    for kernel, said in (believed or {}).items():
-        found[kernel] = said.seconds, said.high / said.seconds
-    others = sorted((seconds, kernel, doubt) for kernel, (seconds, doubt) in found.items() if kernel != name)
-    seconds, uncertainty = found[name]
-    return Plan(
-        kernel=chosen.kernel,
-        workload=workload,
-        seconds=seconds,
-        uncertainty=uncertainty,
-        workspace=chosen.workspace,
-        reason="forced" if settings.forced else why(reason, name, ranked, provisional),
-        alternatives=tuple((kernel, seconds) for seconds, kernel, _ in others),
-        doubts=tuple(doubt for _, _, doubt in others),
-        sample=settings.sample,
-        learns=learns,
-        chunk=chosen.rows,
-        provisional=provisional,
-        devices=_devices(settings, workload) if chosen.kernel.offloads else (),
-    )
-
-
-def _devices(settings: Settings, workload: Workload) -> tuple[str, ...]:
-    """Return where a kernel that offloads computes: on one device where nothing may depend on who is free."""
-    return settings.devices[:1] if settings.is_deterministic(workload.framework) else settings.devices
-
-
-def why(reason: str, name: str, verdicts: Iterable[Verdict], provisional: bool) -> str:
-    """Return the reason of a choice: "only" where no other kernel accepts, or would if it were not left alone."""
-    others = any(each.refusal is None and each.kernel.name != name for each in verdicts)
-    return reason if others or provisional else "only"
-
-
-def no_kernel(verdicts: list[Verdict], workload: Workload, settings: Settings) -> str:
+def no_kernel(assessments: list[Assessment], workload: Workload, settings: Settings) -> str:
     """Return the message for a workload that no kernel accepts, with the way out."""
     forced = settings.forced
-    asked = [v for v in verdicts if settings.admits(v.kernel.backend, v.kernel.algorithm)]
+    asked = [v for v in assessments if settings.admits(v.kernel.backend, v.kernel.algorithm)]
     if forced and not asked:
-        have = ", ".join(verdict.kernel.name for verdict in verdicts)
+        have = ", ".join(assessment.kernel.name for assessment in assessments)
         causes = f"registered are only {have}"
     else:
-        causes = "; ".join(f"{verdict.kernel.name}: {verdict.refusal}" for verdict in asked)
+        causes = "; ".join(f"{assessment.kernel.name}: {assessment.refusal}" for assessment in asked)
     ways = []
     if forced:
         ways.append("lift the force with configure(force_backend=None, force_algorithm=None)")
-    if any(verdict.refusal == DISABLED for verdict in asked):
+    if any(assessment.refusal == DISABLED for assessment in asked):
         ways.append("enable one with configure(disable=None)")
     if ways:
         ways[-1] += (
@@ -183,28 +254,25 @@ def _one_way(workload: Workload) -> Workload:
     return workload
 
 
-def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Verdict:
+def _assessed(kernel: Kernel, workload: Workload, one_way: Workload, model: CostModel, rates: Rates) -> Assessment:
     cost, saves = kernel.ask("cost", workload), kernel.ask("saves", workload)
     seconds = model.seconds(cost, rates)
     forward = seconds if one_way is workload else model.seconds(kernel.ask("cost", one_way), rates)
     passes = 1 + (workload.needs_gradient and workload.learns_weights)  # results of the larger one
     need = cost.workspace + saves + (0 if workload.in_place else workload.bytes * passes)
-    return Verdict(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
+    return Assessment(kernel, None, seconds, cost.workspace, forward, model.uncertainty, saves, need)
 
 
-_ALIKE = 1.01  # times the fewest bytes: allocators round up by more
-
-
-def eligible(verdicts: Iterable[Verdict], settings: Settings) -> list[Verdict]:
+def eligible(assessments: Iterable[Assessment], settings: Settings) -> list[Assessment]:
     """Return those of the kernels that accept which come into question: for the memory alone, those that take least."""
-    able = [each for each in verdicts if each.refusal is None]
+    able = [each for each in assessments if each.refusal is None]
     if _exponent(settings) is not None or not able:
         return able
     least = min(each.need for each in able)
     return [each for each in able if each.need <= _ALIKE * least]
 
 
-def handicaps(verdicts: Sequence[Verdict], settings: Settings) -> dict[str, float]:
+def handicaps(assessments: Sequence[Assessment], settings: Settings) -> dict[str, float]:
     """Return by kernel the factor on its time that makes the least product the best choice.
 
     With weights a for time and b for memory the best has the least a log(seconds) + b log(bytes), that is the least
@@ -212,14 +280,14 @@ def handicaps(verdicts: Sequence[Verdict], settings: Settings) -> dict[str, floa
     """
     exponent = _exponent(settings) or 0.0
     if not exponent:
-        return {each.kernel.name: 1.0 for each in verdicts}
-    least = min(max(1.0, each.need) for each in verdicts)
-    return {each.kernel.name: (max(1.0, each.need) / least) ** exponent for each in verdicts}
+        return {each.kernel.name: 1.0 for each in assessments}
+    least = min(max(1.0, each.need) for each in assessments)
+    return {each.kernel.name: (max(1.0, each.need) / least) ** exponent for each in assessments}
 
 
-def ranked(verdicts: Iterable[Verdict], settings: Settings) -> list[Verdict]:
+def ranked(assessments: Iterable[Assessment], settings: Settings) -> list[Assessment]:
     """Return those that come into question, best first by the estimate."""
-    found = eligible(verdicts, settings)
+    found = eligible(assessments, settings)
     factors = handicaps(found, settings)
     return sorted(found, key=lambda each: each.seconds * factors[each.kernel.name])
 
@@ -243,82 +311,15 @@ def _exponent(settings: Settings) -> float | None:
     return weights.get("memory", 0.0) / time if time else None
 
 
-SMALL = 1 / 16  # of what was free when it was last asked: less is not worth a question
-MOST_ANSWERS = 256  # that one reading serves
-OLDEST = 1.0  # seconds
-
-
-@dataclass(slots=True)
-class _Reading:
-    free: int | None
-    read: float
-    answers: int = 0
-
-
-class Room:
-    """Remembers what was free on each device, because reading it takes 0.1 to 0.3 ms on the host."""
-
-    def __init__(self) -> None:
-        self._read: dict[tuple[str, str], _Reading] = {}
-
-    def fit(
-        self, verdicts: list[Verdict], workload: Workload, settings: Settings, model: Callable[[str], CostModel]
-    ) -> list[Verdict]:
-        """Return the verdicts, with a refusal for each kernel that takes more memory than a call may.
-
-        Where all of them do, each takes as many rows at a time as keep within the limit. What cannot be cut is the
-        result as a whole: where that alone is more than what is free, all refuse. In deterministic mode only a limit
-        in bytes counts, not what is free.
-
-        Args:
-            verdicts: Of all kernels.
-            workload: What they were made for.
-            settings: With the limits.
-            model: Returns who estimates fewer rows, for a framework.
-        """
-        need = max((each.need for each in verdicts if each.refusal is None), default=0.0)
-        if not need:
-            return verdicts
-        is_fixed = settings.is_deterministic(workload.framework)
-        there = None if is_fixed else self._free(workload, need)
-        most = allowed(there, workload.device, settings)
-        if most is None or need <= most:
-            return verdicts
-        if there is not None and workload.bytes > there:
-            reason = f"the result takes {in_bytes(workload.bytes)}, and {in_bytes(there)} are free"
-            return [replace(each, refusal=reason) if each.refusal is None else each for each in verdicts]
-        if any(each.need <= most for each in accepted(verdicts)):
-            return [_refused(each, most, workload) for each in verdicts]
-        estimates = model(workload.framework)
-        parts = (in_parts(each, workload, most, estimates) if each.refusal is None else each for each in verdicts)
-        return [_refused(each, most, workload) if each.rows is None else each for each in parts]
-
-    def _free(self, workload: Workload, need: float) -> int | None:
-        """Return what is free, read anew where it matters and the last reading is old."""
-        place = workload.framework, workload.device
-        found, now = self._read.get(place), time.monotonic()
-        if found is not None:
-            found.answers += 1
-            is_old = found.answers > MOST_ANSWERS or now - found.read > OLDEST
-            if found.free is None or not is_old or need <= SMALL * found.free:
-                return found.free
-        try:
-            there = free(*place)
-        except LookupError:  # a framework without a probe: it cannot be told
-            there = None
-        self._read[place] = _Reading(there, now)
-        return there
-
-
-def in_parts(verdict: Verdict, workload: Workload, most: float, model: CostModel) -> Verdict:
-    """Return the verdict on computing as many rows at a time as keep within `most` bytes; itself where not even one.
+def in_parts(assessment: Assessment, workload: Workload, most: float, model: CostModel) -> Assessment:
+    """Return the assessment of computing as many rows at a time as keep within `most` bytes; itself where not even one.
 
     Every channel of the weights has as many of them, so their number is a multiple of the channels.
     """
     units, channels = workload.rows // workload.channels, workload.channels
 
-    def part(count: int) -> Verdict:
-        return assess(verdict.kernel, replace(workload, rows=count * channels), model)
+    def part(count: int) -> Assessment:
+        return assess(assessment.kernel, replace(workload, rows=count * channels), model)
 
     one = part(1).need
     each = max(0.0, part(2).need - one)
@@ -326,15 +327,15 @@ def in_parts(verdict: Verdict, workload: Workload, most: float, model: CostModel
     while count > 1 and part(count).need > most:  # what a kernel takes need not be a straight line
         count //= 2
     if count == 0 or part(count).need > most:
-        return verdict
+        return assessment
     found, times = part(count), -(-units // count)
     return replace(
         found, seconds=times * found.seconds, forward=times * found.forward, need=found.need, rows=count * channels
     )
 
 
-def _refused(verdict: Verdict, most: float, workload: Workload) -> Verdict:
-    if verdict.refusal is not None or verdict.need <= most:
-        return verdict
+def _refused(assessment: Assessment, most: float, workload: Workload) -> Assessment:
+    if assessment.refusal is not None or assessment.need <= most:
+        return assessment
     allowed = f"{in_bytes(most)} ({setting_of(workload.device)})"
-    return replace(verdict, refusal=f"it takes {in_bytes(verdict.need)} of memory, and a call may take {allowed}")
+    return replace(assessment, refusal=f"it takes {in_bytes(assessment.need)} of memory, and a call may take {allowed}")

@@ -12,6 +12,7 @@ from typing import Any
 from hpfracc_nn import errors
 from hpfracc_nn.selection.plan import Plan
 from hpfracc_nn.selection.quarantine import Doubt, WrongResult, cause_of, free_memory, is_control_flow, kind_of
+from hpfracc_nn.selection.registry import Operation
 from hpfracc_nn.selection.site import Site
 from hpfracc_nn.selection.timing import Stopwatch
 from hpfracc_nn.selection.workload import Direction, is_host
@@ -80,37 +81,38 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
         >>> for kernel in made:
         ...     unregister(kernel)
     """
-    rescue: _Rescue | None = None
+    recorder = site.recorder
+    attempt: _Attempt | None = None
     while True:
         watch = mark = None
         if work.is_timed and plan.due(work.direction):
             if is_host(plan.workload.device):
                 watch = Stopwatch(plan.workload.threads)
             else:
-                mark = site.manager.device_times.begin(plan)
+                mark = recorder.device_times.begin(plan)
         try:
             result = work.run(plan, *given)
         except Exception as error:  # whatever a kernel's packages raise; none is swallowed: it is recorded, or raised
             if is_control_flow(error):
                 raise
-            rescue = rescue or _Rescue(work, site, given)
-            rescue.failed(plan, error)
+            attempt = attempt or _Attempt(work, site, given)
+            attempt.failed(plan, error)
         else:
             if mark is not None:
-                site.manager.device_times.end(plan, work.direction, mark)
-                site.manager.harvest()
-            if watch is None and rescue is None:
+                recorder.device_times.end(plan, work.direction, mark)
+                recorder.harvest()
+            if watch is None and attempt is None:
                 return result
-            rescue = rescue or _Rescue(work, site, given)
-            if rescue.accepts(plan, result, watch):
+            attempt = attempt or _Attempt(work, site, given)
+            if attempt.accepts(plan, result, watch):
                 return result
-        found = rescue.next_plan(plan)
+        found = attempt.next_plan(plan)
         if found is None:
-            return rescue.outcome()
+            return attempt.outcome()
         plan = found
 
 
-class _Rescue:
+class _Attempt:
     """One call that was timed or did not go well: what was tried, and what came of it."""
 
     def __init__(self, work: Work, site: Site, given: tuple):
@@ -121,7 +123,7 @@ class _Rescue:
 
     def failed(self, plan: Plan, error: Exception) -> None:
         """Record what a plan's kernel raised."""
-        self.site.manager.failed(plan, error, self.work.direction)
+        self.site.recorder.failed(plan, error, self.work.direction)
         if self.errors:
             # Only the first one's may be shown: it holds what the kernel had begun. A frozen exception takes it so.
             BaseException.with_traceback(error, None)
@@ -142,7 +144,7 @@ class _Rescue:
             self.failed(doubted, WrongResult(reason))
         self._settle(plan)
         if watch is not None:
-            self.site.manager.record(plan, seconds, self.work.direction, keep=keep)
+            self.site.recorder.record(plan, seconds, self.work.direction, keep=keep)
         return True
 
     def next_plan(self, plan: Plan) -> Plan | None:
@@ -171,7 +173,7 @@ class _Rescue:
         (plan, _), *others = self.errors
         first = _first([error for _, error in self.errors])
         self.errors.clear()  # which the error's own traceback leads to
-        self.site.manager.defeated(plan, first, self.work.direction)
+        self.site.recorder.all_failed(plan, first, self.work.direction)
         errors.note(first, plan.failure_note())
         for other, error in others:
             if other is not plan:
@@ -196,13 +198,13 @@ class _Rescue:
         return said if said is None or isinstance(said, Doubt) else WrongResult(said)
 
     def _settle(self, plan: Plan) -> None:
-        """Leave alone the kernels that failed where that of `plan` did not."""
+        """Quarantine the kernels that failed where that of `plan` did not."""
         if self.errors:
-            self.site.manager.forgive(plan, at_once=True)
+            self.site.recorder.forgive(plan, at_once=True)
         last = {failed.kernel: (failed, error) for failed, error in self.errors if failed.kernel is not plan.kernel}
         self.errors.clear()
         for failed, error in last.values():
-            self.site.manager.leave_alone(failed, error)
+            self.site.recorder.quarantine(failed, error)
 
 
 def _first(errors: Sequence[Exception]) -> BaseException:
@@ -210,3 +212,15 @@ def _first(errors: Sequence[Exception]) -> BaseException:
     causes = [error.__cause__ for error in errors if isinstance(error, WrongResult)]
     unseen = [cause for cause in causes if cause is not None]
     return unseen[0] if len(unseen) == len(errors) else errors[0]
+
+
+def _run(plan: Plan, operation: Operation, args: tuple, kwargs: dict[str, Any]) -> Any:
+    plan.kernel.calls["run"] += 1
+    return plan.kernel.run(*args, **kwargs)
+
+
+def _fault_of(result: Any, operation: Operation, args: tuple, kwargs: dict[str, Any]) -> str | None:
+    return None if operation.fault is None else operation.fault(result, *args, **kwargs)
+
+
+RUN = Work(_run, _fault_of)

@@ -8,42 +8,31 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Protocol
 
 from hpfracc_nn.selection.learning.learner import Learner
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS, Outbox
+from hpfracc_nn.selection.recorder import Recorder
 
 FORK_SECONDS = 1.0  # that a fork waits for threads that decide, all in all
 
 
-class Ending(Protocol):
-    """What is asked of a manager when its process forks or ends."""
-
-    lock: threading.RLock
-    learner: Learner
-
-    def renew_locks(self) -> None: ...
-
-    def save(self, seconds: float) -> bool: ...
-
-
-_managers: weakref.WeakSet[Ending] = weakref.WeakSet()
+_recorders: weakref.WeakSet[Recorder] = weakref.WeakSet()
 _left = Outbox()  # by managers that are gone
 _enrolling = threading.Lock()
 _held = threading.local()  # .locks: those that the fork of this thread has taken
 
 
-def enrol(manager: Ending) -> None:
-    """Look after a manager from now on, for as long as it lives, and after what it leaves."""
+def enrol(recorder: Recorder) -> None:
+    """Look after the manager of this recorder from now on, for as long as it lives, and after what it leaves."""
     with _enrolling:
-        _managers.add(manager)
-    weakref.finalize(manager, _orphaned, manager.learner).atexit = False
+        _recorders.add(recorder)
+    weakref.finalize(recorder, _orphaned, recorder.planner.learner).atexit = False
     _look_after_workers()
 
 
-def _alive() -> list[Ending]:
+def _alive() -> list[Recorder]:
     with _enrolling:  # else one that is made meanwhile would end the iteration with an error
-        return list(_managers)
+        return list(_recorders)
 
 
 @atexit.register
@@ -51,8 +40,8 @@ def save_all() -> None:
     """Save what was learnt before the process ends; an error of one manager does not keep the others from it."""
     deadline = time.monotonic() + LOCK_SECONDS
     with contextlib.ExitStack() as stack:
-        for manager in _alive():
-            stack.callback(_save, manager.save, deadline)
+        for recorder in _alive():
+            stack.callback(_save, recorder.planner.save, deadline)
         stack.callback(_save, _left.deliver, deadline)
 
 
@@ -69,7 +58,7 @@ def _before_fork() -> None:
     """Let threads finish what they decide, so that the child finds nothing half changed and nothing half imported."""
     _held.locks = []
     deadline = time.monotonic() + FORK_SECONDS
-    for lock in [manager.lock for manager in _alive()]:
+    for lock in [recorder.planner.lock for recorder in _alive()]:
         # One that is not free in time belongs to a thread that computes long, or that waits for this very one.
         if lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             _held.locks.append(lock)
@@ -85,8 +74,8 @@ def _after_fork_in_child() -> None:
     _enrolling = threading.Lock()
     _held.locks.clear()  # new ones take their place: a thread that the child does not have may hold another
     _left.after_fork()  # the parent saves it
-    for manager in list(_managers):
-        manager.renew_locks()
+    for recorder in list(_recorders):
+        recorder.after_fork()
     _look_after_workers()
 
 

@@ -1,38 +1,40 @@
-"""The BackendManager: turns workloads into plans, and remembers how they fared."""
+"""The BackendManager: turns workloads into plans, and remembers how they fared; and its short forms."""
 
 import itertools
 import math
 import os
 import threading
 import time
-import weakref
-from collections import deque
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Literal
+from contextlib import contextmanager
+from typing import Any, Unpack
 
 from hpfracc_nn import errors
-from hpfracc_nn.selection.answers import Answers
-from hpfracc_nn.selection.device_times import DeviceTimes
-from hpfracc_nn.selection.learning.learner import Learner
+from hpfracc_nn.selection.candidates import accepted
+from hpfracc_nn.selection.fallback import RUN, Work, carried_out
+from hpfracc_nn.selection.learning.fingerprint import cores
+from hpfracc_nn.selection.learning.learner import Learner, understood_text
+from hpfracc_nn.selection.learning.model import Prediction
+from hpfracc_nn.selection.learning.wisdom import Trust
 from hpfracc_nn.selection.learning.wisdom_file import LOCK_SECONDS
 from hpfracc_nn.selection.lifecycle import enrol
-from hpfracc_nn.selection.machine import Machine, has_probe, probe
-from hpfracc_nn.selection.observe.counts import Counters, ReportRow, Totals
+from hpfracc_nn.selection.machine import Machine, has_probe, probe, this_machine
+from hpfracc_nn.selection.observe import advice, telemetry
+from hpfracc_nn.selection.observe.counts import Counters, Counts, ReportRow, Totals, row_of, shared
+from hpfracc_nn.selection.observe.events import Event, Look
+from hpfracc_nn.selection.observe.explain import explain
 from hpfracc_nn.selection.plan import Plan
-from hpfracc_nn.selection.planning import Planning
-from hpfracc_nn.selection.recording import Records
-from hpfracc_nn.selection.registry import watch
-from hpfracc_nn.selection.settings import UNCHANGED, Limit, Mode, Objective, Settings, Unchanged, from_environment
-from hpfracc_nn.selection.sharing import Sharing
+from hpfracc_nn.selection.planner import Planner
+from hpfracc_nn.selection.recorder import Recorder
+from hpfracc_nn.selection.registry import operation, rehearsal
+from hpfracc_nn.selection.settings import Settings, SettingsChanges, from_environment
 from hpfracc_nn.selection.site import Site
-from hpfracc_nn.selection.workload import Measurement, Workload
-
-MOST_MEASUREMENTS = 4096
-MOST_RETIRED = 64
+from hpfracc_nn.selection.timing import Block
+from hpfracc_nn.selection.workload import Direction, Measurement, Workload
 
 
-class BackendManager(Planning, Records, Sharing, Answers):
+class BackendManager:
     """Chooses the kernel for each workload: the forced one, else the best by the objective.
 
     Planning takes a lock; a site that has its plan takes none. A copy is the manager itself.
@@ -41,6 +43,10 @@ class BackendManager(Planning, Records, Sharing, Answers):
         settings: None reads the environment.
         machine: Whose rates to estimate with; None is the one that this process shares.
         clock: Seconds that never go back, by which kernels that failed are left alone for a while.
+
+    Attributes:
+        planner: Turns workloads into plans; it has the lock, the learner, the quarantine and the candidates.
+        recorder: Keeps choices, times and failures; it has the event log and the counts.
 
     Raises:
         ValueError: A variable of the environment holds what is not known; see `from_environment`.
@@ -70,44 +76,34 @@ class BackendManager(Planning, Records, Sharing, Answers):
             raise TypeError(f"BackendManager(machine={machine!r}): needs a Machine; leave it out for this one.")
         if not callable(clock):
             raise TypeError(f"BackendManager(clock={clock!r}): needs a function of nothing; pass time.monotonic.")
-        super().__init__(machine, clock)
-        self.settings = from_environment() if settings is None else settings
-        self.lock = threading.RLock()  # a kernel's `refuses` may plan something itself
-        self._sites: weakref.WeakValueDictionary[int, Site] = weakref.WeakValueDictionary()
+        settings = from_environment() if settings is None else settings
+        self.planner = Planner(settings, machine or this_machine(), clock)
+        self.recorder = Recorder(self.planner, telemetry.join)
         self._shared_sites: dict[tuple[str, str, str], Site] = {}
         self._site_numbers = itertools.count()
-        self.learner = Learner(self.settings, self._machine)
-        self._history: deque[Measurement] = deque(maxlen=MOST_MEASUREMENTS)
-        self.device_times = DeviceTimes()
-        watch(self)
-        enrol(self)
+        enrol(self.recorder)
 
-    def renew_locks(self) -> None:
-        """Make the locks anew, in a child process: a thread that the child does not have may hold them."""
-        self.lock = threading.RLock()
-        self.learner.after_fork()
-        self.journal.after_fork()
-        self.device_times.clear()
-        self._machine.renew_lock()
+    @property
+    def settings(self) -> Settings:
+        """What the user said; `configure` changes it."""
+        return self.planner.settings
 
-    def configure(
-        self,
-        *,
-        force_backend: str | Unchanged | None = UNCHANGED,
-        force_algorithm: str | Unchanged | None = UNCHANGED,
-        disable: str | Iterable[str] | Unchanged | None = UNCHANGED,
-        calibration: Literal["measured", "shipped"] | Unchanged | None = UNCHANGED,
-        sample: bool | Unchanged | None = UNCHANGED,
-        mode: Mode | Unchanged | None = UNCHANGED,
-        explore_fraction: float | Unchanged | None = UNCHANGED,
-        switch_margin: float | Unchanged | None = UNCHANGED,
-        objective: Objective | Mapping[str, float] | Unchanged | None = UNCHANGED,
-        deterministic: bool | Unchanged | None = UNCHANGED,
-        memory_limit: Limit | Unchanged | None = UNCHANGED,
-        gpu_memory_limit: Limit | Unchanged | None = UNCHANGED,
-        offload: bool | Sequence[str] | Unchanged | None = UNCHANGED,
-        wisdom: str | os.PathLike[str] | Unchanged | None = UNCHANGED,
-    ) -> None:
+    @property
+    def lock(self) -> threading.RLock:
+        """Held while something is decided or changed."""
+        return self.planner.lock
+
+    @property
+    def learner(self) -> Learner:
+        """What live calls and earlier processes say."""
+        return self.planner.learner
+
+    @property
+    def epoch(self) -> int:
+        """Another number whenever settings or kernels change; every site asks anew then."""
+        return self.planner.candidates.epoch
+
+    def configure(self, **changes: Unpack[SettingsChanges]) -> None:
         """Change the settings that are given; None restores the default of one. See `Settings`.
 
         Args:
@@ -133,51 +129,161 @@ class BackendManager(Planning, Records, Sharing, Answers):
             ValueError: A name is not known, a number out of range, or energy cannot be read; nothing is changed then.
             TypeError: A value is of another type; nothing is changed then.
         """
-        given: dict[str, Any] = {
-            "force_backend": force_backend,
-            "force_algorithm": force_algorithm,
-            "disabled": disable,
-            "calibration": calibration,
-            "sample": sample,
-            "mode": mode,
-            "explore_fraction": explore_fraction,
-            "switch_margin": switch_margin,
-            "objective": objective,
-            "deterministic": deterministic,
-            "memory_limit": memory_limit,
-            "gpu_memory_limit": gpu_memory_limit,
-            "offload": offload,
-            "wisdom": wisdom,
-        }
-        changes = {
-            name: getattr(Settings, name) if value is None else value  # the default of a field is its class attribute
-            for name, value in given.items()
-            if not isinstance(value, Unchanged)
-        }
         with self.lock:
-            self._adopt(replace(self.settings, **changes))
+            self.planner.adopt(self.settings.changed(changes))
         self.learner.outbox.deliver(0.0)
 
     def reload_env(self) -> None:
         """Read the environment again; it replaces whatever `configure` had set."""
         with self.lock:
-            self._adopt(from_environment())
+            self.planner.adopt(from_environment())
         self.learner.outbox.deliver(0.0)
 
-    def reconsider(self) -> None:
-        """Let every site ask again at its next call."""
-        for site in self.sites():
-            site.reconsider()
+    def plan(self, workload: Workload) -> Plan:
+        """Return the plan for `workload`, the same one until something is configured or another kernel is better.
+
+        What it takes may be told to `record`, and is learnt.
+
+        Raises:
+            LookupError: No kernel accepts it, or none of those that are forced.
+        """
+        return self.planner.plan(workload)
+
+    def plan_with(self, name: str, reason: str, workload: Workload) -> Plan:
+        """Return a learning plan of its own that runs the kernel of that name."""
+        with self.lock:
+            return self.planner.plan_with(name, reason, workload)
+
+    def predict(self, workload: Workload) -> dict[str, Prediction]:
+        """Return what is expected of each kernel that accepts `workload`, by its name, fastest first.
+
+        Seconds are of the forward pass and of the backward pass as often as it follows: at each call that wants a
+        gradient, until it was seen how often. A kernel that was not measured has no samples and the wide bounds of an
+        estimate, narrower where the same kernel was measured on other sizes. Compiling is not in it.
+        """
+        with self.lock:
+            found = self.planner.expected(workload, self.planner.candidates.fitting(workload))
+        return dict(sorted(found.items(), key=lambda item: item[1].seconds))
+
+    def explain(self, workload: Workload) -> str:
+        """Return a table of every kernel: what is expected, compiled, held and measured, and why this one or not."""
+        return explain(self.planner, workload, self.history())
+
+    def place(
+        self,
+        workload: Workload,
+        devices: Sequence[str],
+        *,
+        busy: Mapping[str, float] | None = None,
+        bandwidths: Mapping[str, float] | None = None,
+    ) -> list[advice.Share]:
+        """Return how to spread the rows of `workload` over devices, so that all are done as early as possible.
+
+        Nothing is moved: that is for whoever asks. A device that would be too late gets nothing, and none gets more
+        than its memory takes. It rests on what is predicted and measured for each device.
+
+        Args:
+            workload: All of it; its device is where the data are.
+            devices: The framework's names for them. Whether they are there is not looked at.
+            busy: Seconds of work that each has to do before; 0 where it is not named.
+            bandwidths: Bytes per second between the data and each other device. None: every part is made where it is
+                computed, and nothing has to be moved.
+
+        Raises:
+            LookupError: No device accepts any of it.
+            ValueError: There are no devices or no rows, one is named twice or has no bandwidth, `busy` or `bandwidths`
+                name another one or hold what is no time or speed, or not all rows have room.
+
+        Examples:
+            >>> manager = BackendManager(Settings(calibration="shipped"))
+            >>> pairwise = register(Kernel("total", "mine", "mine", "pairwise", run=np.sum))
+            >>> work = Workload("total", "mine", device="gpu:0", rows=1000, n=4096)
+            >>> {share.device: share.rows for share in manager.place(work, ["gpu:0", "gpu:1"])}
+            {'gpu:0': 500, 'gpu:1': 500}
+            >>> {
+            ...     share.device: share.rows
+            ...     for share in manager.place(work, ["gpu:0", "gpu:1"], busy={"gpu:0": 2.0})
+            ... }
+            {'gpu:1': 1000}
+            >>> unregister(pairwise)
+        """
+        return advice.place(self.planner, workload, devices, busy or {}, bandwidths)
+
+    def recommend(self) -> list[str]:
+        """Return what would make the calls so far faster, with its figures, the most seconds first.
+
+        It rests on the calls of the sites that are alive and on what is predicted of other workloads: more rows a call,
+        one call instead of several, another axis of time, more threads, a package that is not installed, data that
+        stay on their device. Nothing is said before a call was timed.
+        """
+        with self.lock:
+            sites = [(site.label or site.op, site.plans()) for site in self.sites()]
+            timed = [each for each in self.history() if each.error is None]
+            return advice.advice(sites, timed, lambda work: advice.foreseen(self.planner, work), cores() or 1)
+
+    def run(self, op: str, /, *args: Any, **kwargs: Any) -> Any:
+        """Return what a kernel of an operation of the caller's own returns for these arguments.
+
+        The operation was introduced by `register_operation`, its kernels by `register`. The call is one consultation:
+        it is counted, timed now and then and learnt from, and where the kernel fails the next one runs.
+
+        Args:
+            op: The operation.
+            args: For `run` of its kernels, and for the function that describes the workload.
+            kwargs: The same.
+
+        Raises:
+            LookupError: There is no such operation, or no kernel accepts the workload.
+            TypeError: What describes the call returns no workload.
+            ValueError: It returns one of another operation.
+        """
+        found = operation(op)
+        workload = found.described(args, kwargs)
+        site = self.shared_site(op, workload.framework, "run")
+        plan = site.pick(workload, lambda: workload)
+        return carried_out(RUN, site, plan, found, args, kwargs)
+
+    def warm_up(self, workloads: Iterable[Workload]) -> dict[str, float]:
+        """Compile and load ahead what calls of these workloads may need, and return the seconds by kernel.
+
+        Each kernel that accepts a workload, and has something to compile for it that it may compile unasked, is run
+        once on made-up data of that size; one that nothing else can stand in for, also where it would not start by
+        itself. Do it before a CUDA graph is captured, before a server answers, or before the first step of a training.
+
+        Args:
+            workloads: As `hpfracc_nn.workload` makes them.
+
+        Raises:
+            LookupError: No kernel accepts one of them, or nobody has said how the operation is rehearsed.
+
+        Examples:
+            >>> seconds = BackendManager().warm_up(
+            ...     [workload((8, 256), framework="torch", needs_gradient=True)]
+            ... )
+        """
+        took: dict[str, float] = {}
+        for workload in workloads:
+            run = rehearsal(workload.op, workload.framework)
+            site = self.shared_site(workload.op, workload.framework, "warm up")
+            chosen = self.plan(workload).kernel.name
+            for each in accepted(self.planner.candidates.now(workload)):
+                missing, name = each.kernel.ask("compiles", workload), each.kernel.name
+                plan = self.planner.to_warm_up(name, workload)
+                if missing is None and not plan.devices:  # where there are several, what one has another may lack
+                    continue
+                if missing is not None and missing.seconds == math.inf and name != chosen:
+                    continue
+                started = time.perf_counter()
+                carried_out(Work(lambda plan, run=run: run(plan), is_timed=False), site, plan)
+                took[name] = took.get(name, 0.0) + time.perf_counter() - started
+        self.reconsider()
+        return took
 
     def site(self, op: str, framework: str, label: str = "") -> Site:
         """Return a site for one caller to keep; it is reported for as long as it lives."""
-        if len(self.tally.retired) > MOST_RETIRED:
-            self._fold()  # not where a site dies: the garbage collector must not wait for a lock
-        number = next(self._site_numbers)
-        self.tally.open.add(number)
-        made = Site(self, op, framework, label, self.tally, number)
+        made = Site(self, self.recorder, op, framework, label)
         with self.lock:
-            self._sites[number] = made
+            self.recorder.sites[next(self._site_numbers)] = made
         return made
 
     def shared_site(self, op: str, framework: str, label: str) -> Site:
@@ -196,42 +302,122 @@ class BackendManager(Planning, Records, Sharing, Answers):
         """Return a site of the process-wide manager: what an unpickled site becomes."""
         return default_manager().site(op, framework, label)
 
-    def forget(self, op: str | None = None) -> None:
-        """Drop what was measured of an operation, or of all, and ask again; what is on disk stays."""
-        with self.lock:
-            self.learner.forget(op)
-            kept = [each for each in self._history if op is not None and each.workload.op != op]
-            self._history.clear()
-            self._history.extend(kept)
-            self.kernels_changed()
-
-    def save(self, seconds: float = LOCK_SECONDS) -> bool:
-        """Merge what was learnt into the wisdom file, and return whether it is there now.
-
-        It happens by itself, once a minute while something is learnt, when the settings put an end to learning or name
-        another file, and when the process ends. The lock is not held while the file is written.
-
-        Args:
-            seconds: How long to wait for another process that writes.
-        """
-        with self.lock:
-            outbox = self.learner.packed()
-        return outbox.deliver(seconds)
-
     def sites(self) -> list[Site]:
         """Return the sites that are alive, oldest first."""
         with self.lock:
-            return list(self._sites.values())
+            return list(self.recorder.sites.values())
+
+    def reconsider(self) -> None:
+        """Let every site ask again at its next call."""
+        self.recorder.reconsider()
+
+    def record(
+        self,
+        plan: Plan,
+        seconds: float,
+        direction: Direction = "forward",
+        *,
+        keep: bool = True,
+        transfer_seconds: float = 0.0,
+        peak_bytes: float | None = None,
+    ) -> None:
+        """Remember that `plan` took `seconds`, and learn from it.
+
+        A plan's first sample in each direction is dropped: it paid for cold caches. Where it compiled, it is remembered
+        as what that took.
+
+        Args:
+            plan: What ran.
+            seconds: Its time.
+            direction: Of the pass.
+            keep: False: the time says nothing of the plan, because the processor was taken away meanwhile. After three
+                such times in a row they are kept nevertheless: it is the kernel that waits.
+            transfer_seconds: The part of it that moved data between devices.
+            peak_bytes: The most that it held beyond its input, None where nobody measured it.
+
+        Raises:
+            ValueError: A time is negative or not finite, the part more than the whole, or there is no such direction.
+        """
+        self.recorder.record(
+            plan, seconds, direction, keep=keep, transfer_seconds=transfer_seconds, peak_bytes=peak_bytes
+        )
+
+    def harvest(self) -> None:
+        """Record the calls that devices have finished since the last time; nothing is waited for."""
+        self.recorder.harvest()
+
+    def history(self, op: str | None = None) -> list[Measurement]:
+        """Return the last measurements, oldest first: of an operation or a profiled block, or all."""
+        return [each for each in list(self.recorder.history) if op is None or each.workload.op == op]
+
+    @contextmanager
+    def profile(self, name: str) -> Iterator[Block]:
+        """Time a block into the history, also one that raises: `history(name)` returns what was measured.
+
+        Args:
+            name: Of the block; it stands where an operation's does.
+
+        Yields:
+            What times the parts of the block that compile or move data.
+
+        Examples:
+            >>> manager = BackendManager()
+            >>> with manager.profile("epoch") as block:
+            ...     with block.transferring():
+            ...         batch = np.ones((4, 64)).copy()  # or `batch.to("cuda")`
+            ...     y = derivative(batch, Caputo(0.5), manager=manager)
+            >>> (measured,) = manager.history("epoch")
+            >>> measured.kernel, measured.succeeded
+            ('block', True)
+        """
+        block = Block()
+        succeeded = False
+        try:
+            yield block
+            succeeded = True
+        finally:
+            self.recorder.history.append(block.measured(Workload(name, "python"), succeeded))
+
+    def report(self, sites: Iterable[Site] | None = None) -> list[ReportRow]:
+        """Return one row per site and plan, of all its sites unless some are given."""
+        found = [
+            row_of(site.label, plan, Counts.of(plan))
+            for site in (self.sites() if sites is None else sites)
+            for plan in sorted(site.plans(), key=lambda plan: Counts.of(plan).calls, reverse=True)
+        ]
+        return shared(found)
 
     def counters(self) -> Counters:
         """Return how often sites, also those that are gone, were consulted."""
-        with self.lock:
-            return self.tally.counters(self._plans_in_use())
+        return self.recorder.counts.counters()
 
     def totals(self) -> Totals:
         """Return how often each kernel was consulted, and took over from another one, so far."""
+        return self.recorder.counts.totals()
+
+    def events(self) -> list[Event]:
+        """Return the last 4096 events, oldest first: choices, changes of speed, failures.
+
+        A choice stands here if it was the first at its workload, took another kernel than before, or took long.
+        """
+        return self.recorder.log.events()
+
+    def looks(self) -> list[Look]:
+        """Return how often each kernel had been consulted, at no more than 513 times, the last one now."""
+        return self.recorder.log.looks()
+
+    def failures(self) -> dict[str, dict[str, int]]:
+        """Return how often each kernel failed, by its name and the class of the error."""
         with self.lock:
-            return self.tally.totals(self._plans_in_use())
+            found: dict[str, dict[str, int]] = {}
+            for (_, kernel, error), count in self.recorder.counts.failures.items():
+                by_error = found.setdefault(kernel, {})
+                by_error[error] = by_error.get(error, 0) + count
+            return found
+
+    def quarantined(self) -> Counter[tuple[str, str]]:
+        """Return at how many workloads, sizes or places each kernel is left alone now, by operation and kernel."""
+        return self.recorder.quarantined()
 
     def exploration(self) -> tuple[float, float]:
         """Return the seconds that trials took longer than the best kernel would have, and those of all calls."""
@@ -242,23 +428,73 @@ class BackendManager(Planning, Records, Sharing, Answers):
         """Return the seconds that deciding and learning took so far; the look-up at each call is not in it."""
         return self.learner.cost
 
-    def retire(self, plans: tuple[Plan, ...]) -> None:
-        """Keep the counts of plans that their site lets go."""
-        self.tally.retired.append(plans)
-        self._fold()
-
-    def _adopt(self, settings: Settings) -> None:
-        self.settings = settings
-        self.learner.adopt(settings)
-        self._quarantine.lift()
-        self.kernels_changed()
-
-    def _fold(self) -> None:
+    def forget(self, op: str | None = None) -> None:
+        """Drop what was measured of an operation, or of all, and ask again; what is on disk stays."""
         with self.lock:
-            self.tally.fold()
+            self.learner.forget(op)
+            history = self.recorder.history
+            kept = [each for each in history if op is not None and each.workload.op != op]
+            history.clear()
+            history.extend(kept)
+            self.planner.kernels_changed()
 
-    def _plans_in_use(self) -> Iterator[Plan]:
-        return (plan for site in self.sites() for plan in site.plans())
+    def save(self, seconds: float = LOCK_SECONDS) -> bool:
+        """Merge what was learnt into the wisdom file, and return whether it is there now.
+
+        It happens by itself, once a minute while something is learnt, when the settings put an end to learning or name
+        another file, and when the process ends. The lock is not held while the file is written.
+
+        Args:
+            seconds: How long to wait for another process that writes.
+        """
+        return self.planner.save(seconds)
+
+    def export_wisdom(self, *, timed_here: bool = False) -> str:
+        """Return what is known as text: JSON, as in the wisdom file.
+
+        Args:
+            timed_here: Leave out what came from a file or from another process.
+        """
+        with self.lock:
+            return self.learner.text(timed_here=timed_here)
+
+    def import_wisdom(self, text: str) -> Trust:
+        """Take over what `export_wisdom` returned elsewhere, and let every site reconsider its choice.
+
+        What this process has timed itself stays. Nothing of it is written to the wisdom file: who timed it does that.
+
+        Returns:
+            "own": of a machine like this one, as good as if it was timed here. "prior": of another one, and so times to
+            start from.
+
+        Raises:
+            ValueError: It is no such text, or it is damaged or of another version.
+        """
+        wisdom, trust = understood_text(text)
+        with self.lock:
+            self.learner.take_over(wisdom, trust)
+            self.reconsider()
+        return trust
+
+    def share_trials(self, rank: int = 0, count: int = 1) -> None:
+        """Try only every `count`-th kernel from now on, from that of number `rank` on; the others will be told of.
+
+        For processes that run alike and tell each other by `import_wisdom`, such as those of one training run. A kernel
+        of which nothing was heard after two such rounds is tried here after all.
+
+        Args:
+            rank: Of this process.
+            count: Of processes; 1 tries all.
+
+        Raises:
+            ValueError: `rank` is not in [0, count), or one of them is no integer.
+        """
+        if type(rank) is not int or type(count) is not int:
+            raise ValueError(f"share_trials(rank={rank!r}, count={count!r}): needs two integers.")
+        if not 0 <= rank < count:
+            raise ValueError(f"share_trials(rank={rank}, count={count}): needs 0 <= rank < count.")
+        with self.lock:
+            self.learner.policy.share = rank, count
 
     def __copy__(self) -> "BackendManager":
         return self
@@ -296,10 +532,11 @@ def default_manager() -> BackendManager:
         True
     """
     global _process_wide
-    with _making:
-        if _process_wide is None:
-            _process_wide = BackendManager()
-        return _process_wide
+    if _process_wide is None:
+        with _making:
+            if _process_wide is None:
+                _process_wide = BackendManager()
+    return _process_wide
 
 
 def given_manager(owner: str, manager: Any) -> BackendManager:

@@ -5,7 +5,9 @@ Reading it takes 0.1 to 0.3 ms on the host: for where a plan is made, never for 
 
 import functools
 import os
+import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from hpfracc_nn.selection.machine import probe
@@ -13,6 +15,9 @@ from hpfracc_nn.selection.settings import Settings, amount
 from hpfracc_nn.selection.workload import is_host
 
 SHARE = 0.8  # of what is free, where nothing was said: allocators round up, and others allocate as well
+SMALL = 1 / 16  # of what was free when it was last read: less is not worth another reading
+MOST_ANSWERS = 256  # that one reading serves
+OLDEST = 1.0  # seconds
 PROC = Path("/proc")
 CGROUP = Path("/sys/fs/cgroup")
 
@@ -116,6 +121,38 @@ def chunks(rows: int, bytes_per_row: float, limit: float | None, *, fixed: float
     if most == 0:
         return 0
     return -(-rows // -(-rows // most))
+
+
+@dataclass(slots=True)
+class _Reading:
+    free: int | None
+    read: float
+    answers: int = 0
+
+
+class FreeMemory:
+    """What was free on each device, remembered because reading it takes 0.1 to 0.3 ms on the host."""
+
+    def __init__(self) -> None:
+        self._read: dict[tuple[str, str], _Reading] = {}
+
+    def free(self, framework: str, device: str, need: float) -> int | None:
+        """Return the bytes that are free, None where it cannot be told.
+
+        They are read anew where `need` is a good part of them and the last reading is old.
+        """
+        found, now = self._read.get((framework, device)), time.monotonic()
+        if found is not None:
+            found.answers += 1
+            is_old = found.answers > MOST_ANSWERS or now - found.read > OLDEST
+            if found.free is None or not is_old or need <= SMALL * found.free:
+                return found.free
+        try:
+            there = free(framework, device)
+        except LookupError:  # a framework without a probe
+            there = None
+        self._read[framework, device] = _Reading(there, now)
+        return there
 
 
 def in_bytes(count: float) -> str:

@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal, TypedDict, cast, get_args
 
 from hpfracc_nn.errors import as_float
 from hpfracc_nn.selection.learning import fingerprint
@@ -42,13 +41,23 @@ _AMOUNT = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(e\d+)?\s*([a-z]*)", re.IGNORECASE)
 _DEVICE = re.compile(r"[a-z]+:(0|[1-9][0-9]*)")
 
 
-class Unchanged(Enum):
-    """What an argument of `configure` is when it was not given: None clears."""
+class SettingsChanges(TypedDict, total=False):
+    """The arguments of `configure`, all of them by name; None restores the default of one."""
 
-    UNCHANGED = "unchanged"
-
-
-UNCHANGED: Literal[Unchanged.UNCHANGED] = Unchanged.UNCHANGED
+    force_backend: str | None
+    force_algorithm: str | None
+    disable: str | Iterable[str] | None
+    calibration: Calibration | None
+    sample: bool | None
+    mode: Mode | None
+    explore_fraction: float | None
+    switch_margin: float | None
+    objective: Objective | Mapping[str, float] | None
+    deterministic: bool | None
+    memory_limit: Limit | None
+    gpu_memory_limit: Limit | None
+    offload: bool | Sequence[str] | None
+    wisdom: str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True)
@@ -123,6 +132,16 @@ class Settings:
                 amount(name, getattr(self, name))
         object.__setattr__(self, "objective", _objective(self.objective))
         object.__setattr__(self, "wisdom", _wisdom(self.wisdom))
+
+    def changed(self, changes: SettingsChanges) -> "Settings":
+        """Return these settings with changes; see `BackendManager.configure`."""
+        given: dict[str, Any] = {}
+        for name, value in changes.items():
+            if name not in SettingsChanges.__annotations__:
+                raise TypeError(f"BackendManager.configure() got an unexpected keyword argument {name!r}")
+            field = "disabled" if name == "disable" else name
+            given[field] = getattr(Settings, field) if value is None else value  # a field's default is its attribute
+        return replace(self, **given)
 
     @property
     def forced(self) -> str:

@@ -3,32 +3,30 @@
 import time
 import weakref
 from collections.abc import Callable, Collection, Hashable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
-from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.plan import Plan, Usage
+from hpfracc_nn.selection.planner import Step, period_of
+from hpfracc_nn.selection.recorder import Recorder
 from hpfracc_nn.selection.registry import Kernel
 from hpfracc_nn.selection.timing import NEVER
 from hpfracc_nn.selection.workload import Direction, Workload
 
-if TYPE_CHECKING:
-    from hpfracc_nn.selection.manager import BackendManager
-    from hpfracc_nn.selection.observe.counts import Tally
-
 MOST_PLANS = 4096
-
-
-class Follower(Protocol):
-    """Someone who wants to know what becomes of a site's plans."""
-
-    def retiring(self, site: "Site", plans: tuple[Plan, ...]) -> None:
-        """Hear that `site` lets go of all its plans; the manager's lock is held."""
 
 
 class Site:
     """One place that asks for plans, such as a layer; made by `BackendManager.site`.
 
-    Its plans are its own: their counters say what happened here. A copy is a fresh site with
+    Its plans' usages are its own: they say what happened here. A copy is a fresh site with
     the same manager; an unpickled one belongs to the process-wide manager.
+
+    Attributes:
+        manager: The BackendManager that made it.
+        op: The operation.
+        framework: Whose arrays.
+        label: Of the caller, for reports.
+        recorder: What the calls are recorded by.
 
     Examples:
         >>> site = BackendManager(Settings(mode="prior")).site("toeplitz", "numpy", "my layer")
@@ -43,6 +41,7 @@ class Site:
 
     __slots__ = (
         "__weakref__",
+        "_candidates",
         "_epoch",
         "_followers",
         "_others",
@@ -52,27 +51,21 @@ class Site:
         "label",
         "manager",
         "op",
+        "recorder",
     )
 
-    def __init__(
-        self,
-        manager: "BackendManager",
-        op: str,
-        framework: str,
-        label: str,
-        tally: "Tally",
-        number: int,
-    ):
+    def __init__(self, manager: Any, recorder: Recorder, op: str, framework: str, label: str):
         self.manager = manager
+        self.recorder = recorder
         self.op = op
         self.framework = framework
         self.label = label
         self._plans: dict[Hashable, Plan] = {}
-        self._others: dict[tuple[Hashable, str], Plan] = {}  # those that were tried or replaced, by kernel
+        self._others: dict[Hashable, dict[str, Plan]] = {}  # those that were tried or replaced, by kernel
         self._tried: dict[Hashable, Plan] = {}  # by the last forward pass of a key, until its backward pass or the next
         self._followers: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._epoch = manager.epoch
-        weakref.finalize(self, _retire, tally, number, self._plans, self._others).atexit = False
+        self._candidates = recorder.planner.candidates
+        self._epoch = self._candidates.epoch
 
     def pick(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
         """Return the plan for `key` and count one forward consultation.
@@ -90,16 +83,17 @@ class Site:
             ValueError: `describe` answers for another op or framework than this site's.
         """
         plan = self._plans.get(key)
-        if plan is None or self._epoch != self.manager.epoch:
-            plan = self._ask(key, describe)
-        plan.forwards += 1
-        left = plan.left - 1
-        plan.left = left
-        return plan if left > 0 else self._decide(key, plan, describe)
+        if plan is None or self._epoch != self._candidates.epoch:
+            plan = self._first(key, describe)
+        usage = plan.usage
+        usage.forwards += 1
+        left = usage.left - 1
+        usage.left = left
+        return plan if left > 0 else self._decided(key, plan, describe)
 
     def again(self, plan: Plan) -> Plan:
         """Return `plan`, picked in the forward pass, and count one backward consultation."""
-        plan.backwards += 1
+        plan.usage.backwards += 1
         return plan
 
     def pick_backward(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
@@ -109,8 +103,8 @@ class Site:
         only tried.
         """
         plan = self._tried.pop(key, None) or self._plans.get(key)
-        if plan is None or self._epoch != self.manager.epoch:
-            plan = self._ask(key, describe)
+        if plan is None or self._epoch != self._candidates.epoch:
+            plan = self._first(key, describe)
         return self.again(plan)
 
     def pick_traced(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
@@ -121,63 +115,68 @@ class Site:
         and exceptions are those of `pick`.
         """
         plan = self._plans.get(key)
-        if plan is not None and plan.left > 1 and self._epoch == self.manager.epoch:
-            plan.forwards += 1
-            plan.left -= 1
+        if plan is not None and plan.usage.left > 1 and self._epoch == self._candidates.epoch:
+            plan.usage.forwards += 1
+            plan.usage.left -= 1
             return plan
-        manager, started = self.manager, time.perf_counter()
-        with manager.lock:
-            if self._epoch != manager.epoch or len(self._plans) >= MOST_PLANS:
-                self._let_go()
-                self._epoch = manager.epoch
-            plan = self._plans.get(key)
-            fresh = manager.plan(self._described(describe) if plan is None else plan.workload)
-            if plan is None or plan.kernel is not fresh.kernel:
-                before, plan = plan, self._others.pop((key, fresh.kernel.name), None) or fresh.twin()
+        recorder, started = self.recorder, time.perf_counter()
+        planner = recorder.planner
+        with planner.lock:
+            self._catch_up()
+            before = self._plans.get(key)
+            fresh = planner.plan(self._described(describe) if before is None else before.workload)
+            calls = before.usage.granted if before is not None and before.kernel is fresh.kernel else 1
+            plan = self._bound(key, before, fresh)
+            if plan.usage is not (None if before is None else before.usage):
                 if before is not None:
-                    self._others[key, before.kernel.name] = before
-                    plan.switches += 1
-                self._plans[key] = plan
-                manager.chosen(self, before, plan, fresh.reason, time.perf_counter() - started)
-            plan.renew(fresh)
-            plan.postpone()
-            plan.forwards += 1
-        manager.tell()
+                    self._others.setdefault(key, {})[before.kernel.name] = before
+                    plan.usage.switches += 1
+                recorder.chosen(self._name, before, plan, fresh.reason, time.perf_counter() - started)
+            self._plans[key] = plan
+            plan.usage.grant(period_of(fresh, calls), is_timed=False)
+            plan.usage.forwards += 1
+        recorder.publish()
         return plan
 
     def plans(self) -> tuple[Plan, ...]:
         """Return the plans since the last change of settings, in the order they were first asked for."""
-        with self.manager.lock:
-            every = (*self._plans.values(), *self._others.values())
-            return tuple(dict.fromkeys(every))  # an interrupt may leave one in two places
+        with self.recorder.planner.lock:
+            found: dict[Usage, Plan] = {}  # an interrupt may leave a usage in two places
+            for plans in (self._plans.values(), *(others.values() for others in self._others.values())):
+                for plan in plans:
+                    found.setdefault(plan.usage, plan)
+            return tuple(found.values())
 
     def in_use(self) -> tuple[Plan, ...]:
         """Return the same without those that were only tried or are replaced."""
-        with self.manager.lock:
+        with self.recorder.planner.lock:
             return tuple(self._plans.values())
 
-    def follow(self, follower: Follower) -> None:
-        """Tell `follower` from now on when plans are let go, for as long as it lives."""
-        with self.manager.lock:
+    def follow(self, follower: Any) -> None:
+        """Call `follower.retiring(site, plans)` from now on before plans are let go, for as long as it lives."""
+        with self.recorder.planner.lock:
             self._followers.add(follower)
 
-    def unfollow(self, follower: Follower) -> None:
-        """Tell `follower` nothing more."""
-        with self.manager.lock:
+    def unfollow(self, follower: Any) -> None:
+        """Call it no more."""
+        with self.recorder.planner.lock:
             self._followers.discard(follower)
 
     def reconsider(self) -> None:
-        """Let the next call of each plan reconsider the choice."""
-        with self.manager.lock:
+        """Let the next call of each learning plan reconsider the choice."""
+        with self.recorder.planner.lock:
             for plan in self._plans.values():
-                plan.reconsider()
+                if plan.learns:
+                    plan.usage.reconsider()
 
     def expire(self, kernel: Kernel, matches: Callable[[Plan], bool]) -> None:
-        """Let the plans of a kernel that match be made anew at their next call."""
-        with self.manager.lock:
+        """Let the plans of a kernel that match be decided anew at their next call, because the kernel has failed."""
+        with self.recorder.planner.lock:
             for plan in self._plans.values():
                 if plan.kernel is kernel and matches(plan):
-                    plan.expire()
+                    if plan.learns:
+                        plan.usage.reconsider()
+                    plan.usage.left = 1
 
     def stand_in(
         self, plan: Plan, tried: Collection[str], direction: Direction, error: BaseException | None = None
@@ -193,127 +192,125 @@ class Site:
         Returns:
             None where no kernel is left.
         """
-        manager, started = self.manager, time.perf_counter()
-        with manager.lock:
-            found = manager.stand_in(plan.workload, tried)
+        recorder, started = self.recorder, time.perf_counter()
+        with recorder.planner.lock:
+            found = recorder.planner.stand_in(plan.workload, tried)
             if found is None:
                 return None
             key, name = self._key_of(plan), found.kernel.name
-            present = self._plans.get(key)
+            others, present = self._others.setdefault(key, {}), self._plans.get(key)
             if present is not None and present.kernel is found.kernel:
-                kept = present
+                kept = self._plans[key] = present.cut(found.chunk, found.workspace)
             else:
-                kept = self._others.setdefault((key, name), found)
-            kept.cut(found.chunk, found.workspace)
-            plan.move(kept, direction)
-            manager.tally.stand_ins[self.op, name] += 1
-            manager.chosen(self, plan, kept, "fallback", time.perf_counter() - started, direction, error)
-        manager.tell()
+                known = others.get(name)
+                kept = others[name] = self._opened(found) if known is None else known.cut(found.chunk, found.workspace)
+            plan.usage.move(kept.usage, direction)
+            recorder.counts.stand_ins[self.op, name] += 1
+            recorder.chosen(self._name, plan, kept, "fallback", time.perf_counter() - started, direction, error)
+        recorder.publish()
         return kept
+
+    @property
+    def _name(self) -> str:
+        return self.label or self.op
+
+    def _opened(self, plan: Plan) -> Plan:
+        """Return a plan whose usage is counted from now on."""
+        self.recorder.counts.add(plan.usage)
+        return plan
+
+    def _bound(self, key: Hashable, before: Plan | None, fresh: Plan) -> Plan:
+        """Return what `fresh`, a plan that others have too, says of its kernel, with the usage of this site."""
+        known = before
+        if known is None or known.kernel is not fresh.kernel:
+            known = self._others.get(key, {}).pop(fresh.kernel.name, None)
+        return self._opened(fresh.twin()) if known is None else known.renewed(fresh)
 
     def _key_of(self, plan: Plan) -> Hashable:
         """Return what `plan` was picked for; its workload where it is no longer kept here."""
         for key, kept in self._plans.items():
-            if kept is plan:
+            if kept.usage is plan.usage:
                 return key
-        return next((key for (key, _), kept in self._others.items() if kept is plan), plan.workload)
+        for key, others in self._others.items():
+            if any(kept.usage is plan.usage for kept in others.values()):
+                return key
+        return plan.workload
 
-    def _ask(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
-        manager, started = self.manager, time.perf_counter()
-        with manager.lock:
-            epoch = manager.epoch  # read before planning: a change meanwhile makes the next pick ask again
-            if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
-                self._let_go()
-                self._epoch = epoch
+    def _first(self, key: Hashable, describe: Callable[[], Workload]) -> Plan:
+        """Return a plan for a key that is new, or was chosen before something was configured."""
+        recorder, started = self.recorder, time.perf_counter()
+        with recorder.planner.lock:
+            self._catch_up()  # before planning: a change meanwhile makes the next pick ask again
             plan = self._plans.get(key)  # another thread may have asked while this one waited
             if plan is None:
-                plan = manager.draft(self._described(describe))
-                self._plans[key] = plan
+                plan = self._plans[key] = self._opened(recorder.planner.draft(self._described(describe)))
             if not plan.learns:  # else the call itself decides
-                manager.chosen(self, None, plan, plan.reason, time.perf_counter() - started)
-        manager.tell()
+                recorder.chosen(self._name, None, plan, plan.reason, time.perf_counter() - started)
+        recorder.publish()
         return plan
 
-    def _let_go(self) -> None:
-        plans = self.plans()
-        self.manager.retire(plans)
-        for follower in self._followers:
-            follower.retiring(self, plans)
-        self._plans.clear()  # the same dicts for ever: the finalizer holds them
-        self._others.clear()
-        self._tried.clear()
+    def _catch_up(self) -> None:
+        """Let all plans go where something was configured since, or where there are too many."""
+        epoch = self._candidates.epoch
+        if self._epoch != epoch or len(self._plans) >= MOST_PLANS:
+            plans = self.plans()
+            for follower in self._followers:
+                follower.retiring(self, plans)
+            self._plans.clear()
+            self._others.clear()
+            self._tried.clear()
+            self._epoch = epoch
 
-    def _decide(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
-        """Return what runs now, which may be another plan for this call or from now on."""
-        manager, started = self.manager, time.perf_counter()
-        manager.harvest()
-        with manager.lock:
+    def _decided(self, key: Hashable, plan: Plan, describe: Callable[[], Workload]) -> Plan:
+        """Return what runs now in place of a plan whose period is over: itself, a trial, or what replaces it."""
+        recorder, started = self.recorder, time.perf_counter()
+        planner, usage = recorder.planner, plan.usage
+        recorder.harvest()
+        with planner.lock:
             present = self._plans.get(key)
-            if present is None or manager.has_changed(self.framework):
-                plan.forwards -= 1
+            if present is None or planner.has_changed(self.framework):
+                usage.forwards -= 1
                 return self.pick(key, describe)
-            if present is not plan:  # another thread decided while this one waited
-                plan.move(present, "forward")
+            if present.usage is not usage:  # another thread decided while this one waited
+                usage.move(present.usage, "forward")
                 return present
-            if plan.left > 0:
-                return plan
-            chosen, reason = self._learnt(key, plan) if plan.learns else self._renewed(key, plan)
-            manager.chosen(self, plan, chosen, reason, time.perf_counter() - started)
-        manager.tell()
+            if usage.left > 0:
+                return present
+            others = self._others.get(key, {})
+            backwards = min(usage.backwards - usage.told, usage.granted) if usage.granted > 1 else None
+            step = planner.next(present, usage.granted, backwards, {**others, present.kernel.name: present})
+            if step.spreads:
+                recorder.reconsider()
+            chosen = self._take(key, present, step)
+            recorder.chosen(self._name, present, chosen, step.reason, time.perf_counter() - started)
+        recorder.publish()
         return chosen
 
-    def _learnt(self, key: Hashable, plan: Plan) -> tuple[Plan, str]:
-        """Return what runs in place of a plan that learns, which may be itself, and why."""
-        manager = self.manager
-        backwards = min(plan.backwards - plan.told, plan.granted) if plan.granted > 1 else None
-        name, reason, period, provisional = manager.decide(plan, plan.granted, backwards)
+    def _take(self, key: Hashable, plan: Plan, step: Step) -> Plan:
+        """Keep what `step` says in place of `plan`, and return it; an interrupt leaves one of the two, or one twice."""
+        chosen, usage = step.plan, plan.usage
         self._tried.pop(key, None)
-        if name == plan.kernel.name:
-            self._justify(plan, reason, provisional)
-            plan.grant(period)
-            return plan, plan.reason
-        chosen = self._others.get((key, name)) or manager.plan_with(name, reason, plan.workload)
-        manager.refit(chosen)
-        if reason == "explore":
-            self._others[key, name] = self._tried[key] = chosen
-            plan.left = plan.granted = 1
-            chosen.trials += 1
-            chosen.grant(NEVER)
+        if chosen.usage is usage:
+            self._plans[key] = chosen
+            usage.grant(step.period, is_timed=chosen.learns and chosen.sample)
+            return chosen
+        if chosen.usage.ended is None:
+            self._opened(chosen)
+        others = self._others.setdefault(key, {})
+        if step.is_trial:
+            others[chosen.kernel.name] = self._tried[key] = chosen
+            usage.left = usage.granted = 1
+            chosen.usage.trials += 1
         else:
-            self._justify(chosen, reason, provisional)
-            chosen.grant(period)
-            self._replace(key, plan, chosen)
-        plan.move(chosen, "forward")
-        return chosen, reason
-
-    def _justify(self, plan: Plan, reason: str, provisional: bool) -> None:
-        """Note why `plan` runs, and where that is another reason than before, what is expected of it now."""
-        if (reason, provisional) != (plan.reason, plan.provisional) and plan.reason != "forced":
-            plan.renew(self.manager.plan_with(plan.kernel.name, reason, plan.workload))
-
-    def _renewed(self, key: Hashable, plan: Plan) -> tuple[Plan, str]:
-        """Return the plan that is right now in place of one that does not learn, and why."""
-        fresh = self.manager.plan(plan.workload)
-        if fresh.kernel is plan.kernel:
-            plan.renew(fresh)
-            plan.postpone()
-            return plan, plan.reason
-        chosen = self._others.get((key, fresh.kernel.name)) or fresh.twin()
-        chosen.renew(fresh)
-        chosen.granted = 1
-        chosen.postpone()
-        self._replace(key, plan, chosen)
-        plan.move(chosen, "forward")
-        return chosen, chosen.reason
-
-    def _replace(self, key: Hashable, plan: Plan, chosen: Plan) -> None:
-        """Keep `chosen` from now on; an interrupt in between leaves one of the two, or one twice: see `plans`."""
-        if plan.forwards > 1 or plan.backwards:  # not only for the call that `chosen` will have run
-            self._others[key, plan.kernel.name] = plan
-            chosen.switches += 1
-        self._plans[key] = chosen
-        self._others.pop((key, chosen.kernel.name), None)
-        plan.left = NEVER
+            if usage.forwards > 1 or usage.backwards:  # not only for the call that `chosen` will have run
+                others[plan.kernel.name] = plan
+                chosen.usage.switches += 1
+            self._plans[key] = chosen
+            others.pop(chosen.kernel.name, None)
+            usage.left = NEVER
+        chosen.usage.grant(NEVER if step.is_trial else step.period, is_timed=chosen.learns and chosen.sample)
+        usage.move(chosen.usage, "forward")
+        return chosen
 
     def _described(self, describe: Callable[[], Workload]) -> Workload:
         workload = describe()
@@ -335,8 +332,3 @@ class Site:
 
     def __repr__(self) -> str:
         return f"Site({self.label or self.op!r}, {self.op} on {self.framework}, {len(self._plans)} plans)"
-
-
-def _retire(tally: "Tally", number: int, *plans: dict[Any, Plan]) -> None:
-    # It runs in the garbage collector, which must not wait for a lock.
-    tally.close(number, tuple(plan for some in plans for plan in some.values()))

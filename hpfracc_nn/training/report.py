@@ -10,6 +10,7 @@ from hpfracc_nn.selection import BackendManager, Plan, ReportRow, Site
 from hpfracc_nn.selection.learning.wisdom_file import WisdomFile
 from hpfracc_nn.selection.observe.counts import Counts, milliseconds, row_of, shared
 from hpfracc_nn.selection.observe.events import MOST_LOOKS, Look
+from hpfracc_nn.selection.plan import Usage
 from hpfracc_nn.selection.timing import wall_time
 from hpfracc_nn.selection.workload import DIRECTIONS
 
@@ -54,9 +55,9 @@ class Ledger:
 
     def __init__(self) -> None:
         self._sites: dict[str, Site] = {}
-        self._watched: dict[Plan, Watched] = {}
-        self._paused: dict[Plan, Counts] | None = None
-        self._aside: dict[Plan, Counts] | None = None
+        self._watched: dict[Usage, Watched] = {}
+        self._paused: dict[Usage, Counts] | None = None
+        self._aside: dict[Usage, Counts] | None = None
         self._leaving: dict[str, tuple[Plan, ...]] = {}
         self._sums: dict[Key, Watched] = {}
         self._past: dict[Key, ReportRow] = {}
@@ -86,33 +87,33 @@ class Ledger:
             if each is site:
                 self._add(name, plans, count=True)
                 for plan in self._leaving.get(name, ()):
-                    if plan in self._watched:  # not so where two names have one site
-                        self._sum(self._watched.pop(plan))
+                    if plan.usage in self._watched:  # not so where two names have one site
+                        self._sum(self._watched.pop(plan.usage))
                 self._leaving[name] = plans
 
     def pause(self) -> None:
         """Leave out the calls from here to `resume`."""
         self._watch(count=True)
-        self._paused = {watched.plan: watched.counts() for watched in self._every()}
+        self._paused = {watched.plan.usage: watched.counts() for watched in self._every()}
 
     def resume(self) -> None:
         """Count again."""
         self._watch(count=True)
         paused, self._paused = self._paused or {}, None
         for watched in self._every():
-            watched.past = Counts.of(watched.plan).minus(paused.get(watched.plan, Counts()))
+            watched.past = Counts.of(watched.plan).minus(paused.get(watched.plan.usage, Counts()))
 
     def set_aside(self) -> None:
         """Count the calls from here to `take_up` in the rows, and in nothing that is logged by the step."""
         self._watch(count=True)
-        self._aside = {watched.plan: watched.counts() for watched in self._every()}
+        self._aside = {watched.plan.usage: watched.counts() for watched in self._every()}
 
     def take_up(self) -> None:
         """Log what is called from here on."""
         self._watch(count=True)
         aside, self._aside = self._aside, None
         for watched in self._every() if aside is not None else []:
-            watched.seen = watched.seen.plus(watched.counts()).minus((aside or {}).get(watched.plan, Counts()))
+            watched.seen = watched.seen.plus(watched.counts()).minus((aside or {}).get(watched.plan.usage, Counts()))
 
     def look(self) -> list[Watched]:
         """Return every plan, or sum of plans, with its counts since `attach`."""
@@ -157,8 +158,11 @@ class Ledger:
 
     def _add(self, name: str, plans: Iterable[Plan], *, count: bool) -> None:
         for plan in plans:
-            if plan not in self._watched:
-                self._watched[plan] = Watched(name, plan, Counts() if count else Counts.of(plan))
+            watched = self._watched.get(plan.usage)
+            if watched is None:
+                self._watched[plan.usage] = Watched(name, plan, Counts() if count else Counts.of(plan))
+            else:
+                watched.plan = plan  # which may have taken the place of another for the same kernel
 
     def _every(self) -> list[Watched]:
         return [*self._watched.values(), *self._sums.values()]
@@ -176,7 +180,8 @@ class Ledger:
         kept.seen = kept.seen.plus(gone.seen)
         for counts in (self._paused, self._aside):
             if counts is not None:
-                counts[kept.plan] = counts.get(kept.plan, Counts()).plus(counts.pop(gone.plan, Counts()))
+                mine, its = kept.plan.usage, gone.plan.usage
+                counts[mine] = counts.get(mine, Counts()).plus(counts.pop(its, Counts()))
 
     def _collected(self) -> dict[Key, ReportRow]:
         rows = dict(self._past)
@@ -267,7 +272,7 @@ class Spent:
     @classmethod
     def of(cls, managers: Iterable[BackendManager]) -> "Spent":
         """Return what these have spent, together."""
-        found = [(each.overhead(), *each.exploration(), each.tally.stand_ins.total()) for each in managers]
+        found = [(each.overhead(), *each.exploration(), each.recorder.counts.stand_ins.total()) for each in managers]
         deciding, exploring, total, stand_ins = map(sum, zip(*found, strict=True)) if found else (0.0, 0.0, 0.0, 0)
         return cls(deciding, exploring, total, int(stand_ins))
 

@@ -94,12 +94,12 @@ def apply(
     manager = given_manager(owner, manager)
     site = manager.shared_site("toeplitz", "numpy", "numpy")
     plan = site.pick((definition, dt, dim, x.shape, x.dtype), lambda: _workload(*weights()))
-    ready: _Ready | None = None if plan.kept is None else plan.kept()
+    ready: _Ready | None = None if plan.usage.kept is None else plan.usage.kept()
     if ready is None:
         layout, found = weights()
         again = partial(weights_of, definition, layout.n, dt, found.dtype)
         plan, ready = carried_out(_PREPARED, site, plan, x.dtype, layout, found, again)
-        plan.kept = weakref.ref(ready)
+        plan.usage.kept = weakref.ref(ready)
     y = _applied(site, plan, ready, _arranged(x, ready))
     if ready.is_direct:
         return y

@@ -99,12 +99,12 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
     place = x.is_cpu or x.device  # a device is slow to compare
     key = (definition, dt, dim, x.shape, x.dtype, place, needs, torch.get_num_threads())
     plan = site.pick(key, lambda: _described(owner, x, definition, dt, dim, needs))
-    call: PreparedCall | None = None if plan.kept is None else plan.kept()
+    call: PreparedCall | None = None if plan.usage.kept is None else plan.usage.kept()
     if call is None:
         layout, weights = _weights(owner, x, definition, dt, dim)
         again = partial(weights_of, definition, layout.n, dt, weights.dtype, x.device)
         plan, call = carried_out(_PREPARED, site, plan, x.dtype, layout, weights, again)
-        plan.kept = weakref.ref(call)
+        plan.usage.kept = weakref.ref(call)
     return call(site, plan, x, needs)
 
 

@@ -1,4 +1,4 @@
-"""A product on made-up data, by which a kernel compiles what calls of a workload need: see `selection.operations`."""
+"""A product on made-up data, by which a kernel compiles what calls of a workload need: see `register_rehearsal`."""
 
 from __future__ import annotations
 

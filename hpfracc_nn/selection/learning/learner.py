@@ -13,10 +13,11 @@ from functools import cache, wraps
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar
 
-from hpfracc_nn.selection.candidates import Verdict, accepted, eligible, handicaps
+from hpfracc_nn.selection.candidates import Assessment, accepted, eligible, handicaps
+from hpfracc_nn.selection.learning.fingerprint import digest, facts
 from hpfracc_nn.selection.learning.model import MOST_KEYS, Candidate, Change, Decision, Prediction, State
 from hpfracc_nn.selection.learning.policy import Policy
-from hpfracc_nn.selection.learning.wisdom import LONGEST, TRUSTS, Timing, Trust, Wisdom
+from hpfracc_nn.selection.learning.wisdom import LONGEST, TRUSTS, Timing, Trust, Wisdom, decode, encode
 from hpfracc_nn.selection.learning.wisdom_file import Outbox, WisdomFile
 from hpfracc_nn.selection.machine import Machine, Place, computed_in
 from hpfracc_nn.selection.plan import Plan
@@ -96,7 +97,7 @@ def _whole(entry: Sequence[float | None]) -> tuple[float | None, float | None]:
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Able = tuple[Verdict, Compilation | None]
+Able = tuple[Assessment, Compilation | None]
 
 SAVED_AFTER = 60.0  # seconds in which something was learnt
 FREE = 0.005  # seconds that deciding may cost before it slows down
@@ -187,18 +188,18 @@ class Learner:
 
     @_counted
     def decide(
-        self, workload: Workload, verdicts: Sequence[Verdict], calls: int, backwards: int | None
+        self, workload: Workload, assessments: Sequence[Assessment], calls: int, backwards: int | None
     ) -> tuple[Decision, bool]:
         """Return what runs now, and whether the sites should ask again because its code will be there then.
 
         Args:
             workload: Of the call.
-            verdicts: With at least one kernel that accepts it.
+            assessments: With at least one kernel that accepts it.
             calls: Since the last decision of the same caller, this one included.
             backwards: How many of them were followed by a backward pass; None: all.
         """
         self.know()
-        key, able = key_of(workload), self._able(workload, verdicts)
+        key, able = key_of(workload), self._able(workload, assessments)
         plain = _candidates(able)
         candidates = self._weighted(key, able, plain)
         decision = self.policy.decide(key, candidates, calls, backwards)
@@ -210,21 +211,21 @@ class Learner:
             decision = replace(decision, period=max(decision.period, min(paid, SELDOM)))
         return decision, compiles
 
-    def believed(self, workload: Workload, verdicts: Sequence[Verdict]) -> tuple[str, dict[str, Prediction]]:
+    def believed(self, workload: Workload, assessments: Sequence[Assessment]) -> tuple[str, dict[str, Prediction]]:
         """Return the kernel that is taken to be the best, and what is expected of each; nothing is changed."""
-        able, key, found = self._able(workload, verdicts), key_of(workload), self.expected(workload, verdicts)
-        names = [verdict.kernel.name for verdict, _ in able]
+        able, key, found = self._able(workload, assessments), key_of(workload), self.expected(workload, assessments)
+        names = [assessment.kernel.name for assessment, _ in able]
         incumbent = self.policy.incumbent(key)
         if incumbent in names:
             return incumbent, found
-        ready = [verdict.kernel.name for verdict, missing in able if missing is None] or names
-        factors = handicaps([verdict for verdict, _ in able], self._settings)
+        ready = [assessment.kernel.name for assessment, missing in able if missing is None] or names
+        factors = handicaps([assessment for assessment, _ in able], self._settings)
         return min(ready, key=lambda name: found[name].seconds * factors[name]), found
 
-    def expected(self, workload: Workload, verdicts: Sequence[Verdict]) -> dict[str, Prediction]:
+    def expected(self, workload: Workload, assessments: Sequence[Assessment]) -> dict[str, Prediction]:
         """Return what is expected of each kernel that accepts; nothing is changed."""
         self.know()
-        return self.policy.predict(key_of(workload), [_candidate(each, None) for each in accepted(verdicts)])
+        return self.policy.predict(key_of(workload), [_candidate(each, None) for each in accepted(assessments)])
 
     def basis(self, workload: Workload, name: str, found: Prediction) -> str:
         """Return what a prediction rests on: "measured" here, "wisdom" of another process, or "prior"."""
@@ -239,7 +240,7 @@ class Learner:
         seconds: float,
         direction: Direction,
         keep: bool,
-        verdicts: Callable[[Workload], Sequence[Verdict]],
+        assessments: Callable[[Workload], Sequence[Assessment]],
     ) -> Change | None:
         """Learn from a timed call; return a change of what is believed, of other workloads too, if it reveals one.
 
@@ -248,12 +249,12 @@ class Learner:
             seconds: Its time.
             direction: Of the pass.
             keep: False: it says nothing of the plan.
-            verdicts: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
+            assessments: On a workload, for one that no site has decided upon: the plan is one of `BackendManager.plan`.
         """
         key, name = key_of(plan.workload), plan.kernel.name
         if not self.policy.expects(key, name):
             self.know()
-            self.policy.introduce(key, _candidates(self._able(plan.workload, verdicts(plan.workload))))
+            self.policy.introduce(key, _candidates(self._able(plan.workload, assessments(plan.workload))))
             if not self.policy.expects(key, name):
                 return None
         plain = self._plain.get(key, {}).get(name)
@@ -294,6 +295,10 @@ class Learner:
             if not timed_here or self._is_timed(Key.parse(key), name)
         }
         return Wisdom.of(timings_of(state, samples, now, self._basis()), self._machine.calibrated())
+
+    def text(self, *, timed_here: bool) -> str:
+        """Return what is known as JSON; see `BackendManager.export_wisdom`."""
+        return encode(self.known(timed_here, wall_time()), machine_facts()).decode()
 
     def take_over(self, wisdom: Wisdom, trust: Trust) -> None:
         """Learn what another process has; what this one has timed stays."""
@@ -372,12 +377,12 @@ class Learner:
         calibration = self._settings.calibration
         return cache(lambda place: self._machine.basis(place, calibration))
 
-    def _able(self, workload: Workload, verdicts: Iterable[Verdict]) -> list[Able]:
+    def _able(self, workload: Workload, assessments: Iterable[Assessment]) -> list[Able]:
         """Return those that come into question, with what they would have to compile.
 
         Who should not start unasked is left out, unless there is nobody else.
         """
-        able = accepted(verdicts)
+        able = accepted(assessments)
         asks = self._settings.mode == "learn"
         missing = {each.kernel.name: each.kernel.ask("compiles", workload) for each in able if asks}
         asked = [each for each in able if _starts_unasked(missing.get(each.kernel.name))]
@@ -390,7 +395,7 @@ class Learner:
 
         The incumbent's stay what they are, so that what the policy spends is counted in seconds.
         """
-        factors = handicaps([verdict for verdict, _ in able], self._settings)
+        factors = handicaps([assessment for assessment, _ in able], self._settings)
         if all(factor == 1 for factor in factors.values()):
             self._plain.pop(key, None)
             return plain
@@ -414,17 +419,37 @@ def _starts_unasked(missing: Compilation | None) -> bool:
 
 
 def _candidates(able: Iterable[Able]) -> list[Candidate]:
-    return [_candidate(verdict, missing) for verdict, missing in able]
+    return [_candidate(assessment, missing) for assessment, missing in able]
 
 
-def _candidate(verdict: Verdict, missing: Compilation | None) -> Candidate:
-    name, forward = verdict.kernel.name, max(verdict.forward, SHORTEST)
+def _candidate(assessment: Assessment, missing: Compilation | None) -> Candidate:
+    name, forward = assessment.kernel.name, max(assessment.forward, SHORTEST)
     if missing is None:
-        return Candidate(name, forward, verdict.uncertainty, verdict.backward)
-    return Candidate(name, forward, verdict.uncertainty, verdict.backward, missing.seconds, missing.code)
+        return Candidate(name, forward, assessment.uncertainty, assessment.backward)
+    return Candidate(name, forward, assessment.uncertainty, assessment.backward, missing.seconds, missing.code)
 
 
 def place_of(key: Key) -> Place:
     """Return where the workloads of a key are computed; the key is one that `key_of` or `known_key` returned."""
     _, framework, device, dtype, *_, threads = key.group
     return Place(str(framework), str(device), computed_in(str(dtype)), int(threads))
+
+
+def understood_text(text: str) -> tuple[Wisdom, Trust]:
+    """Return the wisdom in what `Learner.text` returned elsewhere, and "own" where that was on a machine like this one.
+
+    Raises:
+        ValueError: It is no such text, or it is damaged or of another version.
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"import_wisdom(text={text!r}): needs the text that export_wisdom returned.")
+    wisdom, machine = decode(text.encode())
+    if digest(machine) == digest(machine_facts()):
+        return wisdom, "own"
+    return wisdom.as_prior(), "prior"
+
+
+@cache  # they take milliseconds, and processes tell each other often
+def machine_facts() -> dict[str, Any]:
+    """Return the facts of this machine."""
+    return facts()

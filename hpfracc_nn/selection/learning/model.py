@@ -100,6 +100,11 @@ class Prediction:
         """Return the prediction of a time that is known to a factor either way."""
         return cls(seconds, seconds / uncertainty, seconds * uncertainty, samples)
 
+    @property
+    def uncertainty(self) -> float:
+        """The factor between the expected time and the most that it may be."""
+        return self.high / self.seconds if self.seconds else 1.0
+
     def expected_gain(self, now: float) -> float:
         """Return the expectation of max(0, now - time), what a call gains that takes `now` seconds without this kernel.
 
@@ -121,21 +126,6 @@ class Prediction:
         deviation = math.log(self.high / self.seconds) / 2
         mean = self.seconds if deviation < _CERTAIN else self.seconds * math.exp(deviation**2 / 2)
         return max(0.0, mean - now + self.expected_gain(now))
-
-
-def predictions(
-    name: str,
-    seconds: float,
-    uncertainty: float,
-    alternatives: Iterable[tuple[str, float]],
-    doubts: Iterable[float],
-) -> dict[str, Prediction]:
-    """Return what a plan, or the note of one, says of its kernel and of the others."""
-    others = zip(alternatives, doubts, strict=True)
-    return {
-        name: Prediction.within(seconds, uncertainty),
-        **{other: Prediction.within(least, doubt) for (other, least), doubt in others},
-    }
 
 
 def confidence(name: str, found: Mapping[str, Prediction]) -> float:

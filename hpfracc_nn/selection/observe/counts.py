@@ -1,13 +1,16 @@
 """How often each kernel was consulted, took over and failed, and what ran where, as rows for a table."""
 
+import threading
 import weakref
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypedDict, TypeVar
+from typing import NamedTuple, TypedDict
 
-from hpfracc_nn.selection.plan import Plan, Uses
+from hpfracc_nn.selection.plan import Plan, Usage, Uses
 from hpfracc_nn.selection.workload import Direction, Workload
+
+MOST_ENDED = 64
 
 
 class Counters(TypedDict):
@@ -30,7 +33,8 @@ class Counts(NamedTuple):
     @classmethod
     def of(cls, plan: Plan) -> "Counts":
         """Return the counts of a plan now."""
-        return cls(plan.forwards, plan.backwards, plan.trials, plan.switches, plan.failures)
+        usage = plan.usage
+        return cls(usage.forwards, usage.backwards, usage.trials, usage.switches, usage.failures)
 
     @property
     def calls(self) -> int:
@@ -103,7 +107,7 @@ def shared(found: Sequence[ReportRow]) -> list[ReportRow]:
 
 def row_of(label: str, plan: Plan, counts: Counts) -> ReportRow:
     """Return what a plan of the site of that label did, without its share."""
-    work = plan.workload
+    work, others = plan.workload, plan.alternatives
     return ReportRow(
         label=label,
         op=work.op,
@@ -116,7 +120,7 @@ def row_of(label: str, plan: Plan, counts: Counts) -> ReportRow:
         forward_ms=milliseconds(plan.quantile("forward")),
         backward_ms=milliseconds(plan.quantile("backward")),
         predicted_ms=1e3 * plan.seconds,
-        speed_up=plan.alternatives[0][1] / plan.seconds if plan.alternatives and plan.seconds else None,
+        speed_up=others[0][1] / plan.seconds if others and plan.seconds else None,
         reason=plan.reason,
         confidence=plan.confidence,
         **counts._asdict(),
@@ -133,7 +137,6 @@ def milliseconds(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
-T = TypeVar("T")
 Use = tuple[str, str, Direction]  # operation, kernel, pass
 
 
@@ -156,64 +159,75 @@ class Totals:
             self.uses[op, name, "backward"] += backwards
             self.switches[op, name] += switches
 
+    def update(self, other: "Totals") -> None:
+        """Add other totals."""
+        self.uses.update(other.uses)
+        self.switches.update(other.switches)
+
     def copy(self) -> "Totals":
         """Return the same numbers, to be added to."""
         return Totals(self.uses.copy(), self.switches.copy())
 
 
-class Tally:
-    """The counts of one manager; it outlives the manager where somebody still wants to read them.
+class ManagerCounts:
+    """The counts of one manager, of usages that are alive and of those that are gone.
 
-    Callers hold the manager's lock, except where a plan is retired: the garbage collector does that, and must not wait.
+    It takes no lock that a call waits for, and outlives the manager where somebody still wants to read it.
 
     Attributes:
-        open: Numbers of the sites whose plans are not all retired.
-        retired: Plans whose site is gone or has let them go, until they are added up.
         failures: By operation, kernel and the class of the error.
         stand_ins: How often a kernel ran in place of one that failed, by operation and kernel.
     """
 
     def __init__(self) -> None:
-        self.open: set[int] = set()
-        self.retired: deque[tuple[Plan, ...]] = deque()
         self.failures = Counter[tuple[str, str, str]]()
         self.stand_ins = Counter[tuple[str, str]]()
+        self._alive: set[weakref.ref[Usage]] = set()
+        self._ended = deque[Uses]()  # the last counts of usages, until they are added up
         self._past = Totals()
-        self._late: weakref.WeakSet[Plan] = weakref.WeakSet()  # added up, and still somebody's, who may count on
-        self._last = deque[Uses]()  # what others of these had counted when they went
+        self._begun = self._added_up = 0  # usages
+        self._lock = threading.RLock()  # of the sum; the garbage collector may come while it is held
 
-    def close(self, number: int, plans: tuple[Plan, ...]) -> None:
-        """Retire the plans of a site that is gone; it takes no lock."""
-        self.retired.append(plans)
-        self.open.discard(number)
+    def add(self, usage: Usage) -> Usage:
+        """Count a usage from now on, and return it; the manager's lock is held."""
+        if len(self._ended) > MOST_ENDED:  # not where a usage ends: the garbage collector must not wait for a lock
+            self._add_up()
+        self._begun += 1
+        usage.ended = self._ended.append
+        self._alive.add(weakref.ref(usage, self._alive.discard))
+        return usage
 
-    def fold(self) -> None:
-        """Add up the plans that are retired, for good, and what those before them have counted since."""
-        retired = [plan for plans in _drain(self.retired) for plan in plans]  # held until they are added up
-        self._late.update(retired)
-        for plan in list(self._late):
-            plan.heir = self._last.append
-            self._past.add([plan.settle()])  # one that an interrupt left in two places counts once
-        self._past.add(_drain(self._last))
+    @property
+    def is_final(self) -> bool:
+        """Whether no usage is alive."""
+        return self._begun == self._added_up + len(self._ended)
 
-    def totals(self, plans: Iterable[Plan]) -> Totals:
-        """Return the counts of all plans there were, of which `plans` are in use."""
-        self.fold()
-        found = self._past.copy()
-        found.add(plan.uncounted() for plan in plans)
-        return found
+    def totals(self) -> Totals:
+        """Return the counts of all usages there were."""
+        with self._lock:
+            alive = [usage for ref in list(self._alive) if (usage := ref()) is not None]  # held: none ends meanwhile
+            self._add_up()
+            found = self._past.copy()
+            found.add(usage.uses() for usage in alive)
+            return found
 
-    def counters(self, plans: Iterable[Plan]) -> Counters:
+    def _add_up(self) -> None:
+        """Add up the usages that are gone, for good."""
+        with self._lock:
+            while self._ended:
+                self._past.add([self._ended.popleft()])
+                self._added_up += 1
+
+    def counters(self) -> Counters:
         """Return the same as consultations by direction, and forward ones by kernel."""
         picks, backward = Counter[str](), 0
-        for (_, name, direction), count in self.totals(plans).uses.items():
-            if direction == "forward":
+        for (_, name, direction), count in self.totals().uses.items():
+            if direction == "forward" and count:
                 picks[name] += count
-            else:
+            elif direction == "backward":
                 backward += count
         return {"forward": picks.total(), "backward": backward, "picks": dict(picks)}
 
-
-def _drain(queue: deque[T]) -> Iterator[T]:
-    while queue:
-        yield queue.popleft()
+    def after_fork(self) -> None:
+        """Renew the lock, in a child process."""
+        self._lock = threading.RLock()

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from hpfracc_nn.selection.learning.model import Prediction, confidence, predictions
+from hpfracc_nn.selection.learning.model import Prediction, confidence
+from hpfracc_nn.selection.observe.counts import ManagerCounts
 from hpfracc_nn.selection.quarantine import is_from_signal
 from hpfracc_nn.selection.timing import wall_time
 from hpfracc_nn.selection.workload import Direction, Workload
@@ -21,13 +22,13 @@ from hpfracc_nn.selection.workload import Direction, Workload
 _log = logging.getLogger("hpfracc_nn.selection")
 
 
-def tell(listener: Callable[..., object], *told: Any) -> None:
+def inform(listener: Callable[..., object], *given: Any) -> None:
     """Call a listener; what it raises is logged once for each class of error, and goes no further.
 
     What the handler of a signal raises meanwhile is not the listener's doing, and passes.
     """
     try:
-        listener(*told)
+        listener(*given)
     except Exception as error:
         if is_from_signal(error):
             raise
@@ -99,7 +100,11 @@ class Choice(Event):
     @property
     def candidates(self) -> dict[str, Prediction]:
         """What was predicted when the plan was made, by kernel."""
-        return predictions(self.kernel, self.seconds, self.uncertainty, self.alternatives, self.doubts)
+        others = zip(self.alternatives, self.doubts, strict=True)
+        return {
+            self.kernel: Prediction.within(self.seconds, self.uncertainty),
+            **{name: Prediction.within(seconds, doubt) for (name, seconds), doubt in others},
+        }
 
     @property
     def confidence(self) -> float:
@@ -155,46 +160,47 @@ class Look:
     uses: Mapping[tuple[str, str], int]
 
 
-class Journal:
-    """Keeps the last events and looks, and tells them on.
+class EventLog:
+    """The last events of a manager, and its counts at times.
 
-    Callers hold the manager's lock where they write, and do not where they call `tell`.
+    Callers hold the manager's lock where they write, and do not where they call `publish`.
+
+    Args:
+        counts: Of the manager.
 
     Attributes:
-        listeners: Each is called with every event; what it raises is logged, see `listening`.
+        listeners: Each is called with every event; what it raises is logged, and goes no further.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, counts: ManagerCounts) -> None:
         self.listeners: list[Callable[[Event], None]] = []
+        self._counts = counts
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)
         self._waiting = _Waiting()
         self._looks: list[Look] = []
         self._interval = FIRST_INTERVAL
         self._next = 0.0
 
-    def note(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         """Keep an event."""
         self._events.append(event)
         if self.listeners:
             self._waiting.events.append(event)
 
-    def tell(self) -> None:
-        """Tell the listeners what this thread has noted since the last time."""
+    def publish(self) -> None:
+        """Call the listeners with the events that this thread has added since the last time."""
         events = self._waiting.events
         while events:
             event = events.popleft()
             for listener in list(self.listeners):
-                tell(listener, event)
+                inform(listener, event)
 
-    @property
-    def looks_again(self) -> bool:
-        """Whether it is time for another look."""
-        return time.monotonic() >= self._next
-
-    def look(self, uses: Mapping[tuple[str, str, Direction], int]) -> None:
-        """Keep how often each kernel was consulted up to now; of too many looks every other one goes."""
+    def look(self) -> None:
+        """Keep the counts of now, if it is time; of too many every other one goes."""
+        if time.monotonic() < self._next:
+            return
         self._next = time.monotonic() + self._interval
-        self._looks.append(_look(uses))
+        self._looks.append(self._now())
         if len(self._looks) > MOST_LOOKS:
             del self._looks[1::2]
             self._interval *= 2
@@ -203,13 +209,19 @@ class Journal:
         """Return the last events, oldest first."""
         return list(self._events)
 
-    def looks(self, uses: Mapping[tuple[str, str, Direction], int]) -> list[Look]:
-        """Return all looks and one of now."""
-        return [*self._looks, _look(uses)]
+    def looks(self) -> list[Look]:
+        """Return the counts at times, the last of now."""
+        return [*self._looks, self._now()]
 
     def after_fork(self) -> None:
-        """Leave to the parent process what it has to tell."""
+        """Leave to the parent process what is not published yet."""
         self._waiting = _Waiting()
+
+    def _now(self) -> Look:
+        both = Counter[tuple[str, str]]()
+        for (op, kernel, _), count in self._counts.totals().uses.items():
+            both[op, kernel] += count
+        return Look(wall_time(), dict(both))
 
 
 class _Waiting(threading.local):
@@ -217,10 +229,3 @@ class _Waiting(threading.local):
 
     def __init__(self) -> None:
         self.events: deque[Event] = deque(maxlen=MOST_EVENTS)
-
-
-def _look(uses: Mapping[tuple[str, str, Direction], int]) -> Look:
-    both = Counter[tuple[str, str]]()
-    for (op, kernel, _), count in uses.items():
-        both[op, kernel] += count
-    return Look(wall_time(), dict(both))

@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from hpfracc_nn.selection.candidates import Verdict, accepted, in_words
+from hpfracc_nn.selection.candidates import Assessment, Candidates, accepted, in_words
 from hpfracc_nn.selection.learning.model import Prediction
-from hpfracc_nn.selection.machine import Limit
+from hpfracc_nn.selection.machine import Limit, limit_of
 from hpfracc_nn.selection.memory import in_bytes
 from hpfracc_nn.selection.observe.counts import Counts, ReportRow, row_of, shared
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.planner import Planner
 from hpfracc_nn.selection.registry import Compilation
 from hpfracc_nn.selection.settings import Settings
 from hpfracc_nn.selection.site import Site
@@ -45,7 +46,7 @@ _WHY = {
 
 
 def table(
-    verdicts: Sequence[Verdict],
+    assessments: Sequence[Assessment],
     workload: Workload,
     settings: Settings,
     history: Iterable[Measurement],
@@ -63,7 +64,7 @@ def table(
     quantiles of what was measured for exactly this workload.
 
     Args:
-        verdicts: On all kernels.
+        assessments: Of all kernels.
         workload: What they were made for.
         settings: Of the manager.
         history: What was measured.
@@ -73,22 +74,22 @@ def table(
         trial: The kernel that is being tried on a live call.
     """
     measured = [each for each in history if each.workload == workload and each.succeeded and each.cache_hit]
-    ranked = sorted(accepted(verdicts), key=lambda each: expected[each.kernel.name].seconds)
+    ranked = sorted(accepted(assessments), key=lambda each: expected[each.kernel.name].seconds)
     efficient = front(ranked, expected)
     lines: list[tuple[str, ...]] = [HEADER]
-    for verdict in ranked:
+    for assessment in ranked:
         assert plan is not None
-        name = verdict.kernel.name
+        name = assessment.kernel.name
         chosen = name == plan.kernel.name
-        missing = verdict.kernel.ask("compiles", workload)
+        missing = assessment.kernel.ask("compiles", workload)
         reason = _chosen(plan, settings) if chosen else _passed_over(name, plan, expected, trial, missing)
-        if verdict.rows is not None:
-            reason += f"; {verdict.rows} row{'s' * (verdict.rows > 1)} at a time"
+        if assessment.rows is not None:
+            reason += f"; {assessment.rows} row{'s' * (assessment.rows > 1)} at a time"
         marks = "*" if chosen else "", FRONT if name in efficient else ""
-        lines.append(_line(verdict, marks, reason, missing, measured, expected[name], roofline[name]))
-    for verdict in verdicts:
-        if verdict.refusal is not None:
-            lines.append(("", verdict.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {verdict.refusal}"))
+        lines.append(_line(assessment, marks, reason, missing, measured, expected[name], roofline[name]))
+    for assessment in assessments:
+        if assessment.refusal is not None:
+            lines.append(("", assessment.kernel.name, *["-"] * (len(HEADER) - 3), f"refused: {assessment.refusal}"))
     text = [_title(workload), *_aligned(lines)]
     if not ranked:
         text.append("No kernel is left for this workload.")
@@ -102,10 +103,10 @@ def predictions(expected: Mapping[str, Prediction]) -> str:
     return "\n".join(_aligned(lines))
 
 
-def front(verdicts: Iterable[Verdict], expected: Mapping[str, Prediction]) -> set[str]:
+def front(assessments: Iterable[Assessment], expected: Mapping[str, Prediction]) -> set[str]:
     """Return the kernels than which no other has less of seconds or bytes, and not more of the other."""
     best, found = math.inf, set()
-    for each in sorted(verdicts, key=lambda each: (expected[each.kernel.name].seconds, each.bytes)):
+    for each in sorted(assessments, key=lambda each: (expected[each.kernel.name].seconds, each.bytes)):
         if each.bytes < best:
             best = each.bytes
             found.add(each.kernel.name)
@@ -113,7 +114,7 @@ def front(verdicts: Iterable[Verdict], expected: Mapping[str, Prediction]) -> se
 
 
 def _line(
-    verdict: Verdict,
+    assessment: Assessment,
     marks: tuple[str, str],
     reason: str,
     missing: Compilation | None,
@@ -121,7 +122,7 @@ def _line(
     expected: Prediction,
     roofline: tuple[float, Limit],
 ) -> tuple[str, ...]:
-    kernel, (intensity, limit) = verdict.kernel, roofline
+    kernel, (intensity, limit) = assessment.kernel, roofline
     return (
         marks[0],
         kernel.name,
@@ -131,8 +132,8 @@ def _line(
         "-" if missing is None else "not unasked" if missing.seconds == math.inf else f"{missing.seconds:.2g}",
         f"{intensity:.3g}",
         limit,
-        in_bytes(verdict.workspace),
-        in_bytes(verdict.saves),
+        in_bytes(assessment.workspace),
+        in_bytes(assessment.saves),
         marks[1],
         *(_measured_ms(measured, kernel.name, direction) for direction in ("forward", "backward")),
         reason,
@@ -196,3 +197,29 @@ def rows(sites: Iterable[Site]) -> list[ReportRow]:
         for plan in sorted(site.plans(), key=lambda plan: Counts.of(plan).calls, reverse=True)
     ]
     return shared(found)
+
+
+def explain(planner: Planner, workload: Workload, history: Iterable[Measurement]) -> str:
+    """Return the table for a workload now; see `BackendManager.explain`."""
+    with planner.lock:
+        candidates = planner.candidates
+        fitting = candidates.fitting(workload)
+        assessments = candidates.reduced(fitting, workload)
+        plan = planner.planned(workload) if accepted(assessments) else None
+        expected = planner.expected(workload, fitting)  # also of those in quarantine
+        trial = planner.learner.trial(workload)
+        roofline = _roofline(candidates, assessments, workload)
+        settings = planner.settings.of(workload.op)
+        return table(assessments, workload, settings, history, plan, expected, roofline, trial)
+
+
+def _roofline(
+    candidates: Candidates, assessments: list[Assessment], workload: Workload
+) -> dict[str, tuple[float, Limit]]:
+    """Return operations per byte of each kernel that accepts, and what most of its estimate goes into."""
+    able = accepted(assessments)
+    if not able:
+        return {}
+    rates = candidates.model(workload.framework).rates(workload)
+    costs = {each.kernel.name: each.kernel.ask("cost", workload) for each in able}
+    return {name: (cost.intensity, limit_of(cost, rates)) for name, cost in costs.items()}

@@ -17,23 +17,20 @@ import threading
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection.learning.policy import Budget
-from hpfracc_nn.selection.observe.counts import Tally, Use
+from hpfracc_nn.selection.observe.counts import ManagerCounts, Totals
 from hpfracc_nn.selection.observe.events import Choice, Defeat, Event
 from hpfracc_nn.selection.plan import Plan
+from hpfracc_nn.selection.recorder import Recorder
 from hpfracc_nn.selection.workload import Direction, Workload, key_of
-
-if TYPE_CHECKING:
-    from hpfracc_nn.selection.chronicle import Chronicle
-
 
 MOST_KNOWN = 4096
 
@@ -76,9 +73,7 @@ class Limiter:
         return True
 
 
-_watching = (
-    threading.RLock()
-)  # of all rolls; a manager's own may be held by whoever asks for it, and none is asked for inside
+_watching = threading.RLock()  # of all that is watched; no manager's lock is waited for inside
 
 
 def _renew_watching() -> None:
@@ -90,133 +85,84 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_watching)
 
 
+class Observed(Protocol):
+    """What telemetry watches: a BackendManager, by its recorder."""
+
+    recorder: Recorder
+
+
 @dataclass(frozen=True, eq=False)
 class Watched:
     """What metrics read of a manager; the counts stay when it is gone."""
 
-    manager: "weakref.ref[Chronicle]"
-    tally: Tally
+    recorder: weakref.ref[Recorder]
+    counts: ManagerCounts
     budget: Budget
 
     @property
     def is_over(self) -> bool:
         """Whether its counts are final: the manager goes before the last of its sites."""
-        return self.manager() is None and not self.tally.open
-
-    def uses(self) -> Counter[Use]:
-        """Return consultations by operation, kernel and direction."""
-        manager = self.manager()
-        return self.tally.totals(()).uses if manager is None else manager.totals().uses
-
-    def switches(self) -> Counter[tuple[str, str]]:
-        """Return switches by operation and kernel."""
-        manager = self.manager()
-        return self.tally.totals(()).switches if manager is None else manager.totals().switches
-
-    def failures(self) -> Counter[tuple[str, str, str]]:
-        """Return failures by operation, kernel and error."""
-        return self.tally.failures.copy()
-
-    def explored(self) -> float:
-        """Return the seconds that trials cost."""
-        return self.budget.explored
-
-    def quarantined(self) -> Mapping[tuple[str, str], int]:
-        """Return at how many places each kernel is left alone now."""
-        manager = self.manager()
-        return {} if manager is None else manager.quarantined()
+        return self.recorder() is None and self.counts.is_final
 
 
-class Gone:
-    """What managers had counted that are gone; it answers as they did."""
-
-    def __init__(self) -> None:
-        self._uses = Counter[Use]()
-        self._switches = Counter[tuple[str, str]]()
-        self._failures = Counter[tuple[str, str, str]]()
-        self._explored = 0.0
-
-    def add(self, watched: Watched) -> None:
-        """Add one more."""
-        self._uses.update(watched.uses())
-        self._switches.update(watched.switches())
-        self._failures.update(watched.failures())
-        self._explored += watched.explored()
-
-    def uses(self) -> Counter[Use]:
-        """Return consultations by operation, kernel and direction."""
-        return self._uses
-
-    def switches(self) -> Counter[tuple[str, str]]:
-        """Return switches by operation and kernel."""
-        return self._switches
-
-    def failures(self) -> Counter[tuple[str, str, str]]:
-        """Return failures by operation, kernel and error."""
-        return self._failures
-
-    def explored(self) -> float:
-        """Return the seconds that trials cost."""
-        return self._explored
-
-
-class Roll:
+class WatchedManagers:
     """The managers of which metrics are read, each once, and what those had counted that are gone."""
 
     def __init__(self) -> None:
         self._watched: list[Watched] = []
-        self._gone = Gone()
+        self._past = Totals()
+        self._failures = Counter[tuple[str, str, str]]()
+        self._explored = 0.0
 
     def __iter__(self) -> Iterator[Watched]:
         """Return those that are not added up yet."""
         with _watching:
             return iter(list(self._watched))
 
-    def add(self, manager: "Chronicle") -> None:
+    def add(self, recorder: Recorder) -> None:
         """Read a manager from now on."""
         with _watching:
             self._settle()
-            self._watched.append(Watched(weakref.ref(manager), manager.tally, manager.learner.policy.budget))
+            budget = recorder.planner.learner.policy.budget
+            self._watched.append(Watched(weakref.ref(recorder), recorder.counts, budget))
 
-    def remove(self, manager: "Chronicle") -> None:
+    def remove(self, recorder: Recorder) -> None:
         """Read it no more."""
         with _watching:
-            self._watched = [each for each in self._watched if each.manager() is not manager]
+            self._watched = [each for each in self._watched if each.recorder() is not recorder]
 
-    def sum(self, read: "Callable[[Watched | Gone], Counter[Any]]") -> Counter[Any]:
+    def totals(self) -> Totals:
         """Return what all have counted, also those that are gone."""
         with _watching:
             self._settle()
-            alive = [(each, manager) for each in self._watched if (manager := each.manager()) is not None]
-            kept = {each for each, _ in alive}
-            found = total([read(self._gone), *(read(each) for each in self._watched if each not in kept)])
-        for each, _ in alive:  # they ask for the manager's _watching; held here, it cannot go meanwhile
-            found.update(read(each))
-        return found
+            found = self._past.copy()
+            for each in self._watched:
+                found.update(each.counts.totals())
+            return found
+
+    def failures(self) -> Counter[tuple[str, str, str]]:
+        """Return failures by operation, kernel and error."""
+        with _watching:
+            self._settle()
+            return sum((each.counts.failures for each in self._watched), self._failures)
 
     def explored(self) -> float:
         """Return the seconds that all trials cost."""
         with _watching:
             self._settle()
-            return self._gone.explored() + sum(each.explored() for each in self._watched)
+            return self._explored + sum(each.budget.explored for each in self._watched)
 
     def _settle(self) -> None:
         """Add up the managers that are gone, so that they need not be kept."""
         left = []
         for each in self._watched:
             if each.is_over:
-                self._gone.add(each)
+                self._past.update(each.counts.totals())
+                self._failures.update(each.counts.failures)
+                self._explored += each.budget.explored
             else:
                 left.append(each)
         self._watched = left
-
-
-def total(counters: Iterable[Mapping[Any, int]]) -> Counter[Any]:
-    """Return the sum of several counts."""
-    found: Counter[Any] = Counter()
-    for counter in counters:
-        found.update(counter)
-    return found
 
 
 NAME = "hpfracc_nn.selection"
@@ -268,7 +214,7 @@ class Telemetry:
         self._trace, self._observation = trace, metrics.Observation
         self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
         self._limiter = Limiter(MOST_SPANS, APART)
-        self._roll = Roll()
+        self._watched = WatchedManagers()
         self._shown: dict[tuple[str, Hashable], float] = {}
         meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
         self._make_observables(meter)
@@ -279,24 +225,30 @@ class Telemetry:
             explicit_bucket_boundaries_advisory=BOUNDARIES,
         )
 
-    def watch(self, manager: "Chronicle") -> None:
+    def watch(self, manager: Observed) -> None:
         """Send what `manager` decides from now on, and what it has counted so far; to no other `Telemetry` any more."""
-        with _watching:
-            if manager.telemetry is self:
-                return
-            if manager.telemetry is not None:
-                manager.telemetry.leave(manager)
-            self._roll.add(manager)
-            manager.telemetry = self
-            manager.journal.listeners.append(self._hear)
+        self._watch(manager.recorder)
 
-    def leave(self, manager: "Chronicle") -> None:
+    def leave(self, manager: Observed) -> None:
         """Send nothing more of `manager`, if this one sends it."""
+        self._leave(manager.recorder)
+
+    def _watch(self, recorder: Recorder) -> None:
         with _watching:
-            if manager.telemetry is self:
-                manager.telemetry = None
-                manager.journal.listeners.remove(self._hear)
-                self._roll.remove(manager)
+            if recorder.telemetry is self:
+                return
+            if recorder.telemetry is not None:
+                recorder.telemetry._leave(recorder)
+            self._watched.add(recorder)
+            recorder.telemetry = self
+            recorder.log.listeners.append(self._hear)
+
+    def _leave(self, recorder: Recorder) -> None:
+        with _watching:
+            if recorder.telemetry is self:
+                recorder.telemetry = None
+                recorder.log.listeners.remove(self._hear)
+                self._watched.remove(recorder)
 
     def timed(self, plan: Plan, seconds: float, direction: Direction) -> None:
         """Take the time of a call."""
@@ -356,26 +308,27 @@ class Telemetry:
         )
 
     def _selections(self) -> Iterator[Any]:
-        found = self._roll.sum(lambda each: each.uses())
-        for (op, kernel, direction), count in found.items():
+        for (op, kernel, direction), count in self._watched.totals().uses.items():
             yield self._grown("selections", count, _attributes(op, kernel, direction))
 
     def _switches(self) -> Iterator[Any]:
-        for (op, kernel), count in self._roll.sum(lambda each: each.switches()).items():
+        for (op, kernel), count in self._watched.totals().switches.items():
             yield self._grown("switches", count, _attributes(op, kernel))
 
     def _failures(self) -> Iterator[Any]:
-        for (op, kernel, error), count in self._roll.sum(lambda each: each.failures()).items():
+        for (op, kernel, error), count in self._watched.failures().items():
             yield self._grown("failures", count, _printable({**_attributes(op, kernel), "error.type": error}))
 
     def _exploration(self) -> Iterator[Any]:
-        yield self._observation(self._roll.explored())
+        yield self._observation(self._watched.explored())
 
     def _dropped(self) -> Iterator[Any]:
         yield self._observation(self._limiter.dropped)
 
     def _quarantined(self) -> Iterator[Any]:
-        for (op, kernel), count in total(each.quarantined() for each in self._roll).items():
+        recorders = [recorder for each in self._watched if (recorder := each.recorder()) is not None]
+        found = sum((each.quarantined() for each in recorders), Counter[tuple[str, str]]())
+        for (op, kernel), count in found.items():
             yield self._observation(count, _attributes(op, kernel))
 
     def _grown(self, name: str, count: float, facts: dict[str, str]) -> Any:
@@ -398,10 +351,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork)
 
 
-def join(manager: "Chronicle") -> None:
-    """Let a manager tell the process's OpenTelemetry, if the process has imported that; else look in `sys.modules`."""
+def join(recorder: Recorder) -> None:
+    """Let the process-wide Telemetry watch a manager if OpenTelemetry is imported already; otherwise do nothing."""
     if API in sys.modules and _can_join():
-        process_wide().watch(manager)
+        process_wide()._watch(recorder)
 
 
 @cache
