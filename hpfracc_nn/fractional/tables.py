@@ -118,10 +118,10 @@ class Points:
         domain: Where they lie.
         dt: Spacing of the samples.
         xp: Whose arrays they are.
-        constant: Returns an array of `xp` for one of NumPy's that always has the same name.
+        constant: Returns an array of `xp` for one of NumPy's that always has the same name; None for NumPy.
     """
 
-    def __init__(self, alpha: Array, domain: Domain, dt: float, xp: Namespace, constant: Constant):
+    def __init__(self, alpha: Array, domain: Domain, dt: float, xp: Namespace, constant: Constant | None):
         self._domain, self._xp, self._constant = domain, xp, constant
         self._log_base = domain.power * math.log(dt * domain.reach)
         self._series_of: dict[int, Array] = {}
@@ -141,30 +141,30 @@ class Points:
 
     def basis(self, degree: int) -> Array:
         """Return (dt reach)**(power alpha) T_i(u), [channels, cells * degree]: zero but in alpha's cell."""
-        return self._placed(self._series(degree))
+        series = self._series_of.get(degree)
+        if series is None:
+            angles = self._angle * self._array("degrees to {}", _range, degree)
+            series = self._series_of[degree] = self._xp.cos(angles) * self._power
+        return series if self._domain.cells == 1 else self._placed(series)
 
     def slope(self, degree: int) -> Array:
         """Return the derivative of `basis` in alpha; that of each T_i is a sum of others."""
         found = self._slope_of.get(degree)
         if found is None:
-            series = self._series(degree)
-            turned = self._xp.matmul(series, self._constant(f"derivatives to {degree}", derivatives(degree)))
-            found = self._placed(turned * (1 / self._domain.radius) + series * self._log_base)
-            self._slope_of[degree] = found
+            self.basis(degree)
+            series = self._series_of[degree]
+            turned = self._xp.matmul(series, self._array("derivatives to {}", derivatives, degree))
+            found = turned * (1 / self._domain.radius) + series * self._log_base
+            found = self._slope_of[degree] = found if self._domain.cells == 1 else self._placed(found)
         return found
 
-    def _series(self, degree: int) -> Array:
-        found = self._series_of.get(degree)
-        if found is None:
-            angles = self._angle * self._constant(f"degrees to {degree}", _range(degree))
-            found = self._series_of[degree] = self._xp.cos(angles) * self._power
-        return found
+    def _array(self, name: str, make: Callable[[int], np.ndarray], degree: int) -> Array:
+        found = make(degree)
+        return found if self._constant is None else self._constant(name.format(degree), found)
 
     def _placed(self, series: Array) -> Array:
         """Return a series [channels, degree] at its cell, [channels, cells * degree]."""
-        if self._domain.cells == 1:
-            return series
-        cells = self._constant(f"cells to {self._domain.cells}", _range(self._domain.cells))
+        cells = self._array("cells to {}", _range, self._domain.cells)
         return ((self._cell == cells)[:, :, None] * series[:, None]).reshape(series.shape[0], -1)
 
 

@@ -176,7 +176,10 @@ class Alpha(Stated):
     def forward(self) -> Tensor:
         """Return alpha in real units, float64."""
         low, high = self.bounds
-        return low + (high - low) * torch.sigmoid(self._free(self.raw))
+        part = torch.sigmoid(self._free(self.raw))
+        if high - low != 1:  # what changes nothing is a step of autograd's all the same
+            part = (high - low) * part
+        return low + part if low else part
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -215,6 +218,8 @@ class Alpha(Stated):
 
     def _free(self, parameter: Tensor) -> Tensor:
         """Return free numbers in float64 and alpha's shape, of processes that share them all of them."""
+        if not self._shape and parameter.shape == (1,) and type(parameter) in (nn.Parameter, Tensor):
+            return parameter.sum(dtype=torch.float64)  # one number without its axis, in one step
         found = gathered(parameter).to(torch.float64)
         if found.shape == self._shape:
             return found

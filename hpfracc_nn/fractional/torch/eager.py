@@ -8,22 +8,23 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, partial
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn.utils.rnn import PackedSequence
 
+import hpfracc_nn.fractional.torch.device  # noqa: F401  registered on import
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition, Multiplier, family
 from hpfracc_nn.fractional.layout import Layout, layout_of
-from hpfracc_nn.fractional.torch import device, kernels, rehearsal  # noqa: F401  registered on import
+from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.linear_map import LinearMap, Toeplitz
 from hpfracc_nn.fractional.torch.place import is_spread
 from hpfracc_nn.fractional.torch.tracing import PLAIN, is_plain, is_traced, uncompiled
-from hpfracc_nn.fractional.torch.weights import Weights, weights_at, weights_of
+from hpfracc_nn.fractional.torch.weights import Source, Weights, source_of, weights_at, weights_of
 from hpfracc_nn.selection import (
     Plan,
     Site,
@@ -85,7 +86,7 @@ class PreparedCall:
     is_direct: bool  # the samples need no transposition and no conversion
     product: Toeplitz
 
-    def __call__(self, site: Site, plan: Plan, x: Tensor, needs: bool, alpha: Tensor | None = None) -> Tensor:
+    def __call__(self, site: Site, plan: Plan, x: Tensor, needs: bool, alpha: Tensor | None) -> Tensor:
         """Return the result, with its gradient in x if `needs`, and in alpha where it is given."""
         data = x if self.is_direct else arranged(x, self.layout, self.dtype)
         linear = LinearMap(site, plan, self.product)
@@ -102,10 +103,10 @@ def _fixed(owner: str, x: Tensor, definition: Definition, dt: float, dim: int, s
     call: PreparedCall | None = None if plan.usage.kept is None else plan.usage.kept()
     if call is None:
         layout, weights = _weights(owner, x, definition, dt, dim)
-        again = partial(weights_of, definition, layout.n, dt, weights.dtype, x.device)
-        plan, call = carried_out(_PREPARED, site, plan, x.dtype, layout, weights, again)
+        dtype = taken_as(x.dtype, weights.dtype, definition)
+        plan, call = carried_out(_PREPARED, site, plan, x.dtype, dtype, layout, weights)
         plan.usage.kept = weakref.ref(call)
-    return call(site, plan, x, needs)
+    return call(site, plan, x, needs, None)
 
 
 def _weights(owner: str, x: Tensor, definition: Definition, dt: float, dim: int) -> tuple[Layout, Weights]:
@@ -121,19 +122,20 @@ def _described(owner: str, x: Tensor, definition: Definition, dt: float, dim: in
 
 
 def _prepared(
-    plan: Plan, x_dtype: torch.dtype, layout: Layout, weights: Weights, again: Callable[[], Weights]
+    plan: Plan, x_dtype: torch.dtype, dtype: torch.dtype, layout: Layout, weights: Weights
 ) -> tuple[Plan, PreparedCall]:
     """Return the plan and what it needs, the same for all plans alike: kept as long as the weights are."""
     key = plan.kernel, x_dtype, layout
     call = weights.kept.get(key)
     if call is None:
-        dtype = taken_as(x_dtype, weights.dtype, weights.definition)
-        form = plan.kernel.prepare(weights, plan.kernel.given(plan.workload))
-        product = Toeplitz(form, weights.frame, layout.canonical, again)
+        kernel, workload = plan.kernel, plan.workload
+        form = kernel.prepare(weights, kernel.given(workload) if workload.converts_to else workload)
+        product = Toeplitz(form, weights.frame, layout.canonical, weights.again or (lambda: weights))
         call = PreparedCall(layout, dtype, layout.order is None and x_dtype == dtype, product)
-        if len(weights.kept) >= _MOST_KEPT:
-            weights.kept.clear()
-        weights.kept[key] = call
+        if weights.again is not None:  # else they would hold each other
+            if len(weights.kept) >= _MOST_KEPT:
+                weights.kept.clear()
+            weights.kept[key] = call
     return plan, call
 
 
@@ -148,34 +150,41 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     """The plain call of a learned order, whose values are read where it needs no gradient."""
     if definition.alpha is alpha:
         definition = family(definition)
-    arguments = _arguments(owner, definition, dt, dim, x.shape, x.dtype, alpha.shape)
-    tracks = torch.is_grad_enabled()
+    of = _learned_of(owner, definition, dt, dim, x.shape, x.dtype, x.device, alpha.shape)
+    layout, source, tracks = of.layout, of.source, torch.is_grad_enabled()
     needs, learns = tracks and x.requires_grad, tracks and alpha.requires_grad
-    of = weights_of if learns or not alpha.is_cpu or alpha.is_meta else weights_at
-    layout, dtype, sample_dtype = arguments
     with torch.no_grad():
-        weights = of(definition, layout.n, dt, dtype, x.device, alpha)
-        key = (layout.canonical, sample_dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
-        plan = site.pick(key, lambda: _workload(x, sample_dtype, layout, weights, needs, learns))
-        plan, call = carried_out(_PREPARED, site, plan, x.dtype, layout, weights, lambda: weights)
+        weights = Weights.of(source, alpha) if learns or not alpha.is_cpu else weights_at(source, alpha)
+        key = (layout.canonical, of.dtype, x.device, needs, learns, source.states, torch.get_num_threads())
+        plan = site.pick(key, lambda: _workload(x, of.dtype, layout, weights, needs, learns))
+        plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, layout, weights)
     return call(site, plan, x, needs, alpha if learns else None)
 
 
+class _Learned(NamedTuple):
+    """What a learned operator needs for data of one shape, whatever its order."""
+
+    layout: Layout
+    dtype: torch.dtype  # of the samples for the product
+    source: Source
+
+
 @lru_cache(maxsize=4096)
-def _arguments(
+def _learned_of(
     owner: str,
     definition: Definition,
     dt: float,
     dim: int,
     shape: torch.Size,
     dtype: torch.dtype,
+    device: torch.device,
     orders: torch.Size,
-) -> tuple[Layout, torch.dtype, torch.dtype]:
-    """Return the layout of checked arguments, the dtype of the product and that of the samples for it."""
-    errors.positive_step(owner, dt)
+) -> _Learned:
+    dt = errors.positive_step(owner, dt)
     layout = layout_of(owner, shape, errors.axis(owner, dim, len(shape)), tuple(orders))
     wide = torch.float64 if definition.is_wide else _COMPUTED_IN[dtype]
-    return layout, wide, taken_as(dtype, wide, definition)
+    samples = taken_as(dtype, wide, definition)
+    return _Learned(layout, samples, source_of(definition, layout.n, dt, wide, device, False))
 
 
 def _ordered(
@@ -250,7 +259,7 @@ def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, n
 
 
 def _states(weights: Weights) -> int:
-    return 0 if weights.nodes is None else weights.nodes.states
+    return weights.source.states
 
 
 def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> torch.dtype:

@@ -6,9 +6,10 @@ their order, where every weight depends on one order only.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -31,27 +32,88 @@ from hpfracc_nn.fractional.torch.tracing import is_traced
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
 
 
-class Columns:
-    """What a stencil's columns are to kernels: the forms that they asked for, and the boundary columns."""
+class Source:
+    """What weights take from everything but the values of a learned order: nodes, stencil and tables.
+
+    Attributes:
+        definition: With its order, or any order in its bounds for a learned one.
+        is_fixed: Whether the order is the definition's own.
+        family: Whose tables serve a learned order; None where there are none.
+        nodes: The exponentials that may stand for the weights, None where none can or the series is short.
+        states: What a recurrence carries; 0 without exponentials.
+    """
 
     def __init__(
-        self,
-        definition: Definition,
-        alpha: Tensor | None,
-        n: int,
-        dt: float,
-        dtype: torch.dtype,
-        device: torch.device,
-        nodes: Nodes | None,
-        family: Definition | None,
-        charge: Charge,
+        self, definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device, is_fixed: bool
     ):
-        self.definition, self.n, self.dtype, self.device, self.nodes = definition, n, dtype, device, nodes
-        self._alpha, self._dt, self._family, self.charge = alpha, dt, family, charge
-        self._orders: Orders | None = None
-        self._tables: dict[int, Table | None] = {}
+        self.definition, self.n, self.dt, self.dtype, self.device = definition, n, dt, dtype, device
+        self.is_fixed, in_steps, precision = is_fixed, definition.in_steps(dt), _PRECISIONS[dtype]
+        self.family, self.nodes = None, None
+        if n > SHORTEST:
+            is_own = is_fixed or not definition.is_fixed
+            self.nodes = (exponentials if is_own else exponentials_over)(in_steps, n, precision)
+        if definition.is_tabulated and not is_fixed:
+            self.family = family(in_steps)
+        self.states = 0 if self.nodes is None else self.nodes.states
+        self._tables: dict[int, Callable[[], Table | None] | None] = {}
+
+    @cached_property
+    def facts(self) -> Stencil | None:
+        """A stencil with the same differences, terms and starting index as that of any order in the bounds."""
+        return None if self.family is None else fixed_stencil(self.family, self.n, 1.0)
+
+    def table(self, length: int) -> Table | None:
+        """Return the table of chunks of so many samples, of the column for 0, of the boundary columns for -1."""
+        if length in self._tables:
+            reference = self._tables[length]
+            found = None if reference is None else reference()
+            if reference is None or found is not None:
+                return found
+        if self.family is None:
+            found = None
+        elif length > 0:
+            found = tables.chunk_table(self.family, self.n, self.nodes if self.n > length else None, length)
+        else:
+            found = (tables.boundary_table if length else tables.column_table)(self.family, self.n)
+        self._tables[length] = None if found is None else weakref.ref(found)
+        return found
+
+
+_PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
+_kept_source = lru_cache(maxsize=4096)(Source)
+
+
+def source_of(
+    definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device, is_fixed: bool
+) -> Source:
+    """Return the Source of a definition; kept by value, but for one whose own order is a tensor."""
+    make = _kept_source if definition.is_fixed else Source
+    return make(definition, n, dt, dtype, device, is_fixed)
+
+
+class Columns:
+    """What a stencil's columns are to kernels: the forms that they asked for, and the boundary columns.
+
+    Args:
+        source: Of the weights.
+        alpha: A learned order; None where it is the definition's own.
+        tabulated: Whether a learned order may use tables; without them the formulas are traced, which is slower.
+        charge: What is told of every tensor that is made.
+    """
+
+    def __init__(self, source: Source, alpha: Tensor | None, tabulated: bool, charge: Charge):
+        self.source, self.definition, self.n, self.dtype = source, source.definition, source.n, source.dtype
+        self.device, self.nodes, self.charge = source.device, source.nodes, charge
+        self._alpha, self._dt, self._tabulated = alpha, source.dt, tabulated and source.family is not None
+        self._orders: Orders | NumpyOrders | None = None
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
+        self._frame: Frame | None = None
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether the order is the definition's own."""
+        return self._alpha is None
 
     @cached_property
     def stencil(self) -> Stencil:
@@ -60,33 +122,24 @@ class Columns:
             return fixed_stencil(self.definition, self.n, self._dt)
         return self.definition.stencil_at(TORCH.asarray(self._alpha), self.n, self._dt, TORCH)
 
-    @cached_property
+    @property
     def facts(self) -> Stencil:
         """A stencil with the same differences, terms and starting index; its columns are of other orders."""
-        return self.stencil if self._family is None else fixed_stencil(self._family, self.n, 1.0)
+        found = self.source.facts if self._tabulated else None
+        return self.stencil if found is None else found
 
-    @cached_property
+    @property
     def frame(self) -> Frame:
         """What stands around the product."""
-        return Frame(self.facts, self.columns(), self.dtype)
-
-    def _table(self, length: int, nodes: Nodes | None = None) -> Table | None:
-        """Return the table of chunks of so many samples, of the column for 0 and of the boundary columns for -1."""
-        if self._family is None:
-            return None
-        if length in self._tables:
-            return self._tables[length]
-        if length > 0:
-            found = tables.chunk_table(self._family, self.n, nodes, length)
-        else:
-            found = (tables.boundary_table if length else tables.column_table)(self._family, self.n)
-        self._tables[length] = found
+        found = self._frame
+        if found is None:
+            found = self._frame = Frame(self.facts, self.columns(), self.dtype)
         return found
 
     def column(self) -> ColumnForm:
         """The whole column, [channels, n]."""
         if 0 not in self._forms:
-            table = self._table(0)
+            table = self.source.table(0) if self._tabulated else None
             if table is None:
                 self._forms[0] = ColumnForm(self._cast(self._at(np.arange(self.n))), self.charge)
             else:
@@ -99,7 +152,7 @@ class Columns:
         if length not in self._forms:
             nodes = self.nodes if self.n > length else None
             assert nodes is not None or self.n <= length, "the kernel accepts sums of exponentials only"
-            table = self._table(length, nodes)
+            table = self.source.table(length) if self._tabulated else None
             if table is None:
                 self._forms[length] = self._computed(nodes, length)
             else:
@@ -110,7 +163,7 @@ class Columns:
         """The columns that multiply boundary values, [terms, channels, n]: start, then those of x(0) and dt x'(0)."""
         stencil = self.facts
         if self._columns is None and (stencil.starts or stencil.terms):
-            table = self._table(-1)
+            table = self.source.table(-1) if self._tabulated else None
             if table is not None:
                 (found,) = self._evaluated(table)
                 channels, count, _ = found.shape
@@ -131,7 +184,7 @@ class Columns:
             found.append(analytic.reshape(-1, formulas.terms, self.n).transpose(0, 1))
         return found
 
-    def _looked_up(self, table: tables.Table, nodes: Nodes | None, length: int) -> ChunkForm:
+    def _looked_up(self, table: Table, nodes: Nodes | None, length: int) -> ChunkForm:
         if nodes is None:
             (near,) = self._evaluated(table)
             return self._single(near)
@@ -141,14 +194,14 @@ class Columns:
         (decay,) = orders.constants(table, "decay", lambda: (transitions(nodes, length).decay,), torch.float64)
         return ChunkForm(near, far, into, decay, orders.shared(table, self.dtype))
 
-    def _evaluated(self, table: tables.Table) -> list[Tensor]:
-        return self._orders_in(table).evaluate(table, self.dtype)
+    def _evaluated(self, table: Table) -> list[Tensor]:
+        return (self._orders or self._orders_in(table)).evaluate(table, self.dtype)
 
-    def _orders_in(self, table: tables.Table) -> Orders:
+    def _orders_in(self, table: Table) -> Orders | NumpyOrders:
         """The orders as points of a table's domain, which all tables of these weights share."""
         if self._orders is None:
             assert self._alpha is not None, "fixed orders have no tables"
-            self._orders = Orders(self._alpha, table.domain, self._dt, self.device)
+            self._orders = orders_in(self._alpha, table.domain, self._dt, self.device)
         return self._orders
 
     def _computed(self, nodes: Nodes | None, length: int) -> ChunkForm:
@@ -201,6 +254,10 @@ class Weights(Columns):
         alpha: A tensor that stands for the definition's order, which then is any in its bounds.
         tabulated: Whether a tensor alpha may use tables; without them the formulas are traced, which is slower.
         charge: What is told of every tensor that they make.
+
+    Attributes:
+        kept: What callers make of them, with the same life.
+        again: Returns weights of the cache, anew where they were dropped; None for weights that are in no cache.
     """
 
     def __init__(
@@ -217,11 +274,18 @@ class Weights(Columns):
     ):
         if alpha is None and not definition.is_fixed:
             alpha = definition.alpha
-        nodes, shared = _made_for(definition, n, dt, _PRECISIONS[dtype], alpha is None)
-        super().__init__(
-            definition, alpha, n, dt, dtype, device, nodes, shared if tabulated and alpha is not None else None, charge
-        )
-        self.kept: dict[Any, Any] = {}  # what callers make of them, with the same life
+        source = source_of(definition, n, dt, dtype, device, alpha is None)
+        Columns.__init__(self, source, alpha, tabulated, charge)
+        self.kept: dict[Any, Any] = {}
+        self.again: Callable[[], Weights] | None = None
+
+    @classmethod
+    def of(cls, source: Source, alpha: Tensor | None, tabulated: bool = True, charge: Charge = free) -> Weights:
+        """Return the weights of a source, of its own order or of a learned one."""
+        found = cls.__new__(cls)
+        Columns.__init__(found, source, alpha, tabulated, charge)
+        found.kept, found.again = {}, None
+        return found
 
     def slopes(self, alpha: Tensor) -> Slopes:
         """Return the derivative of these weights in alpha; see `Slopes`.
@@ -233,34 +297,7 @@ class Weights(Columns):
 
     def at(self, alpha: Tensor) -> Weights:
         """Return the weights of another alpha, made anew."""
-        tabulated = self._family is not None
-        return Weights(self.definition, self.n, self._dt, self.dtype, self.device, alpha=alpha, tabulated=tabulated)
-
-
-_PRECISIONS = {torch.float32: "float32", torch.float64: "float64"}
-
-
-def _made_for(
-    definition: Definition, n: int, dt: float, precision: str, fixed: bool
-) -> tuple[Nodes | None, Definition | None]:
-    """Return the nodes of the exponentials that may stand for the weights, and whose tables serve a learned order."""
-    if definition.is_fixed:
-        return _made_for_bounds(definition, n, dt, precision, fixed)
-    in_steps = definition.in_steps(dt)
-    nodes = exponentials(in_steps, n, precision) if n > SHORTEST else None
-    return nodes, family(in_steps) if definition.is_tabulated else None
-
-
-@lru_cache(maxsize=4096)
-def _made_for_bounds(
-    definition: Definition, n: int, dt: float, precision: str, fixed: bool
-) -> tuple[Nodes | None, Definition | None]:
-    """Return the same for a definition whose order is its own, or stands for any in its bounds."""
-    in_steps = definition.in_steps(dt)
-    if fixed:
-        return exponentials(in_steps, n, precision) if n > SHORTEST else None, None
-    nodes = exponentials_over(in_steps, n, precision) if n > SHORTEST else None
-    return nodes, family(in_steps) if definition.is_tabulated else None
+        return Weights.of(self.source, alpha, self._tabulated)
 
 
 class Slopes(Columns):
@@ -270,8 +307,8 @@ class Slopes(Columns):
     """
 
     def __init__(self, of: Weights, alpha: Tensor):
-        super().__init__(of.definition, alpha, of.n, of._dt, of.dtype, of.device, of.nodes, of._family, free)
-        self._orders, self._tables = of._orders, of._tables
+        super().__init__(of.source, alpha, of._tabulated, free)
+        self._orders = of._orders
 
     @cached_property
     def stencil(self) -> Stencil:
@@ -317,30 +354,35 @@ def weights_of(
     """
     if alpha is not None or not definition.is_fixed:
         return Weights(definition, n, dt, dtype, device, alpha=alpha)
-    key = "torch", definition, n, dt, dtype, device
-    found = SHELF.get(key, lambda charge: Weights(definition, n, dt, dtype, device, charge=on(device, charge)))
+
+    def build(charge: Charge) -> Weights:
+        made = Weights(definition, n, dt, dtype, device, charge=on(device, charge))
+        made.again = partial(weights_of, definition, n, dt, dtype, device)
+        return made
+
+    found = SHELF.get(("torch", definition, n, dt, dtype, device), build)
     follow(found.charge)
     return found
 
 
-def weights_at(
-    definition: Definition, n: int, dt: float, dtype: torch.dtype, device: torch.device, alpha: Tensor
-) -> Weights:
+def weights_at(source: Source, alpha: Tensor) -> Weights:
     """Return the weights of a tensor alpha that needs no gradient and lies on a CPU.
 
     Those of values that come a second time are kept. An alpha that is learned has others at every step.
     """
     values = alpha.item() if alpha.numel() == 1 else alpha.detach().to(torch.float64).resolve_neg().numpy().tobytes()
-    key = "torch", definition, values, tuple(alpha.shape), n, dt, dtype, device
+    key = "torch", source.definition, source.n, source.dt, source.dtype, source.device, tuple(alpha.shape), values
     if key not in _seen:
         if len(_seen) >= _MOST_SEEN:
             _seen.clear()
         _seen[key] = None
-        return Weights(definition, n, dt, dtype, device, alpha=alpha)
+        return Weights.of(source, alpha)
 
     def build(charge: Charge) -> Weights:
-        # Of a copy: the values must stay, whatever is written into alpha.
-        return Weights(definition, n, dt, dtype, device, alpha=alpha.detach().clone(), charge=on(device, charge))
+        copy = alpha.detach().clone()  # the values must stay, whatever is written into alpha
+        made = Weights.of(source, copy, charge=on(source.device, charge))
+        made.again = partial(weights_at, source, copy)
+        return made
 
     found = SHELF.get(key, build)
     follow(found.charge)
@@ -353,11 +395,8 @@ _seen: dict[Hashable, None] = {}  # the values that came lately, in the order in
 _DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
 
 
-class Orders:
-    """The orders of all channels as points of a domain.
-
-    They are evaluated in plain aten, which autograd and transforms follow to any order, or where nobody follows, and on
-    a CPU, by NumPy: a call of it costs a quarter on arrays as small as these.
+def orders_in(alpha: Tensor, domain: Domain, dt: float, device: torch.device) -> Orders | NumpyOrders:
+    """Return the orders of all channels as points of a domain: by NumPy on a CPU where nobody follows them.
 
     Args:
         alpha: Any shape. A value further outside its bounds than a tenth of their width has weights that are NaN.
@@ -365,24 +404,74 @@ class Orders:
         dt: Spacing of the samples.
         device: Of what is evaluated.
     """
+    traced = is_traced(alpha, ())
+    if traced or not alpha.is_cpu or device.type != "cpu" or (alpha.requires_grad and torch.is_grad_enabled()):
+        return Orders(alpha, domain, dt, device, traced)
+    return NumpyOrders(alpha, domain, dt)
 
-    def __init__(self, alpha: Tensor, domain: Domain, dt: float, device: torch.device):
-        self._device, self._traced = device, is_traced(alpha, ())
-        is_followed = self._traced or (alpha.requires_grad and torch.is_grad_enabled())
-        self._by_numpy = not is_followed and device.type == "cpu" and alpha.device.type == "cpu"
-        if self._by_numpy:
-            # A copy: the values must stay, whatever an optimizer writes into alpha.
-            orders = alpha.detach().to(torch.float64).resolve_neg().numpy().reshape(-1, 1).copy()
-            self._points = Points(orders, domain, dt, NUMPY, _as_it_is)
-        else:
-            self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)
+
+class NumpyOrders:
+    """Orders by NumPy, a call of which costs a quarter of torch's on arrays as small as these."""
+
+    def __init__(self, alpha: Tensor, domain: Domain, dt: float):
+        # A copy: the values must stay, whatever an optimizer writes into alpha.
+        orders = alpha.detach().to(torch.float64).resolve_neg().numpy().reshape(-1, 1).copy()
+        self._points = Points(orders, domain, dt, NUMPY, None)
 
     def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
         """Return the arrays of a table, each [channels, *shape]."""
-        return self._arrays(table, self._points.basis(table.degree), dtype)
+        return _split(self._points.basis(table.degree), table, dtype)
 
     def slopes(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
         """Return their derivatives in alpha, each [channels, *shape]."""
+        return _split(self._points.slope(table.degree), table, dtype)
+
+    def constants(
+        self, table: Table, name: str, arrays: Callable[[], tuple[np.ndarray, ...]], dtype: torch.dtype
+    ) -> tuple[Tensor, ...]:
+        """Return arrays that belong to a table as tensors, kept with it."""
+        found: tuple[Tensor, ...] | None = table.placed.get((name, _CPU, dtype))
+        if found is None:
+            found = tuple(torch.as_tensor(array, device=_CPU).to(dtype) for array in arrays())
+            table.placed[name, _CPU, dtype] = found
+        return found
+
+    def shared(self, table: Table, dtype: torch.dtype) -> dict[Any, Any]:
+        """Return what kernels keep with a table in this dtype."""
+        found: dict[Any, Any] = table.placed.setdefault(("shared", _CPU, dtype), {})
+        return found
+
+
+_CPU = torch.device("cpu")
+
+
+def _split(basis: np.ndarray, table: Table, dtype: torch.dtype) -> list[Tensor]:
+    """Return the arrays of a table for a basis [channels, degree], or [degree] of one channel."""
+    found = np.matmul(basis, table.coefficients)
+    if dtype == torch.float32:
+        found = found.astype(np.float32)
+    if len(table.sizes) == 1:
+        return [torch.from_numpy(found.reshape(-1, *table.shapes[0]))]
+    arrays, at = [], 0
+    for size, shape in zip(table.sizes, table.shapes, strict=True):
+        arrays.append(torch.from_numpy(found[..., at : at + size].reshape(-1, *shape)))
+        at += size
+    return arrays
+
+
+class Orders:
+    """Orders in plain aten, which autograd and transforms follow to any order."""
+
+    def __init__(self, alpha: Tensor, domain: Domain, dt: float, device: torch.device, traced: bool):
+        self._device, self._traced = device, traced
+        self._points = Points(alpha.reshape(-1, 1).to(device, torch.float64), domain, dt, TORCH, self._constant)
+
+    def evaluate(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+        """See `NumpyOrders`."""
+        return self._arrays(table, self._points.basis(table.degree), dtype)
+
+    def slopes(self, table: Table, dtype: torch.dtype) -> list[Tensor]:
+        """See `NumpyOrders`."""
         return self._arrays(table, self._points.slope(table.degree), dtype)
 
     def constants(
@@ -399,9 +488,7 @@ class Orders:
         """Return what kernels keep with a table, on this device in this dtype."""
         return {} if self._traced else table.placed.setdefault(("shared", self._device, dtype), {})
 
-    def _arrays(self, table: Table, basis: Any, dtype: torch.dtype) -> list[Tensor]:
-        if self._by_numpy:
-            return _split(np.matmul(basis, table.coefficients).astype(_DTYPES[dtype], copy=False), table)
+    def _arrays(self, table: Table, basis: Tensor, dtype: torch.dtype) -> list[Tensor]:
         (coefficients,) = self.constants(table, "coefficients", lambda: (table.coefficients,), torch.float64)
         found = torch.mm(basis, coefficients).to(dtype)
         parts = torch.split_with_sizes(found, table.sizes, dim=1)
@@ -418,20 +505,7 @@ class Orders:
         return make() if self._traced else kept(of(store, self._device), store, key, make)
 
 
-def _as_it_is(name: str, array: np.ndarray) -> np.ndarray:
-    return array
-
-
 _SMALL: dict[Any, Any] = {}  # a few short ranges and matrices for each device
-
-
-def _split(found: np.ndarray, table: Table) -> list[Tensor]:
-    """Return the arrays of a table from all outputs, [channels, outputs], or [outputs] of one channel."""
-    arrays, at = [], 0
-    for size, shape in zip(table.sizes, table.shapes, strict=True):
-        arrays.append(torch.from_numpy(found[..., at : at + size].reshape(-1, *shape)))
-        at += size
-    return arrays
 
 
 def slopes(formula: Callable[[Tensor], Sequence[Tensor]], alpha: Tensor) -> list[Tensor]:
