@@ -87,7 +87,13 @@ class Kind(Protocol):
         """Take back that a step was taken, without gradient or rate, which was to make the state and no more."""
 
     def prepared(
-        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+        self,
+        group: Group,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[State],
+        site: Site,
+        views: list[View] | None = None,
     ) -> Directions:
         """Return what makes the directions and keeps in the states what the next step needs.
 
@@ -264,30 +270,42 @@ class Average:
         return group["alpha"] == 1 or group["memory"] == 1
 
     def prepared(
-        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+        self,
+        group: Group,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[State],
+        site: Site,
+        views: list[View] | None = None,
     ) -> Directions:
         memory = self.memory(group)
-        kept = [_kept(state, memory, p, grad) for p, grad, state in zip(params, grads, states, strict=True)]
         if group.get("capturable") or group.get("differentiable"):
+            kept = [_kept(state, memory, p, grad) for p, grad, state in zip(params, grads, states, strict=True)]
             return lambda: [_recorded(group, memory, *each) for each in zip(grads, states, kept, strict=True)]
-        alike: dict[tuple, list[tuple[Tensor, State, State]]] = defaultdict(list)
-        for grad, state, held in zip(grads, states, kept, strict=True):
-            alike[grad.device, grad.dtype, _stored(held)].append((grad, state, held))
+        views, length = [] if views is None else views, memory.length
+        del views[len(params) :]
+        alike: dict[tuple, list[tuple[State, State, View, Tensor]]] = defaultdict(list)
+        for k, (p, grad, state) in enumerate(zip(params, grads, states, strict=True)):
+            view = views[k] if k < len(views) else None
+            held, line = state, None if view is None else view.line(state, length, p, grad)
+            if view is None or line is None:
+                held = _kept(state, memory, p, grad)
+                view, line = View(held, p), in_order(grad, held["direction"])
+                views[k : k + 1] = [view]
+            alike[view.place, _stored(held)].append((state, held, view, line))
         mixes = []
-        for (device, _, stored), found in alike.items():
-            _check_capture(device)
-            lines = [in_order(grad, held["direction"]) for grad, _, held in found]
-            averages = [line_of(held["direction"]) for _, _, held in found]
+        for (place, stored), found in alike.items():
+            _check_capture(place[0])
+            _, _, each, lines = zip(*found, strict=True)
             mix = memory.mix(group["alpha"], stored, group["seed"] if self.law.drops else None)
-            rows = [lines_of(held["history"]) for _, _, held in found]
-            mixes.append(prepared(site, lines, rows, averages, mix))
+            mixes.append(prepared(site, [*lines], [view.rows for view in each], [view.average for view in each], mix))
 
         def directions() -> list[Tensor]:
-            for mixed, ((_, _, stored), found) in zip(mixes, alike.items(), strict=True):
+            for mixed, ((_, stored), found) in zip(mixes, alike.items(), strict=True):
                 mixed()
-                for _, state, held in found:
+                for state, held, _, _ in found:
                     _keep(state, held, stored + 1)
-            return [held["direction"] for held in kept]
+            return [view.direction for view in views]
 
         return directions
 
@@ -302,6 +320,59 @@ class Average:
         if group["memory"] == EXPONENTIALS:
             return Exponentials()
         return Window(group["memory"], self.law.weights, self.law.is_normalised)
+
+
+class View:
+    """Lines of a parameter's direction and history, kept from step to step while both lie where they lay.
+
+    An optimizer keeps a list of them for each group: one for each parameter that had a gradient at the last step.
+    """
+
+    __slots__ = (
+        "_address",
+        "_device",
+        "_history",
+        "_history_address",
+        "_is_plain",
+        "_order",
+        "_shape",
+        "_strides",
+        "average",
+        "direction",
+        "place",
+        "rows",
+    )
+
+    def __init__(self, held: State, p: Tensor):
+        self.direction, self._history = held["direction"], held["history"]
+        self.average, self.rows = line_of(self.direction), lines_of(self._history)
+        self.place = self.direction.device, self.direction.dtype
+        self._address, self._history_address = self.direction.data_ptr(), self._history.data_ptr()
+        self._device = self.direction.get_device()
+        self._is_plain = p.is_contiguous() and self.direction.is_contiguous() and not self.direction.is_complex()
+        self._shape, self._strides, self._order = self.direction.shape, self.direction.stride(), p.stride()
+
+    def line(self, state: State, length: float, p: Tensor, grad: Tensor) -> Tensor | None:
+        """Return a gradient whose values lie in the order of the lines: itself where it can, for a view is slow to make.
+
+        None where the view is not that of the state, of the memory's length, or of such a gradient.
+        """
+        direction, history = self.direction, self._history
+        if (
+            state.get("direction") is not direction
+            or state["history"] is not history
+            or state["history_memory"] != length
+            or direction.data_ptr() != self._address
+            or history.data_ptr() != self._history_address
+            or grad.shape != self._shape
+            or grad.dtype is not self.place[1]
+            or grad.get_device() != self._device
+        ):
+            return None
+        if self._is_plain and p.is_contiguous() and direction.is_contiguous():  # faster than strides
+            return grad if grad.is_contiguous() and not grad.is_neg() else in_order(grad, direction)
+        is_laid_out_alike = direction.stride() == self._strides and p.stride() == self._order
+        return in_order(grad, direction) if is_laid_out_alike else None
 
 
 def is_behind(state: State) -> bool:
@@ -428,7 +499,13 @@ class ClosedForm:
         """Nothing: a previous point that is the present one says no more than none."""
 
     def prepared(
-        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+        self,
+        group: Group,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[State],
+        site: Site,
+        views: list[View] | None = None,
     ) -> Directions:
         taken = []
         for p, grad, state in zip(params, grads, states, strict=True):
@@ -463,7 +540,13 @@ class FixedTerminal:
         """Nothing: it keeps nothing."""
 
     def prepared(
-        self, group: Group, params: Sequence[Tensor], grads: Sequence[Tensor], states: Sequence[State], site: Site
+        self,
+        group: Group,
+        params: Sequence[Tensor],
+        grads: Sequence[Tensor],
+        states: Sequence[State],
+        site: Site,
+        views: list[View] | None = None,
     ) -> Directions:
         taken = [_modulated(grad, p, group["alpha"]) for p, grad in zip(params, grads, strict=True)]
         return lambda: taken

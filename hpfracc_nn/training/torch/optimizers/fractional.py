@@ -34,6 +34,7 @@ from hpfracc_nn.training.torch.optimizers.directions import (
     Directions,
     Group,
     State,
+    View,
     check_options,
     is_behind,
     is_identity,
@@ -171,12 +172,14 @@ class Fractional(_Base):
         """Return the directions, to be put where the gradients are."""
         exchange = _Exchange()
         identities = [group for group in self.param_groups if is_identity(group)]
-        others = [group for group in self.param_groups if not is_identity(group)]
+        others = [(place, group) for place, group in enumerate(self.param_groups) if not is_identity(group)]
+        known: dict[int, list[View]] = self.__dict__.get("_views", {})
+        self._views = {place: known.get(place, []) for place, _ in others}
         if others:
             self._check_dense(identities)
         with torch.set_grad_enabled(self.defaults["differentiable"]):
-            found = [self._prepared_group(group, means, exchange) for group in others]
-            for group, (params, directions) in zip(others, found, strict=True):
+            found = [self._prepared_group(group, means, exchange, self._views[place]) for place, group in others]
+            for (_, group), (params, directions) in zip(others, found, strict=True):
                 self._forget(group, _DROPPED[group["kind"]])
                 exchange.prepare(params, directions())
         for group in identities:
@@ -186,18 +189,21 @@ class Fractional(_Base):
     def _forget(self, group: Group, keys: frozenset[str]) -> None:
         """Drop what the group does not go on with, also of parameters that have no gradient."""
         for p in group["params"]:
-            _drop(self.state.get(p) or {}, keys)
+            state = self.state.get(p)
+            if state and not keys.isdisjoint(state):
+                _drop(state, keys)
 
     def _prepared_group(
-        self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange
+        self, group: Group, means: dict[Tensor, Tensor], exchange: _Exchange, views: list[View]
     ) -> tuple[list[Tensor], Directions]:
         """Return the parameters whose gradients make room, and what makes the directions."""
-        params = [p for p in group["params"] if p.grad is not None]
-        for p in params:
-            self._check_gradient(p.grad)
+        found = [(p, grad) for p in group["params"] if (grad := p.grad) is not None]
+        params, grads = [p for p, _ in found], [grad for _, grad in found]
+        self._check_gradients(grads)
         states = [self.state.get(p) or exchange.fresh(p) for p in params]
-        grads = [means.get(p, p.grad) for p in params]
-        return params, kind_of(group).prepared(group, params, grads, states, self._site)
+        if means:
+            grads = [means.get(p, grad) for p, grad in found]
+        return params, kind_of(group).prepared(group, params, grads, states, self._site, views)
 
     @uncompiled
     def _keep(self, exchange: _Exchange) -> None:
@@ -214,18 +220,21 @@ class Fractional(_Base):
                 "give these parameters an optimizer that takes them, such as torch.optim.SparseAdam."
             )
 
-    def _check_gradient(self, grad: Tensor) -> None:
+    def _check_gradients(self, grads: list[Tensor]) -> None:
         name = type(self).__name__
-        if grad.layout is not torch.strided:
-            raise RuntimeError(
-                f"{name} does not support sparse gradients where alpha is less than 1: each would have to be kept with "
-                "its own places; pass alpha=1 for this group, or make the gradient dense."
-            )
-        if type(grad) not in (Tensor, torch.nn.Parameter):
-            raise RuntimeError(
-                f"{name} does not support gradients of type {type(grad).__name__} where alpha is less than 1; pass "
-                "alpha=1 for this group, or use plain tensors, such as those of DistributedDataParallel."
-            )
+        for grad in grads:
+            if grad.layout is not torch.strided:
+                raise RuntimeError(
+                    f"{name} does not support sparse gradients where alpha is less than 1: each would have to be kept "
+                    "with its own places; pass alpha=1 for this group, or make the gradient dense."
+                )
+            if type(grad) is not Tensor and type(grad) is not torch.nn.Parameter:
+                raise RuntimeError(
+                    f"{name} does not support gradients of type {type(grad).__name__} where alpha is less than 1; pass "
+                    "alpha=1 for this group, or use plain tensors, such as those of DistributedDataParallel."
+                )
+        if not grads:
+            return
         if getattr(self, "grad_scale", None) is not None or getattr(self, "found_inf", None) is not None:
             raise RuntimeError(
                 f"{name} cannot average gradients that are still scaled, each by another factor: unscale them before "
@@ -334,23 +343,23 @@ class _Exchange:
 
     def __init__(self) -> None:
         self.states: dict[Tensor, State] = {}
-        self._directions: dict[Tensor, Tensor] = {}
-        self._gradients: dict[Tensor, Tensor | None] = {}
+        self._directions: list[tuple[Tensor, Tensor]] = []
+        self._gradients: list[tuple[Tensor, Tensor | None]] = []
 
     def fresh(self, p: Tensor) -> State:
         """Return a new state of a parameter."""
         return self.states.setdefault(p, {})
 
     def prepare(self, params: list[Tensor], directions: list[Tensor]) -> None:
-        self._directions.update(zip(params, directions, strict=True))
+        self._directions += zip(params, directions, strict=True)
 
     @uncompiled
     def do(self) -> None:
-        for p, direction in self._directions.items():
-            self._gradients[p] = p.grad
+        for p, direction in self._directions:
+            self._gradients.append((p, p.grad))
             p.grad = direction
 
     @uncompiled
     def undo(self) -> None:
-        for p, gradient in self._gradients.items():
+        for p, gradient in self._gradients:
             p.grad = gradient

@@ -8,10 +8,11 @@ gradient that falls out, and all others are 0. Exponentials move all rows, each 
 lines for all parameters of a device and dtype, and reads and writes as little as it can: with 9 rows of 10 million
 float32 values, 360 MB are read at each step whatever is done.
 
-A kernel is called with lists of 1-d tensors of one dtype and device, and rows [R, n]; complex ones come as real ones of
-twice the length. Rows that fade are float32 where the gradients are half as wide. A row that weighs nothing is not
-read: what is not finite there must not come into the average. It writes into the averages and, at last, into the rows.
-What can fail, such as an allocation, comes before: another kernel may have to begin anew.
+A kernel is called with lists of 1-d tensors of one dtype and device, and rows [R, n]; gradients may have any shape, and
+are dense, with their values in the order of the rows. Complex tensors come as real ones of twice the length. Rows that
+fade are float32 where the gradients are half as wide. A row that weighs nothing is not read: what is not finite there
+must not come into the average. A kernel writes into the averages and, at last, into the rows. What can fail, such as an
+allocation, comes before: another kernel may have to begin anew.
 """
 
 from __future__ import annotations

@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
-from hpfracc_nn.training.torch.optimizers.mix import Mix, passes_of
+from hpfracc_nn.training.torch.optimizers.mix import Mix, line_of, passes_of
 
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def run_lists(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mix) -> None:
+    grads = [line_of(grad) for grad in grads]
     sums = [average.float() for average in averages] if averages[0].dtype in _HALF else averages
     torch._foreach_copy_(sums, grads)
     if mix.first != 1:
@@ -72,7 +73,7 @@ def run(grads: list[Tensor], rows: list[Tensor], averages: list[Tensor], mix: Mi
     weighing = [(begin, end, weights[begin:end]) for begin, end in _runs(mix.weights)]
     replaced = [row for row, gain in enumerate(mix.gains) if gain == 1]
     gains = None if replaced else torch.tensor(mix.gains, dtype=grads[0].dtype)[:, None]
-    for each in zip(grads, rows, averages, strict=True):
+    for each in zip(map(line_of, grads), rows, averages, strict=True):
         for grad, held, average in _blocks(*each):
             added, factor = grad, mix.first
             for begin, end, part in weighing:
