@@ -9,7 +9,7 @@ import sys
 
 import pytest
 
-from hpfracc_nn.selection import register, register_probe, unregister
+from hpfracc_nn.selection import ReportRow, register, register_probe, unregister
 from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.training import table as tables
 from tests.selection_kernels import FakeProbe, fake, fake_manager
@@ -56,7 +56,7 @@ def test_the_calls_of_each_module_are_counted_without_a_logger(tmp_path, manager
     assert [site.label for site in manager.sites()] == ["fractional.0", "fractional.1"]
     printed = capsys.readouterr().out
     assert printed.count(tables.TITLE) == 1
-    assert "fractional.1  test_op  3 x 4 x 1  float32  cpu     torch    dense      5 " in printed
+    assert "fractional.1  test_op  3 x 4 x 1  float32  cpu     torch    dense\n" in printed
 
 
 def test_the_sanity_check_does_not_count(tmp_path, manager):
@@ -295,3 +295,31 @@ def test_a_narrow_table_comes_in_three_parts(tmp_path, manager):
     assert wide.count("\n") + 10 == narrow.count("\n")  # twice a blank, a header of two lines and two rows
     assert set(narrow.split()) - set(wide.split()) == {"#"}
     assert max(map(len, narrow.splitlines()[:-1])) <= 80
+
+
+def test_a_table_fits_80_columns_where_nothing_else_is_said(monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    (row,) = [
+        ReportRow(
+            label="model.encoder.blocks.0.mixer.fractional",
+            op="toeplitz",
+            workload="256 x 16384 x 1",
+            dtype="float32",
+            device="cuda:0",
+            backend="torch",
+            algorithm="chunked_scan",
+            forwards=1000,
+            backwards=1000,
+            share=1.0,
+            forward_ms=1.23,
+            backward_ms=1.23,
+            predicted_ms=1.23,
+            speed_up=1.23,
+            reason="measured",
+        )
+    ]
+    for form in ("plain", "rich") if tables.has_rich() else ("plain",):
+        lines = tables.render([row], form).splitlines()
+        assert max(map(len, lines)) <= 80
+        assert any("fractional " in line for line in lines)
+        assert not any("…" in line for line in lines)

@@ -39,10 +39,12 @@ PARTS = (WHAT, HOW, WHY)
 ALL = {**WHAT, **HOW, **WHY}
 TEXT = (*WHAT, "Reason")  # the columns that hold no number
 TITLE = "Which kernel ran"
+WIDTH = 80  # columns, where the terminal says nothing else
+LEAST = 12  # characters of a cell that is shortened
 CAPTION = (
-    "Input: rows x n x width. Forward and backward ms: 20 % quantiles of sampled calls; "
-    "predicted: both together. x vs 2nd best: predicted. Confidence: that none is faster. "
-    "Explored: calls that only tried the kernel."
+    "Input: rows x n x width. Forward and backward ms: 20 % quantiles of sampled\n"
+    "calls; predicted: both together. x vs 2nd best: predicted. Confidence: that none\n"
+    "is faster. Explored: calls that only tried the kernel."
 )
 
 
@@ -55,17 +57,18 @@ def has_rich() -> bool:
 
 
 def render(rows: Sequence[ReportRow], form: str) -> str:
-    """Return the table as `form`, "rich" or "plain", no wider than the terminal where it goes to one."""
+    """Return the table as `form`, "rich" or "plain", no wider than the terminal, or than 80 columns elsewhere."""
     if form == "rich":
         return _rich(rows)
-    return plain(rows, shutil.get_terminal_size().columns if sys.stdout.isatty() else None)
+    return plain(rows, shutil.get_terminal_size((WIDTH, 0)).columns if sys.stdout.isatty() else WIDTH)
 
 
-def plain(rows: Sequence[ReportRow], width: int | None = None) -> str:
-    """Return the table as text, in three parts if it is wider than `width`."""
+def plain(rows: Sequence[ReportRow], width: int = WIDTH) -> str:
+    """Return the table as text, in three parts if it is wider than `width`; of long names the end is shown."""
     text = _aligned(_cells(rows, ALL))
-    if width is not None and max(map(len, text)) > width:
-        first, *others = [_aligned(_headed(_numbered(rows, part))) for part in PARTS]
+    if max(map(len, text)) > width:
+        parts = [_shortened(_numbered(rows, part), width, _plain_width) for part in PARTS]
+        first, *others = [_aligned(_headed(part)) for part in parts]
         text = [*first, *(line for part in others for line in ("", *part))]
     return "\n".join([TITLE, *text, CAPTION, ""])
 
@@ -86,7 +89,7 @@ def _rich(rows: Sequence[ReportRow]) -> str:
     console = importlib.import_module("rich.console").Console(markup=False, highlight=False)
     parts = [_cells(rows, ALL)]
     if _rich_width(parts[0]) > console.width:
-        parts = [_numbered(rows, part) for part in PARTS]
+        parts = [_shortened(_numbered(rows, part), console.width, _rich_width) for part in PARTS]
     with console.capture() as captured:
         console.print(TITLE, style="bold")
         for header, *lines in parts:
@@ -100,6 +103,26 @@ def _rich(rows: Sequence[ReportRow]) -> str:
             console.print(table)
         console.print(CAPTION, style="dim")
     return str(captured.get())
+
+
+def _shortened(
+    cells: list[list[str]], width: int, width_of: Callable[[Sequence[Sequence[str]]], int]
+) -> list[list[str]]:
+    """Return the cells, of long texts only the ends, as far as the table is wider than `width`; modules first."""
+    header, *lines = cells
+    for column, name in enumerate(header):
+        excess = width_of(cells) - width
+        if name in TEXT and lines and excess > 0:
+            most = max(LEAST, max(len(line[column]) for line in lines) - excess)
+            for line in lines:
+                if len(line[column]) > most:
+                    line[column] = ".." + line[column][2 - most :]
+    return cells
+
+
+def _plain_width(cells: Sequence[Sequence[str]]) -> int:
+    """Return the width of a table as text with folded headers."""
+    return max(map(len, _aligned(_headed(cells))))
 
 
 def _rich_width(cells: Sequence[Sequence[str]]) -> int:

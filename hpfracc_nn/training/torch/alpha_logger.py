@@ -23,6 +23,7 @@ from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
 log = logging.getLogger(__name__)
 
 _VERSION = 1  # of what a checkpoint holds
+_PARTS = ("derivative", "difference")  # of a layer that computes with a `FractionalLayer`
 
 
 class AlphaRow(NamedTuple):
@@ -49,7 +50,7 @@ class AlphaLogger(Callback):
     epoch, under "AlphaLogger/" (or the logger's own separator) and at the step that Lightning gives its own metrics. A
     step is a batch after which an optimizer stepped. The history also has the orders before the first step.
 
-    A name is that of the module whose order it is: "net.0". With several orders "net.0.2" is the third of them, and
+    A name is that of the layer whose order it is: "net.0". With several orders "net.0.2" is the third of them, and
     beyond `most` there are "net.0.mean", "net.0.min" and "net.0.max" instead. Of a `ProbabilisticAlpha` the mean
     counts, and "net.0.std" is the standard deviation (with several orders "net.0.std.2" and so on).
 
@@ -207,10 +208,13 @@ def _whole(model: nn.Module | None) -> AbstractContextManager[Any]:
 
 
 def learned_orders(module: nn.Module) -> dict[str, Alpha]:
-    """Return the orders in `module`, each once, by the name of the module whose `order` it is, or else their own."""
-    found = {}
-    for name, child in module.named_modules():
+    """Return the orders in `module`, each once, by the name of the layer whose `order` it is, or else their own."""
+    found, modules = {}, dict(module.named_modules())
+    for name, child in modules.items():
         if isinstance(child, Alpha):
             owner = "" if name == "order" else name.removesuffix(".order")
+            layer, _, part = owner.rpartition(".")
+            if part in _PARTS and type(modules[layer]).__module__.startswith("hpfracc_nn.layers."):
+                owner = layer
             found[owner or type(module).__name__] = child
     return found

@@ -353,13 +353,15 @@ class View:
         self._shape, self._strides, self._order = self.direction.shape, self.direction.stride(), p.stride()
 
     def line(self, state: State, length: float, p: Tensor, grad: Tensor) -> Tensor | None:
-        """Return a gradient whose values lie in the order of the lines: itself where it can, for a view is slow to make.
+        """Return a gradient with its values in the order of the lines: itself where possible, since views take long.
 
         None where the view is not that of the state, of the memory's length, or of such a gradient.
         """
-        direction, history = self.direction, self._history
+        direction: Tensor = self.direction
+        history: Tensor = self._history
         if (
-            state.get("direction") is not direction
+            "direction" not in state
+            or state["direction"] is not direction
             or state["history"] is not history
             or state["history_memory"] != length
             or direction.data_ptr() != self._address
