@@ -82,7 +82,7 @@ def planned_product(
     weights = weights_of(definition, n, 1.0, x.dtype, x.device)
     form = plan.kernel.prepare(weights, plan.workload)
     data = x.reshape(batch, 1, n, -1)
-    product = Toeplitz(form, weights.frame, (batch, 1, n, data.shape[3]), lambda: weights)
+    product = Toeplitz(form, weights.boundary, (batch, 1, n, data.shape[3]), lambda: weights)
     return LinearMap(site, plan, product), data
 
 

@@ -1,6 +1,6 @@
 """What the tests of the compiled core share: operators made by hand, and the same maps by aten and direct sums."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import product
 from typing import Any
@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional import boundary
+from hpfracc_nn.fractional.boundary import boundary_of
 from hpfracc_nn.fractional.definitions import Caputo
 from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch import boundary as diff
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.kernels import numba_recurrence as kernel
-from hpfracc_nn.fractional.torch.tiles import Frame
 from hpfracc_nn.fractional.torch.weights import Weights
 
 LONGEST = 3200
@@ -78,24 +78,25 @@ class Operator:
         terms = self.stencil.starts + case.terms
         rng = np.random.default_rng(n)
         self.columns = torch.as_tensor(rng.standard_normal((terms, channels, n))).to(dtype)
-        self.frame = Frame(self.stencil, self.columns if terms else None, dtype)
+        self.boundary = boundary_of(self.stencil, self.columns if terms else None, dtype)
+        self.wide = replace(self.boundary, columns=self.columns.double() if terms else None)
 
     def run(self, x: Tensor) -> Tensor:
         y = torch.full_like(x, torch.nan)
-        kernel.run(self.form, self.frame, _shape(x), x, y)
+        kernel.run(self.form, self.boundary, _shape(x), x, y)
         return y
 
     def adjoint(self, g: Tensor) -> Tensor:
         gx = torch.full_like(g, torch.nan)
-        kernel.adjoint(self.form, self.frame, _shape(g), g, gx)
+        kernel.adjoint(self.form, self.boundary, _shape(g), g, gx)
         return gx
 
     def expected(self, x: Tensor) -> tuple[Tensor, float]:
         """Return the operator on x, and what its errors are relative to."""
         x = x.double()
-        d = diff.difference(x, self.stencil)
+        d = boundary.difference(x, self.wide)
         y, size = self._convolved(d), np.abs(self.column).sum() * float(d.abs().max())
-        for column, value in zip(self.columns.double(), diff.boundary_values(x, d, self.stencil), strict=True):
+        for column, value in zip(self.columns.double(), boundary.values(x, d, self.wide), strict=True):
             y = y + column[:, :, None] * value
             size += float(column.abs().max() * value.abs().max())
         return y, size + float(x.abs().max())
@@ -104,13 +105,7 @@ class Operator:
         """Return the transpose on g, and what its errors are relative to."""
         g = g.double()
         values = [(g * column[:, :, None]).sum(dim=2, keepdim=True) for column in self.columns.double()]
-        start, analytic = diff.split_boundary(values, self.stencil)
-        gd = self._convolved(g.flip(2)).flip(2)
-        if start is not None:
-            gd = diff.add_at(gd, self.stencil.start_index, start)
-        gx = diff.difference_adjoint(gd, self.stencil)
-        if analytic:
-            gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
+        gx = boundary.transposed(self._convolved(g.flip(2)).flip(2), g, self.wide)
         # Where the data are summed up, or a polynomial is subtracted, the transpose sums over all later samples.
         size = np.abs(self.column).sum() * float(g.abs().max()) * 4
         if self.stencil.differences < 0 or self.stencil.subtract:

@@ -39,7 +39,7 @@ def results(case: Case, shape: tuple[int, int, int, int], dtype: torch.dtype, ke
     """Return what both maps write when every array that they are given is kept by `keep`."""
     operator = Operator(case, shape[2], shape[1], dtype)
     x, g = (keep(random(shape, dtype, seed).numpy()) for seed in (0, 1))
-    columns, *boundary = operator.frame.arrays
+    columns, *boundary = operator.boundary.arrays
     columns, found = keep(columns), []
     for direction, source, arrangement in (("forward", x, Forward), ("backward", g, Backward)):
         function, units = _compiled(direction, shape[3] == 1)

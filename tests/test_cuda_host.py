@@ -20,7 +20,7 @@ from hpfracc_nn.fractional.torch.kernels import cuda_host, cuda_launch, cuda_pro
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.rehearsal import rehearse
-from hpfracc_nn.fractional.torch.tiles import Frame, Shape
+from hpfracc_nn.fractional.torch.tiles import Shape
 from hpfracc_nn.fractional.torch.weights import Weights, weights_of
 from hpfracc_nn.fractional.weights import SHELF, forget
 from hpfracc_nn.selection import BackendManager, Settings, Workload, register, unregister
@@ -84,12 +84,12 @@ def test_the_parts_are_the_operator(emulated: Emulated, shape: Shape, rows: int,
     batch, channels, n, width = shape
     weights = Weights(definition, n, 0.5, torch.float64, HERE)
     form = weights.chunks(16).cached(cuda_host.There(HERE))
-    frame: Frame = weights.frame
+    boundary = weights.boundary
     x = torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     data = x.view(batch * channels, 1, n, width)  # one order for all
     for backward in (False, True):
         y = torch.full_like(data, torch.nan)
-        step = partial(cuda_host._step(width, backward), form, frame)
+        step = partial(cuda_host._step(width, backward), form, boundary)
         lanes = [Late([], "a", step), Late([], "b", step)]
         cuda_host.through(lanes, tuple(data.shape), rows, data, y)  # type: ignore[arg-type]
         dense = matrix(definition, n)
@@ -133,7 +133,7 @@ def test_operands_are_made_before_the_first_part_leaves(emulated: Emulated, monk
     x = torch.ones(3, 1, 40, 1, dtype=torch.float64)
     for apply_to in (cuda_host.run, cuda_host.adjoint):
         made.clear()
-        apply_to(weights.chunks(16), weights.frame, (3, 1, 40, 1), x, torch.empty_like(x))
+        apply_to(weights.chunks(16), weights.boundary, (3, 1, 40, 1), x, torch.empty_like(x))
         assert made == ["operands", "wait", "lane begins 3", "lane ends"]
 
 

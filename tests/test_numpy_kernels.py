@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.definitions import (
     Caputo,
     CaputoFabrizio,
@@ -15,8 +16,8 @@ from hpfracc_nn.fractional.definitions import (
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
+from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel as numba_kernel
-from hpfracc_nn.fractional.numpy.boundary import Frame
 from hpfracc_nn.fractional.numpy.kernels import LONGEST
 from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels
@@ -41,14 +42,14 @@ OPERATORS = [  # one for each number of differences, terms and columns
 every_operator = pytest.mark.parametrize("definition", OPERATORS, ids=repr)
 
 
-def prepared(kernel: Kernel, definition: Definition, n: int, dtype: str = "float64") -> tuple[Any, Frame]:
+def prepared(kernel: Kernel, definition: Definition, n: int, dtype: str = "float64") -> tuple[Any, Boundary]:
     """Return what a kernel takes besides the data."""
     weights = weights_of(definition, n, DT, np.dtype(dtype))
     channels = np.size(definition.alpha)
     work = Workload("toeplitz", "numpy", dtype=dtype, n=n, channels=channels, exponentials=weights.states)
     if reason := kernel.refuses(work):
         pytest.skip(reason)
-    return kernel.prepare(weights, work), weights.frame
+    return kernel.prepare(weights, work), weights.boundary
 
 
 def signals(*shape: int, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray]:
@@ -56,12 +57,12 @@ def signals(*shape: int, dtype: str = "float64") -> tuple[np.ndarray, np.ndarray
     return x, g
 
 
-def both_ways(kernel: Kernel, form: Any, frame: Frame, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def both_ways(kernel: Kernel, form: Any, b: Boundary, x: np.ndarray, g: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Return the operator on x and its transpose on g, written over what is no number."""
     y, gx = np.full_like(x, np.nan), np.full_like(g, np.nan)
     before = x.copy(), g.copy()
-    kernel.run(form, frame, x, y)
-    kernel.adjoint(form, frame, g, gx)
+    kernel.run(form, b, x, y)
+    kernel.adjoint(form, b, g, gx)
     np.testing.assert_array_equal(x, before[0])
     np.testing.assert_array_equal(g, before[1])
     return y, gx
@@ -69,15 +70,15 @@ def both_ways(kernel: Kernel, form: Any, frame: Frame, x: np.ndarray, g: np.ndar
 
 def assert_is_the_matrix(kernel: Kernel, definition: Definition, n: int, batch: int, width: int) -> None:
     channels = np.size(definition.alpha)
-    form, frame = prepared(kernel, definition, n)
+    form, b = prepared(kernel, definition, n)
     x, g = signals(batch, channels, n, width)
-    y, gx = both_ways(kernel, form, frame, x, g)
-    m = matrix(definition, n).reshape(channels, n, n)
+    y, gx = both_ways(kernel, form, b, x, g)
+    m, left = matrix(definition, n).reshape(channels, n, n), definition.stencil(n, DT, NUMPY).left
     # as large as the samples' differences get on their way: k S, summed by weights up to n
-    bound = TOLERANCE * 3 * n * (np.abs(m).sum(axis=2).max() + np.abs(frame.stencil.left).max()) * np.abs(x).max()
+    bound = TOLERANCE * 3 * n * (np.abs(m).sum(axis=2).max() + np.abs(left).max()) * np.abs(x).max()
     np.testing.assert_allclose(y, np.einsum("cij,bcjw->bciw", m, x), rtol=0, atol=bound)
     # The transpose has the weights' size too, but sums where the operator differences.
-    bound = TOLERANCE * n * (np.abs(m).max() + np.abs(frame.stencil.left).max()) * np.abs(g).max()
+    bound = TOLERANCE * n * (np.abs(m).max() + np.abs(left).max()) * np.abs(g).max()
     np.testing.assert_allclose(gx, np.einsum("cij,bciw->bcjw", m, g), rtol=0, atol=bound)
 
 
@@ -138,7 +139,7 @@ def test_weights_of_any_unit_of_time_are_kept(kernel: Kernel) -> None:
         weights = Weights(definition, 50, dt, x.dtype)
         y = np.empty_like(x)
         work = Workload("toeplitz", "numpy", dtype="float64", n=50, channels=2, exponentials=weights.states)
-        kernel.run(kernel.prepare(weights, work), weights.frame, x, y)
+        kernel.run(kernel.prepare(weights, work), weights.boundary, x, y)
         results.append(y * dt ** np.array([0.1, 0.9]).reshape(1, 2, 1, 1))
     np.testing.assert_allclose(results[1], results[0], rtol=1e-9, atol=1e-12)  # 1e30 ** -0.9 loses some digits
 

@@ -12,9 +12,9 @@ import torch
 from _pytest.outcomes import Skipped
 from torch import Tensor
 
+from hpfracc_nn.fractional.boundary import boundary_of, difference
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
-from hpfracc_nn.fractional.numpy.boundary import difference
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.selection import BackendManager, Kernel, Settings, Workload, kernels
@@ -143,7 +143,7 @@ def magnitude(stencil: Stencil, x: Tensor, dim: int = -1) -> float:
     Not the result itself, nor |matrix| |x|: both may be far smaller, where differences cancel.
     """
     data = x.detach().cpu().to(torch.float64).movedim(dim, -1).reshape(-1, 1, x.shape[dim], 1).numpy()
-    d = difference(data, stencil)
+    d = difference(data, boundary_of(stencil))
     size = np.linalg.norm(stencil.left, axis=-1).max() * np.linalg.norm(d, axis=2).max()
     for column in (stencil.start, stencil.analytic):
         if column is not None and column.size:

@@ -28,6 +28,7 @@ class JaxNamespace:
     float32 = jnp.float32
     result_type = staticmethod(jnp.result_type)
     moveaxis = staticmethod(jnp.moveaxis)
+    empty_like = staticmethod(jnp.empty_like)
     exp = staticmethod(jnp.exp)
     log = staticmethod(jnp.log)
     log1p = staticmethod(jnp.log1p)
@@ -53,8 +54,18 @@ class JaxNamespace:
     permute_dims = staticmethod(jnp.transpose)
     broadcast_to = staticmethod(jnp.broadcast_to)
 
+    @property
+    def float64(self) -> Any:
+        """See `Namespace`."""
+        return widest()
+
     def asarray(self, value: Any) -> Array:
         return jnp.asarray(value, dtype=widest())
+
+    def subtract(self, a: Array, b: Array, *, out: Array | None = None) -> Array:
+        if out is not None:
+            raise TypeError("JAX's arrays cannot be written into; use what is returned.")
+        return a - b
 
     def where(self, condition: Array, x: Any, y: Any) -> Array:
         return jnp.where(condition, x, y)
@@ -84,10 +95,10 @@ class JaxNamespace:
     def zeros(self, shape: Sequence[int], like: Array) -> Array:
         return jnp.zeros(shape, like.dtype)
 
-    def cumulative_sum(self, x: Array, *, axis: int) -> Array:
+    def cumulative_sum(self, x: Array, *, axis: int, dtype: Any = None) -> Array:
         whole = jnp.dtype(jnp.result_type(int))
         would_wrap = x.dtype.kind in "biu" and x.dtype.itemsize < whole.itemsize
-        return jnp.cumsum(x, axis, dtype=whole if would_wrap else None)
+        return jnp.cumsum(x, axis, dtype=whole if dtype is None and would_wrap else dtype)
 
     def part(self, x: Array, begin: int, end: int | None, *, axis: int) -> Array:
         return lax.slice_in_dim(x, begin, end, axis=axis)

@@ -17,9 +17,9 @@ from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.boundary import boundary_of, difference, finish
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
-from hpfracc_nn.fractional.jax import products as diff
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  part of this room
 from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
 from hpfracc_nn.fractional.jax.float64 import in_float64
@@ -177,13 +177,10 @@ def _by(call: Call, kernel: Kernel, workload: Workload, chunk: int | None, x: Ar
     data = ordered.reshape(layout.canonical)
     orders = None if alpha is None else alpha.reshape(-1)
     weights = Weights(call.definition, layout.n, call.dt, np.dtype(call.dtype), orders)
-    stencil, columns = weights.facts, weights.columns()
-    d = diff.difference(data, stencil)
+    b = boundary_of(weights.facts, weights.columns())
+    d = difference(data, b)
     y = in_parts(kernel.run, kernel.prepare(weights, workload), d, chunk)
-    if columns is not None:
-        for column, value in zip(columns, diff.boundary_values(data, d, stencil), strict=True):
-            y = y + column[None, :, :, None] * value
-    y = y.reshape(ordered.shape)
+    y = finish(y, data, d, b).reshape(ordered.shape)
     return (y if layout.inverse is None else y.transpose(layout.inverse)).astype(x.dtype)
 
 

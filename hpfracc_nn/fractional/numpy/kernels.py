@@ -3,8 +3,8 @@
 Each computes an operator on data [batch, channels, n, width], contiguous, aligned and of the dtype that is computed in:
 
 - `prepare(weights, workload)`: the weights in the kernel's form.
-- `run(form, frame, x, y)`: writes the operator on x into y.
-- `adjoint(form, frame, g, gx)`: writes its transpose on g into gx.
+- `run(form, boundary, x, y)`: writes the operator on x into y.
+- `adjoint(form, boundary, g, gx)`: writes its transpose on g into gx.
 
 The dense product takes O(n**2) time and memory, and has the least overhead on short series. The zero-padded real FFT
 takes O(n log n) time and O(n) memory. Its rounding is relative to the largest weight and the largest sample of a row:
@@ -16,17 +16,22 @@ result's.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from scipy.fft import irfft
 
+from hpfracc_nn.fractional import boundary
+from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.numba import kernel as recurrence
-from hpfracc_nn.fractional.numpy.boundary import Frame, in_passes
 from hpfracc_nn.fractional.numpy.weights import MATRIX_KEPT, ChunkForm, ColumnForm, Weights, padded_length, transform
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
 LONGEST = 4096  # samples of a dense product
 MOST_GIB = 1.0
+
+Step = Callable[[Any, np.ndarray, np.ndarray], None]  # of the weights' form, the data, and room for the result
 
 
 def _column(weights: Weights, workload: Workload) -> ColumnForm:
@@ -41,6 +46,34 @@ def _wrong_dtype(workload: Workload) -> str | None:
     if workload.dtype not in ("float32", "float64"):
         return f"{workload.dtype} is not computed in; it takes float32 and float64"
     return None
+
+
+def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[..., None]]:
+    """Return a kernel's run and adjoint, made of those of the product alone."""
+
+    def run_all(form: Any, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
+        with _quietly():
+            if b.differences > 0:
+                boundary.difference_into(x, d := np.empty_like(x), b)
+            else:
+                d = boundary.difference(x, b)
+            run(form, d, y)
+            if b.columns is not None:
+                for column, value in zip(b.columns, boundary.values(x, d, b), strict=True):
+                    y += column[:, :, None] * value
+
+    def adjoint_all(form: Any, b: Boundary, g: np.ndarray, gx: np.ndarray) -> None:
+        with _quietly():
+            gd = np.empty_like(g)
+            adjoint(form, g, gd)
+            boundary.transposed_into(gd, g, gx, b)
+
+    return run_all, adjoint_all
+
+
+def _quietly() -> np.errstate:
+    """NumPy warns of infinities that meet; what they make of a row is computed again, see `fractional.gaps`."""
+    return np.errstate(invalid="ignore")
 
 
 def _multiply(matrix: np.ndarray, x: np.ndarray, y: np.ndarray) -> None:
@@ -74,7 +107,7 @@ def _too_large(workload: Workload) -> str | None:
     return None
 
 
-_run, _adjoint = in_passes(
+_run, _adjoint = _around(
     lambda form, x, y: _multiply(form.matrix, x, y),
     lambda form, g, gx: _multiply(form.matrix.swapaxes(1, 2), g, gx),
 )
@@ -121,7 +154,7 @@ def _fft_cost(workload: Workload) -> Cost:
     )
 
 
-_run, _adjoint = in_passes(
+_run, _adjoint = _around(
     lambda form, x, y: _filter(x, form.spectrum, y),
     lambda form, g, gx: _filter(g, np.conj(form.spectrum), gx),
 )
@@ -149,12 +182,12 @@ def _one_thread() -> int:
     return 1  # as the other kernels here, and as the probe says
 
 
-def _recur(form: ChunkForm, frame: Frame, x: np.ndarray, y: np.ndarray) -> None:
-    recurrence.apply("forward", form.forward, frame.arrays, x, y, _one_thread)
+def _recur(form: ChunkForm, b: Boundary, x: np.ndarray, y: np.ndarray) -> None:
+    recurrence.apply("forward", form.forward, b.arrays, x, y, _one_thread)
 
 
-def _recur_back(form: ChunkForm, frame: Frame, g: np.ndarray, gx: np.ndarray) -> None:
-    recurrence.apply("backward", form.backward, frame.arrays, g, gx, _one_thread)
+def _recur_back(form: ChunkForm, b: Boundary, g: np.ndarray, gx: np.ndarray) -> None:
+    recurrence.apply("backward", form.backward, b.arrays, g, gx, _one_thread)
 
 
 register(

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.gaps import held, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
-from hpfracc_nn.fractional.numpy.boundary import Frame
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
 from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
@@ -139,7 +139,7 @@ class _Ready:
     dtype: np.dtype
     is_direct: bool  # the samples are taken as they come
     form: Any
-    frame: Frame
+    boundary: Boundary
     weights: Callable[[], Weights]  # they again, also after they were dropped
     kernel: Kernel
 
@@ -153,7 +153,7 @@ def _prepared(
     if ready is None:
         form = plan.kernel.prepare(weights, plan.workload)
         is_direct = layout.order is None and x_dtype == weights.dtype
-        ready = _Ready(layout, weights.dtype, is_direct, form, weights.frame, again, plan.kernel)
+        ready = _Ready(layout, weights.dtype, is_direct, form, weights.boundary, again, plan.kernel)
         if len(weights.kept) >= _MOST_KEPT:
             weights.kept.clear()
         weights.kept[key] = ready
@@ -175,7 +175,7 @@ def _applied(site: Site, plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray
     if is_clear(y, layout.n, layout.width, layout.n - 1):
         return y  # type: ignore[no-any-return]
     shape = layout.canonical
-    found = held(x.reshape(shape), ready.frame.stencil.ahead)
+    found = held(x.reshape(shape), ready.boundary.ahead)
     if found is None:
         return y  # type: ignore[no-any-return]
     finite, reached = found
@@ -194,7 +194,7 @@ def _product(plan: Plan, ready: _Ready, x: np.ndarray) -> np.ndarray:
     data, result = x.reshape(layout.canonical), y.reshape(layout.canonical)
     count = layout.batch if plan.chunk is None else max(1, plan.chunk // layout.channels)
     for begin in range(0, layout.batch, count):
-        kernel.run(form, ready.frame, data[begin : begin + count], result[begin : begin + count])
+        kernel.run(form, ready.boundary, data[begin : begin + count], result[begin : begin + count])
     return y
 
 
@@ -202,7 +202,8 @@ def _fault(y: np.ndarray, ready: _Ready, x: np.ndarray) -> str | None:
     """Return what is wrong with a result, unless it follows from data or weights. Its shape cannot be changed."""
     if _is_finite(y):
         return None
-    parts = [x, ready.weights().column.column, ready.frame.columns]
+    columns = [] if ready.boundary.columns is None else [ready.boundary.columns]
+    parts = [x, ready.weights().column.column, *columns]
     return Doubt("not finite, though input and weights are") if all(map(_is_finite, parts)) else None
 
 

@@ -9,11 +9,11 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from scipy.fft import next_fast_len, rfft
 
+from hpfracc_nn.fractional.boundary import Boundary, boundary_of
 from hpfracc_nn.fractional.cache import Charge, cached_property, free
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numba import kernel
-from hpfracc_nn.fractional.numpy.boundary import Frame
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, Nodes, exponentials
 from hpfracc_nn.fractional.weights import (
     SHELF,
@@ -61,7 +61,7 @@ class Weights:
         return self._chunks[length]
 
     @cached_property
-    def frame(self) -> Frame:
+    def boundary(self) -> Boundary:
         """What stands around the product: boundary columns are those of d[start_index], x(0) and dt x'(0)."""
         stencil, n, rows = self.stencil, self.n, np.arange(self.n)
         columns = []
@@ -69,7 +69,7 @@ class Weights:
             columns.append(np.reshape(stencil.start_column(rows), (1, -1, n)))
         if stencil.analytic_columns is not None:
             columns.append(np.reshape(stencil.analytic_columns(rows), (-1, stencil.terms, n)).swapaxes(0, 1))
-        return Frame(stencil, self._cast(np.concatenate(columns) if columns else np.empty((0, 1, n))))
+        return boundary_of(stencil, self._cast(np.concatenate(columns)) if columns else None, self.dtype)
 
     def _in_chunks(self, length: int) -> ChunkForm:
         nodes = self.nodes if self.n > length else None

@@ -130,7 +130,7 @@ def _prepared(
     if call is None:
         kernel, workload = plan.kernel, plan.workload
         form = kernel.prepare(weights, kernel.given(workload) if workload.converts_to else workload)
-        product = Toeplitz(form, weights.frame, layout.canonical, weights.again or (lambda: weights))
+        product = Toeplitz(form, weights.boundary, layout.canonical, weights.again or (lambda: weights))
         call = PreparedCall(layout, dtype, layout.order is None and x_dtype == dtype, product)
         if weights.again is not None:  # else they would hold each other
             if len(weights.kept) >= _MOST_KEPT:
@@ -237,7 +237,7 @@ def planned(
     key = (layout.canonical, x.dtype, x.device, needs, learns, _states(weights), torch.get_num_threads())
     plan = pick(key, lambda: _workload(x, x.dtype, layout, weights, needs, learns))
     plan, form = carried_out(_FORMED, site, plan, weights)
-    return plan, Toeplitz(form, weights.frame, layout.canonical, lambda: weights)
+    return plan, Toeplitz(form, weights.boundary, layout.canonical, lambda: weights)
 
 
 def _workload(x: Tensor, dtype: torch.dtype, layout: Layout, weights: Weights, needs: bool, learns: bool) -> Workload:

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.boundary import Boundary, difference, finish, transposed
 from hpfracc_nn.fractional.gaps import held
-from hpfracc_nn.fractional.torch import boundary as diff
-from hpfracc_nn.fractional.torch.boundary import is_clear
 from hpfracc_nn.fractional.torch.forms import Form
+from hpfracc_nn.fractional.torch.gaps import is_clear
 from hpfracc_nn.fractional.torch.streams import follow
-from hpfracc_nn.fractional.torch.tiles import Frame, multiplied, parts, run_in_parts, step_of
+from hpfracc_nn.fractional.torch.tiles import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.tracing import is_followed
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
 from hpfracc_nn.selection import Doubt, Plan, Site, Work, carried_out
@@ -219,26 +219,26 @@ class Toeplitz:
 
     Attributes:
         form: Of the weights.
-        frame: The differences before and the boundary columns after the product.
+        boundary: The differences before and the boundary columns after the product.
         canonical: The shape of the data, for kernels.
         weights: Returns the weights: for alpha's gradient, and for the form of another kernel where this one fails.
     """
 
     form: Form
-    frame: Frame
+    boundary: Boundary
     canonical: tuple[int, int, int, int]
     weights: Callable[[], Weights]
 
     def with_kernel(self, plan: Plan) -> Toeplitz:
         """See `Product`."""
         form = plan.kernel.prepare(self.weights(), plan.kernel.given(plan.workload))
-        return Toeplitz(form, self.frame, self.canonical, self.weights)
+        return Toeplitz(form, self.boundary, self.canonical, self.weights)
 
     def run(self, plan: Plan, x: Tensor) -> Tensor:
         """See `Product`."""
         follow(self.form.charge)
         kernel, y = plan.kernel, torch.empty_like(x)
-        whole = plan.chunk, self.form, self.frame, self.canonical
+        whole = plan.chunk, self.form, self.boundary, self.canonical
         run_in_parts(step_of(plan, "run"), *whole, x, y, as_stored=kernel.as_stored)
         return y
 
@@ -246,7 +246,7 @@ class Toeplitz:
         """See `Product`."""
         follow(self.form.charge)
         kernel, gx = plan.kernel, torch.empty_like(g)
-        whole = plan.chunk, self.form, self.frame, self.canonical
+        whole = plan.chunk, self.form, self.boundary, self.canonical
         run_in_parts(step_of(plan, "adjoint"), *whole, g, gx, as_stored=kernel.as_stored)
         return gx
 
@@ -258,8 +258,8 @@ class Toeplitz:
         inner = kernel.inner or partial(multiplied, step_of(plan, "run"))
         for shape, (data, grads) in parts(self.canonical, plan.chunk, x, g):
             if not kernel.as_stored:
-                data, grads = data.to(slopes.frame.dtype), grads.to(slopes.frame.dtype)
-            found = inner(form, slopes.frame, shape, data, grads)
+                data, grads = data.to(slopes.boundary.dtype), grads.to(slopes.boundary.dtype)
+            found = inner(form, slopes.boundary, shape, data, grads)
             total = found if total is None else total.add_(found)
         assert total is not None, "an empty product is not computed"
         return in_shape_of(alpha, total)
@@ -276,7 +276,7 @@ class Toeplitz:
     def without_gaps(self, x: Tensor, *, is_adjoint: bool) -> tuple[Tensor, Tensor] | None:
         """See `Product`."""
         numbers = x.detach().to(torch.float32) if x.dtype == torch.bfloat16 else x.detach()
-        ahead = self.frame.stencil.ahead
+        ahead = self.boundary.ahead
         found = held(numbers.numpy().reshape(self.canonical), ahead, backwards=is_adjoint)
         if found is None:
             return None
@@ -289,49 +289,35 @@ class Toeplitz:
 
     def constants(self) -> list[Tensor]:
         """See `Product`."""
-        columns = [] if self.frame.columns is None else [self.frame.columns]
+        columns = [] if self.boundary.columns is None else [self.boundary.columns]
         return [self.weights().column().column, *columns]
 
     def formula(self, x: Tensor) -> Tensor:
         """Return y in plain aten, which every tracer and transform follows."""
-        y = self._mapped(_shaped(x, self.canonical), self.form, self.frame.columns)
-        return _shaped(y, x.shape)
+        return _shaped(_applied(_shaped(x, self.canonical), self.form, self.boundary), x.shape)
 
     def formula_backward(self, plan: Plan, x: Tensor | None, g: Tensor, alpha: Tensor | None) -> Gradients:
         """See `Product`."""
-        weights, form, columns = None, self.form, self.frame.columns
+        weights, form, b = None, self.form, self.boundary
         follow(form.charge)
         if alpha is not None:
             weights = self.weights().at(alpha)
-            form, columns = self._form_of(plan, weights)
-        shape, dtype, g = g.shape, g.dtype, _shaped(g, self.canonical).to(self.frame.dtype)
-        values = []
-        if columns is not None:
-            values = [(g * columns[j][:, :, None]).sum(dim=2, keepdim=True) for j in range(columns.shape[0])]
-        start, analytic = diff.split_boundary(values, self.frame.stencil)
-        gd = form.adjoint(g)
-        if start is not None:
-            gd = diff.add_at(gd, self.frame.stencil.start_index, start)
-        gx = diff.difference_adjoint(gd, self.frame.stencil)
-        if analytic:
-            gx = diff.add_at(gx, 0, diff.head_gradient(analytic, gx))
-        gx = _shaped(gx, shape).to(dtype)
+            form, b = self._form_of(plan, weights), weights.boundary
+        shape, dtype, g = g.shape, g.dtype, _shaped(g, self.canonical).to(b.dtype)
+        gx = _shaped(transposed(form.adjoint(g), g, b), shape).to(dtype)
         if x is None or alpha is None or weights is None:
             return gx, None
-        data = _shaped(x, self.canonical).to(self.frame.dtype)
-        moved = self._mapped(data, *self._form_of(plan, weights.slopes(alpha)))
+        slopes = weights.slopes(alpha)
+        moved = _applied(_shaped(x, self.canonical).to(b.dtype), self._form_of(plan, slopes), slopes.boundary)
         return gx, in_shape_of(alpha, (moved * g).sum(dim=(0, 2, 3)))
 
-    def _form_of(self, plan: Plan, weights: Columns) -> tuple[Form, Tensor | None]:
-        return plan.kernel.prepare(weights, plan.kernel.given(plan.workload)), weights.columns()
+    def _form_of(self, plan: Plan, weights: Columns) -> Form:
+        return plan.kernel.prepare(weights, plan.kernel.given(plan.workload))  # type: ignore[no-any-return]
 
-    def _mapped(self, x: Tensor, form: Form, columns: Tensor | None) -> Tensor:
-        d = diff.difference(x, self.frame.stencil)
-        y = form.product(d)
-        if columns is not None:
-            for j, value in enumerate(diff.boundary_values(x, d, self.frame.stencil)):
-                y = y + columns[j][:, :, None] * value
-        return y
+
+def _applied(x: Tensor, form: Form, b: Boundary) -> Tensor:
+    d = difference(x, b)
+    return finish(form.product(d), x, d, b)
 
 
 def in_shape_of(alpha: Tensor, gradient: Tensor) -> Tensor:

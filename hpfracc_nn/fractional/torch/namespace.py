@@ -20,6 +20,9 @@ class TorchNamespace:
     result_type = staticmethod(torch.result_type)
     moveaxis = staticmethod(torch.movedim)
     nan_to_num = staticmethod(torch.nan_to_num)
+    float64 = torch.float64
+    empty_like = staticmethod(torch.empty_like)
+    subtract = staticmethod(torch.sub)
     exp = staticmethod(torch.exp)
     log = staticmethod(torch.log)
     log1p = staticmethod(torch.log1p)
@@ -70,8 +73,8 @@ class TorchNamespace:
     def cumulative_prod(self, x: Tensor, *, axis: int) -> Tensor:
         return torch.cumprod(x, dim=axis)
 
-    def cumulative_sum(self, x: Tensor, *, axis: int) -> Tensor:
-        return torch.cumsum(x, dim=axis)
+    def cumulative_sum(self, x: Tensor, *, axis: int, dtype: Any = None) -> Tensor:
+        return torch.cumsum(x, dim=axis, dtype=dtype)
 
     def part(self, x: Tensor, begin: int, end: int | None, *, axis: int) -> Tensor:
         return x.narrow(axis, begin, (x.shape[axis] if end is None else end) - begin)
@@ -89,8 +92,8 @@ class TorchNamespace:
     def permute_dims(self, x: Tensor, axes: Sequence[int]) -> Tensor:
         return x.permute(*axes)
 
-    def sum(self, x: Tensor, *, axis: int, keepdims: bool = False) -> Tensor:
-        return torch.sum(x, dim=axis, keepdim=keepdims)
+    def sum(self, x: Tensor, *, axis: int, keepdims: bool = False, dtype: Any = None) -> Tensor:
+        return torch.sum(x, dim=axis, keepdim=keepdims, dtype=dtype)
 
     def max(self, x: Tensor, *, axis: int) -> Tensor:
         return torch.amax(x, dim=axis)

@@ -8,9 +8,10 @@ from functools import partial
 import numpy as np
 import torch
 
+from hpfracc_nn.fractional.boundary import boundary_of
 from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
-from hpfracc_nn.fractional.torch.tiles import Frame, multiplied, step_of
+from hpfracc_nn.fractional.torch.tiles import multiplied, step_of
 from hpfracc_nn.selection import Plan, Workload, register_rehearsal
 
 
@@ -44,17 +45,17 @@ def rehearse(plan: Plan) -> None:
     place = {"dtype": getattr(torch, workload.dtype), "device": torch.device(workload.device)}
     # With a difference, and a sample that is subtracted: what only these need is loaded too.
     stencil = Stencil(workload.n, lambda lags: np.zeros(lags.size), 1, True)
-    frame = Frame(stencil, None, getattr(torch, workload.converted.dtype))
+    boundary = boundary_of(stencil, None, getattr(torch, workload.converted.dtype))
     with torch.no_grad():
         x, y = torch.zeros(shape, **place), torch.empty(shape, **place)  # type: ignore[call-overload]
         form = kernel.prepare(Made(workload), workload)
         for each in _on_each_device(plan):
-            step_of(each, "run")(form, frame, shape, x, y)
+            step_of(each, "run")(form, boundary, shape, x, y)
             if workload.needs_gradient:
-                step_of(each, "adjoint")(form, frame, shape, x, y)
+                step_of(each, "adjoint")(form, boundary, shape, x, y)
             if workload.learns_weights:
                 inner = kernel.inner or partial(multiplied, step_of(each, "run"))
-                inner(form, frame, shape, x, y)
+                inner(form, boundary, shape, x, y)
 
 
 def _on_each_device(plan: Plan) -> list[Plan]:

@@ -1,36 +1,32 @@
 """The operator around a kernel's product, tile by tile and a few rows at a time.
 
-    y = T(left) d(x) + sum over j of columns[j] * v_j(x),
-
-with d the differenced data and v_j their few boundary values. A kernel that brings its own passes reads `arrays`; the
-others take the data tile by tile, differenced and padded to whole chunks, and what belongs to the boundary is added
-when they ask for the next tile. On a CPU a tile's differences, states and result stay in a cache. Everything that can
-be is prepared once for all tiles: a tile costs a handful of calls. Tensors are [batch, channels, n, width].
+A tile of data is differenced and padded to whole chunks, the kernel multiplies it, and the boundary columns are added
+(`fractional/boundary.py`). On a CPU a tile's differences, states and result stay in a cache. Everything that can be is
+prepared once for all tiles: a tile costs a handful of calls. A kernel with passes of its own does all of this itself.
+Tensors are [batch, channels, n, width].
 
 What takes too much memory at once is computed in parts. There half precision is converted for kernels that do not read
-it, part by part, to the frame's dtype and back.
+it, part by part, to the product's dtype and back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.cache import cached_property
-from hpfracc_nn.fractional.stencil import Stencil
-from hpfracc_nn.fractional.torch import boundary as diff
+from hpfracc_nn.fractional.boundary import Boundary, difference_into, transposed_into, values
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.scratch import scratch
 from hpfracc_nn.selection import Plan, Workload
 
 _WIDE = 16  # signals side by side, from which on a matrix product with them is as fast as with time last (measured)
 _FEW = 2048  # samples, below which the calls that turn them round take longer than they save (measured)
+_BY_NUMPY = 32768  # samples of a tile that NumPy differences: its views cost a tenth, and torch uses one thread too
 _BYTES = 1 << 21  # of one tile's data: below it a tile's dozen calls cost more than the cache gives
 
 
@@ -104,19 +100,23 @@ def padded_bytes(x: Tensor, rows: int, length: int, use: str = "padded") -> Iter
         yield data
 
 
-def differenced(x: Tensor, rows: int, length: int, stencil: Stencil) -> Iterator[Tensor]:
+def differenced(x: Tensor, rows: int, length: int, b: Boundary) -> Iterator[Tensor]:
     """Yield d tile by tile, padded with zeros; a tile is overwritten by the next."""
-    if not (stencil.differences or stencil.subtract):
+    if not (b.differences or b.subtract):
         yield from padded_bytes(x, rows, length, "difference")
         return
-    first = stencil.differences == 1 and not diff.two_terms(stencil)
+    first = b.differences == 1 and b.taylor == 1
     if first and length == x.shape[2] and x.shape[3] == 1 and x.shape[2] > 1 and rows < x.shape[0]:
-        yield from _first_differences(x, rows, stencil.subtract)
+        yield from _first_differences(x, rows, b.subtract)
         return
     room = buffer("difference", x, rows, length)
     for tile in cut(x, rows):
         d = room if tile.shape[0] == rows else room[: tile.shape[0]]
-        diff.difference_into(d, tile, stencil)
+        if b.differences > 0 and x.is_cpu and tile.numel() <= _BY_NUMPY:
+            with np.errstate(invalid="ignore"):  # infinities may meet; see `fractional.gaps`
+                difference_into(tile.detach().numpy(), d.numpy(), b)
+        else:
+            difference_into(tile, d, b)
         yield d
 
 
@@ -137,97 +137,68 @@ def _first_differences(x: Tensor, rows: int, subtract: bool) -> Iterator[Tensor]
         yield d if count == rows else d[:count]
 
 
-Pairs = Iterable[tuple[Tensor, Tensor]]
 Shape = tuple[int, int, int, int]  # batch, channels, n, width
+Multiply = Callable[[Tensor, Tensor], None]  # of a tile's data, and room for its product
 
 
-@dataclass(eq=False)
-class Frame:
-    """The stencil of an operator and its boundary columns [terms, channels, n], or None."""
-
-    stencil: Stencil
-    columns: Tensor | None
-    dtype: torch.dtype
-
-    @cached_property
-    def arrays(self) -> tuple[np.ndarray, int, bool, int, int]:
-        """The same for kernels that know no tensors, on a CPU.
-
-        The columns, m, whether the Taylor polynomial is subtracted, its terms, and the entry of d that the first column
-        multiplies, -1 where none does.
-        """
-        stencil, columns = self.stencil, self.columns
-        if columns is None:
-            found = np.empty((0, 1, stencil.n), np.float64 if self.dtype == torch.float64 else np.float32)
+def forward(multiply: Multiply, b: Boundary, x: Tensor, y: Tensor, chunk: int) -> None:
+    """Write the operator on x into y, whose product `multiply` writes tile by tile, in whole chunks."""
+    rows, n = tile_rows(x), b.n
+    length = -(-n // chunk) * chunk
+    work = buffer("result", x, rows, length) if length > n else None
+    columns = [] if b.columns is None else [column[:, :, None] for column in b.columns]
+    for part, done, d in zip(cut(x, rows), cut(y, rows), differenced(x, rows, length, b), strict=True):
+        found = values(part, d, b) if columns else ()
+        if work is None:
+            multiply(d, done)
         else:
-            found = columns.detach().numpy()
-        start = stencil.start_index if stencil.starts else -1
-        return found, stencil.differences, stencil.subtract, stencil.taylor, start
+            multiply(d, work[: d.shape[0]])
+            done.copy_(work[: d.shape[0], :, :n])
+        for column, value in zip(columns, found, strict=True):
+            done.addcmul_(column, value)
 
-    def forward(self, x: Tensor, y: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (differenced data, room for the result), in whole chunks."""
-        stencil, n = self.stencil, x.shape[2]
-        rows, length = tile_rows(x), -(-n // chunk) * chunk
-        work = buffer("result", x, rows, length) if length > n else None
-        columns = self._each_column()
-        for part, done, d in zip(cut(x, rows), cut(y, rows), differenced(x, rows, length, stencil), strict=True):
-            values = diff.boundary_values(part, d, stencil) if columns else ()
-            yield d, done if work is None else work[: d.shape[0]]
-            if work is not None:
-                done.copy_(work[: d.shape[0], :, :n])
-            for column, value in zip(columns, values, strict=True):
-                done.addcmul_(column, value)
 
-    def backward(self, g: Tensor, gx: Tensor, chunk: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (gradient, room for the adjoint); when a tile is done it goes back through the differences."""
-        stencil, n = self.stencil, g.shape[2]
-        rows, length = tile_rows(g), -(-n // chunk) * chunk
-        back = buffer("result", g, rows, length)
-        columns = self._each_column()
-        for part, found, padded in zip(cut(g, rows), cut(gx, rows), padded_bytes(g, rows, length), strict=True):
-            out = back if part.shape[0] == rows else back[: part.shape[0]]
-            yield padded, out
-            values = [(part * column).sum(dim=2, keepdim=True) for column in columns]
-            start, analytic = diff.split_boundary(values, stencil)
-            gd = out.narrow(2, 0, n)
-            if start is not None:
-                gd[:, :, stencil.start_index : stencil.start_index + 1] += start
-            diff.difference_adjoint_into(found, gd, stencil)
-            if analytic:
-                found[:, :, :4] += diff.head_gradient(analytic, found)
-
-    def _each_column(self) -> list[Tensor]:
-        return [] if self.columns is None else [column[:, :, None] for column in self.columns]
+def backward(multiply: Multiply, b: Boundary, g: Tensor, gx: Tensor, chunk: int) -> None:
+    """Write the operator's transpose on g into gx; `multiply` writes that of the product."""
+    rows, n = tile_rows(g), b.n
+    length = -(-n // chunk) * chunk
+    back = buffer("result", g, rows, length)
+    for part, found, padded in zip(cut(g, rows), cut(gx, rows), padded_bytes(g, rows, length), strict=True):
+        out = back if part.shape[0] == rows else back[: part.shape[0]]
+        multiply(padded, out)
+        transposed_into(out.narrow(2, 0, n), part, found, b)
 
 
 Steps = tuple[Callable[..., None], Callable[..., None]]
 
 
-def by_tiles(run: Callable[..., None], adjoint: Callable[..., None], *, turns_narrow: bool = False) -> Steps:
-    """Return a kernel's run and adjoint, made of functions (form, pairs) that write into the second of each pair.
+def by_tiles(
+    product: Callable[[Any], Multiply], adjoint: Callable[[Any], Multiply], *, turns_narrow: bool = False
+) -> Steps:
+    """Return a kernel's run and adjoint, made of those of the product alone.
 
     Args:
-        run: The product.
-        adjoint: Its transpose.
+        product: Of the weights' form it makes the function that multiplies a tile.
+        adjoint: The same for the transpose.
         turns_narrow: Whether data with time in the middle and few signals side by side are turned round first.
     """
 
-    def arrays(shape: Shape, x: Tensor, y: Tensor) -> Pairs:
+    def arrays(shape: Shape, x: Tensor, y: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
         both = x.view(shape), y.view(shape)
         return with_time_last(*both) if turns_narrow and is_narrow(x.numel(), shape[3]) else (both,)
 
-    def run_all(form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
+    def run_all(form: Form, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
         for data, result in arrays(shape, x, y):
-            run(form, frame.forward(data, result, form.multiple))
+            forward(product(form), b, data, result, form.multiple)
 
-    def adjoint_all(form: Form, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
+    def adjoint_all(form: Form, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
         for data, result in arrays(shape, g, gx):
-            adjoint(form, frame.backward(data, result, form.multiple))
+            backward(adjoint(form), b, data, result, form.multiple)
 
     return run_all, adjoint_all
 
 
-Step = Callable[[Form, Frame, Shape, Tensor, Tensor], None]
+Step = Callable[[Form, Boundary, Shape, Tensor, Tensor], None]
 
 
 def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Shape, tuple[Tensor, ...]]]:
@@ -249,7 +220,7 @@ def parts(shape: Shape, rows: int | None, *tensors: Tensor) -> Iterator[tuple[Sh
 
 
 def run_in_parts(
-    step: Step, rows: int | None, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor, *, as_stored: bool
+    step: Step, rows: int | None, form: Form, b: Boundary, shape: Shape, x: Tensor, y: Tensor, *, as_stored: bool
 ) -> None:
     """Run one direction of a kernel, `rows` signals at a time; None: at once.
 
@@ -257,18 +228,18 @@ def run_in_parts(
         step: The direction.
         rows: See `parts`.
         form: Of the weights.
-        frame: Around the product.
+        b: Around the product.
         shape: Of x and y.
         x: What goes in.
         y: Room for what comes out, of x's dtype.
         as_stored: Whether the kernel takes x in its own dtype.
     """
-    converts = not as_stored and x.dtype != frame.dtype
+    converts = not as_stored and x.dtype != b.dtype
     for part, (data, room) in parts(shape, rows, x, y):
         if converts:
-            widely(step, form, frame, part, data, room)
+            widely(step, form, b, part, data, room)
         else:
-            step(form, frame, part, data, room)
+            step(form, b, part, data, room)
 
 
 def step_of(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., None]:
@@ -277,17 +248,17 @@ def step_of(plan: Plan, direction: Literal["run", "adjoint"]) -> Callable[..., N
     return partial(step, devices=plan.devices) if plan.devices else step
 
 
-def widely(step: Step, form: Form, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
-    """Run one direction on samples of the frame's dtype, and round the results to that of y."""
-    data = x.to(frame.dtype)
+def widely(step: Step, form: Form, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
+    """Run one direction on samples of the product's dtype, and round the results to that of y."""
+    data = x.to(b.dtype)
     found = torch.empty_like(data)
-    step(form, frame, shape, data, found)
+    step(form, b, shape, data, found)
     y.copy_(found.view(y.shape))
 
 
-def multiplied(run: Callable[..., None], form: Form, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+def multiplied(run: Callable[..., None], form: Form, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
     """Return for each channel the sum of what `run` makes of x, times g."""
-    moved = torch.empty(x.shape, dtype=frame.dtype, device=x.device)
-    run(form, frame, shape, x.to(frame.dtype), moved)
+    moved = torch.empty(x.shape, dtype=b.dtype, device=x.device)
+    run(form, b, shape, x.to(b.dtype), moved)
     moved.mul_(g)
     return moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from hpfracc_nn.fractional import tables
+from hpfracc_nn.fractional.boundary import Boundary, boundary_of
 from hpfracc_nn.fractional.cache import Charge, cached_property, free
 from hpfracc_nn.fractional.definitions import Definition, family
 from hpfracc_nn.fractional.namespace import NUMPY
@@ -27,7 +28,6 @@ from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
 from hpfracc_nn.fractional.torch.streams import follow, kept, of, on
-from hpfracc_nn.fractional.torch.tiles import Frame
 from hpfracc_nn.fractional.torch.tracing import is_traced
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
 
@@ -108,7 +108,7 @@ class Columns:
         self._orders: Orders | NumpyOrders | None = None
         self._forms: dict[int, ColumnForm | ChunkForm] = {}
         self._columns: Tensor | None = None
-        self._frame: Frame | None = None
+        self._boundary: Boundary | None = None
 
     @property
     def is_fixed(self) -> bool:
@@ -129,11 +129,11 @@ class Columns:
         return self.stencil if found is None else found
 
     @property
-    def frame(self) -> Frame:
+    def boundary(self) -> Boundary:
         """What stands around the product."""
-        found = self._frame
+        found = self._boundary
         if found is None:
-            found = self._frame = Frame(self.facts, self.columns(), self.dtype)
+            found = self._boundary = boundary_of(self.facts, self.columns(), self.dtype)
         return found
 
     def column(self) -> ColumnForm:
@@ -170,10 +170,10 @@ class Columns:
                 # one channel: the axes change places without a copy
                 self._columns = found.view(count, 1, -1) if channels == 1 else found.transpose(0, 1).contiguous()
             else:
-                self._columns = self._cast(torch.cat(self._boundary())).contiguous()
+                self._columns = self._cast(torch.cat(self._computed_columns())).contiguous()
         return self._columns
 
-    def _boundary(self) -> list[Tensor]:
+    def _computed_columns(self) -> list[Tensor]:
         """The same in float64 and in one or two pieces, by the formulas."""
         formulas, rows = self.stencil, np.arange(self.n)
         found = []

@@ -9,7 +9,7 @@ times, states first. Torch's own scan, registered here, is blocked, so that few 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -23,7 +23,6 @@ from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 
-Pairs = Iterable[tuple[Tensor, Tensor]]
 Scan = Callable[[Tensor, int, int, ChunkForm, bool], Callable[[], None]]
 
 
@@ -38,16 +37,6 @@ def chunk_length(workload: Workload) -> int:
 
 def prepare(weights: Weights, workload: Workload) -> ChunkForm:
     return weights.chunks(chunk_length(workload))
-
-
-def run(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
-    """Write the product into the second of each pair; the first is [batch, channels, chunks * L, width]."""
-    _apply(form, pairs, scan, reverse=False)
-
-
-def adjoint(form: ChunkForm, pairs: Pairs, scan: Scan) -> None:
-    """Write the transpose into the second of each pair."""
-    _apply(form, pairs, scan, reverse=True)
 
 
 class Operands(NamedTuple):
@@ -65,26 +54,42 @@ class Both(NamedTuple):
     backward: Operands
 
 
-def _apply(form: ChunkForm, pairs: Pairs, scan: Scan, reverse: bool) -> None:
-    length, previous = form.multiple, None
-    for x, out in pairs:
-        if x is not previous:  # most tiles come in the same buffer: what does not change is bound once
-            batch, channels, n, _ = x.shape
-            kind = _arranged(x)
-            both = form.cached(kind)
-            near, into, out_of = both.backward if reverse else both.forward
-            data = kind.take(x, length)
-            if n > length:
-                states = kind.states(data, form)
-                step = scan(states, batch * channels, n // length, form, reverse)
-            previous = x if kind.is_view else None
+class Product:
+    """The product with whole chunks, or its transpose: called with a tile [batch, channels, chunks * L, width].
+
+    Args:
+        form: The weights.
+        scan: Between the chunks.
+        reverse: Whether it is the transpose.
+    """
+
+    def __init__(self, form: ChunkForm, scan: Scan, reverse: bool):
+        self._form, self._scan, self._reverse = form, scan, reverse
+        self._bound: Tensor | None = None
+
+    def __call__(self, x: Tensor, out: Tensor) -> None:
+        """Write the product of x into `out`."""
+        if x is not self._bound:  # most tiles come in the same buffer: what does not change is bound once
+            self._bind(x)
+        kind, length = self._kind, self._form.multiple
         result = kind.room(out, length)
-        kind.multiply(data, near, result)
-        if n > length:
-            kind.multiply(data, into, states)
-            step()
-            kind.accumulate(result, states, out_of)
+        kind.multiply(self._data, self._near, result)
+        if x.shape[2] > length:
+            kind.multiply(self._data, self._into, self._states)
+            self._step()
+            kind.accumulate(result, self._states, self._out_of)
         kind.give(result, out)
+
+    def _bind(self, x: Tensor) -> None:
+        form, (batch, channels, n, _) = self._form, x.shape
+        self._kind = kind = _arranged(x)
+        both = form.cached(kind)
+        self._near, self._into, self._out_of = both.backward if self._reverse else both.forward
+        self._data = kind.take(x, form.multiple)
+        if n > form.multiple:
+            self._states = kind.states(self._data, form)
+            self._step = self._scan(self._states, batch * channels, n // form.multiple, form, self._reverse)
+        self._bound = x if kind.is_view else None
 
 
 class _Shared:
@@ -271,7 +276,9 @@ register(
         "torch",
         "torch",
         "chunked_scan",
-        *by_tiles(partial(run, scan=scan), partial(adjoint, scan=scan), turns_narrow=True),
+        *by_tiles(
+            partial(Product, scan=scan, reverse=False), partial(Product, scan=scan, reverse=True), turns_narrow=True
+        ),
         prepare,
         blocked_cost,
         refuses,

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.torch.forms import ChunkForm
 from hpfracc_nn.fractional.torch.kernels import cuda_launch, cuda_product
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
 from hpfracc_nn.fractional.torch.kernels.cuda_product import Arrangement, Scan
 from hpfracc_nn.fractional.torch.streams import Streams, on
-from hpfracc_nn.fractional.torch.tiles import Frame, Shape, Step, parts
+from hpfracc_nn.fractional.torch.tiles import Shape, Step, parts
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
 _LANES = 2
@@ -137,24 +138,23 @@ def part_rows(shape: Shape, itemsize: int, lanes: int = _LANES) -> int:
 
 
 def _apply(
-    form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool, devices: Sequence[str] = ()
+    form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool, devices: Sequence[str] = ()
 ) -> None:
     places = [torch.device(each) for each in devices or (f"cuda:{torch.cuda.current_device()}",)]
     rows = part_rows(shape, x.element_size(), _LANES * len(places))
     count = rows * shape[2] * shape[3]
-    steps = [_step_on(place, form, frame, shape[3], backward) for place in places]
+    steps = [_step_on(place, form, b, shape[3], backward) for place in places]
     each = [pair for _ in range(_LANES) for pair in zip(places, steps, strict=True)]
     lanes = [Stream(place, count, x.dtype, step) for place, step in each[: -(-shape[0] * shape[1] // rows)]]
     through(lanes, shape, rows, x, y)
 
 
-def _step_on(device: torch.device, form: ChunkForm, frame: Frame, width: int, backward: bool) -> Compute:
+def _step_on(device: torch.device, form: ChunkForm, b: Boundary, width: int, backward: bool) -> Compute:
     """Return what a device does with a part; its operands are there when this returns."""
     there = form.cached(There(device))
     # Made on this stream and waited for: else the first lane would make them, and the second read them too early.
     there.cached(Arrangement(backward, _scan(width).multiple))
-    columns = None if frame.columns is None else frame.columns.to(device)
-    around = Frame(frame.stencil, columns, frame.dtype)
+    around = b if b.columns is None else replace(b, columns=b.columns.to(device))
     step = _step(width, backward)
     torch.cuda.current_stream(device).synchronize()
     return partial(step, there, around)

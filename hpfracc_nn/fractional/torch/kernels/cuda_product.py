@@ -23,11 +23,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hpfracc_nn.fractional.stencil import Stencil
+from hpfracc_nn.fractional.boundary import Boundary
+from hpfracc_nn.fractional.torch import tiles
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.kernels.cuda_launch import Source
-from hpfracc_nn.fractional.torch.tiles import Frame, Shape, multiplied
+from hpfracc_nn.fractional.torch.tiles import Shape, multiplied
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, register
 
@@ -126,19 +127,18 @@ def segmented(chunks: int, blocks: int, least: int, device: torch.device) -> tup
     return segment, -(-chunks // segment)
 
 
-def problem(frame: Stencil | None, columns: Tensor | None, shape: Shape, x: Tensor) -> np.ndarray:
-    """Return the structure that a kernel takes, without operands; of the bare product where there is no frame."""
+def problem(b: Boundary | None, shape: Shape, x: Tensor) -> np.ndarray:
+    """Return the structure that a kernel takes, without operands; of the bare product where there is no boundary."""
     batch, channels, n, width = shape
     found = np.zeros(1, PROBLEM)
     found["x"] = x.data_ptr()
     found["batch"], found["channels"], found["n"], found["width"] = batch, channels, n, width
     found["segments"] = found["side"] = 1
     found["start"] = -1
-    if frame is not None:
-        found["m"], found["subtract"], found["taylor"] = frame.differences, frame.subtract, frame.taylor
-        found["start"] = frame.start_index if frame.starts else -1
-    if columns is not None:
-        found["columns"], found["terms"] = columns.data_ptr(), columns.shape[0]
+    if b is not None:
+        found["m"], found["subtract"], found["taylor"], found["start"] = b.differences, b.subtract, b.taylor, b.start
+        if b.columns is not None:
+            found["columns"], found["terms"] = b.columns.data_ptr(), b.columns.shape[0]
     return found
 
 
@@ -176,26 +176,27 @@ class Call:
         return sums.view(-1, int(self.given["channels"][0]), self.threads).sum(dim=(0, 2))
 
 
-def apply(scan: Scan, form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+def apply(scan: Scan, form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
     """Write the operator on x, or its transpose, into y."""
-    if frame.stencil.differences >= 0:
-        _whole(scan, form, frame, shape, x, y, backward)
-    else:
-        for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
-            _whole(scan, form, None, shape, data.contiguous(), result, backward)
+    if b.differences >= 0:
+        _whole(scan, form, b, shape, x, y, backward)
+        return
+
+    def multiply(data: Tensor, result: Tensor) -> None:
+        _whole(scan, form, None, shape, data.contiguous(), result, backward)
+
+    (tiles.backward if backward else tiles.forward)(multiply, b, x.view(shape), y.view(shape), 1)
 
 
-def inner(scan: Scan, form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+def inner(scan: Scan, form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
     """Return for each channel the sum of the operator on x, times g, of which nothing is written."""
-    if frame.stencil.differences < 0:
-        return multiplied(partial(apply, scan, backward=False), form, frame, shape, x, g)
-    return _begun(scan, form, frame, shape, x, backward=False).inner(g)
+    if b.differences < 0:
+        return multiplied(partial(apply, scan, backward=False), form, b, shape, x, g)
+    return _begun(scan, form, b, shape, x, backward=False).inner(g)
 
 
-def _whole(
-    scan: Scan, form: ChunkForm, frame: Frame | None, shape: Shape, x: Tensor, y: Tensor, backward: bool
-) -> None:
-    call = _begun(scan, form, frame, shape, x, backward)
+def _whole(scan: Scan, form: ChunkForm, b: Boundary | None, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+    call = _begun(scan, form, b, shape, x, backward)
     given = call.given
     given["y"] = y.data_ptr()
     if not backward:
@@ -210,14 +211,14 @@ def _whole(
         cuda_launch.launch(call.source, "finish", x.device, blocks, THREADS, shared, given)
 
 
-def _begun(scan: Scan, form: ChunkForm, frame: Frame | None, shape: Shape, x: Tensor, backward: bool) -> Call:
+def _begun(scan: Scan, form: ChunkForm, b: Boundary | None, shape: Shape, x: Tensor, backward: bool) -> Call:
     """Return a call that has its operands, and the states before each segment."""
     batch, channels, n, width = shape
     operands: Operands = form.cached(Arrangement(backward, scan.multiple))
     is_short = n <= CHUNK and scan.multiple == 1  # one chunk has no state
     count = 0 if is_short else operands.decay.shape[0]
     cut, source = scan.cut(shape, count, operands.near.element_size(), x.device), scan.source(x.dtype, count)
-    given = problem(None, None, shape, x) if frame is None else problem(frame.stencil, frame.columns, shape, x)
+    given = problem(b, shape, x)
     given["inward"], given["outward"], given["near"], given["decay"] = (each.data_ptr() for each in operands)
     given["own_inward"] = 0 if operands.inward.shape[0] == 1 else count * CHUNK
     given["own_outward"] = 0 if operands.outward.shape[0] == 1 else count * CHUNK
@@ -373,27 +374,30 @@ def _dense_prepare(weights: Weights, workload: Workload) -> ColumnForm:
     return weights.column()
 
 
-def _dense(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
-    _dense_apply(form, frame, shape, x, y, backward=False)
+def _dense(form: ColumnForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
+    _dense_apply(form, b, shape, x, y, backward=False)
 
 
-def _dense_adjoint(form: ColumnForm, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
-    _dense_apply(form, frame, shape, g, gx, backward=True)
+def _dense_adjoint(form: ColumnForm, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
+    _dense_apply(form, b, shape, g, gx, backward=True)
 
 
-def _dense_inner(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
-    if frame.stencil.differences < 0:
-        return multiplied(_dense, form, frame, shape, x, g)
-    return _dense_call(form, problem(frame.stencil, frame.columns, shape, x), shape, x).inner(g)
+def _dense_inner(form: ColumnForm, b: Boundary, shape: Shape, x: Tensor, g: Tensor) -> Tensor:
+    if b.differences < 0:
+        return multiplied(_dense, form, b, shape, x, g)
+    return _dense_call(form, problem(b, shape, x), shape, x).inner(g)
 
 
-def _dense_apply(form: ColumnForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
-    if frame.stencil.differences >= 0:
-        _dense_launch(form, problem(frame.stencil, frame.columns, shape, x), shape, x, y, backward)
-    else:
-        for data, result in (frame.backward if backward else frame.forward)(x.view(shape), y.view(shape), 1):
-            data = data.contiguous()
-            _dense_launch(form, problem(None, None, shape, data), shape, data, result, backward)
+def _dense_apply(form: ColumnForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:
+    if b.differences >= 0:
+        _dense_launch(form, problem(b, shape, x), shape, x, y, backward)
+        return
+
+    def multiply(data: Tensor, result: Tensor) -> None:
+        data = data.contiguous()
+        _dense_launch(form, problem(None, shape, data), shape, data, result, backward)
+
+    (tiles.backward if backward else tiles.forward)(multiply, b, x.view(shape), y.view(shape), 1)
 
 
 def _dense_launch(form: ColumnForm, given: np.ndarray, shape: Shape, x: Tensor, y: Tensor, backward: bool) -> None:

@@ -10,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hpfracc_nn.fractional.boundary import Boundary
 from hpfracc_nn.fractional.numba import kernel
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.tiles import Frame, Shape
+from hpfracc_nn.fractional.torch.tiles import Shape
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Kernel, Workload, register
 
@@ -55,16 +56,16 @@ def prepare(weights: Weights, workload: Workload) -> ChunkForm:
     return weights.chunks(kernel.CHUNK)
 
 
-def run(form: ChunkForm, frame: Frame, shape: Shape, x: Tensor, y: Tensor) -> None:
+def run(form: ChunkForm, b: Boundary, shape: Shape, x: Tensor, y: Tensor) -> None:
     data = _array(x).reshape(shape)
     result = y.numpy().reshape(shape)
-    kernel.apply("forward", form.cached(Forward), frame.arrays, data, result, torch.get_num_threads)
+    kernel.apply("forward", form.cached(Forward), b.arrays, data, result, torch.get_num_threads)
 
 
-def adjoint(form: ChunkForm, frame: Frame, shape: Shape, g: Tensor, gx: Tensor) -> None:
+def adjoint(form: ChunkForm, b: Boundary, shape: Shape, g: Tensor, gx: Tensor) -> None:
     grads = _array(g).reshape(shape)
     result = gx.numpy().reshape(shape)
-    kernel.apply("backward", form.cached(Backward), frame.arrays, grads, result, torch.get_num_threads)
+    kernel.apply("backward", form.cached(Backward), b.arrays, grads, result, torch.get_num_threads)
 
 
 def _array(t: Tensor) -> np.ndarray:

@@ -6,7 +6,7 @@ The dense kernel multiplies with the triangular matrix, for short series. The ze
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -21,16 +21,6 @@ _LARGEST = 1 << 30  # bytes of all matrices
 
 def prepare(weights: Weights, workload: Workload) -> ColumnForm:
     return weights.column()
-
-
-def _dense(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    for x, out in pairs:
-        _multiply(form.matrix, x, out)
-
-
-def _dense_adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    for g, out in pairs:
-        _multiply(form.matrix.mT, g, out)
 
 
 def dense_cost(workload: Workload) -> Cost:
@@ -78,7 +68,11 @@ register(
         "torch",
         "torch",
         "dense",
-        *by_tiles(_dense, _dense_adjoint, turns_narrow=True),
+        *by_tiles(
+            lambda form: partial(_multiply, form.matrix),
+            lambda form: partial(_multiply, form.matrix.mT),
+            turns_narrow=True,
+        ),
         prepare,
         dense_cost,
         _too_large,
@@ -92,17 +86,6 @@ register(
 _PLANNING = 4
 _PLANNING_POINT = 160
 _STRIDED = 2  # times as long, where time is in the middle
-
-
-def _fft(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    for x, out in pairs:
-        _filter(x, form.spectrum, out)
-
-
-def _fft_adjoint(form: ColumnForm, pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
-    spectrum = form.spectrum.conj()
-    for g, out in pairs:
-        _filter(g, spectrum, out)
 
 
 def fft_cost(workload: Workload) -> Cost:
@@ -123,11 +106,22 @@ def fft_workspace(workload: Workload) -> float:
     return tile_bytes(workload) * (1 + 4 * padded_length(workload.n) / max(1, workload.n))
 
 
-def _filter(x: Tensor, spectrum: Tensor, out: Tensor) -> None:
+def _filter(spectrum: Tensor, x: Tensor, out: Tensor) -> None:
     n, size = x.shape[2], padded_length(x.shape[2])
     transformed = torch.fft.rfft(x, size, dim=2)
     transformed *= spectrum[..., None]
     out.copy_(torch.fft.irfft(transformed, size, dim=2)[:, :, :n])
 
 
-register(Kernel("toeplitz", "torch", "torch", "fft", *by_tiles(_fft, _fft_adjoint), prepare, fft_cost, saves=saves))
+register(
+    Kernel(
+        "toeplitz",
+        "torch",
+        "torch",
+        "fft",
+        *by_tiles(lambda form: partial(_filter, form.spectrum), lambda form: partial(_filter, form.spectrum.conj())),
+        prepare,
+        fft_cost,
+        saves=saves,
+    )
+)

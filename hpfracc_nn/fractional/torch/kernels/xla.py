@@ -19,7 +19,7 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -30,7 +30,7 @@ from torch.nn import functional as F
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, Form
 from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
 from hpfracc_nn.fractional.torch.scratch import scratch
-from hpfracc_nn.fractional.torch.tiles import Pairs, by_tiles, tile_bytes
+from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, tile_bytes
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, ask_again_after_fork, register
 from hpfracc_nn.selection.registry import find_spec
 
@@ -184,14 +184,8 @@ def _write(step: Step, x: Tensor, out: Tensor, shape: tuple[int, ...], operands:
 _STATES = 8  # states are padded to a multiple of it: their number depends on scheme, dtype and length
 
 
-def _scan(form: ChunkForm, pairs: Pairs) -> None:
-    for x, out in pairs:
-        _write(_scanned, x, out, _scan_shape(form, x), _scan_operands(form))
-
-
-def _scan_adjoint(form: ChunkForm, pairs: Pairs) -> None:
-    for g, out in pairs:
-        _write(_scanned_back, g, out, _scan_shape(form, g), _scan_operands(form))
+def _scan(form: ChunkForm, *, step: Step) -> Multiply:
+    return lambda x, out: _write(step, x, out, _scan_shape(form, x), _scan_operands(form))
 
 
 def _scan_shape(form: ChunkForm, x: Tensor) -> tuple[int, ...]:
@@ -254,7 +248,7 @@ register(
         "torch",
         "xla",
         "chunked_scan",
-        *by_tiles(_scan, _scan_adjoint, turns_narrow=True),
+        *by_tiles(partial(_scan, step=_scanned), partial(_scan, step=_scanned_back), turns_narrow=True),
         chunked_scan.prepare,
         _scan_cost,
         _scan_refuses,
@@ -264,14 +258,8 @@ register(
 )
 
 
-def _fft(form: ColumnForm, pairs: Pairs) -> None:
-    for x, out in pairs:
-        _write(_filtered, x, out, _fft_shape(x), _fft_operands(form))
-
-
-def _fft_adjoint(form: ColumnForm, pairs: Pairs) -> None:
-    for g, out in pairs:
-        _write(_filtered_back, g, out, _fft_shape(g), _fft_operands(form))
+def _fft(form: ColumnForm, *, step: Step) -> Multiply:
+    return lambda x, out: _write(step, x, out, _fft_shape(x), _fft_operands(form))
 
 
 def _fft_shape(x: Tensor) -> tuple[int, ...]:
@@ -328,7 +316,7 @@ register(
         "torch",
         "xla",
         "fft",
-        *by_tiles(_fft, _fft_adjoint),
+        *by_tiles(partial(_fft, step=_filtered), partial(_fft, step=_filtered_back)),
         toeplitz.prepare,
         _fft_cost,
         refuses,
