@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -340,6 +340,11 @@ class ChunkedScan:
 LinearOperator = Dense | ChunkedScan
 
 
+def _kept(charge: Charge, made: dict[str, Any], name: str, make: Callable[[], Any]) -> Any:
+    operator = made.get(name)
+    return made.setdefault(name, charge(make())) if operator is None else operator
+
+
 @dataclass(frozen=True, eq=False)
 class Weights:
     """The weights of an integral at given times.
@@ -351,8 +356,9 @@ class Weights:
         evaluate: Returns a formula's values at such orders, in the product's dtype.
         constants: Returns the grid's B and A as `evaluate` returns arrays, and C as its formulas take it.
         is_split: Whether a few rows or chunks are evaluated at a time, because autograd keeps much of each.
-        charge: Counts the bytes of what is made.
-        placed: Copies of the operators, by name and device.
+        charge: Counts the bytes of the operators.
+        keep: Called as keep(charge, made, name, make), returns the operator of that name: `made` has it, or it is made.
+        made: The operators, by name.
     """
 
     grid: Grid
@@ -362,27 +368,38 @@ class Weights:
     constants: Callable[[Grid], Constants]
     is_split: bool = True
     charge: Charge = field(default=free, repr=False)
-    placed: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
+    keep: Callable[..., Any] = _kept
+    made: dict[str, LinearOperator] = field(default_factory=dict, init=False, repr=False)
 
     @property
     def states(self) -> int:
         """Q; 0 where the order may be above 1, or where one chunk holds all cells."""
         return self.grid.states if self.largest <= 1 else 0
 
-    @cached_property
+    @property
     def dense(self) -> Dense:
         """All weights at once."""
-        return self.charge(Dense(self._joined(self.grid.rows, self.orders, self.grid.times.cells, ROWS)))  # type: ignore[no-any-return]
+        return self.keep(self.charge, self.made, "dense", self._dense)  # type: ignore[no-any-return]
 
-    @cached_property
+    @property
     def chunked_scan(self) -> ChunkedScan:
         """Weights inside chunks and states between them."""
+        return self.keep(self.charge, self.made, "chunked_scan", self._chunked_scan)  # type: ignore[no-any-return]
+
+    def of(self, orders: Array, evaluate: Evaluate | None = None) -> Weights:
+        """Return the weights of other orders at the same times, or what `evaluate` makes in their place."""
+        return replace(self, orders=orders, evaluate=evaluate or self.evaluate, charge=free)
+
+    def _dense(self) -> Dense:
+        return Dense(self._joined(self.grid.rows, self.orders, self.grid.times.cells, ROWS))
+
+    def _chunked_scan(self) -> ChunkedScan:
         grid, orders = self.grid, self.grid.in_chunks(self.orders)
         intra = self._joined(grid.intra, orders, grid.count, CHUNKS)
         if grid.nodes is None:
-            return self.charge(ChunkedScan(intra))  # type: ignore[no-any-return]
+            return ChunkedScan(intra)
         B, C, A = self.constants(grid)
-        return self.charge(ChunkedScan(intra, B, self.evaluate(partial(grid.outputs, C), orders), A))  # type: ignore[no-any-return]
+        return ChunkedScan(intra, B, self.evaluate(partial(grid.outputs, C), orders), A)
 
     def _joined(
         self, formula: Callable[[range, Array, Namespace], Array], orders: Array, count: int, few: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -14,7 +14,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.namespace import Array, namespace
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True)
 class Times:
     """Increasing times, equal where their bytes are.
 
@@ -22,23 +22,11 @@ class Times:
         values: Since the first of each grid; float64, [grids, n], read-only: one grid, or one for each set of weights.
     """
 
-    values: np.ndarray
+    values: np.ndarray = field(compare=False)
+    _key: tuple[tuple[int, ...], bytes] = field(init=False, repr=False)
 
-    @cached_property
-    def _bytes(self) -> bytes:
-        return self.values.tobytes()
-
-    @cached_property
-    def _hash(self) -> int:
-        return hash((self.values.shape, self._bytes))
-
-    def __hash__(self) -> int:
-        return self._hash
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Times):
-            return NotImplemented
-        return self.values.shape == other.values.shape and self._bytes == other._bytes
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_key", (self.values.shape, self.values.tobytes()))
 
     @cached_property
     def steps(self) -> np.ndarray:

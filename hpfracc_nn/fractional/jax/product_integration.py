@@ -14,6 +14,7 @@ import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional import product_integration as cells
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, computed_in, widest
 from hpfracc_nn.fractional.jax.definitions import checked_alpha
@@ -21,29 +22,12 @@ from hpfracc_nn.fractional.jax.float64 import in_float64, mapped
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like
-from hpfracc_nn.fractional.product_integration import (
-    OP,
-    Cellwise,
-    ChunkedScan,
-    Constants,
-    Dense,
-    Formula,
-    Grid,
-    LinearOperator,
-    Weights,
-    applied,
-    cellwise,
-    fixed_weights,
-    grid_of,
-    register_kernels,
-    workload,
-)
 from hpfracc_nn.fractional.sample_times import Sampling, sampling_of
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, carried_out, given_manager
 
-for _operator in (Dense, ChunkedScan):
+for _operator in (cells.Dense, cells.ChunkedScan):
     jax.tree_util.register_dataclass(_operator)
-register_kernels("jax", "xla")
+cells.register_kernels("jax", "xla")
 
 
 def apply(
@@ -57,9 +41,9 @@ def apply(
 ) -> Array:
     """Return the operator applied to `x`, sampled at the times `t`; same shape and dtype.
 
-    Arguments are those of `numpy.product_integration.apply`.
+    Arguments are those of `numpy.product_cells.apply`.
     """
-    dtype, formulas = np.dtype(computed_in(owner, x, definition)), cellwise(owner, definition)
+    dtype, formulas = np.dtype(computed_in(owner, x, definition)), cells.cellwise(owner, definition)
     if definition.is_fixed:
         alpha: Any = np.asarray(definition.alpha if orders is None else orders, np.float64)
     else:
@@ -74,29 +58,29 @@ def apply(
     if x.size == 0:
         return x if definition.is_fixed else x + 0 * alpha.sum().astype(x.dtype)
     formulas.check(owner, sampling.times)
-    site = given_manager(owner, manager).shared_site(OP, "jax", "functions")
+    site = given_manager(owner, manager).shared_site(cells.OP, "jax", "functions")
     return placed_like(x, partial(_applied, formulas, sampling, dtype, site), x, alpha)
 
 
-def _applied(formulas: Cellwise, sampling: Sampling, dtype: np.dtype, site: Site, x: Array, alpha: Any) -> Array:
+def _applied(formulas: cells.Cellwise, sampling: Sampling, dtype: np.dtype, site: Site, x: Array, alpha: Any) -> Array:
     times = sampling.times
     sets = max(sampling.by_set(alpha).shape[0], times.values.shape[0])
 
     def integral(alpha: Any, z: Array) -> Array:
         is_fixed = isinstance(alpha, np.ndarray)
         if is_fixed:
-            weights = fixed_weights(formulas.power(alpha), times, formulas.inputs, dtype)
+            weights = cells.fixed_weights(formulas.power(alpha), times, formulas.inputs, dtype)
         else:
             evaluate = partial(_evaluated, sets, dtype, formulas)
-            grid = grid_of(times, formulas.inputs, dtype)
-            weights = Weights(grid, alpha, formulas.largest_power(alpha), evaluate, _constants, is_split=False)
+            grid = cells.grid_of(times, formulas.inputs, dtype)
+            weights = cells.Weights(grid, alpha, formulas.largest_power(alpha), evaluate, _constants, is_split=False)
         return _multiplied(weights, z.astype(dtype), site, learns=not is_fixed)
 
-    y = applied(formulas, sampling, x, alpha, partial(_evaluated, sets, widest(), None), integral)
+    y = cells.applied(formulas, sampling, x, alpha, partial(_evaluated, sets, widest(), None), integral)
     return y.astype(x.dtype)
 
 
-def _evaluated(sets: int, dtype: Any, formulas: Cellwise | None, formula: Formula, alpha: Array) -> Array:
+def _evaluated(sets: int, dtype: Any, formulas: cells.Cellwise | None, formula: cells.Formula, alpha: Array) -> Array:
     """Return what a formula gives, of alpha or of the integral's orders: [a, 1], [a, n], [a, 1, 1] or [a, C, L]."""
     whole = sets, *alpha.shape[1:]
     shape = whole if whole[-1] > 1 else (sets,)  # what is computed begins with the axes of the orders
@@ -108,23 +92,23 @@ def _evaluated(sets: int, dtype: Any, formulas: Cellwise | None, formula: Formul
     return in_float64(mapped(of_orders, len(shape)), jnp.broadcast_to(alpha, whole).reshape(shape), jnp.dtype(dtype))  # type: ignore[no-any-return]
 
 
-def _constants(grid: Grid) -> Constants:
+def _constants(grid: cells.Grid) -> cells.Constants:
     B, C, A = grid.constants
     return jnp.asarray(B), C, tuple(jnp.asarray(each, widest()) for each in A)
 
 
-def _multiplied(weights: Weights, z: Array, site: Site, *, learns: bool) -> Array:
+def _multiplied(weights: cells.Weights, z: Array, site: Site, *, learns: bool) -> Array:
     """Return the integral at the cells' ends, [sets, rows, cells], of data [sets, rows, inputs, cells]."""
     sets, rows = map(assumed, z.shape[:2])
     facts = {"rows": sets * rows, "channels": sets, "needs_gradient": True, "learns_weights": learns}
     key = z.shape, z.dtype.name, learns, weights.states
     plan = site.pick_traced(
-        key, lambda: workload("jax", weights, z, **facts, device=device_name(), threads=JaxProbe().threads())
+        key, lambda: cells.workload("jax", weights, z, **facts, device=device_name(), threads=JaxProbe().threads())
     )
     return carried_out(_TRACED, site, plan, weights, z)  # type: ignore[no-any-return]
 
 
-def _run(plan: Plan, weights: Weights, z: Array) -> Array:
+def _run(plan: Plan, weights: cells.Weights, z: Array) -> Array:
     plan.kernel.calls["run"] += 1
     return _product(plan.kernel, plan.chunk, plan.kernel.prepare(weights, plan.workload), z)  # type: ignore[no-any-return]
 
@@ -133,10 +117,10 @@ _TRACED = Work(_run, is_timed=False)  # as in `fractional.jax.operator`
 
 
 @partial(jax.jit, static_argnames=("kernel", "chunk"))
-def _product(kernel: Kernel, chunk: int | None, operator: LinearOperator, z: Array) -> Array:
+def _product(kernel: Kernel, chunk: int | None, operator: cells.LinearOperator, z: Array) -> Array:
     """Return the product, of so many signals at a time where memory is short."""
 
-    def of_rows(operator: LinearOperator, rows: Array) -> Array:
+    def of_rows(operator: cells.LinearOperator, rows: Array) -> Array:
         return kernel.run(operator, rows.swapaxes(0, 1)).swapaxes(0, 1)  # type: ignore[no-any-return]
 
     return in_parts(of_rows, operator, z.swapaxes(0, 1), chunk).swapaxes(0, 1)

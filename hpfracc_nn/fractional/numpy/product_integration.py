@@ -7,27 +7,15 @@ from typing import Any
 import numpy as np
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional import product_integration as cells
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.gaps import are_finite, held
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.numpy.operator import computed_in
-from hpfracc_nn.fractional.product_integration import (
-    OP,
-    PREPARED,
-    LinearOperator,
-    Weights,
-    applied,
-    cellwise,
-    fixed_weights,
-    in_parts,
-    register_kernels,
-    saves,
-    workload,
-)
 from hpfracc_nn.fractional.sample_times import sampling_of
 from hpfracc_nn.selection import BackendManager, Doubt, Plan, Site, Work, carried_out, given_manager
 
-register_kernels("numpy", "numpy", saves=saves)
+cells.register_kernels("numpy", "numpy", saves=cells.saves)
 
 
 def apply(
@@ -50,28 +38,28 @@ def apply(
         manager: Who chooses the kernel.
         orders: Those of each sample, of which the definition knows the extremes, where they vary with time.
     """
-    dtype, formulas = computed_in(owner, x, definition), cellwise(owner, definition)
+    dtype, formulas = computed_in(owner, x, definition), cells.cellwise(owner, definition)
     alpha = np.asarray(definition.alpha if orders is None else orders, np.float64)
     axis = errors.axis(owner, dim, x.ndim)
     sampling, alpha = sampling_of(owner, t, x.shape, axis, alpha, varies=orders is not None)
     if not x.size:
         return np.zeros_like(x)
     formulas.check(owner, sampling.times)
-    site = given_manager(owner, manager).shared_site(OP, "numpy", "numpy")
+    site = given_manager(owner, manager).shared_site(cells.OP, "numpy", "numpy")
 
     def integral(alpha: np.ndarray, z: np.ndarray) -> np.ndarray:
-        weights = fixed_weights(formulas.power(alpha), sampling.times, formulas.inputs, dtype)
+        weights = cells.fixed_weights(formulas.power(alpha), sampling.times, formulas.inputs, dtype)
         return _multiplied(weights, z.astype(dtype), site)
 
     with np.errstate(invalid="ignore"):  # infinities may meet
-        y = applied(formulas, sampling, x, alpha, lambda formula, alpha: formula(alpha, NUMPY), integral)
+        y = cells.applied(formulas, sampling, x, alpha, lambda formula, alpha: formula(alpha, NUMPY), integral)
     return np.ascontiguousarray(y, dtype=x.dtype)
 
 
-def _multiplied(weights: Weights, z: np.ndarray, site: Site) -> np.ndarray:
+def _multiplied(weights: cells.Weights, z: np.ndarray, site: Site) -> np.ndarray:
     key = z.shape, z.dtype, weights.orders.shape, weights.states
-    plan = site.pick(key, lambda: workload("numpy", weights, z))
-    prepared = carried_out(PREPARED, site, plan, weights)
+    plan = site.pick(key, lambda: cells.workload("numpy", weights, z))
+    prepared = carried_out(cells.PREPARED, site, plan, weights)
     y = carried_out(_PRODUCT, site, prepared[0], weights, prepared, z)
     found = None if are_finite(y[..., -1]) else held(z.swapaxes(2, 3))
     if found is None:
@@ -81,15 +69,17 @@ def _multiplied(weights: Weights, z: np.ndarray, site: Site) -> np.ndarray:
     return np.where(reached.any(axis=-1), y.dtype.type(np.nan), y)
 
 
-def _run(plan: Plan, weights: Weights, prepared: tuple[Plan, LinearOperator], z: np.ndarray) -> np.ndarray:
+def _run(plan: Plan, weights: cells.Weights, prepared: tuple[Plan, cells.LinearOperator], z: np.ndarray) -> np.ndarray:
     kernel, (of, operator) = plan.kernel, prepared
     if kernel is not of.kernel:  # that one failed
         operator = kernel.prepare(weights, plan.workload)
     kernel.calls["run"] += 1
-    return in_parts(kernel.run, operator, z, plan.chunk)
+    return cells.in_parts(kernel.run, operator, z, plan.chunk)
 
 
-def _fault(y: np.ndarray, weights: Weights, prepared: tuple[Plan, LinearOperator], z: np.ndarray) -> str | None:
+def _fault(
+    y: np.ndarray, weights: cells.Weights, prepared: tuple[Plan, cells.LinearOperator], z: np.ndarray
+) -> str | None:
     """Return what is wrong with a result, unless it follows from the data; weights of increasing times are finite."""
     if np.isfinite(y).all() or not np.isfinite(z).all():
         return None
