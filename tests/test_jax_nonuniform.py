@@ -10,7 +10,8 @@ from scipy.special import gamma
 
 from hpfracc_nn import variable_order
 from hpfracc_nn.fractional import Caputo, RiemannLiouville, RiemannLiouvilleIntegral, derivative
-from hpfracc_nn.fractional.product_integration import OP
+from hpfracc_nn.fractional.product_integration import OP, fixed_weights, workload
+from hpfracc_nn.fractional.sample_times import Times
 from hpfracc_nn.fractional.varying_order import SCHEMES
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 
@@ -67,6 +68,17 @@ def test_what_the_scheme_interpolates_is_exact_for_fixed_and_for_traced_orders(k
         wanted = np.stack([EXACT[kind, scheme](t[1:], a) * k for a, k in zip(orders, (1, 2), strict=True)])
         for found in (jax.jit(lambda: operator(orders.tolist()))(), jax.jit(operator)(jnp.asarray(orders))):
             np.testing.assert_allclose(found[:, 1:], wanted, rtol=1e-11)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_adjoint_is_the_transpose(name):
+    rng, kernel = np.random.default_rng(0), KERNELS[name]
+    weights = fixed_weights(np.array([[0.4]]), Times(random_times(71)[None]), 2, np.dtype(np.float32))
+    z, g = (jnp.asarray(rng.standard_normal(shape), jnp.float32) for shape in ((1, 3, 2, 70), (1, 3, 70)))
+    operator = kernel.prepare(weights, workload("jax", weights, z))
+    (wanted,) = jax.linear_transpose(lambda z: kernel.run(operator, z), z)(g)
+    # Sums of 70 products, through two sums of 40 where there are states.
+    np.testing.assert_allclose(kernel.adjoint(operator, g), wanted, rtol=0, atol=70 * SINGLE * float(abs(wanted).max()))
 
 
 @pytest.mark.slow
