@@ -10,7 +10,7 @@ import pytest
 from hpfracc_nn.selection import BackendManager, Workload, register, register_probe, unregister
 from hpfracc_nn.selection.machine import _probes
 from hpfracc_nn.training import report as counting
-from hpfracc_nn.training.report import Ledger
+from hpfracc_nn.training.report import SiteCounts
 from tests.selection_kernels import FakeProbe, fake, fake_manager
 
 pytest.importorskip("torch")
@@ -73,8 +73,8 @@ def learning(**settings: Any) -> BackendManager:
     return fake_manager(mode="learn", **settings)
 
 
-def calling(manager: BackendManager, sizes: range) -> tuple[Any, Ledger]:
-    site, ledger = manager.site("test_op", "torch", "one"), Ledger()
+def calling(manager: BackendManager, sizes: range) -> tuple[Any, SiteCounts]:
+    site, ledger = manager.site("test_op", "torch", "one"), SiteCounts()
     ledger.attach({"one": site})
     consult(site, sizes)
     return site, ledger
@@ -88,10 +88,11 @@ def consult(site: Any, sizes: range) -> None:
 def test_plans_that_a_site_lets_go_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpfracc_nn.selection.site.MOST_PLANS", 4)
     monkeypatch.setattr(counting, "MOST_ROWS", 6)
+    monkeypatch.setattr(counting, "MOST_COUNTED", 6)
     _, ledger = calling(fake_manager(), range(1, 201))
     found = ledger.look()
-    assert sum(each.counts().calls for each in found) == 200
-    assert len(found) <= 4 + 4 + 6 + 1  # in use, let go last, sums by row, and one of the others
+    assert sum(each.counts.calls for each in found.values()) == 200
+    assert len(found) <= 6 + 1  # by row, and one of the others
     rows = ledger.rows()
     assert sum(row.counts.calls for row in rows) == 200
     assert len(rows) <= 7
@@ -104,11 +105,11 @@ def test_plans_that_a_site_lets_go_are_not_kept_for_ever(monkeypatch: pytest.Mon
 def test_what_was_seen_stays_seen_where_plans_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpfracc_nn.selection.site.MOST_PLANS", 2)
     monkeypatch.setattr(counting, "MOST_ROWS", 1)
+    monkeypatch.setattr(counting, "MOST_COUNTED", 1)
     site, ledger = calling(fake_manager(), range(1, 8))
-    for each in ledger.look():
-        each.seen = each.counts()
+    ledger.recent(ledger.look())
     consult(site, range(10, 17))
-    assert sum(each.counts().minus(each.seen).calls for each in ledger.look()) == 7
+    assert sum(each.counts.calls for each in ledger.recent(ledger.look())) == 7
 
 
 def test_calls_of_validation_are_in_the_table_and_not_in_what_is_logged_by_the_step(tmp_path: Path) -> None:
@@ -177,7 +178,7 @@ def test_a_bar_collects_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         looks.append(1)
         return "torch/dense"
 
-    monkeypatch.setattr(report._ledger, "most_consulted", most_consulted)
+    monkeypatch.setattr(report._counts, "most_consulted", most_consulted)
     monkeypatch.setattr("hpfracc_nn.training.torch.backend_report.BAR_SECONDS", 1e3)
     runner = trainer(tmp_path, report, enable_progress_bar=True)
     bar = runner.progress_bar_callback

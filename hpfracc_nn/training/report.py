@@ -1,9 +1,11 @@
 """What ran where while a model was trained: counts by call site, over a resumed run too, and their summary."""
 
 import hashlib
+import threading
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, astuple, dataclass, field, fields, replace
+from dataclasses import asdict, astuple, dataclass, fields, replace
 from typing import Any
+from weakref import WeakSet
 
 from hpfracc_nn.errors import printable
 from hpfracc_nn.selection import BackendManager, Plan, ReportRow, Site
@@ -16,51 +18,47 @@ from hpfracc_nn.selection.workload import DIRECTIONS
 
 SCHEMA = 3
 MOST_ROWS = 1024  # of a table; what was consulted least beyond them is summed by module and kernel
+MOST_COUNTED = 4 * MOST_ROWS  # rows that are counted one by one
 OTHERS = "others"  # in place of a workload, in the row of such a sum
 
 Key = tuple[Any, ...]  # name, kernel, then the workload's fields: what tells two rows apart
 
 
-@dataclass(slots=True)
-class Watched:
-    """A plan of one site, and the counts of it that are not to be counted.
-
-    One that stands for others that were let go has their counts as well: `past` is less by them. `seen` is what was
-    logged already, or is not to be logged. `is_sum` says that the others had other workloads.
-    """
+@dataclass(frozen=True, slots=True)
+class SiteRow:
+    """The counts of one call site with one kernel and workload, and the plan that was used last."""
 
     name: str
     plan: Plan
-    past: Counts
-    seen: Counts = field(default_factory=Counts)
-    is_sum: bool = False
-
-    def counts(self) -> Counts:
-        """Return what the plan counted since."""
-        return Counts.of(self.plan).minus(self.past)
-
-    def key(self) -> Key:
-        """Return what its row is found by."""
-        kernel = self.plan.kernel.name
-        return (self.name, kernel, OTHERS) if self.is_sum else (self.name, kernel, *astuple(self.plan.workload))
+    counts: Counts
 
 
-class Ledger:
-    """Counts the consultations of some sites, by site and plan.
+Snapshot = dict[Key, SiteRow]
 
-    A plan that is replaced while it is watched keeps its row. Rows are named by the names given to
-    `attach`, so two sites with one label stay apart. What sites let go is summed, and of many rows the least consulted
-    are, so that neither grows with the number of workloads.
+
+class SiteCounts:
+    """Counts of the calls of some sites, by site, kernel and workload: the difference of two snapshots.
+
+    Rows are named by the names given to `attach`, so that two sites with one label stay apart. Plans that a site lets
+    go keep their row. Workloads beyond the first thousands share one row for each module and kernel, so that memory does
+    not grow with their number.
     """
 
     def __init__(self) -> None:
-        self._sites: dict[str, Site] = {}
-        self._watched: dict[Usage, Watched] = {}
-        self._paused: dict[Usage, Counts] | None = None
-        self._aside: dict[Usage, Counts] | None = None
-        self._leaving: dict[str, tuple[Plan, ...]] = {}
-        self._sums: dict[Key, Watched] = {}
+        self._lock = threading.RLock()  # a site lets plans go in whatever thread calls it
         self._past: dict[Key, ReportRow] = {}
+        self._sites: dict[str, Site] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._since: Snapshot = {}  # what was counted before
+        self._logged: Snapshot = {}  # of what was counted since, what was logged or is not to be logged
+        self._paused: Snapshot | None = None
+        self._aside: Snapshot | None = None
+        self._known: set[Key] = set()
+        self._ended: Snapshot = {}
+        self._closed: dict[str, WeakSet[Usage]] = {}  # whose counts are in `_ended`
+        self._leaving: dict[str, tuple[Plan, ...]] = {}
 
     def attach(self, sites: Mapping[str, Site]) -> None:
         """Count the calls of `sites` from now on."""
@@ -68,63 +66,61 @@ class Ledger:
         self._sites = dict(sites)
         for site in self._sites.values():
             site.follow(self)
-        self._watch(count=False)
+        self._since = self._snapshot()
 
     def detach(self) -> None:
         """Keep what was counted, and let the sites go."""
         for site in self._sites.values():
             site.unfollow(self)
         self._past = self._collected()
-        self._sites, self._watched, self._paused, self._aside = {}, {}, None, None
-        self._leaving, self._sums = {}, {}
+        self._sites = {}
+        self._clear()
 
     def retiring(self, site: Site, plans: tuple[Plan, ...]) -> None:
-        """Keep the counts of plans that a site lets go; the site calls it.
+        """Keep the plans that a site lets go; the site calls it.
 
-        Those that it let go the time before are summed: of the last ones a backward pass may still be counted.
+        Counts of those that it let go the time before are final: of the last ones a backward pass may still be counted.
         """
-        for name, each in self._sites.items():
-            if each is site:
-                self._add(name, plans, count=True)
+        with self._lock:
+            for name in (name for name, each in self._sites.items() if each is site):
                 for plan in self._leaving.get(name, ()):
-                    if plan.usage in self._watched:  # not so where two names have one site
-                        self._sum(self._watched.pop(plan.usage))
+                    self._add(self._ended, name, plan)
+                    self._closed.setdefault(name, WeakSet()).add(plan.usage)
                 self._leaving[name] = plans
 
     def pause(self) -> None:
         """Leave out the calls from here to `resume`."""
-        self._watch(count=True)
-        self._paused = {watched.plan.usage: watched.counts() for watched in self._every()}
+        self._paused = self._snapshot()
 
     def resume(self) -> None:
         """Count again."""
-        self._watch(count=True)
-        paused, self._paused = self._paused or {}, None
-        for watched in self._every():
-            watched.past = Counts.of(watched.plan).minus(paused.get(watched.plan.usage, Counts()))
+        now, paused, self._paused = self._snapshot(), self._paused, None
+        self._since = now if paused is None else _plus(self._since, _minus(now, paused))
 
     def set_aside(self) -> None:
         """Count the calls from here to `take_up` in the rows, and in nothing that is logged by the step."""
-        self._watch(count=True)
-        self._aside = {watched.plan.usage: watched.counts() for watched in self._every()}
+        self._aside = self.look()
 
     def take_up(self) -> None:
         """Log what is called from here on."""
-        self._watch(count=True)
         aside, self._aside = self._aside, None
-        for watched in self._every() if aside is not None else []:
-            watched.seen = watched.seen.plus(watched.counts()).minus((aside or {}).get(watched.plan.usage, Counts()))
+        if aside is not None:
+            self._logged = _plus(self._logged, _minus(self.look(), aside))
 
-    def look(self) -> list[Watched]:
-        """Return every plan, or sum of plans, with its counts since `attach`."""
-        self._watch(count=True)
-        return self._every()
+    def look(self) -> Snapshot:
+        """Return the counts since `attach`."""
+        return _minus(self._snapshot(), self._since)
+
+    def recent(self, now: Snapshot) -> list[SiteRow]:
+        """Return what was counted from what is logged to `now`, which is logged then."""
+        before, self._logged = self._logged, now
+        return list(_minus(now, before).values())
 
     def most_consulted(self) -> str:
         """Return the name of the kernel that was consulted most, "" where none was."""
         calls: dict[str, int] = {}
-        for each in self.look():
-            calls[each.plan.kernel.name] = calls.get(each.plan.kernel.name, 0) + each.counts().calls
+        for each in self.look().values():
+            calls[each.plan.kernel.name] = calls.get(each.plan.kernel.name, 0) + each.counts.calls
         most = max(calls, key=calls.__getitem__, default="")
         return most if calls.get(most) else ""
 
@@ -152,44 +148,49 @@ class Ledger:
         self._past = {tuple(line["key"]): ReportRow(**line["row"]) for line in rows}
         return True
 
-    def _watch(self, *, count: bool) -> None:
-        for name, site in self._sites.items():
-            self._add(name, site.plans(), count=count)
+    def _snapshot(self) -> Snapshot:
+        live = [(name, plan) for name, site in self._sites.items() for plan in site.plans()]
+        with self._lock:
+            found = dict(self._ended)
+            leaving = [(name, plan) for name, plans in self._leaving.items() for plan in plans]
+            for (name, usage), plan in {(name, plan.usage): plan for name, plan in (*leaving, *live)}.items():
+                if usage not in self._closed.get(name, ()):
+                    self._add(found, name, plan)
+        return found
 
-    def _add(self, name: str, plans: Iterable[Plan], *, count: bool) -> None:
-        for plan in plans:
-            watched = self._watched.get(plan.usage)
-            if watched is None:
-                self._watched[plan.usage] = Watched(name, plan, Counts() if count else Counts.of(plan))
-            else:
-                watched.plan = plan  # which may have taken the place of another for the same kernel
-
-    def _every(self) -> list[Watched]:
-        return [*self._watched.values(), *self._sums.values()]
-
-    def _sum(self, gone: Watched) -> None:
-        """Let another plan of the same row stand for one that is gone."""
-        key = gone.key()
-        if key not in self._sums and len(self._sums) >= MOST_ROWS:
-            gone.is_sum = True
-            key = gone.key()
-        kept = self._sums.setdefault(key, gone)
-        if kept is gone:
-            return
-        kept.past = kept.past.minus(gone.counts())
-        kept.seen = kept.seen.plus(gone.seen)
-        for counts in (self._paused, self._aside):
-            if counts is not None:
-                mine, its = kept.plan.usage, gone.plan.usage
-                counts[mine] = counts.get(mine, Counts()).plus(counts.pop(its, Counts()))
+    def _add(self, found: Snapshot, name: str, plan: Plan) -> None:
+        key: Key = (name, plan.kernel.name, *astuple(plan.workload))
+        if key not in self._known and len(self._known) >= MOST_COUNTED:
+            key = (name, plan.kernel.name, OTHERS)
+        self._known.add(key)
+        counts, before = Counts.of(plan), found.get(key)
+        if before is not None:
+            counts = counts.plus(before.counts)
+            plan = before.plan if plan.quantile() is None else plan  # whose times are known
+        found[key] = SiteRow(name, plan, counts)
 
     def _collected(self) -> dict[Key, ReportRow]:
         rows = dict(self._past)
-        for each in self.look():
-            row = row_of(each.name, each.plan, each.counts())
-            key = each.key()
-            rows[key] = _added(rows.get(key), replace(row, workload=OTHERS) if each.is_sum else row)
+        for key, each in self.look().items():
+            row = row_of(each.name, each.plan, each.counts)
+            rows[key] = _added(rows.get(key), replace(row, workload=OTHERS) if key[2:] == (OTHERS,) else row)
         return _shortened(rows)
+
+
+def _minus(now: Snapshot, before: Snapshot) -> Snapshot:
+    """Return how many more calls `now` has."""
+    return {
+        key: replace(row, counts=row.counts.minus(before[key].counts)) if key in before else row
+        for key, row in now.items()
+    }
+
+
+def _plus(some: Snapshot, others: Snapshot) -> Snapshot:
+    """Return the calls of both."""
+    return some | {
+        key: replace(row, counts=row.counts.plus(some[key].counts)) if key in some else row
+        for key, row in others.items()
+    }
 
 
 class Steps:
@@ -199,12 +200,12 @@ class Steps:
         self.steps: list[int] = []
         self.looks: list[Look] = []
 
-    def add(self, step: int, watched: Iterable[Watched]) -> None:
+    def add(self, step: int, rows: Iterable[SiteRow]) -> None:
         """Keep the counts after a step; of too many every other one goes."""
         uses: dict[tuple[str, str], int] = {}
-        for each in watched:
+        for each in rows:
             use = each.plan.workload.op, each.plan.kernel.name
-            uses[use] = uses.get(use, 0) + each.counts().calls
+            uses[use] = uses.get(use, 0) + each.counts.calls
         self.steps.append(step)
         self.looks.append(Look(wall_time(), uses))
         if len(self.steps) > MOST_LOOKS:
@@ -286,21 +287,7 @@ class Spent:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Recent:
-    """What a plan of a module did since the last time."""
-
-    name: str
-    plan: Plan
-    counts: Counts
-
-
-def recent(watched: Iterable[Watched]) -> list[Recent]:
-    """Return what each plan did since it was seen."""
-    return [Recent(each.name, each.plan, each.counts().minus(each.seen)) for each in watched]
-
-
-def scalars(found: list[Recent], spent: Spent, batches: int, quarantined: int) -> dict[str, float]:
+def scalars(found: list[SiteRow], spent: Spent, batches: int, quarantined: int) -> dict[str, float]:
     """Return what happened in so many batches.
 
     Args:
@@ -323,9 +310,9 @@ def scalars(found: list[Recent], spent: Spent, batches: int, quarantined: int) -
     return values | times(found)
 
 
-def times(found: Iterable[Recent]) -> dict[str, float]:
+def times(found: Iterable[SiteRow]) -> dict[str, float]:
     """Return the measured milliseconds of each module's plan that was consulted most."""
-    most: dict[str, Recent] = {}
+    most: dict[str, SiteRow] = {}
     for each in found:
         if each.name not in most or each.counts.calls > most[each.name].counts.calls:
             most[each.name] = each
@@ -337,7 +324,7 @@ def times(found: Iterable[Recent]) -> dict[str, float]:
     return {name: value for name, value in measured.items() if value is not None}
 
 
-def regret(found: Iterable[Recent]) -> float:
+def regret(found: Iterable[SiteRow]) -> float:
     """Return the part of the predicted time that would not have been spent if the best kernel had always run."""
     spent = least = 0.0
     for each in found:
@@ -347,14 +334,14 @@ def regret(found: Iterable[Recent]) -> float:
     return 1 - least / spent if spent else 0.0
 
 
-def saved(watched: Iterable[Watched]) -> float | None:
+def saved(rows: Iterable[SiteRow]) -> float | None:
     """Return the predicted seconds that the same calls would have taken longer by FFT; None where none could be."""
     found = None
-    for each in watched:
+    for each in rows:
         others = [(each.plan.kernel.name, each.plan.seconds), *each.plan.alternatives]
         by_fft = [seconds for name, seconds in others if name.split("/")[1] == BASELINE]
         if by_fft:
-            found = (found or 0.0) + each.counts().forwards * (min(by_fft) - each.plan.seconds)
+            found = (found or 0.0) + each.counts.forwards * (min(by_fft) - each.plan.seconds)
     return found
 
 
@@ -374,10 +361,10 @@ def plan_hash(table: Mapping[str, str]) -> str:
     return hashlib.sha256(lines.encode()).hexdigest()[:12]
 
 
-def footer(watched: list[Watched], managers: list[BackendManager]) -> str:
+def footer(rows: Iterable[SiteRow], managers: list[BackendManager]) -> str:
     """Return the line below the table: what was gained, what it cost, and what would bring the same plans again."""
     spent, calls = Spent.of(managers), sum(sum(each.totals().uses.values()) for each in managers)
-    said, gained = [], saved(watched)
+    said, gained = [], saved(rows)
     if gained is not None:
         said.append(f"Saved against FFT everywhere: {gained:.3g} s (estimated).")
     if calls:

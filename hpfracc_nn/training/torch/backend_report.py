@@ -25,7 +25,7 @@ from hpfracc_nn.selection.settings import Mode
 from hpfracc_nn.selection.workload import is_host
 from hpfracc_nn.training import report, table
 from hpfracc_nn.training import table as tables
-from hpfracc_nn.training.report import Ledger, Steps, plan_table
+from hpfracc_nn.training.report import SiteCounts, Steps, plan_table
 
 log = logging.getLogger(__name__)
 
@@ -315,7 +315,7 @@ class BackendReport(Callback):
         self.otel = otel
         self.sync_plans = sync_plans
         self.freeze_after = freeze_after
-        self._ledger = Ledger()
+        self._counts = SiteCounts()
         self._steering = Steering(wisdom)
         self._exchange: Exchange | None = None
         self._steps = Steps()
@@ -330,7 +330,7 @@ class BackendReport(Callback):
 
     def rows(self) -> list[ReportRow]:
         """Return the rows of the table: one per module and workload, calls and times so far."""
-        return self._ledger.rows()
+        return self._counts.rows()
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         self._end()  # a run that raised never came to teardown
@@ -362,10 +362,10 @@ class BackendReport(Callback):
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._watch(pl_module)
         if trainer.state.fn == "fit" and not trainer.sanity_checking:
-            self._ledger.set_aside()
+            self._counts.set_aside()
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._ledger.take_up()
+        self._counts.take_up()
 
     def on_test_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._watch(pl_module)
@@ -374,12 +374,12 @@ class BackendReport(Callback):
         self._watch(pl_module)
 
     def on_sanity_check_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        self._ledger.pause()
+        self._counts.pause()
         self._steering.stop_learning("prior")
 
     def on_sanity_check_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._steering.learn_again()
-        self._ledger.resume()
+        self._counts.resume()
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         self._freeze(trainer.global_step)  # a resumed run may be beyond that step
@@ -411,10 +411,10 @@ class BackendReport(Callback):
         self._publish(trainer)
 
     def state_dict(self) -> dict[str, Any]:
-        return {**self._ledger.state(), "wisdom": self._steering.learnt()}
+        return {**self._counts.state(), "wisdom": self._steering.learnt()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        if not self._ledger.load(state_dict):
+        if not self._counts.load(state_dict):
             log.info("BackendReport: the checkpoint's counts are of another version; counting from zero.")
         self._steering.resume(state_dict.get("wisdom", []))
 
@@ -430,7 +430,7 @@ class BackendReport(Callback):
             )
             self._warned = True
         self._steering.take(dict.fromkeys(site.manager for site in sites.values()))
-        self._ledger.attach(sites)
+        self._counts.attach(sites)
         self._watching = True
 
     def _begin(self) -> None:
@@ -445,7 +445,7 @@ class BackendReport(Callback):
             self._exchange.close()
             self._exchange = None
         self._steering.leave()
-        self._ledger.detach()
+        self._counts.detach()
         self._watching = False
 
     def _after_step(self, step: int) -> None:
@@ -468,21 +468,19 @@ class BackendReport(Callback):
             )
 
     def _log_scalars(self, trainer: pl.Trainer, step: int) -> None:
-        watched, managers = self._ledger.look(), self._steering.managers
-        found, spent = report.recent(watched), report.Spent.of(managers)
+        now, managers = self._counts.look(), self._steering.managers
+        found, spent = self._counts.recent(now), report.Spent.of(managers)
         quarantined = sum(each.quarantined().total() for each in managers)
         values = report.scalars(found, spent.since(self._spent), self._batches, quarantined)
         log_scalars(trainer.loggers, type(self).__name__, values | _free_memory(found), step)
-        self._steps.add(step, watched)
-        for each in watched:
-            each.seen = each.counts()
+        self._steps.add(step, now.values())
         self._spent, self._batches = spent, 0
 
     def _publish(self, trainer: pl.Trainer) -> None:
         rows, managers = self.rows(), self._steering.managers
         if not rows:
             return
-        footer = report.footer(self._ledger.look(), managers)
+        footer = report.footer(self._counts.look().values(), managers)
         if self.table is not None:
             form = ("rich" if tables.has_rich() else "plain") if self.table == "auto" else self.table
             sys.stdout.write(f"\n{tables.render(rows, form)}{footer}\n")
@@ -499,7 +497,7 @@ class BackendReport(Callback):
         else:
             metrics = type(bar).get_metrics(bar, trainer, pl_module)  # type: ignore
         if not self._bar_says or time.monotonic() >= self._bar_due:  # a bar may ask after each batch
-            self._bar_says = self._ledger.most_consulted()
+            self._bar_says = self._counts.most_consulted()
             self._bar_due = time.monotonic() + BAR_SECONDS
         return metrics | {"backend": self._bar_says} if self._bar_says else metrics
 
@@ -523,7 +521,7 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
-def _free_memory(found: list[report.Recent]) -> dict[str, float]:
+def _free_memory(found: list[report.SiteRow]) -> dict[str, float]:
     """Return the free megabytes of the device with the least, where the host is not the device."""
     devices = {each.plan.workload.device for each in found} - {"cpu"}
     free = [probe("torch").free_memory(device) for device in devices if not is_host(device)]
