@@ -40,8 +40,8 @@ class SiteCounts:
     """Counts of the calls of some sites, by site, kernel and workload: the difference of two snapshots.
 
     Rows are named by the names given to `attach`, so that two sites with one label stay apart. Plans that a site lets
-    go keep their row. Workloads beyond the first thousands share one row for each module and kernel, so that memory does
-    not grow with their number.
+    go keep their row. Workloads beyond the first thousands share one row for each module and kernel, so that memory
+    does not grow with their number.
     """
 
     def __init__(self) -> None:
