@@ -2,6 +2,7 @@
 
 import itertools
 import re
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +12,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, RiemannLiouville, RiemannLiouvilleIntegral
-from hpfracc_nn.fractional.product_integration import LENGTH, OP
-from hpfracc_nn.fractional.torch import product_integration  # noqa: F401  registers the kernels
+from hpfracc_nn.fractional.product_integration import LENGTH, OP, cellwise
+from hpfracc_nn.fractional.sample_times import Times
+from hpfracc_nn.fractional.torch import product_integration
 from hpfracc_nn.selection import BackendManager, kernels
 from tests.test_nonuniform import ANY_TIMES, manager_for, random_times
 
@@ -202,6 +204,23 @@ def test_times_with_a_gradient_are_refused():
 def test_a_trace_is_refused():
     with pytest.raises(RuntimeError, match=r"torch.jit.trace cannot follow it"):
         torch.jit.trace(lambda x: Caputo(0.5)(x, t=np.arange(5)), torch.zeros(5))
+
+
+@pytest.mark.parametrize("orders", ["fixed", "varying", "learned"])
+def test_weights_are_made_on_the_device_of_the_data(orders):
+    n, x = 3 * LENGTH, torch.empty(1, 3 * LENGTH + 1, device="meta")
+    alpha = np.full((1, n if orders == "varying" else 1), 0.4)
+    definition = Caputo(torch.tensor(0.4, device="meta") if orders == "learned" else 0.4)
+    values = torch.as_tensor(alpha).to("meta") if orders == "learned" else alpha
+    times = Times(random_times(n)[None])
+    weights = product_integration.weights_of(cellwise("test", definition), values, times, x, torch.float32)
+    operator = weights.chunked_scan
+    z, g = torch.empty(1, 2, 2, n, device="meta"), torch.empty(1, 2, n, device="meta")
+    assert weights.dense.matvec(z).shape == operator.matvec(z).shape == g.shape
+    assert weights.dense.rmatvec(g).shape == operator.rmatvec(g).shape == z.shape
+    assert {array.device.type for array in (operator.intra, operator.B, operator.C, *operator.A)} == {"meta"}
+    if orders == "learned":
+        assert weights.of(values, partial(product_integration._derived, torch.float32)).dense.matvec(z).shape == g.shape
 
 
 def called_on_fakes(call, shape):

@@ -41,7 +41,7 @@ def apply(
 ) -> Array:
     """Return the operator applied to `x`, sampled at the times `t`; same shape and dtype.
 
-    Arguments are those of `numpy.product_cells.apply`.
+    Arguments are those of `numpy.product_integration.apply`.
     """
     dtype, formulas = np.dtype(computed_in(owner, x, definition)), cells.cellwise(owner, definition)
     if definition.is_fixed:

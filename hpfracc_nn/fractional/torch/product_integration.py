@@ -47,7 +47,7 @@ def apply(
 ) -> Tensor:
     """Return the operator applied to `x`, sampled at the times `t`; same shape, dtype and device.
 
-    Arguments are those of `numpy.product_cells.apply`.
+    Arguments are those of `numpy.product_integration.apply`.
     """
     if not definition.is_fixed:
         check_alpha(owner, definition)
@@ -101,7 +101,7 @@ def weights_of(
     device, power, is_seen = x.device, formulas.power(alpha), is_traced(x, ())
     grid = cells.grid_of(times, formulas.inputs, _DTYPES[dtype])
     evaluate = partial(_evaluated, device, dtype)
-    constants = partial(_constants, device=device, is_kept=not is_seen)
+    constants = partial(_constants, device=device, by_numpy=isinstance(power, np.ndarray), is_kept=not is_seen)
 
     def build(charge: Charge) -> cells.Weights:
         return cells.Weights(
@@ -137,8 +137,8 @@ def _values(orders: np.ndarray | Tensor) -> np.ndarray:
     return orders.detach().resolve_neg().numpy() if isinstance(orders, Tensor) else orders
 
 
-def _constants(grid: cells.Grid, device: torch.device, is_kept: bool) -> cells.Constants:
-    """Return the grid's constants as tensors; on a CPU, where formulas may be NumPy's, C as it is."""
+def _constants(grid: cells.Grid, device: torch.device, by_numpy: bool, is_kept: bool) -> cells.Constants:
+    """Return the grid's constants as tensors; C as it is where its formula may be evaluated by NumPy."""
     B, C, A = grid.constants
 
     def place(array: np.ndarray) -> Tensor:
@@ -148,9 +148,9 @@ def _constants(grid: cells.Grid, device: torch.device, is_kept: bool) -> cells.C
         return place(B), C, tuple(map(place, A))
 
     def make() -> cells.Constants:
-        return grid.charge((place(B), place(C), tuple(map(place, A))))  # type: ignore[no-any-return]
+        return grid.charge((place(B), C if by_numpy else place(C), tuple(map(place, A))))  # type: ignore[no-any-return]
 
-    return kept(of(grid.placed, device), grid.placed, device, make) if is_kept else make()  # type: ignore[no-any-return]
+    return kept(of(grid.placed, device), grid.placed, (device, by_numpy), make) if is_kept else make()  # type: ignore[no-any-return]
 
 
 # The product
