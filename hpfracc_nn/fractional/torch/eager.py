@@ -153,11 +153,14 @@ def _learned(owner: str, x: Tensor, definition: Definition, dt: float, dim: int,
     of = _learned_of(owner, definition, dt, dim, x.shape, x.dtype, x.device, alpha.shape)
     layout, source, tracks = of.layout, of.source, torch.is_grad_enabled()
     needs, learns = tracks and x.requires_grad, tracks and alpha.requires_grad
-    with torch.no_grad():
-        weights = Weights.of(source, alpha) if learns or not alpha.is_cpu else weights_at(source, alpha)
-        key = (layout.canonical, of.dtype, x.device, needs, learns, source.states, torch.get_num_threads())
-        plan = site.pick(key, lambda: _workload(x, of.dtype, layout, weights, needs, learns))
-        plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, layout, weights)
+    is_kept = alpha.is_cpu and x.is_cpu and not learns
+    weights = weights_at(source, alpha) if is_kept else Weights.of(source, alpha)
+    key = (layout.canonical, of.dtype, x.device, needs, learns, source.states, torch.get_num_threads())
+    plan = site.pick(key, lambda: _workload(x, of.dtype, layout, weights, needs, learns))
+    call: PreparedCall | None = weights.kept.get((plan.kernel, x.dtype, layout))
+    if call is None:
+        with torch.no_grad():
+            plan, call = carried_out(_PREPARED, site, plan, x.dtype, of.dtype, layout, weights)
     return call(site, plan, x, needs, alpha if learns else None)
 
 

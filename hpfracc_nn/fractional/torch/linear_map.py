@@ -21,7 +21,7 @@ from hpfracc_nn.fractional.boundary import Boundary, difference, finish, transpo
 from hpfracc_nn.fractional.gaps import held
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.gaps import is_clear
-from hpfracc_nn.fractional.torch.streams import follow
+from hpfracc_nn.fractional.torch.streams import Streams, follow
 from hpfracc_nn.fractional.torch.tiles import multiplied, parts, run_in_parts, step_of
 from hpfracc_nn.fractional.torch.tracing import is_followed
 from hpfracc_nn.fractional.torch.weights import Columns, Weights
@@ -236,19 +236,25 @@ class Toeplitz:
 
     def run(self, plan: Plan, x: Tensor) -> Tensor:
         """See `Product`."""
-        follow(self.form.charge)
         kernel, y = plan.kernel, torch.empty_like(x)
-        whole = plan.chunk, self.form, self.boundary, self.canonical
-        run_in_parts(step_of(plan, "run"), *whole, x, y, as_stored=kernel.as_stored)
+        self._write(kernel.run if not plan.devices else step_of(plan, "run"), plan, x, y)
         return y
 
     def adjoint(self, plan: Plan, g: Tensor) -> Tensor:
         """See `Product`."""
-        follow(self.form.charge)
         kernel, gx = plan.kernel, torch.empty_like(g)
-        whole = plan.chunk, self.form, self.boundary, self.canonical
-        run_in_parts(step_of(plan, "adjoint"), *whole, g, gx, as_stored=kernel.as_stored)
+        self._write(kernel.adjoint if not plan.devices else step_of(plan, "adjoint"), plan, g, gx)
         return gx
+
+    def _write(self, step: Callable[..., None], plan: Plan, x: Tensor, y: Tensor) -> None:
+        """Write what one direction of the plan's kernel makes of x into y, in parts where memory is short."""
+        form, boundary, is_stored = self.form, self.boundary, plan.kernel.as_stored
+        if type(form.charge) is Streams:
+            form.charge.follow()
+        if plan.chunk is None and (is_stored or x.dtype == boundary.dtype):
+            step(form, boundary, self.canonical, x, y)
+        else:
+            run_in_parts(step, plan.chunk, form, boundary, self.canonical, x, y, as_stored=is_stored)
 
     def derivative(self, plan: Plan, x: Tensor, g: Tensor, alpha: Tensor) -> Tensor:
         """Return <dy/dalpha, g>: the kernel runs with the derivative of the weights."""

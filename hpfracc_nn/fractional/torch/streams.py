@@ -83,6 +83,11 @@ def is_captured() -> bool:
     return torch.cuda.is_current_stream_capturing()
 
 
+def is_ordered(device: torch.device) -> bool:
+    """Return whether the work of a device has an order for each stream."""
+    return device.type in _ORDERED
+
+
 def on(device: torch.device, charge: Charge) -> Charge:
     """Return the charge for what is kept on a device."""
     return Streams(charge, device) if device.type in _ORDERED else charge

@@ -27,7 +27,7 @@ from hpfracc_nn.fractional.stencil import Stencil
 from hpfracc_nn.fractional.tables import Domain, Points, Table
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, toeplitz
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.streams import follow, kept, of, on
+from hpfracc_nn.fractional.torch.streams import follow, is_ordered, kept, of, on
 from hpfracc_nn.fractional.torch.tracing import is_traced
 from hpfracc_nn.fractional.weights import SHELF, fixed_stencil, transitions, without_negligible
 
@@ -56,6 +56,7 @@ class Source:
             self.family = family(in_steps)
         self.states = 0 if self.nodes is None else self.nodes.states
         self._tables: dict[int, Callable[[], Table | None] | None] = {}
+        self.lately: dict[Hashable, Callable[[], Weights | None] | None] = {}  # by values of a learned order
 
     @cached_property
     def facts(self) -> Stencil | None:
@@ -371,28 +372,30 @@ def weights_at(source: Source, alpha: Tensor) -> Weights:
     Those of values that come a second time are kept. An alpha that is learned has others at every step.
     """
     values = alpha.item() if alpha.numel() == 1 else alpha.detach().to(torch.float64).resolve_neg().numpy().tobytes()
-    key = "torch", source.definition, source.n, source.dt, source.dtype, source.device, tuple(alpha.shape), values
-    if key not in _seen:
-        if len(_seen) >= _MOST_SEEN:
-            _seen.clear()
-        _seen[key] = None
-        return Weights.of(source, alpha)
-
-    def build(charge: Charge) -> Weights:
+    lately, key = source.lately, (alpha.shape, values)
+    reference = lately.get(key)
+    found = None if reference is None else reference()
+    if found is None:
+        if key not in lately:
+            if len(lately) >= _MOST_SEEN:
+                lately.clear()
+            lately[key] = None
+            return Weights.of(source, alpha)
         copy = alpha.detach().clone()  # the values must stay, whatever is written into alpha
-        made = Weights.of(source, copy, charge=on(source.device, charge))
-        made.again = partial(weights_at, source, copy)
-        return made
 
-    found = SHELF.get(key, build)
+        def build(charge: Charge) -> Weights:
+            made = Weights.of(source, copy, charge=on(source.device, charge))
+            made.again = partial(weights_at, source, copy)
+            return made
+
+        of = source.definition, source.n, source.dt, source.dtype, source.device
+        found = SHELF.get(("torch", "values", *of, *key), build)
+        lately[key] = weakref.ref(found)
     follow(found.charge)
     return found
 
 
-_MOST_SEEN = 1024
-_seen: dict[Hashable, None] = {}  # the values that came lately, in the order in which they came
-
-_DTYPES = {torch.float32: np.float32, torch.float64: np.float64}
+_MOST_SEEN = 64
 
 
 def orders_in(alpha: Tensor, domain: Domain, dt: float, device: torch.device) -> Orders | NumpyOrders:
@@ -405,7 +408,8 @@ def orders_in(alpha: Tensor, domain: Domain, dt: float, device: torch.device) ->
         device: Of what is evaluated.
     """
     traced = is_traced(alpha, ())
-    if traced or not alpha.is_cpu or device.type != "cpu" or (alpha.requires_grad and torch.is_grad_enabled()):
+    is_host = alpha.is_cpu and device.type == "cpu" and not is_ordered(device)
+    if traced or not is_host or (alpha.requires_grad and torch.is_grad_enabled()):
         return Orders(alpha, domain, dt, device, traced)
     return NumpyOrders(alpha, domain, dt)
 
