@@ -29,4 +29,4 @@ if TYPE_CHECKING:
     from hpfracc_nn.solvers.torch import fsdeint as fsdeint
 
 else:
-    __getattr__, __dir__, __all__ = lazy.attach(__name__)
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, renamed={"Multiplier": "FourierMultiplier"})

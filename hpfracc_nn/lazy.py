@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import ast
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from importlib import import_module
@@ -38,7 +39,7 @@ _EXTRAS = {
 
 
 def attach(
-    package: str, extras: Mapping[str, str] | None = None
+    package: str, extras: Mapping[str, str] | None = None, renamed: Mapping[str, str] | None = None
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """Return `__getattr__`, `__dir__` and `__all__` of a package that says below `if TYPE_CHECKING:` what it exports.
 
@@ -48,10 +49,15 @@ def attach(
     Args:
         package: Its dotted name.
         extras: Name -> the extra that it needs where that is not the one of the package that is missing.
+        renamed: Old name -> the name that it has now; the old one warns, and is not listed.
     """
     homes = exports(package)
 
     def __getattr__(name: str) -> Any:
+        if name in (renamed or {}):
+            now = (renamed or {})[name]
+            warnings.warn(f"{package}.{name} is now {now}; import that.", DeprecationWarning, stacklevel=2)
+            return getattr(sys.modules[package], now)
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = homes[name]

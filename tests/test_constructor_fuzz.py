@@ -42,7 +42,7 @@ ROOMS = {
 }
 NOT_MADE_BY_CALLERS = {
     # Protocols and classes to inherit from.
-    *("Definition", "Multiplier", "Noise", "Probe", "Scheme", "StochasticEquation", "StochasticScheme"),
+    *("Definition", "FourierMultiplier", "Noise", "Probe", "Scheme", "StochasticEquation", "StochasticScheme"),
     "VolterraWeights",
     # What a function or a manager returns.
     *("Compilation", "Fit", "HurstEstimate", "Measurement", "Operation", "Plan", "Prediction", "ReportRow", "Share"),

@@ -16,7 +16,7 @@ from torch import Tensor
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import tables
 from hpfracc_nn.fractional.definitions import Caputo
-from hpfracc_nn.fractional.torch import multipliers, streams, weights
+from hpfracc_nn.fractional.torch import streams, weights
 from hpfracc_nn.fractional.torch.kernels import cuda_launch
 from hpfracc_nn.fractional.torch.operator import apply
 from hpfracc_nn.fractional.torch.weights import weights_of
@@ -48,7 +48,7 @@ def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
 def forget_all() -> None:
     forget()
     tables.forget()
-    made: tuple[Any, ...] = directions._weights_on, directions._fading_on, multipliers._lags
+    made: tuple[Any, ...] = directions._weights_on, directions._fading_on
     for each in made:
         each.forget()
 
@@ -71,8 +71,7 @@ CALLS: dict[str, Callable[[], Any]] = {
     },
     "an integral": lambda: fnn.derivative(X, fnn.RiemannLiouvilleIntegral(1.5), dt=0.1),
     "samples at any times": lambda: fnn.derivative(X, fnn.Caputo(0.5), t=TIMES),
-    "a multiplier by its matrix": lambda: fnn.derivative(X, fnn.PeriodicWeyl(0.5), manager=kernel_of("torch/dense")),
-    "a multiplier by the FFT": lambda: fnn.derivative(X, fnn.PeriodicWeyl(0.5), manager=kernel_of("torch/fft")),
+    "a multiplier": lambda: fnn.derivative(X, fnn.PeriodicWeyl(0.5)),
     "the weights of an optimizer": lambda: directions._fading_on(0.5, HERE),
 }
 
@@ -88,8 +87,7 @@ def test_another_stream_waits_once_and_is_recorded(cuda: Cuda, name: str) -> Non
     assert not of_kind("keep", first)  # it may be used anew in the order of the stream that made it
     with cuda.on(B) as second:
         found = call()
-    only_to_make = 1 if name == "a multiplier by its matrix" else 0  # an index, which the matrix was made with
-    assert len(made - of_kind("wait", second)) == only_to_make
+    assert made == of_kind("wait", second)
     assert of_kind("keep", second)
     torch.testing.assert_close(found, wanted, rtol=0, atol=0)
     with cuda.on(A):

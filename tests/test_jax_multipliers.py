@@ -11,8 +11,6 @@ from jax import numpy as jnp  # noqa: E402
 from jax.experimental import checkify  # noqa: E402
 
 from hpfracc_nn.fractional import MULTIPLIERS, FractionalLaplacian, PeriodicRiesz, PeriodicWeyl, derivative  # noqa: E402
-from hpfracc_nn.fractional.workloads import MULTIPLIER  # noqa: E402
-from hpfracc_nn.selection import BackendManager, Settings, kernels  # noqa: E402
 
 every_multiplier = pytest.mark.parametrize(
     "kind",
@@ -21,8 +19,6 @@ every_multiplier = pytest.mark.parametrize(
         for name, kind in MULTIPLIERS.items()
     ],
 )
-derivative(jnp.zeros(0), PeriodicWeyl(0.5))  # the room, and with it its kernels, is loaded with the first array
-KERNELS = {kernel.name: kernel for kernel in kernels(MULTIPLIER, "jax")}
 EPS = float(np.finfo(np.float32).eps)
 
 # exp(i omega t) -> factor, from the docstrings.
@@ -50,35 +46,14 @@ def drawn(*shape: int) -> np.ndarray:
 
 
 @every_multiplier
-@pytest.mark.parametrize(
-    "kernel", [pytest.param(name, marks=[] if name == "xla/fft" else [pytest.mark.slow]) for name in KERNELS]
-)
-def test_every_kernel_is_the_dense_matrix_along_any_axis_and_for_orders_of_every_shape(kind, kernel):
+def test_it_is_the_dense_matrix_along_any_axis_and_for_orders_of_every_shape(kind):
     x, dt = drawn(2, 9, 3), 0.3
-    manager = BackendManager(Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm))
     matrix = np.stack([dense(kind, alpha, 9, dt) for alpha in (0.4, 1.0, 1.6)])
     wanted = np.einsum("cij,bjc->bic", matrix, x)
     with jax.enable_x64(True):
         for alpha in ([0.4, 1.0, 1.6], jnp.asarray([0.4, 1.0, 1.6])):
-            found = derivative(jnp.asarray(x), kind(alpha), dt=dt, dim=1, manager=manager)
+            found = derivative(jnp.asarray(x), kind(alpha), dt=dt, dim=1)
             np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-13 * np.abs(matrix).max())
-    assert KERNELS[kernel].calls["run"] > 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_where_memory_is_short_a_few_rows_are_taken_at_a_time(kernel):
-    x = drawn(400, 64, 3)
-    with jax.enable_x64(True):
-        wanted = derivative(jnp.asarray(x), PeriodicWeyl([0.4, 1.0, 1.6]), dim=1)
-        manager = BackendManager(
-            Settings(mode="prior", force_algorithm=KERNELS[kernel].algorithm, memory_limit="256KiB")
-        )
-        found = derivative(jnp.asarray(x), PeriodicWeyl([0.4, 1.0, 1.6]), dim=1, manager=manager)
-        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-12 * float(abs(wanted).max()))
-    (plan,) = manager.shared_site(MULTIPLIER, "jax", "functions").plans()
-    assert plan.chunk is not None
-    assert plan.chunk < 1200
 
 
 @pytest.mark.slow

@@ -13,8 +13,8 @@ import torch
 from hpfracc_nn.fractional import (
     DEFINITIONS,
     MULTIPLIERS,
+    FourierMultiplier,
     FractionalLaplacian,
-    Multiplier,
     PeriodicRiesz,
     PeriodicWeyl,
     derivative,
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated
 ALPHAS = (-1.5, -0.5, 0.0, 0.3, 1.0, 1.7, 2.0, 3.2)
 
 # exp(i omega t) -> factor, from the docstrings.
-SYMBOLS: dict[type[Multiplier], Any] = {
+SYMBOLS: dict[type[FourierMultiplier], Any] = {
     PeriodicWeyl: lambda omega, alpha: (1j * omega) ** alpha,
     PeriodicRiesz: lambda omega, alpha: -(omega**alpha) + 0j,
     FractionalLaplacian: lambda omega, alpha: omega**alpha + 0j,
@@ -66,7 +66,7 @@ def test_what_is_periodic_is_called_so() -> None:
 
 @every_multiplier
 @pytest.mark.parametrize("n", [1, 2, 8, 9, 40])
-def test_a_multiplier_and_its_adjoint_are_the_dense_matrix(kind: type[Multiplier], n: int) -> None:
+def test_a_multiplier_and_its_adjoint_are_the_dense_matrix(kind: type[FourierMultiplier], n: int) -> None:
     rng, dt = np.random.default_rng(0), 0.3
     x, g = rng.standard_normal((3, n, 2)), rng.standard_normal((3, n, 2))
     for alpha in ALPHAS:
@@ -82,7 +82,7 @@ def test_a_multiplier_and_its_adjoint_are_the_dense_matrix(kind: type[Multiplier
 
 
 @every_multiplier
-def test_waves_are_eigenfunctions_with_two_pi_and_the_spacing_in_place(kind: type[Multiplier]) -> None:
+def test_waves_are_eigenfunctions_with_two_pi_and_the_spacing_in_place(kind: type[FourierMultiplier]) -> None:
     period, n, turns = 3.0, 64, 5
     t = period * np.arange(n) / n
     omega = 2 * math.pi * turns / period
@@ -93,7 +93,7 @@ def test_waves_are_eigenfunctions_with_two_pi_and_the_spacing_in_place(kind: typ
 
 
 @every_multiplier
-def test_orders_add_but_for_the_mean(kind: type[Multiplier]) -> None:
+def test_orders_add_but_for_the_mean(kind: type[FourierMultiplier]) -> None:
     x = np.random.default_rng(1).standard_normal(31)
     x -= x.mean()
     sign = -1 if kind is PeriodicRiesz else 1
@@ -114,7 +114,7 @@ def test_weyls_orders_add_on_one_side_below_the_nyquist_frequency(side: str) -> 
 
 
 @every_multiplier
-def test_gradients_of_every_order_and_transforms(kind: type[Multiplier]) -> None:
+def test_gradients_of_every_order_and_transforms(kind: type[FourierMultiplier]) -> None:
     x = torch.randn(2, 3, 9, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=True)
     alpha = torch.tensor([0.4, 1.0, 1.6], dtype=torch.float64, requires_grad=True)
 
@@ -131,7 +131,7 @@ def test_gradients_of_every_order_and_transforms(kind: type[Multiplier]) -> None
 
 @pytest.mark.slow
 @every_multiplier
-def test_multipliers_compile_into_one_graph(kind: type[Multiplier]) -> None:
+def test_multipliers_compile_into_one_graph(kind: type[FourierMultiplier]) -> None:
     x = torch.randn(2, 3, 9, dtype=torch.float64)
     alpha = torch.tensor(0.4, dtype=torch.float64, requires_grad=True)
     for order in (alpha, 0.4):
@@ -142,7 +142,7 @@ def test_multipliers_compile_into_one_graph(kind: type[Multiplier]) -> None:
 
 @every_multiplier
 @pytest.mark.parametrize(("dtype", "bound"), [("float16", 2e-3), ("float32", 1e-6), ("float64", 1e-14)])
-def test_the_dtype_stays_and_sets_the_accuracy(kind: type[Multiplier], dtype: str, bound: float) -> None:
+def test_the_dtype_stays_and_sets_the_accuracy(kind: type[FourierMultiplier], dtype: str, bound: float) -> None:
     x = np.random.default_rng(0).standard_normal((2, 50)).astype(dtype)
     wanted = kind(0.5)(x.astype(float), dim=-1)
     for y in (kind(0.5)(x, dim=-1), kind(0.5)(torch.as_tensor(x), dim=-1).numpy()):
@@ -261,7 +261,7 @@ def test_nothing_in_gives_nothing_out() -> None:
 
 
 @every_multiplier
-def test_tensors_without_data_keep_their_shape(kind: type[Multiplier]) -> None:
+def test_tensors_without_data_keep_their_shape(kind: type[FourierMultiplier]) -> None:
     x, alpha = torch.ones(2, 8, device="meta"), torch.tensor(0.5, requires_grad=True)
     for order in (0.5, alpha):
         y = kind(order)(x, dim=-1)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from hpfracc_nn.fractional import DEFINITIONS, MULTIPLIERS, Caputo, Definition, Multiplier
+from hpfracc_nn.fractional import DEFINITIONS, MULTIPLIERS, Caputo, Definition, FourierMultiplier
 from hpfracc_nn.fractional.namespace import NUMPY
 
 ALPHAS = (0.2, 0.5, 0.8)
@@ -43,7 +43,7 @@ def weights(found: Definition) -> np.ndarray:
     return np.abs(found.stencil(1, 1.0, NUMPY, differences=m).column(LAGS))
 
 
-def kernel(found: Multiplier) -> np.ndarray:
+def kernel(found: FourierMultiplier) -> np.ndarray:
     """Return what a unit sample becomes, around the circle."""
     pulse = np.zeros(CIRCLE)
     pulse[0] = 1

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.definitions import CaputoHadamard as CaputoHadamard
     from hpfracc_nn.fractional.definitions import Definition as Definition
     from hpfracc_nn.fractional.definitions import DistributedOrder as DistributedOrder
+    from hpfracc_nn.fractional.definitions import FourierMultiplier as FourierMultiplier
     from hpfracc_nn.fractional.definitions import FractionalLaplacian as FractionalLaplacian
     from hpfracc_nn.fractional.definitions import GrunwaldLetnikov as GrunwaldLetnikov
     from hpfracc_nn.fractional.definitions import Hadamard as Hadamard
     from hpfracc_nn.fractional.definitions import HadamardIntegral as HadamardIntegral
     from hpfracc_nn.fractional.definitions import Marchaud as Marchaud
-    from hpfracc_nn.fractional.definitions import Multiplier as Multiplier
     from hpfracc_nn.fractional.definitions import PeriodicRiesz as PeriodicRiesz
     from hpfracc_nn.fractional.definitions import PeriodicWeyl as PeriodicWeyl
     from hpfracc_nn.fractional.definitions import RiemannLiouville as RiemannLiouville
@@ -48,23 +48,26 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.workloads import workload as workload
 
 else:
-    __getattr__, __dir__, __all__ = lazy.attach(__name__)
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, renamed={"Multiplier": "FourierMultiplier"})
 
 
 def _numpy() -> tuple[Any, ...]:
-    from hpfracc_nn.fractional.numpy import multipliers, operator, product_integration, special
+    from hpfracc_nn.fractional import multipliers
+    from hpfracc_nn.fractional.numpy import operator, product_integration, special
 
     return operator, product_integration, multipliers, special
 
 
 def _torch() -> tuple[Any, ...]:
-    from hpfracc_nn.fractional.torch import multipliers, operator, product_integration, special
+    from hpfracc_nn.fractional import multipliers
+    from hpfracc_nn.fractional.torch import operator, product_integration, special
 
     return operator, product_integration, multipliers, special
 
 
 def _jax() -> tuple[Any, ...]:
-    from hpfracc_nn.fractional.jax import multipliers, operator, product_integration, special
+    from hpfracc_nn.fractional import multipliers
+    from hpfracc_nn.fractional.jax import operator, product_integration, special
 
     return operator, product_integration, multipliers, special
 

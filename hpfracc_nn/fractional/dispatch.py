@@ -56,6 +56,8 @@ def type_name(x: Any) -> str:
 
 def shape_of(values: Any) -> tuple[int, ...]:
     """Return the shape of a tensor, or of a number or evenly nested tuples of them."""
+    if isinstance(values, float):  # torch.compile cannot ask one for attributes
+        return ()
     if isinstance(values, tuple):
         return (len(values), *shape_of(values[0]))
     return tuple(getattr(values, "shape", ()))
@@ -104,13 +106,13 @@ def apply(
 def apply_multiplier(
     owner: str, x: Samples, definition: Any, dt: Any, dim: Any, manager: BackendManager | None = None
 ) -> Samples:
-    """Return a Multiplier applied to `x` by the implementation for its framework; `owner` is named in messages."""
+    """Return a FourierMultiplier applied to `x`; `owner` is named in messages."""
     x, framework = placed(owner, "x", x, manager, definition.alpha)
     found = backend(framework)
     parts = found.operator.parts(x)
     if parts is not None:
         return found.operator.whole([apply_multiplier(owner, part, definition, dt, dim, manager) for part in parts])
-    return found.multipliers.apply(owner, x, definition, dt, dim, manager)
+    return found.multipliers.apply(owner, x, definition, dt, dim, framework)
 
 
 def _grown(shape: Sequence[int], dim: int, orders: tuple[int, ...]) -> tuple[int, ...] | None:

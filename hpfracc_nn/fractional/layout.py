@@ -15,7 +15,7 @@ from typing import Any
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.cache import cached_property
-from hpfracc_nn.fractional.definitions import Multiplier
+from hpfracc_nn.fractional.definitions import FourierMultiplier
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def layout_of(owner: str, shape: tuple[int, ...], axis: int, alpha_shape: tuple[
 
 
 def transformed_axes(
-    owner: str, shape: Sequence[int], definition: Multiplier, dt: Any, dim: Any, alpha_shape: Sequence[int]
+    owner: str, shape: Sequence[int], definition: FourierMultiplier, dt: Any, dim: Any, alpha_shape: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[float, ...]]:
     """Return the axes as non-negative numbers and the spacing on each; or raise.
 
@@ -125,7 +125,7 @@ def transformed_axes(
     return axes, tuple([errors.positive_step(owner, step) for step in steps])
 
 
-def check_told(owner: str, shape: Sequence[int], definition: Multiplier, told: int) -> None:
+def check_told(owner: str, shape: Sequence[int], definition: FourierMultiplier, told: int) -> None:
     """Raise where no axes were given and any of those of a field may be meant.
 
     Args:

@@ -10,8 +10,8 @@ from hpfracc_nn.fractional.definitions import (
     Alpha,
     Caputo,
     Definition,
+    FourierMultiplier,
     GrunwaldLetnikov,
-    Multiplier,
     RiemannLiouville,
     RiemannLiouvilleIntegral,
 )
@@ -23,7 +23,7 @@ from hpfracc_nn.selection import BackendManager, Plan, given_manager
 
 def derivative(
     x: Samples,
-    definition: Definition | Multiplier,
+    definition: Definition | FourierMultiplier,
     *,
     dt: float | Sequence[float] = 1.0,
     t: Samples | None = None,
@@ -49,7 +49,7 @@ def derivative(
         dim: The time axis, the last by default; for a `FractionalLaplacian` one to three axes, to be given where `x`
             has more than one besides those of alpha.
         manager: Who chooses the kernel; None is the process-wide BackendManager. For a multiplier (`PeriodicWeyl`,
-            `PeriodicRiesz`, `FractionalLaplacian`) of a NumPy array there is one routine, and no choice.
+            `PeriodicRiesz`, `FractionalLaplacian`) there is one routine, the FFT, and no choice.
 
     Returns:
         Same shape, dtype and device as `x`, but floats for integers, and in an axis of length 1 all orders that alpha
@@ -70,7 +70,7 @@ def derivative(
         >>> float(derivative(t**2, Caputo(0.5), dt=0.01)[-1].round(4))  # Gamma(3) / Gamma(2.5)
         1.5045
     """
-    if isinstance(definition, Multiplier):
+    if isinstance(definition, FourierMultiplier):
         if t is not None:
             raise ValueError(
                 f"derivative({type(definition).__name__}, t=...): needs equal steps, as every FFT does; pass dt."

@@ -2,30 +2,28 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier
+from hpfracc_nn.fractional.definitions import Caputo, Definition, FourierMultiplier
 from hpfracc_nn.fractional.dispatch import load
-from hpfracc_nn.fractional.layout import layout_of, transformed_axes
+from hpfracc_nn.fractional.layout import layout_of
 from hpfracc_nn.fractional.schemes.exponentials import SHORTEST, exponentials
 from hpfracc_nn.selection import Workload, probe
 from hpfracc_nn.selection.machine import has_probe
 
 OP = "toeplitz"
-MULTIPLIER = "multiplier"
 _PRECISIONS = {"float16": "float32", "bfloat16": "float32", "float32": "float32", "float64": "float64"}
 
 
 def workload(
     shape: Sequence[int],
-    definition: Definition | Multiplier | None = None,
+    definition: Definition | FourierMultiplier | None = None,
     *,
     framework: str,
-    dim: int | Sequence[int] = -1,
+    dim: int = -1,
     dtype: str = "float32",
     device: str = "cpu",
     needs_gradient: bool = False,
@@ -39,10 +37,9 @@ def workload(
     Args:
         shape: Of the data, [..., n, ...].
         definition: The operator; None is Caputo(0.5). What most operators ask differs by little. One with a time scale
-            is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows. A multiplier of
-            periodic signals asks for the operation "multiplier".
+            is taken in steps (`Definition.in_steps`); one on both sides asks for twice as many rows.
         framework: "numpy", "torch" or "jax".
-        dim: The time axis; for a multiplier the axis or axes that it transforms.
+        dim: The time axis.
         dtype: Of the data: float16, bfloat16, float32 or float64; what it is computed in follows. Half precision of
             torch goes to the kernels as it lies, and is converted for those that do not read it, or for all where there
             are sums before or after the product, or float64 computes it.
@@ -54,7 +51,7 @@ def workload(
     Raises:
         ModuleNotFoundError: The framework is not installed.
         ValueError: There is no such axis, dtype or framework, or alpha does not broadcast to the axes other than time;
-            or the definition is a multiplier of NumPy arrays, which have one routine for it.
+            or the definition is a multiplier of periodic signals, for which there is one routine.
 
     Examples:
         >>> asked = workload((256, 1024), Caputo(0.7), framework="numpy")
@@ -64,32 +61,17 @@ def workload(
     """
     load("workload", framework)
     definition = Caputo(0.5) if definition is None else definition
+    if isinstance(definition, FourierMultiplier):
+        raise ValueError(
+            f"workload({type(definition).__name__}): needs a definition that has kernels; there is one routine for "
+            "multipliers, the FFT, and no choice to ask for."
+        )
     if dtype not in _PRECISIONS:
         raise ValueError(f"workload(dtype={dtype!r}): needs one of {', '.join(_PRECISIONS)}; convert the data first.")
     alpha = definition.alpha
     alpha_shape = tuple(alpha.shape) if hasattr(alpha, "shape") else np.shape(alpha)
     if threads is None:
         threads = probe(framework).threads() if has_probe(framework) else 1
-    if isinstance(definition, Multiplier):
-        if framework == "numpy":
-            raise ValueError(
-                f"workload({type(definition).__name__}, framework='numpy'): needs framework='torch'; NumPy arrays "
-                "have one routine for multipliers, and there is no choice to ask for."
-            )
-        axes, _ = transformed_axes("workload", tuple(shape), definition, 1.0, dim, alpha_shape)
-        n = math.prod(shape[axis] for axis in axes)
-        return Workload(
-            MULTIPLIER,
-            framework,
-            device=device,
-            dtype=_PRECISIONS[dtype],
-            rows=math.prod(size for axis, size in enumerate(shape) if axis not in axes),
-            n=n,
-            channels=math.prod(alpha_shape),
-            needs_gradient=needs_gradient,
-            learns_weights=learns_weights,
-            threads=threads,
-        )
     precision = "float64" if definition.is_wide else _PRECISIONS[dtype]
     is_one_sum = definition.differences >= 0 and definition.side != "both"  # nothing is added up but the product
     converts = framework == "torch" and precision == "float32" != dtype and is_one_sum

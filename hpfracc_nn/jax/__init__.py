@@ -48,4 +48,4 @@ if TYPE_CHECKING:
     from hpfracc_nn.training.jax.optimizers import *  # noqa: F403
 
 else:
-    __getattr__, __dir__, __all__ = lazy.attach(__name__)
+    __getattr__, __dir__, __all__ = lazy.attach(__name__, renamed={"Multiplier": "FourierMultiplier"})

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import MULTIPLIERS, FractionalLaplacian, Multiplier
+from hpfracc_nn.fractional.definitions import MULTIPLIERS, FourierMultiplier, FractionalLaplacian
 
 OWNER = "SpectralFractional"
 
@@ -15,16 +15,16 @@ Axes = tuple[int, ...]
 Steps = tuple[float, ...]
 
 
-def multiplier_of(definition: str | type[Multiplier] | Multiplier) -> Multiplier:
+def multiplier_of(definition: str | type[FourierMultiplier] | FourierMultiplier) -> FourierMultiplier:
     """Return the multiplier that a layer was given as a name, a class or a member of one, whose order means nothing.
 
     Raises:
         TypeError: It is none of them.
         ValueError: There is none of that name.
     """
-    if isinstance(definition, Multiplier):
+    if isinstance(definition, FourierMultiplier):
         return definition
-    if isinstance(definition, type) and issubclass(definition, Multiplier):
+    if isinstance(definition, type) and issubclass(definition, FourierMultiplier):
         return definition(1.0)
     if not isinstance(definition, str):
         raise TypeError(
@@ -34,7 +34,7 @@ def multiplier_of(definition: str | type[Multiplier] | Multiplier) -> Multiplier
     return MULTIPLIERS[errors.one_of(OWNER, "definition", definition, MULTIPLIERS)](1.0)
 
 
-def check_numbers(alpha: Any, start: Multiplier) -> None:
+def check_numbers(alpha: Any, start: FourierMultiplier) -> None:
     """Raise unless the order that was given is a number, or numbers."""
     if not start.is_fixed:
         raise TypeError(
@@ -43,7 +43,7 @@ def check_numbers(alpha: Any, start: Multiplier) -> None:
         )
 
 
-def axes_of(kind: Multiplier, dim: Any, dt: float | Sequence[float]) -> tuple[Axes, Steps]:
+def axes_of(kind: FourierMultiplier, dim: Any, dt: float | Sequence[float]) -> tuple[Axes, Steps]:
     """Return the axes and the spacing on each, as tuples; one spacing stands for all.
 
     Raises:
@@ -103,7 +103,7 @@ def multiplier_bounds(bounds: Any) -> tuple[float, float]:
     return low, high
 
 
-def told(definition: Multiplier) -> str:
+def told(definition: FourierMultiplier) -> str:
     """Return a multiplier's name and options as a layer shows them."""
     kind = type(definition)
     known = next((name for name, each in MULTIPLIERS.items() if kind is each), None)

@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from hpfracc_nn.fractional import MULTIPLIERS, Multiplier, derivative
+from hpfracc_nn.fractional import MULTIPLIERS, FourierMultiplier, derivative
 from tests.parity_cases import Arrays, ParityCase
 
 
-def applied(arrays: Arrays, kind: type[Multiplier], dim: Any, options: dict[str, Any]) -> Any:
+def applied(arrays: Arrays, kind: type[FourierMultiplier], dim: Any, options: dict[str, Any]) -> Any:
     return derivative(arrays["x"], kind(arrays["alpha"], **options), dt=0.5, dim=dim)
 
 

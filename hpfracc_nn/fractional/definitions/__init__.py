@@ -3,8 +3,8 @@
 from hpfracc_nn.fractional.definitions.definition import Alpha, Definition, family
 from hpfracc_nn.fractional.definitions.distributed_order import DistributedOrder
 from hpfracc_nn.fractional.definitions.fourier_multiplier import (
+    FourierMultiplier,
     FractionalLaplacian,
-    Multiplier,
     PeriodicRiesz,
     PeriodicWeyl,
 )
@@ -40,7 +40,7 @@ DEFINITIONS: dict[str, type[Definition]] = {
     "riesz": Riesz,
 }
 
-MULTIPLIERS: dict[str, type[Multiplier]] = {
+MULTIPLIERS: dict[str, type[FourierMultiplier]] = {
     "periodic_weyl": PeriodicWeyl,
     "periodic_riesz": PeriodicRiesz,
     "fractional_laplacian": FractionalLaplacian,
@@ -56,12 +56,12 @@ __all__ = [
     "CaputoHadamard",
     "Definition",
     "DistributedOrder",
+    "FourierMultiplier",
     "FractionalLaplacian",
     "GrunwaldLetnikov",
     "Hadamard",
     "HadamardIntegral",
     "Marchaud",
-    "Multiplier",
     "PeriodicRiesz",
     "PeriodicWeyl",
     "RiemannLiouville",

@@ -24,7 +24,7 @@ class Factors(NamedTuple):
     Attributes:
         real: Real part of the symbol on the half spectrum, [*c, *half of sizes].
         imaginary: Its imaginary part, or None.
-        images: See `Multiplier.images`.
+        images: See `FourierMultiplier.images`.
     """
 
     real: Array
@@ -33,7 +33,7 @@ class Factors(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Multiplier(ABC):
+class FourierMultiplier(ABC):
     """An operator on a periodic signal, as a value: y^(omega) = symbol(omega) x^(omega).
 
     The samples are one period: the one after the last would be the first again. A signal that is not periodic has a
@@ -51,7 +51,7 @@ class Multiplier(ABC):
 
     Examples:
         >>> # an operator of your own is its symbol, here (1 + omega**2)**(-alpha/2)
-        >>> class BesselPotential(Multiplier):
+        >>> class BesselPotential(FourierMultiplier):
         ...     def symbol(self, alpha, omega, xp):
         ...         return xp.exp(-alpha / 2 * xp.log1p(omega[0] ** 2)), None
         >>> t = 2 * np.pi * np.arange(8) / 8
@@ -62,6 +62,7 @@ class Multiplier(ABC):
     alpha: Alpha
 
     most_axes: ClassVar[int] = 1
+    is_wide: ClassVar[bool] = False  # computed in the samples' precision
 
     def __post_init__(self) -> None:
         fixed = read_fixed(self._name, self.alpha)
@@ -115,8 +116,8 @@ class Multiplier(ABC):
         alpha = alpha.reshape(*alpha.shape, *(1,) * len(sizes))
         omega = []
         for axis, (n, step) in enumerate(zip(sizes, steps, strict=True)):
-            frequencies = (np.fft.rfftfreq if axis == len(sizes) - 1 else np.fft.fftfreq)(n, step)
-            omega.append(xp.constant(2 * math.pi * frequencies.reshape(-1, *(1,) * (len(sizes) - 1 - axis)), alpha))
+            frequencies = (xp.rfftfreq if axis == len(sizes) - 1 else xp.fftfreq)(n, step, alpha)
+            omega.append(2 * math.pi * frequencies.reshape(-1, *(1,) * (len(sizes) - 1 - axis)))
         return Factors(*self.symbol(alpha, omega, xp), self.images(alpha, sizes[-1], steps[-1], xp))
 
     def images(self, alpha: Array, n: int, dt: float, xp: Namespace) -> tuple[Array, Array] | None:
@@ -137,7 +138,7 @@ def power(size: Array, alpha: Array, xp: Namespace) -> Array:
 
 
 @dataclass(frozen=True)
-class PeriodicWeyl(Multiplier):
+class PeriodicWeyl(FourierMultiplier):
     """Weyl's derivative of a PERIODIC signal: the multiplier (i omega)**alpha.
 
     It is Marchaud's derivative of the signal repeated for ever into the past. alpha = 1 is the derivative of the
@@ -150,8 +151,8 @@ class PeriodicWeyl(Multiplier):
             `cos(pi alpha / 2) |omega|**alpha`.
 
     Raises:
-        TypeError: As in `Multiplier`.
-        ValueError: As in `Multiplier`; or `side` is not known.
+        TypeError: As in `FourierMultiplier`.
+        ValueError: As in `FourierMultiplier`; or `side` is not known.
 
     Source: Weyl, Vierteljahresschr. Naturforsch. Ges. Zürich 62 (1917) 296; Samko, Kilbas & Marichev, Fractional
         Integrals and Derivatives (1993), section 19.
@@ -179,15 +180,15 @@ class PeriodicWeyl(Multiplier):
 
 
 @dataclass(frozen=True)
-class PeriodicRiesz(Multiplier):
+class PeriodicRiesz(FourierMultiplier):
     """The Riesz derivative of a PERIODIC signal: the multiplier -|omega|**alpha, minus `FractionalLaplacian`.
 
     alpha = 2 is the second derivative, alpha = 0 minus the identity; below 0 it is minus the Riesz potential. For a
     signal that is zero outside of its interval use `Riesz`.
 
     Raises:
-        TypeError: As in `Multiplier`.
-        ValueError: As in `Multiplier`.
+        TypeError: As in `FourierMultiplier`.
+        ValueError: As in `FourierMultiplier`.
 
     Source: Samko, Kilbas & Marichev (1993), section 12.1 and equation 25.61.
 
@@ -212,7 +213,7 @@ _CORRECTIONS = tuple(float(bernoulli(14)[2 * m]) / math.factorial(2 * m) for m i
 
 
 @dataclass(frozen=True)
-class FractionalLaplacian(Multiplier):
+class FractionalLaplacian(FourierMultiplier):
     """`(-Laplacian)**(alpha/2)`: the multiplier `|omega|**alpha`, omega the vector of 2 pi times the frequencies.
 
     On one to three axes: `dim` and `dt` take a sequence, and `dim` must be given where there are more axes than one and
@@ -230,8 +231,8 @@ class FractionalLaplacian(Multiplier):
         space: "periodic" or "line".
 
     Raises:
-        TypeError: As in `Multiplier`.
-        ValueError: As in `Multiplier`; or `space` is none of the two, or on the line alpha is outside [0, 2].
+        TypeError: As in `FourierMultiplier`.
+        ValueError: As in `FourierMultiplier`; or `space` is none of the two, or on the line alpha is outside [0, 2].
 
     Source: Kwasnicki, Fract. Calc. Appl. Anal. 20 (2017) 7, theorem 1.1: it equals the singular integral, whose
         constant the images have.

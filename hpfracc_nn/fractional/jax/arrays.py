@@ -16,7 +16,7 @@ from jax.export import is_symbolic_dim
 from jax.scipy import special
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
 from hpfracc_nn.fractional.namespace import NAMESPACES, Namespace
 
 Array = jax.Array
@@ -100,6 +100,12 @@ class JaxNamespace:
         would_wrap = x.dtype.kind in "biu" and x.dtype.itemsize < whole.itemsize
         return jnp.cumsum(x, axis, dtype=whole if dtype is None and would_wrap else dtype)
 
+    def fftfreq(self, n: int, d: float, like: Array) -> Array:
+        return self.constant(np.fft.fftfreq(n, d), like)
+
+    def rfftfreq(self, n: int, d: float, like: Array) -> Array:
+        return self.constant(np.fft.rfftfreq(n, d), like)
+
     def part(self, x: Array, begin: int, end: int | None, *, axis: int) -> Array:
         return lax.slice_in_dim(x, begin, end, axis=axis)
 
@@ -139,7 +145,7 @@ def at_least_single(dtype: Any) -> Any:
         return jnp.promote_types(dtype, jnp.float32)
 
 
-def computed_in(owner: str, x: Array, definition: Definition | None = None) -> str:
+def computed_in(owner: str, x: Array, definition: Definition | FourierMultiplier | None = None) -> str:
     """Return the dtype that `x` is computed in, or raise unless it is real and floating."""
     if not isinstance(x, jax.Array):
         raise TypeError(f"{owner}(x of type {type(x).__name__}): needs a JAX array; pass jax.numpy.asarray(x).")

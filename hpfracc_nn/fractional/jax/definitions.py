@@ -10,12 +10,12 @@ import numpy as np
 from jax import lax
 from jax import numpy as jnp
 
-from hpfracc_nn.fractional.definitions import DEFINITIONS, MULTIPLIERS, Definition, Multiplier
+from hpfracc_nn.fractional.definitions import DEFINITIONS, MULTIPLIERS, Definition, FourierMultiplier
 from hpfracc_nn.fractional.jax.arrays import Array
 from hpfracc_nn.fractional.jax.checked import checked
 
 
-def alpha_shape(definition: Definition | Multiplier) -> tuple[int, ...]:
+def alpha_shape(definition: Definition | FourierMultiplier) -> tuple[int, ...]:
     """Return the shape of a definition's alpha."""
     alpha = definition.alpha
     return tuple(alpha.shape) if isinstance(alpha, jax.Array) else np.shape(alpha)
@@ -83,17 +83,17 @@ def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] 
     return alpha + lax.stop_gradient(moved)
 
 
-def _flattened(value: Definition | Multiplier) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ...]]]:
+def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ...]]]:
     rest = tuple(getattr(value, field.name) for field in fields(value) if field.name != "alpha")
     if value.is_fixed:
         return (), (True, (value.alpha, *rest))
     return (value.alpha,), (False, rest)
 
 
-def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | Multiplier:
+def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | FourierMultiplier:
     """Build a definition without its checks: JAX puts objects of its own in the place of arrays."""
     is_fixed, kept = structure
-    value: Definition | Multiplier = object.__new__(kind)
+    value: Definition | FourierMultiplier = object.__new__(kind)
     names = [field.name for field in fields(kind) if field.name != "alpha"]
     object.__setattr__(value, "alpha", kept[0] if is_fixed else next(iter(leaves)))
     for name, given in zip(names, kept[1:] if is_fixed else kept, strict=True):

@@ -6,7 +6,9 @@ A call is one pure function of the samples and of traced orders, compiled once f
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -18,16 +20,17 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import boundary_of, difference, finish
-from hpfracc_nn.fractional.definitions import Definition, family
+from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
 from hpfracc_nn.fractional.jax import kernels  # noqa: F401  registered on import
 from hpfracc_nn.fractional.jax.arrays import JAX, Array, assumed, check_known, computed_in, of_numpy, widest  # noqa: F401  part of this room
-from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha
+from hpfracc_nn.fractional.jax.definitions import alpha_shape, checked_alpha, floating_alpha, within
 from hpfracc_nn.fractional.jax.float64 import in_float64
 from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
 from hpfracc_nn.fractional.jax.products import in_parts
 from hpfracc_nn.fractional.jax.sharding import placed_like
 from hpfracc_nn.fractional.jax.weights import Weights, nodes_of
 from hpfracc_nn.fractional.layout import Layout, layout_of
+from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.selection import BackendManager, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 # The class of arrays is private, and an array that is made to ask it would start the devices on import.
@@ -89,9 +92,9 @@ def whole(parts: list[Array]) -> Array:
 broadcast_to = jnp.broadcast_to
 
 
-def check_samples(owner: str, name: str, x: Array, definition: Definition) -> None:
-    """Raise unless an operator takes these samples."""
-    computed_in(owner, x, definition)
+def check_samples(owner: str, name: str, x: Array, definition: Definition | FourierMultiplier) -> str:
+    """Return the dtype that an operator on these samples is computed in, or raise."""
+    return computed_in(owner, x, definition)
 
 
 def is_hollow(x: Array) -> bool:
@@ -99,9 +102,48 @@ def is_hollow(x: Array) -> bool:
     return x.size == 0
 
 
-def exactly(x: Array) -> Any:
-    """Return a context for formulas on samples: arrays of different numbers of axes broadcast, as NumPy's do."""
-    return jax.numpy_rank_promotion("allow")
+def checked_orders(owner: str, definition: FourierMultiplier) -> Array:
+    """Return a multiplier's orders: concrete ones that are none of it raise, traced ones are NaN."""
+    alpha = floating_alpha(owner, definition.alpha)
+    if isinstance(alpha, jax.core.Tracer):
+        low, high = definition.interval
+        return alpha if math.isinf(high) else within(owner, alpha, low, high)
+    for value in np.asarray(alpha, np.float64).reshape(-1):
+        definition.check(float(value))
+    return alpha
+
+
+def may_keep(x: Array) -> bool:
+    """Whether factors of fixed orders may be kept for later calls: NumPy makes them."""
+    return True
+
+
+def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: Array) -> tuple[Array, ...]:
+    """Return build(), or what it returned for an equal key, as arrays."""
+    return tuple(map(jnp.asarray, SHELF.get(key, lambda charge: charge(build()))))
+
+
+@partial(jax.jit, static_argnames=("function", "arguments"))
+def compiled_once(function: Callable[..., Array], arguments: tuple[Any, ...], x: Array, alpha: Array | None) -> Array:
+    """Return function(x, alpha, *arguments), of the sharding of `x`; compiled once for each shape."""
+
+    def computed(x: Array, alpha: Array | None) -> Array:
+        with exactly(x):
+            return function(x, alpha, *arguments)
+
+    return placed_like(x, computed, x, alpha)  # type: ignore[no-any-return]
+
+
+def filtered(x: Array, symbol: Array, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Array:
+    """Return the inverse transform of a symbol times the transform of `x`."""
+    return jnp.fft.irfftn(jnp.fft.rfftn(x, axes=axes) * symbol, sizes, axes=axes)
+
+
+@contextmanager
+def exactly(x: Array) -> Iterator[None]:
+    """Broadcast and promote in formulas on samples as NumPy does, whatever the caller allows."""
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        yield
 
 
 @partial(jax.jit, static_argnames=("formula", "arguments", "dtype"))

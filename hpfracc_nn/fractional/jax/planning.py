@@ -13,7 +13,7 @@ from jax import numpy as jnp
 import hpfracc_nn.fractional.jax.operator  # noqa: F401  its kernels and its probe are registered
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator, workloads
-from hpfracc_nn.fractional.definitions import Caputo, Definition, Multiplier, family
+from hpfracc_nn.fractional.definitions import Caputo, Definition, FourierMultiplier, family
 from hpfracc_nn.fractional.jax.arrays import computed_in
 from hpfracc_nn.fractional.jax.definitions import alpha_shape
 from hpfracc_nn.fractional.jax.operator import Call, computed
@@ -24,9 +24,9 @@ from hpfracc_nn.selection import BackendManager, Direction, Measurement, Plan, W
 
 def workload(
     shape: Sequence[int],
-    definition: Definition | Multiplier | None = None,
+    definition: Definition | FourierMultiplier | None = None,
     *,
-    dim: int | Sequence[int] = -1,
+    dim: int = -1,
     dtype: str = "float32",
     needs_gradient: bool = True,
     learns_weights: bool = False,

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import numpy as np
+from scipy.fft import irfftn, rfftn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.boundary import Boundary
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
 from hpfracc_nn.fractional.gaps import held, is_clear
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.numpy import kernels, probe  # noqa: F401  registered on import
 from hpfracc_nn.fractional.numpy.weights import Weights, weights_of
+from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.selection import BackendManager, Doubt, Kernel, Plan, Site, Work, Workload, carried_out, given_manager
 
 _COMPUTED_IN: dict[np.dtype, np.dtype] = {
@@ -53,14 +55,34 @@ def whole(parts: list[np.ndarray]) -> np.ndarray:
 broadcast_to = np.broadcast_to
 
 
-def check_samples(owner: str, name: str, x: np.ndarray, definition: Definition) -> None:
-    """Raise unless an operator takes these samples."""
-    computed_in(owner, x, definition)
+def check_samples(owner: str, name: str, x: np.ndarray, definition: Definition | FourierMultiplier) -> np.dtype:
+    """Return the dtype that an operator on these samples is computed in, or raise."""
+    return computed_in(owner, x, definition)
 
 
 def is_hollow(x: np.ndarray) -> bool:
     """Whether there are no values to compute."""
     return x.size == 0
+
+
+def may_keep(x: np.ndarray) -> bool:
+    """Whether factors of fixed orders may be kept for later calls."""
+    return True
+
+
+def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: np.ndarray) -> Any:
+    """Return build(), or what it returned for an equal key."""
+    return SHELF.get(key, lambda charge: charge(build()))
+
+
+def compiled_once(function: Callable[..., np.ndarray], arguments: tuple[Any, ...], x: np.ndarray, alpha: None) -> Any:
+    """Return function(x, alpha, *arguments)."""
+    return function(x, alpha, *arguments)
+
+
+def filtered(x: np.ndarray, symbol: np.ndarray, sizes: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
+    """Return the inverse transform of a symbol times the transform of `x`."""
+    return irfftn(rfftn(x, axes=axes) * symbol, sizes, axes=axes)  # type: ignore[no-any-return]
 
 
 def exactly(x: np.ndarray) -> Any:
@@ -107,7 +129,7 @@ def apply(
     return np.ascontiguousarray(y if inverse is None else y.transpose(inverse), dtype=x.dtype)
 
 
-def computed_in(owner: str, x: np.ndarray, definition: Definition) -> np.dtype:
+def computed_in(owner: str, x: np.ndarray, definition: Definition | FourierMultiplier) -> np.dtype:
     """Return the dtype that an operator on `x` is computed in, or raise."""
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None or not definition.is_fixed:
@@ -228,7 +250,7 @@ def _workload(layout: Layout, weights: Weights) -> Workload:
     )
 
 
-def _wrong_type(owner: str, x: np.ndarray, definition: Definition) -> TypeError:
+def _wrong_type(owner: str, x: np.ndarray, definition: Definition | FourierMultiplier) -> TypeError:
     if x.dtype not in _COMPUTED_IN:
         return TypeError(
             f"{owner}(x of dtype {x.dtype}): needs float16, float32 or float64; "

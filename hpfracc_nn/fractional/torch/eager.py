@@ -17,7 +17,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 import hpfracc_nn.fractional.torch.device  # noqa: F401  registered on import
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Definition, Multiplier, family
+from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier, family
 from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
@@ -265,7 +265,7 @@ def _states(weights: Weights) -> int:
     return weights.source.states
 
 
-def computed_in(owner: str, x: Tensor, definition: Definition | None = None) -> torch.dtype:
+def computed_in(owner: str, x: Tensor, definition: Definition | FourierMultiplier | None = None) -> torch.dtype:
     """Return the dtype that `x` is computed in, by one operator or else at least, or raise."""
     dtype = _COMPUTED_IN.get(x.dtype)
     if dtype is None:
@@ -320,7 +320,7 @@ def check_dense(owner: str, name: str, given: Any) -> None:
         raise TypeError(f"{owner}({name} of layout {given.layout}): needs a dense tensor; pass {name}.to_dense().")
 
 
-def alpha_shape(definition: Definition | Multiplier) -> tuple[int, ...]:
+def alpha_shape(definition: Definition | FourierMultiplier) -> tuple[int, ...]:
     """Return the shape of a definition's alpha."""
     alpha = definition.alpha
     if isinstance(alpha, float):

@@ -82,6 +82,12 @@ class TorchNamespace:
     def pad(self, x: Tensor, before: int, after: int = 0, *, axis: int) -> Tensor:
         return F.pad(x, (0, 0) * (x.ndim - 1 - axis % x.ndim) + (before, after))
 
+    def fftfreq(self, n: int, d: float, like: Tensor) -> Tensor:
+        return torch.fft.fftfreq(n, d, dtype=torch.float64, device=like.device)
+
+    def rfftfreq(self, n: int, d: float, like: Tensor) -> Tensor:
+        return torch.fft.rfftfreq(n, d, dtype=torch.float64, device=like.device)
+
     def diff(self, x: Tensor, *, n: int, axis: int) -> Tensor:
         return torch.diff(x, n, axis)
 

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import inverse
-from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.cache import Charge
+from hpfracc_nn.fractional.definitions import Definition, FourierMultiplier
 from hpfracc_nn.fractional.torch.custom_op import compiled
-from hpfracc_nn.fractional.torch.eager import check_alpha, check_dense, computed, computed_in
+from hpfracc_nn.fractional.torch.eager import (
+    check_alpha,
+    check_dense,
+    computed,
+    computed_in,
+    floating_alpha,
+    may_be_read,
+)
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.tracing import uncompiled
+from hpfracc_nn.fractional.torch.streams import follow, on
+from hpfracc_nn.fractional.torch.tracing import is_traced, uncompiled
+from hpfracc_nn.fractional.weights import SHELF
 from hpfracc_nn.selection import BackendManager, Site, given_manager
 
 ARRAYS = (Tensor, torch.nn.Parameter)  # the classes that need no further look
@@ -39,16 +50,77 @@ def whole(parts: list[Tensor]) -> Tensor:
 broadcast_to = torch.broadcast_to
 
 
-def check_samples(owner: str, name: str, x: Tensor, definition: Definition) -> None:
-    """Raise unless an operator takes these samples."""
-    computed_in(owner, x, definition)
+def check_samples(owner: str, name: str, x: Tensor, definition: Definition | FourierMultiplier) -> torch.dtype:
+    """Return the dtype that an operator on these samples is computed in, or raise."""
+    dtype = computed_in(owner, x, definition)
     check_dense(owner, name, x)
+    return dtype
 
 
 def checked_alpha(owner: str, definition: Definition) -> Tensor:
     """Return a definition's orders, a tensor, or raise."""
     check_alpha(owner, definition)
     return definition.alpha  # type: ignore[return-value]
+
+
+def checked_orders(owner: str, definition: FourierMultiplier) -> Tensor:
+    """Return a multiplier's orders, a tensor, or raise as far as it may be read."""
+    alpha = definition.alpha
+    floating_alpha(owner, alpha)
+    if may_be_read(alpha):
+        for value in alpha.reshape(-1).tolist():
+            definition.check(value)
+    return alpha
+
+
+def may_keep(x: Tensor) -> bool:
+    """Whether factors of fixed orders may be kept for later calls: where no compiler or transform looks on."""
+    return not (torch.compiler.is_compiling() or is_traced(x, ()))
+
+
+def kept(key: tuple[Hashable, ...], build: Callable[[], tuple[np.ndarray, ...]], like: Tensor) -> tuple[Tensor, ...]:
+    """Return build() as tensors on the device of `like`, or those of an earlier call with an equal key."""
+
+    def made(charge: Charge) -> tuple[Charge, tuple[Tensor, ...]]:
+        charge = on(like.device, charge)
+        with torch.inference_mode(False), torch.no_grad():  # autograd refuses tensors that inference mode made
+            return charge, charge(tuple(torch.as_tensor(each, device=like.device) for each in build()))
+
+    charge, found = SHELF.get((*key, like.device), made)
+    follow(charge)
+    return found
+
+
+def compiled_once(
+    function: Callable[..., Tensor], arguments: tuple[Any, ...], x: Tensor, alpha: Tensor | None
+) -> Tensor:
+    """Return function(x, alpha, *arguments), in which nothing is cast by autocast."""
+    if torch.is_autocast_enabled(x.device.type):
+        with torch.autocast(x.device.type, enabled=False):
+            return function(x, alpha, *arguments)
+    return function(x, alpha, *arguments)
+
+
+def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
+    """Return the inverse transform of a symbol times the transform of `x`."""
+    if x.requires_grad and not symbol.requires_grad and torch.is_grad_enabled() and may_keep(x):
+        return _Filtered.apply(x, symbol, sizes, axes)  # type: ignore[no-any-return]
+    return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol, sizes, dim=axes)
+
+
+class _Filtered(torch.autograd.Function):
+    """A fixed symbol's product: its adjoint is the conjugate's, with half the transforms that autograd would take."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
+        ctx.given = symbol, sizes, axes
+        return torch.fft.irfftn(torch.fft.rfftn(x, dim=axes) * symbol, sizes, dim=axes)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        symbol, sizes, axes = ctx.given
+        with torch.autocast(grads[0].device.type, enabled=False):
+            return filtered(grads[0], symbol.conj(), sizes, axes), None, None, None
 
 
 def is_hollow(x: Tensor) -> bool:

@@ -9,12 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.definitions import Multiplier
+from hpfracc_nn.fractional import multipliers
+from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.layout import check_told
-from hpfracc_nn.fractional.torch import multipliers
 from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.multipliers import OP
 from hpfracc_nn.layers.multipliers import (
     OWNER,
     axes_of,
@@ -50,7 +49,7 @@ class SpectralFractional(nn.Module):
         dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
         dim: The axis or axes of space; None is the last. To be given where the operator takes several and the field
             has more axes than one and that of `channels`, such as one of a batch.
-        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        manager: Taken for the sake of other layers; there is one routine, the FFT.
         device: Of the parameter, if there is one.
         dtype: Of the parameter; alpha and the factors are computed in float64 whatever it is.
 
@@ -76,7 +75,7 @@ class SpectralFractional(nn.Module):
     def __init__(
         self,
         alpha: float | Sequence[float] | Alpha = 1.0,
-        definition: str | type[Multiplier] | Multiplier = "fractional_laplacian",
+        definition: str | type[FourierMultiplier] | FourierMultiplier = "fractional_laplacian",
         *,
         channels: int | None = None,
         learn_alpha: bool = False,
@@ -102,7 +101,7 @@ class SpectralFractional(nn.Module):
                 start.check(end)
             self.order = order
         self.definition = start
-        self.site = given_manager(OWNER, manager).site(OP, "torch")
+        given_manager(OWNER, manager)
 
     @property
     def alpha(self) -> float | tuple[float, ...] | Tensor:
@@ -118,7 +117,7 @@ class SpectralFractional(nn.Module):
             check_channels(x.shape, self.dim, self.channels)
         definition = replace(self.definition, alpha=self.order()) if self.learn_alpha else self.definition
         dt = self.dt * len(self.dim) if len(self.dt) == 1 else self.dt
-        return multipliers.apply_at(OWNER, x, definition, dt, self.dim, self.site)
+        return multipliers.apply(OWNER, x, definition, dt, self.dim, "torch")
 
     def extra_repr(self) -> str:
         alpha = "learn_alpha=True" if self.learn_alpha else f"alpha={self.definition.alpha}"
@@ -128,7 +127,7 @@ class SpectralFractional(nn.Module):
     def _order(
         self,
         alpha: float | Sequence[float] | Alpha,
-        start: Multiplier,
+        start: FourierMultiplier,
         bounds: tuple[float, float] | None,
         learn_alpha: bool,
         device: torch.device | str | None,

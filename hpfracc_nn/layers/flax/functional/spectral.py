@@ -10,7 +10,7 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import dispatch
-from hpfracc_nn.fractional.definitions import Multiplier
+from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.jax.arrays import Array, of_numpy
 from hpfracc_nn.fractional.layout import check_told
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
@@ -51,7 +51,7 @@ class SpectralFractional(Ordered):
         dt: Spacing of the samples, in the caller's unit, or one for each axis of `dim`.
         dim: The axis or axes of space; None is the last but one, before the features. To be given where the operator
             takes several and the field has more axes than these two, such as one of a batch.
-        manager: Who chooses the kernels; None is the process-wide BackendManager.
+        manager: Taken for the sake of other layers; there is one routine, the FFT.
 
     Shape:
         Input and output: any with the axes `dim`, floating. Half precision is computed in float32.
@@ -71,7 +71,7 @@ class SpectralFractional(Ordered):
     """
 
     alpha: float | Sequence[float] | Alpha = 1.0
-    definition: str | type[Multiplier] | Multiplier = "fractional_laplacian"
+    definition: str | type[FourierMultiplier] | FourierMultiplier = "fractional_laplacian"
     _: KW_ONLY
     channels: int | None = None
     learn_alpha: bool = False
