@@ -14,7 +14,7 @@ pytest.importorskip("lightning.pytorch")
 
 import torch
 
-from hpfracc_nn.training.torch.demo import MODEL, QUICK, ROWS, Arfima, Pasts, forecast
+from hpfracc_nn.training.torch.demo import MODEL, QUICK, ROWS, Pasts, Training, arfima, forecast, standard_error
 
 N, START = 400, 300
 
@@ -78,7 +78,7 @@ def test_the_quick_form_uses_the_last_samples(volatility):
 def test_a_forecast_does_not_change_in_any_bit_when_later_samples_do(algorithm):
     # One kernel: XLA has a chunked scan too, with other last digits, and the manager may come to prefer it.
     manager = BackendManager(Settings(force_backend="torch", force_algorithm=algorithm))
-    model = Arfima(0.4, -0.2, 0.1, manager=manager)
+    model = Training(arfima(0.4, -0.2, 0.1, learn_alpha=True, manager=manager))
     series = torch.from_numpy(data.arfima(N, 0.4, np.random.default_rng(0)))
 
     def forecasts(samples):
@@ -106,7 +106,7 @@ def test_a_price_after_a_day_does_not_change_the_forecast_made_on_it(algorithm):
     start = 1400
     values = data.log_parkinson(high, low)
     level, scale = values[:start].mean(), values[:start].std()
-    model = Arfima(0.47, -0.21, -0.03, manager=BackendManager(Settings(force_algorithm=algorithm)))
+    model = Training(arfima(0.47, -0.21, -0.03, manager=BackendManager(Settings(force_algorithm=algorithm))))
 
     def forecasts():
         scaled = torch.from_numpy((data.log_parkinson(high, low) - level) / scale)
@@ -127,13 +127,13 @@ def test_a_price_after_a_day_does_not_change_the_forecast_made_on_it(algorithm):
 @pytest.mark.parametrize("alpha", [0.05, 0.4, 0.9])
 def test_a_forecast_is_what_makes_the_next_error_vanish(alpha):
     phi, mu = -0.3, 0.7
-    model = Arfima(alpha, phi, mu)
+    model = Training(arfima(alpha, phi, mu, learn_alpha=True))
     series = data.arfima(60, 0.3, np.random.default_rng(3))
     row, last = Pasts(torch.from_numpy(series), 40)[0]
     predicted = float(model(row[None], last[None]).detach())
     differenced = difference_by_recurrence(np.append(series[:40], predicted) - mu, alpha)
     assert differenced[-1] - phi * differenced[-2] == pytest.approx(0, abs=1e-6)
-    residuals = model.residuals(torch.from_numpy(series)).detach().numpy()
+    residuals = model.model(torch.from_numpy(series)).detach().numpy()
     differenced = difference_by_recurrence(series - mu, alpha)
     assert residuals == pytest.approx(differenced - phi * np.append(0, differenced[:-1]), abs=1e-6)
 
@@ -161,7 +161,7 @@ def test_the_standard_error_is_that_of_gauss_and_newton():
 
 
 def test_a_fixed_order_has_no_standard_error():
-    assert Arfima(0.3, learn_alpha=False).standard_error(torch.randn(50, dtype=torch.float64)) is None
+    assert standard_error(arfima(0.3, learn_alpha=False), torch.randn(50, dtype=torch.float64)) is None
 
 
 FAULTS = [

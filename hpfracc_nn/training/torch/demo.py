@@ -1,7 +1,7 @@
 """The first job: forecast a series one step ahead with a learned order, beside simple baselines, and draw the forecast.
 
-The model is ARFIMA(1, d, 0) as a Lightning module: three parameters, trained on the whole span at once. The loss is the
-conditional sum of squares of the errors of the layer `ARFIMA`, by their mean.
+The layer `ARFIMA` is trained on the whole span at once, by Lightning: the loss is the mean of the squared errors of its
+forecasts, the conditional sum of squares.
 """
 
 import contextlib
@@ -31,57 +31,21 @@ from hpfracc_nn.training.torch.backend_report import BackendReport
 _AT_BOUND = 1e-4  # of the width of the bounds
 
 
-class Arfima(pl.LightningModule):
-    """ARFIMA(1, alpha, 0), in float64.
+class Training(pl.LightningModule):
+    """The training of an `ARFIMA` layer, by LBFGS.
 
-    A training batch is a series [n]; a prediction batch is what `Pasts` holds. It is trained by LBFGS, so
-    that each training step is up to `STEPS` iterations on its batch.
+    A training batch is a whole series [n], on which each training step is up to `STEPS` iterations; a prediction batch
+    is what `Pasts` holds.
 
     Args:
-        alpha: Order of the difference, usually called d; where learning starts, or the value itself.
-        phi: Coefficient of the day before, where learning starts.
-        mu: Level, where learning starts.
-        learn_alpha: Whether alpha is learned.
-        bounds: The interval that alpha stays in.
-        manager: Who chooses the kernel; None is the process-wide BackendManager.
+        model: The layer.
     """
 
     STEPS = 4
 
-    def __init__(
-        self,
-        alpha: float = 0.3,
-        phi: float = 0.0,
-        mu: float = 0.0,
-        *,
-        learn_alpha: bool = True,
-        bounds: tuple[float, float] = (0, 1),
-        manager: BackendManager | None = None,
-    ):
+    def __init__(self, model: ARFIMA):
         super().__init__()
-        self.model = ARFIMA(1, alpha=alpha, learn_alpha=learn_alpha, bounds=bounds, manager=manager)
-        with torch.no_grad():
-            self.phi.fill_(phi)
-            self.mu.fill_(mu)
-
-    @property
-    def alpha(self) -> Tensor:
-        return torch.as_tensor(self.model.alpha, dtype=torch.float64)
-
-    @property
-    def phi(self) -> Tensor:
-        """The coefficient of the day before, [1]."""
-        assert self.model.ar is not None, "it has one lag"
-        return self.model.ar
-
-    @property
-    def mu(self) -> Tensor:
-        """The level."""
-        return self.model.mean
-
-    def residuals(self, series: Tensor) -> Tensor:
-        """Return the one-step errors of `series` [n], the first ones with less history than the others."""
-        return self.model(series)
+        self.model = model
 
     def forward(self, past: Tensor, last: Tensor) -> Tensor:
         """Return the forecasts of the samples after `last`.
@@ -95,14 +59,14 @@ class Arfima(pl.LightningModule):
         Returns:
             Forecasts, shape [rows].
         """
-        last = last[:, None]
+        last, level = last[:, None], self.model.mean
         known = torch.arange(past.shape[-1], device=past.device) <= last
-        return self.mu - self.model(torch.where(known, past, self.mu)).gather(1, last + 1)[:, 0]
+        return level - self.model(torch.where(known, past, level)).gather(1, last + 1)[:, 0]
 
     def training_step(self, batch: Tensor, batch_idx: int) -> Tensor:
-        loss = self.residuals(batch).square().mean()
+        loss = self.model(batch).square().mean()
         self.log("loss", loss.detach(), prog_bar=True, batch_size=1)
-        self.log("alpha", self.alpha.detach(), prog_bar=True, batch_size=1)
+        self.log("alpha", _number(self.model.alpha), prog_bar=True, batch_size=1)
         return loss
 
     def predict_step(self, batch: tuple[Tensor, Tensor], batch_idx: int) -> Tensor:
@@ -118,27 +82,50 @@ class Arfima(pl.LightningModule):
             line_search_fn="strong_wolfe",
         )
 
-    def standard_error(self, series: Tensor) -> float | None:
-        """Return the standard error of alpha after training on `series` [n]; None if it is not determined.
 
-        None where alpha is fixed or at a bound, or the sum of squares has no minimum there.
-        """
-        if not self.model.difference.learn_alpha:
-            return None
-        low, high = self.model.difference.order.bounds
-        alpha = float(self.alpha.detach())
-        if min(alpha - low, high - alpha) < _AT_BOUND * (high - low):
-            return None
-        parameters = [self.model.difference.order.raw, self.mu, self.phi]
-        total = self.residuals(series).square().sum()
-        slope = torch.cat(torch.autograd.grad(total, parameters, create_graph=True))
-        rows = [torch.cat(torch.autograd.grad(each, parameters, retain_graph=True)) for each in slope]
-        factor, fault = torch.linalg.cholesky_ex(torch.stack(rows))
-        if fault:
-            return None
-        (per_raw,) = torch.autograd.grad(self.alpha, parameters[0])
-        variance = 2 * total / (len(series) - len(rows)) * torch.cholesky_inverse(factor)[0, 0] * per_raw.square()
-        return math.sqrt(variance.item())
+def arfima(alpha: float, phi: float = 0.0, mu: float = 0.0, **options: Any) -> ARFIMA:
+    """Return ARFIMA(1, alpha, 0) with the order, the coefficient of the day before and the level where learning starts.
+
+    Args:
+        alpha: Order of the difference, usually called d; where learning starts, or the value itself.
+        phi: The coefficient.
+        mu: The level.
+        options: Of `ARFIMA`.
+    """
+    model = ARFIMA(1, alpha=alpha, bounds=(0, 1), **options)
+    with torch.no_grad():
+        for parameter, value in ((model.ar, phi), (model.mean, mu)):
+            assert parameter is not None, "it has one lag"
+            parameter.fill_(value)
+    return model
+
+
+def standard_error(model: ARFIMA, series: Tensor) -> float | None:
+    """Return the standard error of alpha after training on `series` [n].
+
+    None where alpha is fixed or at a bound, or the sum of squares has no minimum there.
+    """
+    if not model.difference.learn_alpha:
+        return None
+    low, high = model.difference.order.bounds
+    alpha = torch.as_tensor(model.alpha, dtype=torch.float64)
+    if min(_number(alpha) - low, high - _number(alpha)) < _AT_BOUND * (high - low):
+        return None
+    assert model.ar is not None, "it has one lag"
+    parameters: list[Tensor] = [model.difference.order.raw, model.mean, model.ar]
+    total = model(series).square().sum()
+    slope = torch.cat(torch.autograd.grad(total, parameters, create_graph=True))
+    rows = [torch.cat(torch.autograd.grad(each, parameters, retain_graph=True)) for each in slope]
+    factor, fault = torch.linalg.cholesky_ex(torch.stack(rows))
+    if fault:
+        return None
+    (per_raw,) = torch.autograd.grad(alpha, parameters[0])
+    variance = 2 * total / (len(series) - len(rows)) * torch.cholesky_inverse(factor)[0, 0] * per_raw.square()
+    return math.sqrt(variance.item())
+
+
+def _number(value: Tensor | float) -> float:
+    return float(value.detach()) if isinstance(value, Tensor) else value
 
 
 class Pasts(Dataset[tuple[Tensor, Tensor]]):
@@ -307,7 +294,7 @@ def forecast(
     scaled = (series - level) / scale
     report = BackendReport(table=None)
     model = _initial(np.random.default_rng(seed), alpha, learn, manager)
-    samples = torch.from_numpy(scaled)
+    samples, training = torch.from_numpy(scaled), Training(model)
     with _quiet():
         trainer = pl.Trainer(
             accelerator="cpu",
@@ -318,8 +305,8 @@ def forecast(
             enable_model_summary=False,
             enable_progress_bar=progress,
         )
-        trainer.fit(model, DataLoader(_Repeated(samples[:start], EPOCHS), batch_size=None))
-        batches = trainer.predict(model, DataLoader(Pasts(samples, start), batch_size=ROWS))
+        trainer.fit(training, DataLoader(_Repeated(samples[:start], EPOCHS), batch_size=None))
+        batches = trainer.predict(training, DataLoader(Pasts(samples, start), batch_size=ROWS))
     forecasts = torch.cat(batches).numpy()  # type: ignore[arg-type]
     predicted = {
         MODEL: forecasts,
@@ -328,16 +315,17 @@ def forecast(
         "AR(22)": baselines.autoregression(scaled, start, 22),
         "HAR": baselines.har(scaled, start),
     }
-    order = float(model.alpha.detach())
+    order = _number(model.alpha)
+    assert model.ar is not None, "it has one lag"
     return Forecast(
         series=series,
         start=start,
         forecasts=level + scale * forecasts,
         errors={name: float(np.mean((values - scaled[start:]) ** 2)) for name, values in predicted.items()},
         alpha=order,
-        standard_error=model.standard_error(samples[:start]),
-        phi=float(model.phi.detach()),
-        mu=level + scale * float(model.mu.detach()),
+        standard_error=standard_error(model, samples[:start]),
+        phi=_number(model.ar),
+        mu=level + scale * _number(model.mean),
         weights=GrunwaldLetnikov(order).stencil(len(series), 1.0, NUMPY, differences=0).left,
         rows=report.rows(),
     )
@@ -357,10 +345,10 @@ class _Repeated(torch.utils.data.Dataset[torch.Tensor]):
         return self.series
 
 
-def _initial(rng: np.random.Generator, alpha: float | None, learn: bool, manager: BackendManager | None) -> Arfima:
+def _initial(rng: np.random.Generator, alpha: float | None, learn: bool, manager: BackendManager | None) -> ARFIMA:
     drawn = rng.uniform(0.2, 0.6)
     phi, mu = rng.uniform(-0.2, 0.2, size=2)
-    return Arfima(drawn if alpha is None else alpha, phi, mu, learn_alpha=learn, manager=manager)
+    return arfima(drawn if alpha is None else alpha, phi, mu, learn_alpha=learn, manager=manager)
 
 
 def _checked(series: np.ndarray, alpha: float | None, learn: bool) -> np.ndarray:
