@@ -74,10 +74,10 @@ def learning(**settings: Any) -> BackendManager:
 
 
 def calling(manager: BackendManager, sizes: range) -> tuple[Any, SiteCounts]:
-    site, ledger = manager.site("test_op", "torch", "one"), SiteCounts()
-    ledger.attach({"one": site})
+    site, counts = manager.site("test_op", "torch", "one"), SiteCounts()
+    counts.attach({"one": site})
     consult(site, sizes)
-    return site, ledger
+    return site, counts
 
 
 def consult(site: Any, sizes: range) -> None:
@@ -89,27 +89,27 @@ def test_plans_that_a_site_lets_go_are_not_kept_for_ever(monkeypatch: pytest.Mon
     monkeypatch.setattr("hpfracc_nn.selection.site.MOST_PLANS", 4)
     monkeypatch.setattr(counting, "MOST_ROWS", 6)
     monkeypatch.setattr(counting, "MOST_COUNTED", 6)
-    _, ledger = calling(fake_manager(), range(1, 201))
-    found = ledger.look()
+    _, counts = calling(fake_manager(), range(1, 201))
+    found = counts.look()
     assert sum(each.counts.calls for each in found.values()) == 200
     assert len(found) <= 6 + 1  # by row, and one of the others
-    rows = ledger.rows()
+    rows = counts.rows()
     assert sum(row.counts.calls for row in rows) == 200
     assert len(rows) <= 7
     assert [row.counts.calls > 100 for row in rows if row.workload == "others"] == [True]
-    assert len(ledger.state()["rows"]) == len(rows)
-    ledger.detach()
-    assert sum(row.counts.calls for row in ledger.rows()) == 200
+    assert len(counts.state()["rows"]) == len(rows)
+    counts.detach()
+    assert sum(row.counts.calls for row in counts.rows()) == 200
 
 
 def test_what_was_seen_stays_seen_where_plans_are_summed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("hpfracc_nn.selection.site.MOST_PLANS", 2)
     monkeypatch.setattr(counting, "MOST_ROWS", 1)
     monkeypatch.setattr(counting, "MOST_COUNTED", 1)
-    site, ledger = calling(fake_manager(), range(1, 8))
-    ledger.recent(ledger.look())
+    site, counts = calling(fake_manager(), range(1, 8))
+    counts.recent(counts.look())
     consult(site, range(10, 17))
-    assert sum(each.counts.calls for each in ledger.recent(ledger.look())) == 7
+    assert sum(each.counts.calls for each in counts.recent(counts.look())) == 7
 
 
 def test_calls_of_validation_are_in_the_table_and_not_in_what_is_logged_by_the_step(tmp_path: Path) -> None:

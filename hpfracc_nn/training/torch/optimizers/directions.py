@@ -328,21 +328,6 @@ class View:
     An optimizer keeps a list of them for each group: one for each parameter that had a gradient at the last step.
     """
 
-    __slots__ = (
-        "_address",
-        "_device",
-        "_history",
-        "_history_address",
-        "_is_plain",
-        "_order",
-        "_shape",
-        "_strides",
-        "average",
-        "direction",
-        "place",
-        "rows",
-    )
-
     def __init__(self, held: State, p: Tensor):
         self.direction, self._history = held["direction"], held["history"]
         self.average, self.rows = line_of(self.direction), lines_of(self._history)
