@@ -83,6 +83,7 @@ format: $(VENV)/.ruff
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
+	$(BIN)/mypy --strict hpfracc_nn/selection hpfracc_nn/errors.py
 
 # One file, benchmarks/results/report.md: promises, and every script's figures.
 bench: $(VENV)/.dev

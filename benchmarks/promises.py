@@ -102,6 +102,8 @@ SELECTION = (
     Promise("plan of the estimate, any cell", "planned / best kernel", ESTIMATE, "ratio", "at most", 1.5),
     Promise("asking for a plan", "Site.pick / x.shape", "selection-hot-path",
             quotient("us", {"call": "Site.pick"}, {"call": "x.shape"}), "at most", 6),
+    Promise("asking for a plan", "Site.pick / a look-up", "selection-hot-path",
+            quotient("us", {"call": "Site.pick"}, {"call": "a look-up"}), "at most", 2.2),
     Promise("asking for a plan", "time", "selection-hot-path", "us", "at most", 1, {"call": "Site.pick"}, unit=" us"),
     Promise("first decision for a size", "time", "selection-hot-path", "us", "at most", 200,
             {"call": "first decision*"}, unit=" us"),

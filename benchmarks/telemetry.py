@@ -36,7 +36,7 @@ from timing import Call, interleaved, machine, set_allocator, torch_threads
 from hpfracc_nn import BackendManager, FractionalLayer
 from hpfracc_nn.selection import Plan, Settings, Site
 from hpfracc_nn.selection.observe import telemetry
-from hpfracc_nn.selection.observe.telemetry import Limiter
+from hpfracc_nn.selection.observe.telemetry import RateLimiter
 from hpfracc_nn.selection.timing import NEVER
 from hpfracc_nn.training import BackendReport
 
@@ -130,7 +130,7 @@ def told(heard: telemetry.Telemetry, count: int) -> float:
     layer, x = FractionalLayer(0.5, manager=manager), signals(ROWS, N)
     layer(x)
     (event,) = manager.events()
-    heard._limiter = Limiter(10**9, 0.0)
+    heard._limiter = RateLimiter(10**9, 0.0)
     times = []
     for _ in range(count):
         start = time.perf_counter()

@@ -8,7 +8,7 @@ import operator
 import sys
 from collections.abc import Callable, Container, Iterable
 from numbers import Real
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -220,7 +220,7 @@ def function(owner: str, argument: str, value: Any) -> Callable[..., Any]:
     """Return `value`, or raise: it must be callable, and no class."""
     if not callable(value) or isinstance(value, type):
         raise TypeError(f"{owner}({argument}={value!r}): needs a function or a module; pass what is to be called.")
-    return value
+    return cast(Callable[..., Any], value)
 
 
 def printable(text: str) -> str:

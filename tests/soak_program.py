@@ -161,7 +161,7 @@ class Soak:
         """Return how many entries each table has, and how many it may have."""
         m, learner = self.manager, self.manager.learner
         sites = m.sites()
-        known = learner.policy._knowledge
+        known = learner.policy._model
         kernels = 8  # of one operation
         return {
             "plans": (len(m.planner._plans), BOUND),

@@ -9,7 +9,7 @@ from dataclasses import astuple
 import pytest
 
 from hpfracc_nn.selection.learning import model
-from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, Candidate, Neighbours, Prediction, Track
+from hpfracc_nn.selection.learning.model import KEPT_SAMPLES, Candidate, NearbyRatios, Prediction, RatioSamples
 from hpfracc_nn.selection.learning.policy import Budget, Policy
 from hpfracc_nn.selection.workload import DIRECTIONS, Key, Workload, bucket, key_of
 
@@ -81,14 +81,14 @@ def test_a_key_keeps_apart_what_says_nothing_of_one_another():
 
 
 def test_the_level_is_a_quantile_that_spikes_do_not_move():
-    track = Track()
+    track = RatioSamples()
     for sample in [1.0, 1.1, 20.0, 1.05, 1.0, 15.0, 1.02, 1.1, 1.01, 1.03]:
         track.add(sample)
     assert track.level in (1.0, 1.01, 1.02)
 
 
 def test_the_first_call_is_no_sample_and_bounds_the_level():
-    track = Track()
+    track = RatioSamples()
     track.begin(1.5)  # cold, so too long
     assert track.level is None
     track.add(9.0)  # a spike
@@ -99,7 +99,7 @@ def test_the_first_call_is_no_sample_and_bounds_the_level():
 
 @pytest.mark.parametrize("factor", [3.0, 0.3])
 def test_four_odd_samples_in_a_row_are_a_change_and_three_are_none(factor):
-    track, interrupted = Track(), Track()
+    track, interrupted = RatioSamples(), RatioSamples()
     for _ in range(KEPT_SAMPLES):
         track.add(1.0)
         interrupted.add(1.0)
@@ -112,7 +112,7 @@ def test_four_odd_samples_in_a_row_are_a_change_and_three_are_none(factor):
 
 
 def test_estimates_are_corrected_by_the_neighbours_and_the_nearest_counts_most():
-    neighbours = Neighbours()
+    neighbours = NearbyRatios()
     near, far, here = (Key(("op",), (size,)) for size in (9.0, 2.0, 10.0))
     assert neighbours.correction(here, FAST, "forward", 4.0) == (1.0, 4.0)
     neighbours.set(near, FAST, "forward", 3.0)
@@ -126,7 +126,7 @@ def test_estimates_are_corrected_by_the_neighbours_and_the_nearest_counts_most()
 
 
 def test_the_other_direction_counts_as_a_neighbour_an_octave_away():
-    neighbours = Neighbours()
+    neighbours = NearbyRatios()
     neighbours.set(KEY, FAST, "forward", 2.0)
     assert neighbours.correction(KEY, FAST, "backward", 4.0)[1] == 1.5
 
@@ -343,7 +343,7 @@ def test_a_pass_that_slows_down_says_nothing_of_the_other_pass():
 
 
 def test_a_change_that_does_not_apply_elsewhere_is_taken_back_by_one_sample():
-    track = Track()
+    track = RatioSamples()
     for _ in range(8):
         track.add(1.0)
     track.scale(3.0)
@@ -572,7 +572,7 @@ def test_decisions_are_the_same_on_every_run():
         (lambda: Policy().decide(KEY, arms(fft=1.0), calls=0), "calls >= 1"),
         (lambda: Policy().observe(KEY, FAST, -1.0), "positive"),
         (lambda: Policy().restore({}, trust="foreign"), "own, prior"),  # type: ignore[arg-type]
-        (lambda: Track().bounds(), "sample"),
+        (lambda: RatioSamples().bounds(), "sample"),
     ],
 )
 def test_wrong_arguments_raise_with_the_rule(make, rule):

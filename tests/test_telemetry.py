@@ -33,7 +33,7 @@ from hpfracc_nn.selection import (
     unregister_operation,
 )
 from hpfracc_nn.selection.observe import telemetry as telemetries
-from hpfracc_nn.selection.observe.telemetry import Limiter, Telemetry, enable_otlp
+from hpfracc_nn.selection.observe.telemetry import RateLimiter, Telemetry, enable_otlp
 
 pytest.importorskip("opentelemetry.sdk")
 pytest.importorskip("opentelemetry.proto")
@@ -173,7 +173,7 @@ def test_calls_that_change_nothing_send_nothing(
 
 
 def test_a_slow_decision_is_a_span(kernels: Kernels, heard: Heard, monkeypatch: pytest.MonkeyPatch) -> None:
-    heard.telemetry._limiter = Limiter(100, 0.0)
+    heard.telemetry._limiter = RateLimiter(100, 0.0)
     monkeypatch.setattr("hpfracc_nn.selection.recorder.SLOW", 0.0)
     manager = manager_of(heard)
     for _ in range(300):  # the plan is looked at again after 256
@@ -198,7 +198,7 @@ def test_the_span_says_why(kernels: Kernels, heard: Heard, settings: dict, reaso
 
 
 def test_a_switch_and_a_trial_name_what_ran_before(kernels: Kernels, heard: Heard) -> None:
-    heard.telemetry._limiter = Limiter(1000, 0.0)
+    heard.telemetry._limiter = RateLimiter(1000, 0.0)
     manager = manager_of(heard, mode="learn", explore_fraction=0.5)
     # The second kernel takes a tenth of what the first one does: it is tried, and taken.
     for _ in range(200):
@@ -254,7 +254,7 @@ def test_spans_belong_to_the_span_in_which_the_decision_was_made(kernels: Kernel
 
 def test_in_several_threads_each_decision_belongs_to_its_own_span(kernels: Kernels, heard: Heard) -> None:
     manager, tracer = manager_of(heard), heard.tracer_provider.get_tracer("user")
-    heard.telemetry._limiter = Limiter(10**6, 0.0)
+    heard.telemetry._limiter = RateLimiter(10**6, 0.0)
 
     def work(number: int) -> None:
         with tracer.start_as_current_span(str(number)):
@@ -282,7 +282,7 @@ def test_spans_are_few(kernels: Kernels, heard: Heard) -> None:
 
 def test_the_limiter_lets_through_so_many_a_second() -> None:
     now = [0.0]
-    limiter = Limiter(most=10, apart=1.0, clock=lambda: now[0])
+    limiter = RateLimiter(most=10, apart=1.0, clock=lambda: now[0])
     assert sum(limiter.lets_through(number) for number in range(50)) == 10
     assert limiter.dropped == 40
     now[0] = 0.5

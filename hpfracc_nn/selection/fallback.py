@@ -115,7 +115,7 @@ def carried_out(work: Work, site: Site, plan: Plan, *given: Any) -> Any:
 class _Attempt:
     """One call that was timed or did not go well: what was tried, and what came of it."""
 
-    def __init__(self, work: Work, site: Site, given: tuple):
+    def __init__(self, work: Work, site: Site, given: tuple[Any, ...]):
         self.work, self.site, self.given = work, site, given
         self.errors: list[tuple[Plan, Exception]] = []
         self.doubts: list[tuple[Plan, str, Any]] = []
@@ -214,12 +214,12 @@ def _first(errors: Sequence[Exception]) -> BaseException:
     return unseen[0] if len(unseen) == len(errors) else errors[0]
 
 
-def _run(plan: Plan, operation: Operation, args: tuple, kwargs: dict[str, Any]) -> Any:
+def _run(plan: Plan, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     plan.kernel.calls["run"] += 1
     return plan.kernel.run(*args, **kwargs)
 
 
-def _fault_of(result: Any, operation: Operation, args: tuple, kwargs: dict[str, Any]) -> str | None:
+def _fault_of(result: Any, operation: Operation, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     return None if operation.fault is None else operation.fault(result, *args, **kwargs)
 
 

@@ -239,7 +239,7 @@ class Quarantine:
     def refusal(self, kernel: Kernel, workload: Workload, *, size: float, now: float) -> str | None:
         """Return why a kernel is left alone at a workload that takes `size` bytes, None where it is not."""
         for kind in ("environment", "memory", "kernel"):
-            hold = self._holds.get(_place(kind, kernel, workload))  # type: ignore[arg-type]
+            hold = self._holds.get(_place(kind, kernel, workload))
             if hold is None or now >= hold.until or size < hold.size:
                 continue
             if kind == "environment":
@@ -257,7 +257,7 @@ class Quarantine:
     def forgive(self, kernel: Kernel, workload: Workload, *, size: float, now: float) -> None:
         """Forget the failures whose time is over, and which a success refutes: the next one counts as the first."""
         for kind in ("environment", "memory", "kernel"):
-            place = _place(kind, kernel, workload)  # type: ignore[arg-type]
+            place = _place(kind, kernel, workload)
             hold = self._holds.get(place)
             if hold is not None and now >= hold.until and size >= hold.size:
                 del self._holds[place]

@@ -377,7 +377,7 @@ class Operation:
     describe: Callable[..., Workload]
     fault: Callable[..., str | None] | None = None
 
-    def described(self, args: tuple, kwargs: dict[str, Any]) -> Workload:
+    def described(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Workload:
         """Return the workload of a call.
 
         Raises:

@@ -322,7 +322,8 @@ class Site:
         return workload
 
     def __copy__(self) -> "Site":
-        return self.manager.site(self.op, self.framework, self.label)
+        made: Site = self.manager.site(self.op, self.framework, self.label)
+        return made
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Site":
         return self.__copy__()

@@ -165,7 +165,7 @@ MEASURED = 3  # samples after which an arm counts as known
 _ONE_SAMPLE = 0.3  # how far off a single sample may be; it falls as 1 / samples
 
 
-class Track:
+class RatioSamples:
     """The last ratios of one direction.
 
     Attributes:
@@ -202,7 +202,7 @@ class Track:
             ValueError: There is no sample.
         """
         if self._level is None:
-            raise ValueError("Track.bounds(): needs a sample; ask for `level` first.")
+            raise ValueError("RatioSamples.bounds(): needs a sample; ask for `level` first.")
         either = 1 + _ONE_SAMPLE / len(self._ratios)
         levels = [self._level] if self.alternative is None else [self._level, self.alternative]
         return min(min(levels) / either, *self._odd, math.inf), max(levels) * either
@@ -297,7 +297,7 @@ class Arm:
     __slots__ = ("last", "tracks")
 
     def __init__(self) -> None:
-        self.tracks: dict[Direction, Track] = {direction: Track() for direction in DIRECTIONS}
+        self.tracks: dict[Direction, RatioSamples] = {direction: RatioSamples() for direction in DIRECTIONS}
         self.last = 0  # calls of the key when it was last timed
 
     @property
@@ -310,7 +310,7 @@ class Arm:
         return any(track.warm for track in self.tracks.values())
 
     def thin(self) -> None:
-        """See `Track.thin`."""
+        """See `RatioSamples.thin`."""
         for track in self.tracks.values():
             track.thin()
 
@@ -329,7 +329,7 @@ def backend_of(name: str) -> str:
     return name.partition("/")[0]
 
 
-class Neighbours:
+class NearbyRatios:
     """log(measured / estimated) of each kernel wherever it was measured, and what follows for elsewhere."""
 
     def __init__(self) -> None:
@@ -376,7 +376,7 @@ class Neighbours:
                 del logs[key]
 
 
-State = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]  # see `Knowledge.state`
+State = Mapping[str, Mapping[str, Mapping[str, Sequence[float | None]]]]  # see `PerformanceModel.state`
 Entry = tuple[float, float | None, int]  # seconds, estimate, samples
 
 MOST_KEYS = 4096
@@ -384,7 +384,7 @@ STALE = 64  # calls of a key, for each sample of an arm, after which its time is
 
 
 @dataclass(slots=True)
-class Record:
+class KeyState:
     """What is kept for one key: the arms that were timed, and how the last decision went.
 
     Attributes:
@@ -422,16 +422,16 @@ class Record:
         return max(0.0, math.log2(max(1, self.calls - self.arms[name].last) / (STALE * samples)))
 
 
-class Knowledge:
+class PerformanceModel:
     """The records of all keys, and what they say of one another."""
 
     def __init__(self) -> None:
-        self.records: dict[Key, Record] = {}
-        self._neighbours = Neighbours()
+        self.records: dict[Key, KeyState] = {}
+        self._nearby = NearbyRatios()
         self._without_estimate: dict[Key, list[tuple[str, Direction, Entry, bool]]] = {}
         self._on_old_basis: set[tuple[Key, str]] = set()  # arms, until they are candidates again
 
-    def record(self, key: Key, rounds: int = 0) -> Record:
+    def record(self, key: Key, rounds: int = 0) -> KeyState:
         """Return the record of `key`, a new one where there is none; of too many the one not asked for longest goes.
 
         Args:
@@ -443,14 +443,14 @@ class Knowledge:
             if len(self.records) >= MOST_KEYS:
                 oldest = next(iter(self.records))
                 del self.records[oldest]
-                self._neighbours.forget(oldest.__eq__)
-            record = Record(born=rounds)
+                self._nearby.forget(oldest.__eq__)
+            record = KeyState(born=rounds)
         self.records[key] = record  # so that it is the last
         return record
 
     def predict(self, key: Key, candidate: Candidate) -> Prediction:
         """Add up both directions, the backward one as often as it follows."""
-        record = self.records.get(key) or Record()
+        record = self.records.get(key) or KeyState()
         seconds = low = high = 0.0
         samples = KEPT_SAMPLES
         for direction, share in zip(DIRECTIONS, (1.0, record.backwards), strict=True):
@@ -481,32 +481,32 @@ class Knowledge:
             track.begin(ratio)
             return None
         is_first = track.level is None
-        expected, either = self._neighbours.correction(key, name, direction, record.candidates[name].uncertainty)
+        expected, either = self._nearby.correction(key, name, direction, record.candidates[name].uncertainty)
         factor = track.add(ratio)
         if factor is not None:
             self._spread(key, name, direction, factor)
         elif is_first and ratio > expected * either:
             track.alternative = expected  # it may have been a spike
         assert track.level is not None
-        self._neighbours.set(key, name, direction, track.level)
+        self._nearby.set(key, name, direction, track.level)
         return None if factor is None else Change(key, name, direction, factor)
 
     def forget(self, matches: Callable[[Key], bool] | None) -> None:
         """Drop the keys that match, or all."""
         if matches is None:
-            self.records, self._neighbours, self._without_estimate = {}, Neighbours(), {}
+            self.records, self._nearby, self._without_estimate = {}, NearbyRatios(), {}
             self._on_old_basis.clear()
             return
         for key in [key for key in self.records if matches(key)]:
             del self.records[key]
-        self._neighbours.forget(matches)
+        self._nearby.forget(matches)
         for key in [key for key in self._without_estimate if matches(key)]:
             del self._without_estimate[key]
         self._on_old_basis = {each for each in self._on_old_basis if not matches(each[0])}
 
     def rebase(self) -> None:
         """Forget what was thought of other keys, and keep the seconds of each, until its candidates are here."""
-        self._neighbours = Neighbours()
+        self._nearby = NearbyRatios()
         self._on_old_basis = {(key, name) for key, record in self.records.items() for name in record.arms}
 
     def state(self) -> State:
@@ -559,29 +559,29 @@ class Knowledge:
                 if each.estimate(direction):
                     track.rebase(each.estimate(direction))
                 if track.level is not None:
-                    self._neighbours.set(key, each.name, direction, track.level)
+                    self._nearby.set(key, each.name, direction, track.level)
 
     def _take(self, key: Key, name: str, direction: Direction, entry: Entry, is_own: bool) -> None:
-        record = self.records.get(key) or Record()
-        track = record.arms[name].tracks[direction] if name in record.arms else Track()
+        record = self.records.get(key) or KeyState()
+        track = record.arms[name].tracks[direction] if name in record.arms else RatioSamples()
         seconds, estimate, samples = entry
         is_told = is_own and not track.warm  # it came from elsewhere too, and may be newer now
         if estimate is None or (track.level is not None and not is_told):
             return
-        self._neighbours.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
+        self._nearby.set(key, name, direction, seconds / estimate, 0.0 if is_own else FOREIGN)
         if is_own:
             arm = self.record(key).arms.setdefault(name, Arm())
             arm.tracks[direction].fill(seconds, estimate, samples)
 
     def _ratio(
-        self, key: Key, record: Record, candidate: Candidate, direction: Direction
+        self, key: Key, record: KeyState, candidate: Candidate, direction: Direction
     ) -> tuple[float, float, float, int]:
         """Return the factor on the estimate, its bounds, and how many samples say so."""
         name = candidate.name
         arm = record.arms.get(name)
         track = None if arm is None else arm.tracks[direction]
         if track is None or track.level is None:
-            ratio, either = self._neighbours.correction(key, name, direction, candidate.uncertainty)
+            ratio, either = self._nearby.correction(key, name, direction, candidate.uncertainty)
             return ratio, ratio / either, ratio * either, 0
         low, high = track.bounds()
         return track.level, low / (1 + OCTAVE * record.staleness(name, len(track))), high, len(track)
@@ -595,7 +595,7 @@ class Knowledge:
             if other != name:
                 arm.thin()
         backend = backend_of(name)
-        self._neighbours.shift(key.group, backend, direction, factor)
+        self._nearby.shift(key.group, backend, direction, factor)
         for each, record in self.records.items():
             if each.group == key.group:
                 record.asked = 0

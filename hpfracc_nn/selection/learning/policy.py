@@ -19,10 +19,10 @@ from hpfracc_nn.selection.learning.model import (
     Candidate,
     Change,
     Decision,
-    Knowledge,
+    KeyState,
+    PerformanceModel,
     Prediction,
     Reason,
-    Record,
     State,
 )
 from hpfracc_nn.selection.timing import LONGEST_PERIOD
@@ -66,7 +66,7 @@ class Budget:
         return 4 * expected <= left and most <= left
 
 
-class Rental:
+class SkiRental:
     """What each compilation would have gained so far: as was believed at each call, and as is believed now.
 
     Waiting until the first is the price costs at most twice what knowing the future would, however
@@ -155,8 +155,8 @@ class Policy:
         self.learn = learn
         self.share = 0, 1
         self.rounds = 0
-        self._knowledge = Knowledge()
-        self._rental = Rental()
+        self._model = PerformanceModel()
+        self._ski_rental = SkiRental()
 
     def decide(
         self, key: Key, candidates: Sequence[Candidate], calls: int = 1, backwards: int | None = None
@@ -179,7 +179,7 @@ class Policy:
             raise ValueError("Policy.decide(candidates=[]): needs at least one; raise where every kernel refuses.")
         if calls < 1:
             raise ValueError(f"Policy.decide(calls={calls!r}): needs calls >= 1, this one included.")
-        record = self._knowledge.record(key, self.rounds)
+        record = self._model.record(key, self.rounds)
         self._count(record, calls, calls if backwards is None else backwards)
         record.candidates = {each.name: each for each in candidates}
         found = self.predict(key, candidates)
@@ -190,7 +190,7 @@ class Policy:
             record.trial = self._purchase(key, record, calls, found) or self._trial(record, found, ready)
         name = record.trial or record.incumbent
         record.compiling = record.candidates[name].compile_seconds
-        record.expected = self._knowledge.expected(key, record.candidates[record.incumbent])
+        record.expected = self._model.expected(key, record.candidates[record.incumbent])
         record.reason = _reason(record, found)
         if record.trial:
             return Decision(name, "explore", True, 1, record.incumbent)
@@ -227,7 +227,7 @@ class Policy:
         """
         if not 0 < seconds < math.inf:
             raise ValueError(f"Policy.observe(seconds={seconds!r}): needs a positive, finite time.")
-        record = self._knowledge.records.get(key)
+        record = self._model.records.get(key)
         if record is None or name not in record.candidates:
             return None
         self._spend(record, name, seconds, direction)
@@ -235,7 +235,7 @@ class Policy:
             estimate = record.candidates[name].estimate(direction)
         if not (self.learn and keep and estimate > 0):
             return None
-        return self._knowledge.learn(key, name, direction, seconds, estimate)
+        return self._model.learn(key, name, direction, seconds, estimate)
 
     def incumbent(self, key: Key) -> str:
         """Return the kernel that was last believed to be the fastest, "" where none was asked for."""
@@ -243,55 +243,55 @@ class Policy:
 
     def standing(self, key: Key) -> tuple[str, Reason]:
         """Return the same, and why it was believed."""
-        record = self._knowledge.records.get(key)
+        record = self._model.records.get(key)
         return ("", "prior") if record is None else (record.incumbent, record.reason)
 
     def trial(self, key: Key) -> str | None:
         """Return the kernel that the last decision tries, None where it tries none."""
-        record = self._knowledge.records.get(key)
+        record = self._model.records.get(key)
         return None if record is None else record.trial
 
     def knows(self, key: Key) -> bool:
         """Return whether something is kept of `key`."""
-        return key in self._knowledge.records
+        return key in self._model.records
 
     def expects(self, key: Key, name: str) -> bool:
         """Return whether `observe` takes times of that kernel: it was a candidate of the key's last decision, or
         introduced.
         """
-        record = self._knowledge.records.get(key)
+        record = self._model.records.get(key)
         return record is not None and name in record.candidates
 
     def introduce(self, key: Key, candidates: Iterable[Candidate]) -> None:
         """Let `observe` take times of these candidates too, of which nothing was decided yet."""
-        record = self._knowledge.record(key)
+        record = self._model.record(key)
         record.candidates = {**{each.name: each for each in candidates}, **record.candidates}
 
     def predict(self, key: Key, candidates: Iterable[Candidate]) -> dict[str, Prediction]:
         """Return what is believed of each candidate; nothing is changed."""
         candidates = tuple(candidates)
-        self._knowledge.complete(key, candidates)
-        return {each.name: self._knowledge.predict(key, each) for each in candidates}
+        self._model.complete(key, candidates)
+        return {each.name: self._model.predict(key, each) for each in candidates}
 
     def rebase(self) -> None:
         """Go on where every estimate is another one from now on: what was measured are seconds, and they stay.
 
         What is only known from elsewhere says nothing any more; `restore` it without its estimates.
         """
-        self._knowledge.rebase()
+        self._model.rebase()
 
     def forget(self, matches: Callable[[Key], bool] | None = None) -> None:
         """Drop what is known of the keys that match, of all without an argument; the budget stays."""
-        self._knowledge.forget(matches)
+        self._model.forget(matches)
         if matches is None:
-            self._rental = Rental()
+            self._ski_rental = SkiRental()
 
     def state(self) -> State:
         """Return what was measured, for JSON: key's text -> kernel -> direction -> [seconds, estimate, samples].
 
         Only the ratio of the two times means something to `restore`: under another calibration leave out the estimate.
         """
-        return self._knowledge.state()
+        return self._model.state()
 
     def restore(self, state: State, trust: Trust = "own") -> None:
         """Add what another process measured; what this one measured itself stays.
@@ -307,16 +307,16 @@ class Policy:
         """
         if trust not in ("own", "prior"):
             raise ValueError(f"Policy.restore(trust={trust!r}): needs one of own, prior.")
-        self._knowledge.restore(state, trust == "own")
+        self._model.restore(state, trust == "own")
 
-    def _count(self, record: Record, calls: int, backwards: int) -> None:
+    def _count(self, record: KeyState, calls: int, backwards: int) -> None:
         """Account for the calls since the last decision; a trial was accounted for when it was observed."""
         record.backwards += min(1.0, calls / REMEMBERED) * (backwards / calls - record.backwards)
         untold = calls - 1 if record.trial else calls
         self.budget.total += untold * (record.expected[0] + record.backwards * record.expected[1])
         record.calls += calls
 
-    def _choose(self, record: Record, found: Mapping[str, Prediction], ready: Sequence[str]) -> bool:
+    def _choose(self, record: KeyState, found: Mapping[str, Prediction], ready: Sequence[str]) -> bool:
         """Set the incumbent; return whether it is another than before."""
         before = record.incumbent
         best = min(ready, key=lambda name: found[name].seconds)
@@ -325,7 +325,7 @@ class Policy:
         record.incumbent = best
         return True
 
-    def _trial(self, record: Record, found: Mapping[str, Prediction], ready: Sequence[str]) -> str | None:
+    def _trial(self, record: KeyState, found: Mapping[str, Prediction], ready: Sequence[str]) -> str | None:
         """Return the arm to try: the one that may be the fastest of those that the budget allows."""
         now = found[record.incumbent]
         if not now.samples:
@@ -339,28 +339,28 @@ class Policy:
                 return name
         return None
 
-    def _is_mine(self, record: Record, name: str) -> bool:
+    def _is_mine(self, record: KeyState, name: str) -> bool:
         """Whether an arm is tried here; one that nobody has told of in two rounds is, whoever should have tried it."""
         rank, count = self.share
         return sorted(record.candidates).index(name) % count == rank or self.rounds >= record.born + UNHEARD
 
-    def _purchase(self, key: Key, record: Record, calls: int, found: Mapping[str, Prediction]) -> str | None:
+    def _purchase(self, key: Key, record: KeyState, calls: int, found: Mapping[str, Prediction]) -> str | None:
         """Return the arm whose code has become worth its price and may be faster here."""
         now = found[record.incumbent].seconds
         best, most = None, 1.0
         for each in record.candidates.values():
             if each.compile_seconds and each.name != record.incumbent:
                 gain = found[each.name].expected_gain(now)
-                saved = self._rental.add(_code(key, each), key, gain, calls, record.calls, record.period)
+                saved = self._ski_rental.add(_code(key, each), key, gain, calls, record.calls, record.period)
                 worth = saved / each.compile_seconds
                 if worth >= most and found[each.name].low < now:
                     best, most = each, worth
         if best is None:
             return None
-        self._rental.bought(_code(key, best))
+        self._ski_rental.bought(_code(key, best))
         return best.name
 
-    def _period(self, record: Record, found: Prediction, changed: bool) -> int:
+    def _period(self, record: KeyState, found: Prediction, changed: bool) -> int:
         """Return 1 until a new incumbent was timed, then twice as many calls each time; 1 after an odd sample.
 
         The longer the calls, the fewer at most: a change must not go unseen for long.
@@ -376,7 +376,7 @@ class Policy:
         longest = min(LONGEST_PERIOD, max(AFTER_CHANGE, int(APART / found.seconds)))
         return min(2 * record.period, longest if found.samples >= MEASURED else AFTER_CHANGE)
 
-    def _spend(self, record: Record, name: str, seconds: float, direction: Direction) -> None:
+    def _spend(self, record: KeyState, name: str, seconds: float, direction: Direction) -> None:
         if record.compiling:  # whatever it takes beyond a plain call is the price of the code
             price = max(0.0, seconds - record.candidates[name].estimate(direction))
             self.budget.compiled += price
@@ -387,12 +387,12 @@ class Policy:
             self.budget.explored += max(0.0, seconds - record.expected[DIRECTIONS.index(direction)])
 
 
-def _is_open(record: Record, name: str, samples: int) -> bool:
+def _is_open(record: KeyState, name: str, samples: int) -> bool:
     """Whether there is something to learn of an arm."""
     return samples < MEASURED or record.arms[name].is_odd or record.staleness(name, samples) > 0
 
 
-def _reason(record: Record, found: Mapping[str, Prediction]) -> Reason:
+def _reason(record: KeyState, found: Mapping[str, Prediction]) -> Reason:
     if not found[record.incumbent].samples:
         return "prior"
     return "measured" if record.arms[record.incumbent].is_warm else "wisdom"

@@ -172,7 +172,7 @@ class EventLog:
         listeners: Each is called with every event; what it raises is logged, and goes no further.
     """
 
-    def __init__(self, counts: ManagerCounts) -> None:
+    def __init__(self, counts: ManagerCounts):
         self.listeners: list[Callable[[Event], None]] = []
         self._counts = counts
         self._events: deque[Event] = deque(maxlen=MOST_EVENTS)

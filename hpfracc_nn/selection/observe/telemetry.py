@@ -35,7 +35,7 @@ from hpfracc_nn.selection.workload import Direction, Workload, key_of
 MOST_KNOWN = 4096
 
 
-class Limiter:
+class RateLimiter:
     """Lets through so many things a second, and each of them once in a while.
 
     Args:
@@ -47,7 +47,7 @@ class Limiter:
         dropped: How many were not let through.
 
     Examples:
-        >>> limiter = Limiter(most=100, apart=1.0)
+        >>> limiter = RateLimiter(most=100, apart=1.0)
         >>> limiter.lets_through("one"), limiter.lets_through("one"), limiter.dropped
         (True, False, 1)
     """
@@ -213,7 +213,7 @@ class Telemetry:
         version = _version()
         self._trace, self._observation = trace, metrics.Observation
         self._tracer = trace.get_tracer(NAME, version, tracer_provider=tracer_provider)
-        self._limiter = Limiter(MOST_SPANS, APART)
+        self._limiter = RateLimiter(MOST_SPANS, APART)
         self._watched = WatchedManagers()
         self._shown: dict[tuple[str, Hashable], float] = {}
         meter = metrics.get_meter(NAME, version, meter_provider=meter_provider)
