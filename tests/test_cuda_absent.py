@@ -23,7 +23,7 @@ from hpfracc_nn.selection import (
     register_rehearsal,
     unregister_rehearsal,
 )
-from hpfracc_nn.selection import operations as rehearsals
+from hpfracc_nn.selection import registry as rehearsals
 from tests.selection_kernels import WORK, fake, registering
 
 ON_DEVICE = Workload("toeplitz", "torch", device="cuda:0", rows=16, n=1024, exponentials=24)
