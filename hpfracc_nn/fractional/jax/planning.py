@@ -10,7 +10,6 @@ import jax
 import numpy as np
 from jax import numpy as jnp
 
-import hpfracc_nn.fractional.jax.operator  # noqa: F401  its kernels and its probe are registered
 from hpfracc_nn import errors
 from hpfracc_nn.fractional import operator, workloads
 from hpfracc_nn.fractional.definitions import Caputo, Definition, FourierMultiplier, family
