@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from hpfracc_nn import FractionalDifference, RoughnessFeatures
 from hpfracc_nn.data import fgn
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.training import whittle
 
 SEEDS = (0, 1, 2)

@@ -10,9 +10,9 @@ from scipy.special import gamma
 
 from hpfracc_nn import variable_order
 from hpfracc_nn.fractional import Caputo, RiemannLiouville, RiemannLiouvilleIntegral, derivative
+from hpfracc_nn.fractional.operator import VARIABLE_ORDER_SCHEMES
 from hpfracc_nn.fractional.product_integration import OP, fixed_weights, workload
 from hpfracc_nn.fractional.sample_times import Times
-from hpfracc_nn.fractional.varying_order import SCHEMES
 from hpfracc_nn.selection import BackendManager, Settings, kernels
 
 jax = pytest.importorskip("jax")
@@ -179,7 +179,7 @@ def test_the_reference_case_of_a_variable_order_is_met(is_traced):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("kind", SCHEMES)
+@pytest.mark.parametrize("kind", VARIABLE_ORDER_SCHEMES)
 def test_each_row_is_that_of_its_own_order_and_so_is_its_gradient(kind, kernel):
     rng, t = np.random.default_rng(0), random_times(70)
     x, alpha = rng.standard_normal((2, 70)), rng.uniform(0.1, 0.9, 70)
@@ -189,7 +189,7 @@ def test_each_row_is_that_of_its_own_order_and_so_is_its_gradient(kind, kernel):
             return variable_order(jnp.asarray(x), alpha, kind, t=t, manager=manager_for(kernel)).sum(0)
 
         def own(alpha: Any) -> Any:
-            return derivative(jnp.asarray(x), kind(alpha, SCHEMES[kind]), t=t).sum(0)
+            return derivative(jnp.asarray(x), kind(alpha, VARIABLE_ORDER_SCHEMES[kind]), t=t).sum(0)
 
         found, slopes = jax.jit(lambda a: (varying(a), jax.jacfwd(varying)(a)))(jnp.asarray(alpha))
         assert float(abs(slopes - jnp.diag(jnp.diag(slopes))).max()) == 0

@@ -9,8 +9,7 @@ pytest.importorskip("torch")
 import torch
 from torch.autograd import gradcheck, gradgradcheck
 
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
+from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha
 from hpfracc_nn.layers.torch import FDEBlock, FSDEBlock
 from hpfracc_nn.solvers.torch import NeuralFDE, NeuralFSDE
 from hpfracc_nn.solvers.torch.opaque_weights import solver_weights

@@ -16,7 +16,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from torch.utils.checkpoint import checkpoint
 
 import hpfracc_nn.layers
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.selection import BackendManager, Settings, Site
 from tests.layer_cases import LayerCase, all_cases, arrays, mapped, tensors
 

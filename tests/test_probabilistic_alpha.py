@@ -19,7 +19,7 @@ from torch.autograd import gradcheck, gradgradcheck
 from hpfracc_nn.fractional.distributions import DISTRIBUTIONS
 from hpfracc_nn.fractional.namespace import NUMPY
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.probabilistic_alpha import _Noise
+from hpfracc_nn.fractional.torch.parameters import _Noise
 from hpfracc_nn.layers.torch import (
     Alpha,
     FractionalDifference,

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import hpfracc_nn as fnn  # noqa: E402
-from hpfracc_nn.fractional.torch import scratch  # noqa: E402
+from hpfracc_nn.fractional.torch import tiles  # noqa: E402
 from hpfracc_nn.fractional.torch.operator import apply  # noqa: E402
 from hpfracc_nn.selection import BackendManager, Settings  # noqa: E402
 from hpfracc_nn.selection.memory import host_free  # noqa: E402
@@ -131,7 +131,7 @@ def test_what_a_kernel_says_it_takes_is_what_torchs_allocator_hands_out(name, sh
         apply("test", x[:rows], definition, 1.0, -1, manager)
 
     run(1)  # prepares the weights
-    scratch._LOCAL.__dict__.pop("kept", None)  # what is kept from an earlier test would not be asked for again
+    tiles._LOCAL.__dict__.pop("kept", None)  # what is kept from an earlier test would not be asked for again
     peak = profiled(run, len(x)).max()
     (plan,) = (plan for site in manager.sites() for plan in site.plans() if plan.workload.rows > 4)
     prepared = 4 * plan.workload.channels * plan.workload.n**2 if name == "torch/dense" else 0

@@ -10,12 +10,12 @@ import pytest
 
 import hpfracc_nn as fnn
 from hpfracc_nn.fractional import Caputo, GrunwaldLetnikov, RiemannLiouville, RiemannLiouvilleIntegral, exact
-from hpfracc_nn.fractional.varying_order import SCHEMES
+from hpfracc_nn.fractional.operator import VARIABLE_ORDER_SCHEMES
 from tests.test_nonuniform import every_kernel, manager_for, random_times, rates
 
 FILE = pathlib.Path(__file__).parent / "reference" / "orders.json"
 CASES = {case["id"]: case for case in json.loads(FILE.read_text("utf-8"))["cases"]}
-every_kind = pytest.mark.parametrize("kind", SCHEMES)
+every_kind = pytest.mark.parametrize("kind", VARIABLE_ORDER_SCHEMES)
 
 
 @pytest.mark.parametrize(("scheme", "order"), [("l1", 1.2), ("l1_2", 2.2)])  # of the largest order, 0.8
@@ -40,7 +40,7 @@ def test_a_constant_order_gives_the_operator_of_that_order(kind, kernel, alpha):
     if kind is RiemannLiouvilleIntegral and alpha > 1 and kernel.algorithm != "dense":
         pytest.skip("above order 1 an integral's memory grows")
     x, t = np.random.default_rng(0).standard_normal((2, 90)), random_times(89)
-    definition = kind(alpha, SCHEMES[kind])
+    definition = kind(alpha, VARIABLE_ORDER_SCHEMES[kind])
     wanted = definition(x, t=t)
     got = fnn.variable_order(x, np.full(90, alpha), kind, t=t, manager=manager_for(kernel))
     np.testing.assert_allclose(got, wanted, rtol=0, atol=1e-11 * np.abs(wanted).max())
@@ -56,7 +56,7 @@ def test_each_row_is_that_of_its_own_order(kind, kernel):
     x, alpha = rng.standard_normal((2, 70)), rng.uniform(0.1, 0.9, 70)
     got = fnn.variable_order(x, alpha, kind, t=t, manager=manager_for(kernel))
     for k in (0, 1, 2, 33, 69):
-        own = kind(alpha[k], SCHEMES[kind])(x, t=t)[:, k]
+        own = kind(alpha[k], VARIABLE_ORDER_SCHEMES[kind])(x, t=t)[:, k]
         np.testing.assert_allclose(got[:, k], own, rtol=1e-10, atol=1e-10)
 
 

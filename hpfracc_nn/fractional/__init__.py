@@ -40,11 +40,11 @@ if TYPE_CHECKING:
     from hpfracc_nn.fractional.operator import grunwald_letnikov as grunwald_letnikov
     from hpfracc_nn.fractional.operator import integral as integral
     from hpfracc_nn.fractional.operator import riemann_liouville as riemann_liouville
+    from hpfracc_nn.fractional.operator import variable_order as variable_order
     from hpfracc_nn.fractional.schemes import SCHEMES as SCHEMES
     from hpfracc_nn.fractional.special.functions import fractional_fourier as fractional_fourier
     from hpfracc_nn.fractional.special.functions import mittag_leffler as mittag_leffler
     from hpfracc_nn.fractional.stencil import Stencil as Stencil
-    from hpfracc_nn.fractional.varying_order import variable_order as variable_order
     from hpfracc_nn.fractional.workloads import workload as workload
 
 else:

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.layers.torch import FDEBlock, FSDEBlock
 from tests.layer_cases import LayerCase
 from tests.sde_cases import Given

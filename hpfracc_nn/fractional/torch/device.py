@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import torch
 
-from hpfracc_nn.fractional.torch.place import check_place
-from hpfracc_nn.fractional.torch.scratch import drop_scratch
+from hpfracc_nn.fractional.torch.parameters import check_place
+from hpfracc_nn.fractional.torch.tiles import drop_scratch
 from hpfracc_nn.selection import Rates, register_marker, register_probe
 from hpfracc_nn.selection.memory import host_free
 

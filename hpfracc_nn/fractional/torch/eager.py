@@ -22,7 +22,7 @@ from hpfracc_nn.fractional.layout import Layout, layout_of
 from hpfracc_nn.fractional.torch import kernels, rehearsal  # noqa: F401  registered on import
 from hpfracc_nn.fractional.torch.forms import Form
 from hpfracc_nn.fractional.torch.linear_map import LinearMap, Toeplitz
-from hpfracc_nn.fractional.torch.place import is_spread
+from hpfracc_nn.fractional.torch.parameters import is_spread
 from hpfracc_nn.fractional.torch.tracing import PLAIN, is_plain, is_traced, uncompiled
 from hpfracc_nn.fractional.torch.weights import Source, Weights, source_of, weights_at, weights_of
 from hpfracc_nn.selection import (

@@ -7,12 +7,17 @@ Tensors are [batch, channels, n, width].
 
 What takes too much memory at once is computed in parts. There half precision is converted for kernels that do not read
 it, part by part, to the product's dtype and back.
+
+Working memory is kept between calls, per thread: fresh pages cost more than the arithmetic done on them. A buffer never
+leaves the call that asked for it, and each use inside one call has its own name.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from math import prod
 from typing import Any, Literal
 
 import numpy as np
@@ -21,8 +26,10 @@ from torch import Tensor
 
 from hpfracc_nn.fractional.boundary import Boundary, difference_into, transposed_into, values
 from hpfracc_nn.fractional.torch.forms import Form
-from hpfracc_nn.fractional.torch.scratch import scratch
 from hpfracc_nn.selection import Plan, Workload
+
+_KEPT_BYTES = 8 << 20  # larger buffers are made anew
+_LOCAL = threading.local()
 
 _WIDE = 16  # signals side by side, from which on a matrix product with them is as fast as with time last (measured)
 _FEW = 2048  # samples, below which the calls that turn them round take longer than they save (measured)
@@ -262,3 +269,30 @@ def multiplied(run: Callable[..., None], form: Form, b: Boundary, shape: Shape, 
     run(form, b, shape, x.to(b.dtype), moved)
     moved.mul_(g)
     return moved.sum() if shape[1] == 1 else moved.view(shape).sum(dim=(0, 2, 3))
+
+
+def scratch(use: str, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    """Return an uninitialised buffer of `shape` with the dtype and device of `like`.
+
+    Args:
+        use: What it is for; a second request for the same use in the same thread may return the same memory.
+        shape: Its shape.
+        like: Whose dtype and device.
+    """
+    kept: dict[tuple[str, torch.dtype], tuple[Tensor, Tensor]] = _LOCAL.__dict__.setdefault("kept", {})
+    room, last = kept.get((use, like.dtype), (None, None))
+    if last is not None and last.shape == shape and like.device.type == "cpu":
+        return last
+    size = prod(shape)
+    if like.device.type != "cpu" or size * like.element_size() > _KEPT_BYTES:
+        return torch.empty(shape, dtype=like.dtype, device=like.device)
+    if room is None or room.numel() < size:
+        room = torch.empty(size, dtype=like.dtype, device=like.device)
+    view = room[:size].view(shape)
+    kept[use, like.dtype] = room, view
+    return view
+
+
+def drop_scratch() -> None:
+    """Let go of the buffers that this thread keeps."""
+    _LOCAL.__dict__.pop("kept", None)

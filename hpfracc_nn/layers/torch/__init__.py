@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from hpfracc_nn import lazy
 
 if TYPE_CHECKING:
-    from hpfracc_nn.fractional.torch.alpha import Alpha as Alpha
-    from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha as ProbabilisticAlpha
+    from hpfracc_nn.fractional.torch.parameters import Alpha as Alpha
+    from hpfracc_nn.fractional.torch.parameters import ProbabilisticAlpha as ProbabilisticAlpha
     from hpfracc_nn.layers.torch.arfima import ARFIMA as ARFIMA
     from hpfracc_nn.layers.torch.attention import FractionalAttention as FractionalAttention
     from hpfracc_nn.layers.torch.blocks import FDEBlock as FDEBlock

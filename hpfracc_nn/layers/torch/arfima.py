@@ -14,10 +14,8 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import HORIZON
-from hpfracc_nn.fractional.torch.alpha import Alpha, with_axes
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
-from hpfracc_nn.fractional.torch.place import check_place
-from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
+from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, check_place, with_axes
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.estimates import LeastSquares

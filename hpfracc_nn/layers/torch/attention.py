@@ -12,9 +12,8 @@ from torch.nn import functional
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.attention import OP, checked_bounds, checked_orders
 from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
 from hpfracc_nn.layers.torch.attended import attended

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.layers.block_orders import check_block_bounds, check_block_orders
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History

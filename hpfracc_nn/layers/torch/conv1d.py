@@ -13,8 +13,7 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch import streaming
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.order import counted_orders
 from hpfracc_nn.layers.shapes import PADDING_MODES, convolution_sizes
 from hpfracc_nn.layers.torch.convolution_state import ConvolutionState

@@ -11,9 +11,8 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.operator import apply_at
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.order import definition_of, told
 from hpfracc_nn.layers.shapes import PADDING_MODES, convolution_sizes, for_each_axis, image_axes, image_order_shape
 from hpfracc_nn.layers.torch.order import started

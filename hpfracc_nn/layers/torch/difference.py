@@ -14,9 +14,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.streaming import HORIZON, Source
 from hpfracc_nn.fractional.torch import streaming
-from hpfracc_nn.fractional.torch.alpha import Alpha, Stated
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.fractional.torch.parameters import Alpha, Stated
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.bank import first_orders, middle, stretches
 from hpfracc_nn.layers.channels import channel_axis

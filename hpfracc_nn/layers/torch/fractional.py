@@ -12,9 +12,9 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.streaming import HORIZON, Source
 from hpfracc_nn.fractional.torch import streaming
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.operator import apply_at
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.fractional.torch.streaming import StreamState
 from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.layers.order import definition_of, told

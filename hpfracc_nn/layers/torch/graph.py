@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.fractional.torch.tracing import is_batched, is_watched
 from hpfracc_nn.layers import edges
 from hpfracc_nn.layers.torch.blocks import HALVES, at_half, check_floating, check_memory

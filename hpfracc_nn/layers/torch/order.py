@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from hpfracc_nn.fractional.definitions import Definition
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.layers.order import Bounds, Shape, begun
 
 

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import HORIZON
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.layers.roughness_orders import checked_orders
 from hpfracc_nn.layers.torch.difference import FractionalDifference
 from hpfracc_nn.layers.torch.order import check_no_module

@@ -12,8 +12,8 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional import multipliers
 from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.layout import check_told
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.layers.multipliers import (
     OWNER,
     axes_of,

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 from torch.nn.utils import parametrize
 
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense
+from hpfracc_nn.fractional.torch.parameters import Alpha
 
 L = TypeVar("L", bound=nn.Module)
 

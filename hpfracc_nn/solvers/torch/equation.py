@@ -9,8 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.fractional.torch.tracing import is_watched
 from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.solvers.history import History

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers import checks
 from hpfracc_nn.solvers.history import History

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.selection import BackendManager, given_manager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.noise import Brownian, Noise

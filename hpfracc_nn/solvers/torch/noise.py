@@ -18,7 +18,7 @@ from torch import Tensor
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.namespace import Namespace
 from hpfracc_nn.fractional.torch.namespace import TORCH
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import check_place
 from hpfracc_nn.fractional.torch.tracing import is_plain
 from hpfracc_nn.solvers.noise import Noise, State
 from hpfracc_nn.solvers.noise.noise import fits

@@ -16,9 +16,7 @@ from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor, nn
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.torch.alpha import Alpha
-from hpfracc_nn.fractional.torch.place import is_spread
-from hpfracc_nn.fractional.torch.probabilistic_alpha import ProbabilisticAlpha
+from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, is_spread
 
 log = logging.getLogger(__name__)
 

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm
-from hpfracc_nn.fractional.torch.scratch import scratch
-from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, tile_bytes
+from hpfracc_nn.fractional.torch.tiles import by_tiles, is_narrow, scratch, tile_bytes
 from hpfracc_nn.fractional.torch.weights import Weights
 from hpfracc_nn.selection import Cost, Kernel, Workload, register
 

@@ -29,8 +29,7 @@ from torch.nn import functional as F
 
 from hpfracc_nn.fractional.torch.forms import ChunkForm, ColumnForm, Form
 from hpfracc_nn.fractional.torch.kernels import chunked_scan, toeplitz
-from hpfracc_nn.fractional.torch.scratch import scratch
-from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, tile_bytes
+from hpfracc_nn.fractional.torch.tiles import Multiply, by_tiles, scratch, tile_bytes
 from hpfracc_nn.selection import Compilation, Cost, Kernel, Workload, ask_again_after_fork, register
 from hpfracc_nn.selection.registry import find_spec
 

@@ -15,9 +15,8 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.streaming import Source, slice_shape
 from hpfracc_nn.fractional.torch import streaming
-from hpfracc_nn.fractional.torch.alpha import Alpha
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
-from hpfracc_nn.fractional.torch.place import check_place
+from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.recurrence import averaging
 from hpfracc_nn.layers.torch.order import started
 from hpfracc_nn.layers.torch.recurrent.cells import Cell, Given

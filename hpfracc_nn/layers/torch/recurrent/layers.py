@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
 from hpfracc_nn.fractional.streaming import HORIZON
-from hpfracc_nn.fractional.torch.alpha import Alpha
+from hpfracc_nn.fractional.torch.parameters import Alpha
 from hpfracc_nn.layers.torch.recurrent.base import Hidden, Recurrent
 from hpfracc_nn.layers.torch.recurrent.cells import CELLS, Cell
 from hpfracc_nn.layers.torch.recurrent.streaming import RecurrentState
