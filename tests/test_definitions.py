@@ -232,7 +232,7 @@ def test_tables_give_the_weights_of_the_formula(kind: type[Definition], options:
             Weights(kind(alpha, **options), n, DT, torch.float64, torch.device("cpu"), tabulated=tabulated)
             for tabulated in (True, False)
         )
-        assert (one._family is not None) == kind.is_tabulated
+        assert (one.source.family is not None) == kind.is_tabulated
         first = other.column().column.abs().amax(-1, keepdim=True)
         # bdf2's starting column is a small difference of powers up to n**2
         for got, wanted, size in (
