@@ -1,5 +1,6 @@
 """Memory: what is free under the limits of the system, what a call may take, how many rows fit."""
 
+import importlib
 import math
 import os
 import pathlib
@@ -135,11 +136,10 @@ def test_the_host_is_asked_without_a_probe_and_another_device_needs_one():
 
 
 def test_every_probe_knows_what_is_free_on_the_host():
-    for framework in ("numpy", "torch"):
+    for framework, module, name in (("numpy", "probe", "NumpyProbe"), ("torch", "device", "TorchProbe")):
         pytest.importorskip(framework)
-        probe = pytest.importorskip(f"hpfracc_nn.fractional.{framework}.probe")
-        asked = {"numpy": "NumpyProbe", "torch": "TorchProbe"}[framework]
-        found = getattr(probe, asked)().free_memory("cpu")
+        probe = importlib.import_module(f"hpfracc_nn.fractional.{framework}.{module}")
+        found = getattr(probe, name)().free_memory("cpu")
         assert (found is None) == (host_free() is None)
 
 
