@@ -127,7 +127,7 @@ def applied(
 
 
 def _given(name: str, value: Any, data: Array, xp: Namespace) -> Array | None:
-    """Return what is given at the start, [..., 1], or raise unless it is one value for each signal."""
+    """Return an initial value as [..., 1], of data [..., n]; raise ValueError unless its shape broadcasts to [...]."""
     if value is None:
         return None
     found = xp.like(xp.asarray(value), data)

@@ -255,7 +255,7 @@ def _rest(found: Columns, y: Array, multiply: Callable[[Array], Array], xp: Name
 
 
 def _starting_entry(u: Array, stencil: Stencil) -> Array:
-    """Return d[s], [..., 1], of u with u(0) = 0."""
+    """Return sample s, `start_index`, of the m-th backward difference of u, [..., 1]; u(0) = 0."""
     m, s = stencil.differences, stencil.start_index
     return sum(float((-1) ** i * math.comb(m, i)) * u[..., s - i : s - i + 1] for i in range(min(m, s) + 1))
 

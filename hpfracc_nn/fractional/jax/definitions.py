@@ -84,6 +84,7 @@ def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] 
 
 
 def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ...]]]:
+    """Return (leaves, structure): alpha is a leaf if it is an array; structure is (is_fixed, the other fields)."""
     rest = tuple(getattr(value, field.name) for field in fields(value) if field.name != "alpha")
     if value.is_fixed:
         return (), (True, (value.alpha, *rest))
@@ -91,7 +92,7 @@ def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], 
 
 
 def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | FourierMultiplier:
-    """Build a definition without its checks: JAX puts objects of its own in the place of arrays."""
+    """Return the definition of `_flattened`'s structure and leaves, unchecked: JAX also passes placeholders as leaves."""
     is_fixed, kept = structure
     value: Definition | FourierMultiplier = object.__new__(kind)
     names = [field.name for field in fields(kind) if field.name != "alpha"]

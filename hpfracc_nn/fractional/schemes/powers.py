@@ -100,9 +100,10 @@ def _binomials(exponent: Array, xp: Namespace, terms: int) -> Array:
 
 
 def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments: tuple[Fraction, ...]) -> Array:
-    """Return the weights at the first lags, by F_k = (k+1)**j (1 + expm1((P - j) log(k+1))), exact for (k+1)**j.
+    """Return powers(z) F + moments(z) Q at lags below _HEAD, without cancellation where the weights vanish.
 
-    j is where the weights get small, one less than the number of differences in the polynomial; they do at 0 too.
+    With j + 1 differences in `powers` they vanish as the exponent P nears j, and nears 0. Hence
+    F_k = (k+1)**P = (k+1)**j (1 + expm1((P - j) log(k+1))), of which (k+1)**j gives exactly 0.
     """
     j = max(0, _zeros_at_one(powers) - 1)
     head = _near_power(j, exponent, xp, powers)

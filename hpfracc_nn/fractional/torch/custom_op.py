@@ -182,7 +182,7 @@ def _run(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
 
 
 def _fake(x: Tensor, alpha: Tensor | None, *given: Any) -> Tensor:
-    """Check all that can be checked without values, and return the result's shape."""
+    """Fake implementation for tracers: check what needs no values, and return an empty tensor like the result."""
     operator, *_ = _read(given)
     computed_in(operator.owner, x)
     if alpha is not None:

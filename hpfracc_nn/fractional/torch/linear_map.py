@@ -332,5 +332,5 @@ def in_shape_of(alpha: Tensor, gradient: Tensor) -> Tensor:
 
 
 def _shaped(x: Tensor, shape: Sequence[int]) -> Tensor:
-    """Return a view of `x`, or itself: a view of all would be an alias, which batched gradients cannot follow."""
+    """Return x viewed as `shape`; x itself if it has that shape, because batched gradients cannot follow an alias."""
     return x if x.shape == shape else x.reshape(shape)

@@ -119,7 +119,7 @@ class _Shared:
 
 
 class _PerChannel(_Shared):
-    """Time last, weights per channel: chunks grouped by channel, [channels, rows, L]."""
+    """Layout for time last and weights per channel: chunks of L samples, grouped by channel, [channels, rows, L]."""
 
     is_view = False
     multiply = staticmethod(lambda data, matrix, out=None: torch.bmm(data, matrix, out=out))
