@@ -189,7 +189,7 @@ class AtanganaBaleanu(Definition):
         return xp.stack([self._memory(alpha, rows.astype(np.float64), 1.0, xp)], axis=-2)
 
     def _memory(self, alpha: Array, times: np.ndarray, beta: float, xp: Namespace) -> Array:
-        """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha), c = alpha / (1 - alpha), at times [k] in steps."""
+        """Return E_(alpha, beta)(-c (times / unit)**alpha) / (1 - alpha), c = alpha / (1 - alpha), at `times` [k]."""
         order = alpha[..., None]
         rest = (1 - order).clip(_LEAST)
         is_later = times > 0  # at t = 0 the power is 0 for any order, also where t**alpha falls too slowly to tell

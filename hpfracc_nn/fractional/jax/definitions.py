@@ -92,7 +92,7 @@ def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], 
 
 
 def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | FourierMultiplier:
-    """Return the definition of `_flattened`'s structure and leaves, unchecked: JAX also passes placeholders as leaves."""
+    """Return the definition of `_flattened`'s structure and leaves, unchecked: JAX passes placeholders too."""
     is_fixed, kept = structure
     value: Definition | FourierMultiplier = object.__new__(kind)
     names = [field.name for field in fields(kind) if field.name != "alpha"]

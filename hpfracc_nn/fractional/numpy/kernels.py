@@ -72,7 +72,7 @@ def _around(run: Step, adjoint: Step) -> tuple[Callable[..., None], Callable[...
 
 
 def _quietly() -> np.errstate:
-    """Return a context without NumPy's warnings of inf - inf; rows with such samples are mended by `fractional.gaps`."""
+    """Return a context without NumPy's warnings of inf - inf; such rows are mended by `fractional.gaps`."""
     return np.errstate(invalid="ignore")
 
 

@@ -177,7 +177,7 @@ def _rows(x: Tensor, length: int) -> Tensor:
 
 
 def _samples(rows: Tensor, shape: torch.Size) -> Tensor:
-    """Return [batch, channels, n, width], of this shape, from the pieces [channels, rows, length] that `_rows` makes."""
+    """Return [batch, channels, n, width] from the pieces [channels, rows, length] that `_rows` makes."""
     batch, channels, n, width = shape
     length = rows.shape[-1]
     pieces = -(-n // length)
