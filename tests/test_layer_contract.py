@@ -275,6 +275,9 @@ def test_checkpointing_changes_no_gradient(case: LayerCase) -> None:
 def test_the_manager_is_asked_and_the_kernels_count(case: LayerCase, manager: BackendManager) -> None:
     layer, inputs = case.make(manager=manager), leaves(case.draw())
     scalar(called(layer, inputs)).backward()
+    if not case.chooses:
+        assert manager.sites() == []
+        return
     sites = [site for module in layer.modules() if isinstance(site := getattr(module, "site", None), Site)]
     plans = [plan for site in sites for plan in site.plans()]
     before = [(plan.forwards, plan.backwards, sum(plan.kernel.calls.values())) for plan in plans]

@@ -48,6 +48,7 @@ class LayerCase:
         is_batched: Whether `inputs` heeds its `batch`.
         is_random: Whether its result depends on random numbers, which the shared tests seed.
         second: Whether it has second gradients.
+        chooses: Whether a manager chooses a kernel for it; operators on periodic signals have the FFT alone.
     """
 
     layer: type[nn.Module]
@@ -63,6 +64,7 @@ class LayerCase:
     is_batched: bool = True
     is_random: bool = False
     second: bool = True
+    chooses: bool = True
 
     def make(self, alpha: Any = None, *, seed: int = 1, **options: Any) -> Any:
         """Return the layer, in float64 with a learned alpha unless told otherwise."""
