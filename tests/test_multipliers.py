@@ -371,3 +371,33 @@ def test_a_layer_of_a_field_must_say_so_too() -> None:
         (SpectralFractional(0.5), fields[0, 0]),
     ):
         assert layer(x).shape == x.shape
+
+
+class Steep(FourierMultiplier):
+    """|omega|**alpha times a strength, for orders from 1 on."""
+
+    strength: float
+
+    def __init__(self, alpha: Any, strength: float):
+        object.__setattr__(self, "strength", strength)
+        super().__init__(alpha)
+
+    def check(self, alpha: float) -> None:
+        if alpha < 1:
+            raise ValueError(f"Steep(alpha={alpha:g}): needs an order of at least 1.")
+
+    def symbol(self, alpha, omega, xp):
+        return self.strength * abs(omega[0]) ** alpha, None
+
+
+@pytest.mark.parametrize("framework", ["torch", "jax"])
+def test_a_learned_order_of_a_users_multiplier_is_neither_checked_nor_built_anew(framework):
+    t = np.arange(16) * 2 * math.pi / 16
+    if framework == "torch":
+        x, alpha = torch.from_numpy(np.sin(2 * t)), torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+        y = Steep(alpha, 3.0)(x, dt=t[1]).detach()
+    else:
+        jnp = pytest.importorskip("jax.numpy")
+        x = jnp.asarray(np.sin(2 * t), jnp.float32)
+        y = Steep(jnp.asarray(1.5, jnp.float32), 3.0)(x, dt=float(t[1]))
+    np.testing.assert_allclose(y, 3 * 2**1.5 * np.sin(2 * t), rtol=0, atol=1e-5)  # float32 in JAX

@@ -283,3 +283,14 @@ def test_names_load_without_torch_and_then_with_it():
     assert names <= set(dir(hpfracc_nn.training))
     assert all(issubclass(cls, torch.optim.Optimizer) for cls in BASES)
     assert np.all([getattr(hpfracc_nn.training, name) is not None for name in names])
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_that_is_there_twice_keeps_its_own_gradient():
+    p = torch.nn.Parameter(torch.zeros(3))
+    opt = FractionalSGD([p, p], lr=0.1, alpha=0.5)
+    for k in (1.0, 2.0, 3.0):
+        p.grad = k * torch.arange(1.0, 4.0)
+        opt.step()
+    assert p.grad is not None
+    torch.testing.assert_close(p.grad, torch.tensor([3.0, 6.0, 9.0]))

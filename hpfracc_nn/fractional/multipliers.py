@@ -7,7 +7,7 @@ factors of a fixed order are computed once by NumPy and kept; those of a learned
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from hpfracc_nn.fractional.dispatch import backend, shape_of
 from hpfracc_nn.fractional.layout import transformed_axes
 from hpfracc_nn.fractional.namespace import NAMESPACES, NUMPY, Array, Namespace
 
-_TYPICAL = 0.5  # an order that every multiplier takes
+_TYPICAL = 0.5
 
 
 def apply(owner: str, x: Array, definition: FourierMultiplier, dt: Any, dim: Any, framework: str) -> Array:
@@ -41,8 +41,15 @@ def apply(owner: str, x: Array, definition: FourierMultiplier, dt: Any, dim: Any
     if operator.is_hollow(x):
         return x + 0 if alpha is None else x + 0 * xp.like(alpha.sum(), x)
     if alpha is not None:
-        definition = replace(definition, alpha=_TYPICAL)
+        definition = _without_alpha(definition)
     return operator.compiled_once(_filtered, (definition, axes, steps, dtype, framework), x, alpha)
+
+
+def _without_alpha(definition: FourierMultiplier) -> FourierMultiplier:
+    """Return a definition of learned orders with a number in their place, as a hashable key; nothing is validated."""
+    key = copy(definition)  # by its state: a subclass may refuse the number, or take more arguments than its fields
+    object.__setattr__(key, "alpha", _TYPICAL)
+    return key
 
 
 def _filtered(

@@ -361,5 +361,5 @@ class _Exchange:
 
     @uncompiled
     def undo(self) -> None:
-        for p, gradient in self._gradients:
+        for p, gradient in reversed(self._gradients):  # a parameter may be there twice: its own gradient came first
             p.grad = gradient
