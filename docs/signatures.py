@@ -2,7 +2,8 @@
 
 An extension of Griffe, which knows `__init__` and dataclasses. The fields of a named
 tuple are its arguments too, a Flax module takes its core's and a few besides, and what
-has a built-in class as its base takes that one's. A protocol has no constructor.
+has a built-in class as its base takes that one's. A protocol has no constructor. Keywords
+that a typed dictionary lists stand in the signature one by one.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ class Signatures(griffe.Extension):
 
     def on_package(self, *, pkg: Module, loader: griffe.GriffeLoader, **_: Any) -> None:
         for cls in classes(pkg):
+            for method in cls.functions.values():
+                unpack(method, loader)
             bases = {str(base) for base in cls.bases}
             if "core" in cls.keywords:
                 core = loader.modules_collection[cls.keywords["core"].canonical_path]
@@ -89,6 +92,25 @@ def taken_by(builtin: type) -> Parameter:
     if issubclass(builtin, BaseException):
         return Parameter("args", annotation="object", kind=KINDS.var_positional)
     return Parameter("value", annotation="object", kind=KINDS.positional_only)
+
+
+def unpack(method: griffe.Function, loader: griffe.GriffeLoader) -> None:
+    """Replace `**changes: Unpack[Settings]` by the keys of the typed dictionary."""
+    last = list(method.parameters)[-1:]
+    if not last or not str(last[0].annotation).startswith("Unpack["):
+        return
+    keys = loader.modules_collection[last[0].annotation.slice.canonical_path]
+    own = list(method.parameters)[:-1]
+    named = [
+        Parameter(
+            each.name,
+            annotation=each.annotation,
+            kind=KINDS.keyword_only,
+            default="...",
+        )
+        for each in keys.attributes.values()
+    ]
+    method.parameters = Parameters(*own, *named)
 
 
 def set_constructor(cls: Class, parameters: list[Parameter]) -> None:
