@@ -2,8 +2,8 @@
 
 An extension of Griffe, which knows `__init__` and dataclasses. The fields of a named
 tuple are its arguments too, a Flax module takes its core's and a few besides, and what
-has a built-in class as its base takes that one's. A protocol has no constructor. Keywords
-that a typed dictionary lists stand in the signature one by one.
+has a built-in class as its base takes that one's. A protocol has no constructor.
+Keywords that a typed dictionary lists stand in the signature one by one.
 """
 
 from __future__ import annotations
