@@ -242,7 +242,7 @@ def _slope(x: Array, b: Boundary, xp: Namespace) -> Array:
 
 
 def _along(row: np.ndarray, x: Array, like: Array, xp: Namespace) -> Array:
-    """Return the sum over the samples of x with weights, [batch, channels, 1, width]."""
+    """Return the sum over k of row[k] x[:, :, k], [batch, channels, 1, width]; zeros like `like` for an empty row."""
     if not row.size:
         return xp.zeros(_part(like, 0, 1).shape, like)
     return xp.sum(_column(row, x, xp) * x, axis=2, keepdims=True)

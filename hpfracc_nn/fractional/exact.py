@@ -125,7 +125,7 @@ def gaussian(distance: np.ndarray, alpha: float, dimensions: int = 1) -> np.ndar
 
 @singledispatch
 def _power(definition: Definition, t: np.ndarray, exponent: float) -> np.ndarray:
-    """Return the operator's value on t**exponent; it may be infinite at 0."""
+    """Return the operator applied to t**exponent, at times t [n]; the value at t = 0 may be infinite."""
     order = _order(definition)[0]
     return _times_power(gamma(exponent + 1) * rgamma(exponent + 1 - order), t, exponent - order)
 
@@ -161,7 +161,7 @@ def _remembered(t: np.ndarray, exponent: float, alpha: float, scaled: np.ndarray
 
 
 def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.ndarray:
-    """Return the operator's value on exp(rate t), whose rate may be complex."""
+    """Return the operator applied to exp(rate t), at times t [n]; the rate may be complex."""
     order, first = _order(definition)
     t = np.asarray(t, dtype=np.float64)
     if isinstance(definition, AtanganaBaleanu):
@@ -180,7 +180,7 @@ def _exponential(t: np.ndarray, rate: complex, definition: Definition) -> np.nda
 
 
 def _grown(t: np.ndarray, rate: complex, order: float, first: int) -> np.ndarray:
-    """Return the derivative of exp(rate t) minus the `first` terms of its Taylor series."""
+    """Return the derivative, [n], of exp(rate t) without the first `first` terms of its Taylor series."""
     rest = max(first, math.ceil(1 + order))  # from there on no power of t is negative
     # The first terms rate**j t**(j - order) / Gamma(j + 1 - order) of the series, then all others together.
     y = np.zeros(t.shape, dtype=np.complex128)

@@ -46,7 +46,7 @@ def apply(owner: str, x: Array, definition: FourierMultiplier, dt: Any, dim: Any
 
 
 def _without_alpha(definition: FourierMultiplier) -> FourierMultiplier:
-    """Return a definition of learned orders with a number in their place, as a hashable key; nothing is validated."""
+    """Return the definition with the number 0.5 in place of its tensor alpha, unvalidated, to be the key of a cache."""
     key = copy(definition)  # by its state: a subclass may refuse the number, or take more arguments than its fields
     object.__setattr__(key, "alpha", _TYPICAL)
     return key
@@ -61,7 +61,7 @@ def _filtered(
     dtype: Any,
     framework: str,
 ) -> Array:
-    """Return the multiplier applied along `axes`; alpha is None where the definition's own is meant."""
+    """Return the multiplier applied to x along `axes`; alpha is a tensor of orders, or None for the definition's own."""
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     last = tuple(range(-len(axes), 0))
     is_last = all(axis == x.ndim + place for axis, place in zip(axes, last, strict=True))
@@ -85,7 +85,7 @@ def _factors(
     data: Array,
     framework: str,
 ) -> tuple[Array, ...]:
-    """Return the symbol on the half spectrum, [*c, *half of sizes], and on a line what takes out the images."""
+    """Return the symbol on the half spectrum [*c, *half of sizes] and, for space="line", the image columns [*c, n]."""
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     if alpha is None and operator.may_keep(data):
 
@@ -102,14 +102,14 @@ def _factors(
 def _grid(
     alpha: Array, definition: FourierMultiplier, sizes: Sequence[int], steps: Sequence[float], xp: Namespace
 ) -> dict[str, Array]:
-    """Return a multiplier's factors for orders [*c], float64."""
+    """Return the multiplier's float64 factors for orders alpha [*c]: symbol and image columns, by name."""
     real, imaginary, images = definition.on_grid(alpha, sizes, steps, xp)
     found = {"real": real} if imaginary is None else {"real": real, "imaginary": imaginary}
     return found if images is None else {**found, "mass": images[0], "moment": images[1]}
 
 
 def _typed(found: dict[str, Array], dtype: Any, operator: Any, xp: Namespace) -> tuple[Array, ...]:
-    """Return factors in the samples' precision: the symbol, real or complex, and the columns of images."""
+    """Return the float64 factors cast to the samples' precision; real and imaginary part become one complex symbol."""
     typed = {name: xp.astype(values, dtype) for name, values in found.items()}
     symbol = operator.whole([typed[name] for name in ("real", "imaginary") if name in typed])
     return symbol, *(typed[name] for name in ("mass", "moment") if name in typed)

@@ -394,7 +394,7 @@ def _read(owner: str, alpha: Any) -> np.ndarray:
 
 
 def _representative(values: Any) -> Any:
-    """Return what the definition must know of the orders: their extremes, or a tensor that it checks itself."""
+    """Return the smallest and largest of numbers, which suffice to validate them, or a tensor of orders unchanged."""
     if not isinstance(values, np.ndarray):
         return values
     return [float(values.min()), float(values.max())] if values.size else 0.5  # of no samples any order

@@ -194,7 +194,7 @@ def _riemann_liouville(times: Times, terms: int, alpha: Array, xp: Namespace) ->
 
 
 def _identity(times: Times, alpha: np.ndarray, xp: Namespace) -> np.ndarray:
-    """Return 1 at the first sample where alpha is 0, [sets, n, 1]: the limit from above is 0 there."""
+    """Return the column [sets, n, 1] that is 1 at the first sample of sets whose alpha is 0 (the identity), else 0."""
     return (np.equal(alpha, 0) * np.eye(1, times.n))[..., None]
 
 
@@ -241,7 +241,7 @@ def _by_set(x: Array, layout: Layout, xp: Namespace) -> Array:
 
 
 def _as_before(y: Array, layout: Layout, xp: Namespace) -> Array:
-    """Undo `_by_set`."""
+    """Return results [sets, rows, n] in the layout of the caller's samples; the inverse of `_by_set`."""
     canonical = xp.permute_dims(y.reshape(layout.channels, layout.batch, layout.width, layout.n), (1, 0, 3, 2))
     ordered = canonical.reshape(layout.permuted)
     return ordered if layout.inverse is None else xp.permute_dims(ordered, layout.inverse)
@@ -321,7 +321,7 @@ class ChunkedScan:
         return xp.permute_dims(z, (0, 3, 1, 2, 4)).reshape(sets, count, rows, inputs * LENGTH)
 
     def _scan(self, added: Array, xp: Namespace) -> Array:
-        """Return the states before each chunk from what each one adds, by doubling, in float64 where there is one."""
+        """Return the states [sets, C, rows, Q] before each chunk from what each chunk adds, by recursive doubling."""
         states = xp.pad(xp.asarray(added[:, :-1]), 1, 0, axis=1)
         for k, decay in enumerate(self.A):
             step = 1 << k
@@ -404,7 +404,7 @@ class Weights:
     def _joined(
         self, formula: Callable[[range, Array, Namespace], Array], orders: Array, count: int, few: int
     ) -> Array:
-        """Return a formula's values for `count` rows or chunks, one after the other along axis 1."""
+        """Evaluate a formula for `count` rows or chunks, `few` at a time, and concatenate the parts along axis 1."""
         few = few if self.is_split else count
         parts = []
         for begin in range(0, count, few):
@@ -557,7 +557,7 @@ class Grid:
 
 
 def _decay(rates: np.ndarray, elapsed: np.ndarray) -> np.ndarray:
-    """Return exp(-s elapsed), [..., Q], 0 where it is negligible."""
+    """Return exp(-s t) for decay rates s [Q] and elapsed times t [...], [..., Q]; 0 below 1e-20."""
     found = np.exp(-elapsed[..., None] * rates)
     found[found < _NEGLIGIBLE] = 0
     return found
@@ -573,7 +573,7 @@ def _mean_integral(w: np.ndarray) -> np.ndarray:
 
 
 def _half_integral(w: np.ndarray) -> np.ndarray:
-    """Return the same with x as a factor: 2 exp(-w) i_1(w), by its series where the closed form cancels."""
+    """Return the integral of x exp(-w (1 - x)) over x from -1 to 1: 2 exp(-w) i_1(w), by its series for small w."""
     is_short = w < _SHORT
     found, short, long = np.empty(w.shape), w[is_short], w[~is_short]
     found[~is_short] = ((long - 1) + (long + 1) * np.exp(-2 * long)) / long**2

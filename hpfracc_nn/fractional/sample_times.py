@@ -110,7 +110,7 @@ def _read(owner: str, t: Any) -> np.ndarray:
 
 
 def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return one value for each sample, [n] or of a shape that broadcasts to that of the samples, as [..., n]."""
+    """Return values given per sample, [n] or broadcasting to the samples' shape, with time as the last axis, [..., n]."""
     given = tuple(values.shape)
     full = tuple(given[0] if i == axis else 1 for i in range(len(shape))) if len(given) == 1 else given
     padded = (1,) * (len(shape) - len(full)) + full
@@ -158,7 +158,7 @@ def _check_increasing(owner: str, values: np.ndarray) -> None:
 
 
 def _pair(values: np.ndarray, is_bad: np.ndarray) -> str:
-    """Return the first two times in a row of which the second is marked."""
+    """Return the first two consecutive times of which `is_bad` marks the second, for an error message."""
     index = tuple(int(i) for i in np.argwhere(is_bad)[0])
     after = (*index[:-1], index[-1] + 1)
     first, second = (values[at] if values.dtype.kind in "iu" else f"{values[at]:.15g}" for at in (index, after))

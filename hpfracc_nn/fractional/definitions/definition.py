@@ -50,7 +50,7 @@ def read_fixed(owner: str, alpha: Any) -> float | tuple | None:
 
 
 def _plain(values: Any) -> Any:
-    """Return evenly nested lists of numbers as tuples of floats, else None; compilers can trace it."""
+    """Return evenly nested lists of numbers as nested tuples of floats, else None; torch.compile can trace it."""
     if type(values) in (float, int):
         return float(values)
     if type(values) not in (list, tuple) or not values:
@@ -330,7 +330,7 @@ class Definition:
 
     @property
     def _start_index(self) -> int | None:
-        """Index in d of the sample that the starting column acts on; None where there is no column."""
+        """Index of the entry of d, the differenced samples, that the starting column multiplies, or None."""
         found = self._scheme.start_index
         return found(self.taylor) if self.subtracts and found is not None else None
 

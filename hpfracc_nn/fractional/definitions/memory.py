@@ -88,7 +88,10 @@ class CaputoFabrizio(Definition):
         return min(alpha / max(1 - alpha, _LEAST) / self.unit, _FASTEST)
 
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return the mean of exp(-r s) / (1 - alpha) over each cell: (1 - exp(-r)) unit / alpha exp(-r k)."""
+        """Return the Toeplitz weights [*c, k] at `lags`: the mean of exp(-r s) / (1 - alpha) over each cell.
+
+        It is (1 - exp(-r)) unit / alpha exp(-r k).
+        """
         alpha = alpha[..., None]
         rest = (1 - alpha).clip(_LEAST)
         r = (alpha / (rest * self.unit)).clip(None, _FASTEST)
@@ -175,7 +178,10 @@ class AtanganaBaleanu(Definition):
         return 1 if self.sense == "riemann_liouville" else 0
 
     def _left(self, alpha: Array, m: int, lags: np.ndarray, xp: Namespace) -> Array:
-        """Return the mean of the memory over each cell: E_(alpha,2)(-c) for the first, by quadrature for the others."""
+        """Return the Toeplitz weights [*c, k] at `lags`: the mean of the memory function over each cell.
+
+        The first cell's is E_(alpha, 2)(-c) / (1 - alpha), that of the others is computed by quadrature.
+        """
         parts = [self._memory(alpha, np.ones(1), 2.0, xp)] * int((lags < 1).sum())
         for cells, count in ((lags[(lags >= 1) & (lags < _HEAD)], _NEAR), (lags[lags >= _HEAD], _FAR)):
             if cells.size:
@@ -201,7 +207,7 @@ class AtanganaBaleanu(Definition):
 
 
 def _mittag_leffler(z: Array, alpha: Array, beta: float, xp: Namespace) -> Array:
-    """Return E at z [*c, k] for alpha [*c, 1], by its formula, which autograd differentiates to any order."""
+    """Return Mittag-Leffler's E_(alpha, beta)(z) for z [*c, k] and alpha [*c, 1], differentiable to any order."""
     flat = z.reshape(-1)
     orders = alpha.reshape(-1)[0] if alpha.shape == (1,) else (0 * z + alpha).reshape(-1)
     betas, options = 0 * orders + beta, Options(poles=1, is_differentiated=True)

@@ -61,7 +61,7 @@ def _transposed(cotangent: Any, *given: Any, message: str, names: tuple[str, ...
 def _batched(
     given: Sequence[Array], axes: Sequence[int | None], *, message: str, names: tuple[str, ...]
 ) -> tuple[Array, int | None]:
-    """Batching rule: a batch passes if all of its items do; details are those of the first that fails."""
+    """Batching rule of the check: a batch passes if all items do; the message shows the first that fails."""
     (value, holds, *details), (axis, *others) = given, axes
     if others[0] is not None:
         is_first = jnp.arange(holds.shape[0]) == jnp.argmin(holds)
@@ -79,13 +79,13 @@ def _batched(
 
 
 def _picked(is_it: Array, rows: Array) -> Array:
-    """Return one row, not by an index, since rows may be sharded over explicit axes of a mesh."""
+    """Return the row that the one-hot `is_it` marks, by a sum, because sharded rows cannot be indexed."""
     wanted = is_it.reshape(-1, *(1,) * (rows.ndim - 1))
     return jnp.where(wanted, rows, jnp.zeros((), rows.dtype)).sum(0, dtype=rows.dtype)
 
 
 def _seen(*given: Any, message: str, names: tuple[str, ...]) -> tuple[Any, Array]:
-    """Checkify's rule, that of its own check primitive; its leading arguments differ between versions of JAX."""
+    """Checkify rule: apply JAX's own check primitive's, whose leading arguments differ between versions of JAX."""
     first = len(given) - len(names) - 2
     value, holds, *details = given[first:]
     shown: dict[str, Any] = dict(zip(names, map(jnp.asarray, details), strict=True))

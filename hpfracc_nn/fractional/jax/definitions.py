@@ -84,7 +84,7 @@ def bounded(alpha: Array, low: float, high: float, nearest: tuple[float, float] 
 
 
 def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], tuple[bool, tuple[Any, ...]]]:
-    """Return (leaves, structure): alpha is a leaf if it is an array; structure is (is_fixed, the other fields)."""
+    """Flatten a definition for JAX: return (leaves, structure), with alpha a leaf if it is an array."""
     rest = tuple(getattr(value, field.name) for field in fields(value) if field.name != "alpha")
     if value.is_fixed:
         return (), (True, (value.alpha, *rest))
@@ -92,7 +92,7 @@ def _flattened(value: Definition | FourierMultiplier) -> tuple[tuple[Any, ...], 
 
 
 def _restored(kind: type, structure: tuple[bool, tuple[Any, ...]], leaves: Any) -> Definition | FourierMultiplier:
-    """Return the definition of `_flattened`'s structure and leaves, unchecked: JAX passes placeholders too."""
+    """Unflatten: return the definition of a structure and leaves, unchecked: JAX passes placeholders as leaves too."""
     is_fixed, kept = structure
     value: Definition | FourierMultiplier = object.__new__(kind)
     names = [field.name for field in fields(kind) if field.name != "alpha"]

@@ -71,7 +71,7 @@ def mapped(make: Callable[[Array], Made], axes: int) -> Callable[[Array], Made]:
 
 @dataclass(frozen=True, eq=False)
 class _Member:
-    """A partial derivative of a family, in float64 and rounded; hashable, so that JAX caches its traces."""
+    """A partial derivative of a float64 function, rounded to another dtype; hashable, so that JAX caches its traces."""
 
     family: Family
     counts: Counts
@@ -90,7 +90,7 @@ class _Member:
 
 
 def _evaluated(member: _Member, *arguments: Any) -> Made:
-    """Return member(*arguments) as one primitive, opaque to transforms."""
+    """Return member(*arguments), bound as one primitive whose float64 inside no transform sees."""
     given = tuple(map(jnp.asarray, arguments))
     structure = jax.tree.structure(jax.eval_shape(member, *(jax.ShapeDtypeStruct(a.shape, a.dtype) for a in given)))
     return jax.tree.unflatten(structure, _MEMBER.bind(*given, member=member))
@@ -111,7 +111,7 @@ def _leaves(*arguments: Array, member: _Member) -> list[Array]:
 
 
 def _types(*types: Any, member: _Member) -> list[Any]:
-    """Return the abstract results, with their sharding over the axes of a mesh."""
+    """Abstract evaluation: return shapes and dtypes of the results, with their sharding over mesh axes."""
     return list(jax.make_jaxpr(partial(_leaves, member=member))(*types).out_avals)
 
 
@@ -164,7 +164,7 @@ def _widened(argument: Array) -> Array:
 
 
 def _along(slope: Array, moved: Array) -> Array:
-    """Return the tangent of a result whose first axes are those of the perturbed argument."""
+    """Return slope times the tangent `moved` of an argument, whose axes are the first axes of `slope`."""
     moved = jnp.asarray(moved)  # a tangent of jax.jvp may be a Python number
     return slope * moved.astype(slope.dtype).reshape(*moved.shape, *(1,) * (slope.ndim - moved.ndim))
 

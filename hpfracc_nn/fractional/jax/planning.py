@@ -189,7 +189,7 @@ def _measured(
 
 
 def _seconds(function: Callable[..., Any], *given: Any) -> list[float]:
-    """Return the seconds of each of at least five calls, after an untimed one that compiles."""
+    """Return the times, in seconds, of at least five calls of a function, after an untimed call that compiles it."""
     jax.block_until_ready(function(*given))
     times: list[float] = []
     while sum(times) < _LEAST or len(times) < 5:

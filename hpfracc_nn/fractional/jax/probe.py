@@ -88,7 +88,7 @@ def _device(name: str) -> jax.Device:
 
 
 def _seconds(function: Callable[..., jax.Array], *given: jax.Array) -> float:
-    """Return the least seconds of several runs, after one that compiles."""
+    """Return the shortest time, in seconds, of several calls, after one that compiles the function."""
     compiled = jax.jit(function)
     jax.block_until_ready(compiled(*given))
     best = float("inf")

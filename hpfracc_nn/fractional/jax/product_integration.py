@@ -81,7 +81,10 @@ def _applied(formulas: cells.Cellwise, sampling: Sampling, dtype: np.dtype, site
 
 
 def _evaluated(sets: int, dtype: Any, formulas: cells.Cellwise | None, formula: cells.Formula, alpha: Array) -> Array:
-    """Return what a formula gives, of alpha or of the integral's orders: [a, 1], [a, n], [a, 1, 1] or [a, C, L]."""
+    """Evaluate a formula of the orders in float64 and round it to `dtype`.
+
+    The orders are alpha's or the integral's, of shape [a, 1], [a, n], or in chunks [a, 1, 1] or [a, C, L].
+    """
     whole = sets, *alpha.shape[1:]
     shape = whole if whole[-1] > 1 else (sets,)  # what is computed begins with the axes of the orders
 
@@ -118,7 +121,7 @@ _TRACED = Work(_run, is_timed=False)  # as in `fractional.jax.operator`
 
 @partial(jax.jit, static_argnames=("kernel", "chunk"))
 def _product(kernel: Kernel, chunk: int | None, operator: cells.LinearOperator, z: Array) -> Array:
-    """Return the product, of so many signals at a time where memory is short."""
+    """Return the kernel's product with z, `chunk` signals at a time, or all at once if `chunk` is None."""
 
     def of_rows(operator: cells.LinearOperator, rows: Array) -> Array:
         return kernel.run(operator, rows.swapaxes(0, 1)).swapaxes(0, 1)  # type: ignore[no-any-return]

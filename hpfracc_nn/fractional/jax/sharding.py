@@ -80,7 +80,7 @@ def _is_over_axes(array: Array) -> bool:
 
 
 def _never(array: Array) -> Array:
-    """Return False, over the axes over which an array varies."""
+    """Return False as an array that varies over the same mesh axes as `array`, as shard_map's type check requires."""
     if jnp.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)
     array = array.real if jnp.iscomplexobj(array) else array
@@ -103,12 +103,12 @@ def _arrays(tree: Any) -> list[Array]:
 
 
 def _known(arrays: list[Array]) -> Any:
-    """Return the mesh with explicit axes of an array's type, whether or not the array is sharded; or None."""
+    """Return the first mesh with explicit axes in the types of the arrays, sharded or not; None without one."""
     return next((mesh for mesh in (jax.typeof(each).sharding.mesh for each in arrays) if mesh.explicit_axes), None)
 
 
 def _mesh(arrays: list[Any]) -> Any:
-    """Return the mesh over whose explicit axes an array is sharded, or None."""
+    """Return the first mesh over whose explicit axes one of the arrays is sharded, or None."""
     spread = [_sharding(each) for each in arrays if isinstance(each, jax.Array)]
     return next((sharding.mesh for sharding in spread if sharding is not None), None)
 

@@ -97,7 +97,7 @@ def _far(power: Array, distance: np.ndarray, ratio: np.ndarray, xp: Namespace) -
 
 
 def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Array]:
-    """Return p times the integrals over x in (-1, 1) of the series of (1 - r x)**(p - 1), with weights 1 and x."""
+    """Return p times the integrals over x in (-1, 1) of (1 - r x)**(p - 1) and of x times it, by their series in r."""
     square = xp.constant(ratio**2, power)
     binomials = [power]
     for k in range(2 * _TERMS - 1):
@@ -110,12 +110,15 @@ def _series(power: Array, ratio: np.ndarray, xp: Namespace) -> tuple[Array, Arra
 
 
 def _scale(power: Array, distance: np.ndarray, xp: Namespace) -> Array:
-    """Return u**p / Gamma(1 + p)."""
+    """Return u**p / Gamma(1 + p) for powers p [a, 1] and distances u in time."""
     return xp.exp(power * xp.constant(np.log(distance), power) - xp.gammaln(1 + power))
 
 
 def _places(times: np.ndarray, rows: range, cells: range) -> tuple[np.ndarray, np.ndarray]:
-    """Return u and r, [rows, cells] after the axes of `times` but the last; of no meaning where a cell is not past."""
+    """Return u, the time from a cell's middle to a row, and r, half the cell over u, [..., rows, cells].
+
+    Entries of cells that end after their row are meaningless.
+    """
     left, right = times[..., cells.start : cells.stop], times[..., cells.start + 1 : cells.stop + 1]
     half = ((right - left) / 2)[..., None, :]
     distance = times[..., rows.start : rows.stop, None] - (left[..., None, :] + half)

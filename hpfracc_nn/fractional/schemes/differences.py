@@ -146,7 +146,7 @@ def _bdf2_correction(alpha: Array, taylor: int, k: np.ndarray, xp: Namespace) ->
 
 
 def _bdf2_direct(alpha: Array, grunwald: Array, lags: np.ndarray, xp: Namespace) -> Array:
-    """Return the Cauchy product with the series of (1 - z/3)**alpha, by direct sums: an FFT loses the tail."""
+    """Return Grunwald's weights [*c, k] convolved with the series of (1 - z/3)**alpha; an FFT would lose the tail."""
     j = np.arange(1.0, _BDF2_DIRECT)
     alpha = alpha[..., None]
     ratios = (xp.constant(j - 1, alpha) - alpha) / xp.constant(3 * j, alpha)

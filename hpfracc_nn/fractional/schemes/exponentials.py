@@ -194,7 +194,7 @@ def tolerance(n: int, precision: str) -> float:
 
 @lru_cache(maxsize=256)
 def _exact(rates: tuple[float, ...], n: int) -> Nodes:
-    """Return the node set of weights that are exactly these exponentials; only lag 0 is separate."""
+    """Return the Nodes of weights that are exactly exponentials of these rates per step; only lag 0 is stored apart."""
     first, certified = 1, _lags(1, n, 400, 1500)
     lags = certified[:1] if len(rates) == 1 else _lags(1, n, 64, 64)
     u, s, vt = np.linalg.svd(np.exp(-np.outer(lags - first, rates)), full_matrices=False)
@@ -214,7 +214,7 @@ def _accepted(definition: Definition, fixed: bool, n: int, precision: str) -> No
 
 
 def _certified(definition: Definition, fixed: bool) -> Iterator[Definition]:
-    """Yield the definitions of fixed alpha whose weights must be right."""
+    """Yield definitions of fixed alpha at which the approximation is checked: its own, or a grid over the bounds."""
     if fixed:
         yield definition
         return
@@ -232,7 +232,7 @@ def _rates(count: int, slowest: float, fastest: float) -> np.ndarray:
 
 
 def _lags(first: int, n: int, dense: int, scattered: int) -> np.ndarray:
-    """Return every lag from `first` to `dense`, then geometrically spaced ones up to n - 1."""
+    """Return every lag from `first` to `dense`, then at most `scattered` geometrically spaced ones up to n - 1."""
     near = np.arange(first, min(dense, n))
     far = np.geomspace(min(dense, n - 1), n - 1, scattered).round().astype(np.int64)
     return np.unique(np.concatenate([near, far]))

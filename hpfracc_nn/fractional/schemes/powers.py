@@ -82,7 +82,7 @@ def differences(order: int) -> tuple[Fraction, ...]:
 
 @lru_cache(maxsize=256)
 def _series(powers: tuple[Fraction, ...], moments: tuple[Fraction, ...], terms: int) -> np.ndarray:
-    """Return the exact coefficients of C(P, r) k**(P - r), r = 0, 1, ...: the functional applied to s**r."""
+    """Return the coefficients of C(P, r) k**(P - r), r = 0, ..., terms - 1, exactly: the functional applied to s**r."""
     out = []
     for r in range(terms):
         total = sum((a * (1 - i) ** r for i, a in enumerate(powers)), Fraction(0))
@@ -115,7 +115,7 @@ def _head(exponent: Array, xp: Namespace, powers: tuple[Fraction, ...], moments:
 
 
 def _near_power(j: int, exponent: Array, xp: Namespace, powers: tuple[Fraction, ...]) -> Array:
-    """Return (powers(z) F)_k at the first lags, without cancellation where P is near j."""
+    """Return (powers(z) F)_k, F_k = (k+1)**P, at lags k < _HEAD, without cancellation for an exponent P near j."""
     k = np.arange(1.0, _HEAD + 1)
     exact = [
         float(sum((a * (lag + 1 - i) ** j for i, a in enumerate(powers[: lag + 1])), Fraction(0)))
@@ -153,7 +153,7 @@ def _cell_quadrature() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 @lru_cache(maxsize=256)
 def _toeplitz(polynomial: tuple[Fraction, ...]) -> np.ndarray:
-    """Return the matrix M with head @ M = polynomial(z) head."""
+    """Return the matrix M [_HEAD, _HEAD] that multiplies a row of coefficients by the polynomial in the shift z."""
     matrix = np.zeros((_HEAD, _HEAD))
     for i, a in enumerate(polynomial):
         matrix += float(a) * np.eye(_HEAD, k=i)

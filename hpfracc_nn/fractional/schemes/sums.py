@@ -59,7 +59,7 @@ def sum_before(lags: np.ndarray) -> Sum:
 
 
 def _panels(last: int) -> np.ndarray:
-    """Return the ends of panels from _DIRECT on, each _RATIO times the one before, up to `last`."""
+    """Return the ends of the summation panels: from _DIRECT to `last`, each about _RATIO times the one before."""
     if last <= _DIRECT:
         return np.empty(0, np.int64)
     count = int(np.log(last / _DIRECT) / np.log(_RATIO)) + 1

@@ -73,7 +73,7 @@ class TorchProbe:
 
 
 def _seconds(call: Callable[[], object], device: str, repeats: int = 5) -> float:
-    """The least of a few runs; the device is waited for, so never call this from a layer.
+    """Return the shortest time, in seconds, of a few calls. It waits for the device, so no layer may call it.
 
     A device is given several calls at a time: it computes one while the host launches the next, as in a model.
     """

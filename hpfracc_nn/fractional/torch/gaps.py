@@ -33,7 +33,7 @@ def is_clear(y: Tensor, shape: tuple[int, int, int, int], *, at_end: bool) -> bo
 
 @lru_cache(maxsize=4096)
 def _look(shape: tuple[int, int, int, int], dtype: torch.dtype, at_end: bool) -> Callable[[Any], bool]:
-    """Return what looks at the memory of such a tensor."""
+    """Return a predicate of a tensor's buffer: whether its last (or first) time is finite."""
     (batch, channels, n, width), kind = shape, _READ_AS[dtype]
     rows, size = batch * channels, struct.calcsize(kind)
     other = (n - 1) * width * size  # bytes of all other times

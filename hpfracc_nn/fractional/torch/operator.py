@@ -109,7 +109,10 @@ def filtered(x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int,
 
 
 class _Filtered(torch.autograd.Function):
-    """A fixed symbol's product: its adjoint is the conjugate's, with half the transforms that autograd would take."""
+    """Autograd function of a fixed Fourier multiplier; the backward pass multiplies by the conjugate symbol.
+
+    That takes half the transforms that autograd's own backward takes.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, symbol: Tensor, sizes: tuple[int, ...], axes: tuple[int, ...]) -> Tensor:
@@ -190,7 +193,7 @@ def apply_at(
 def _on_other_sides(
     owner: str, x: Tensor, definition: Definition, dim: int, on_left: Callable[[Tensor, Definition, int], Tensor]
 ) -> Tensor:
-    """Return the operator in reversed time, or the mean of both, which are one product of twice as many rows."""
+    """Return the right-sided operator (time reversed), or the mean of both sides, one product of twice the rows."""
     check_dense(owner, "x", x)
     axis, left = errors.axis(owner, dim, x.ndim), definition.to_the_left
     backwards = x.flip(axis)

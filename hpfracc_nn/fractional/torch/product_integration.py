@@ -114,21 +114,21 @@ def weights_of(
 
 
 def _evaluated(device: torch.device, dtype: torch.dtype, formula: cells.Formula, orders: np.ndarray | Tensor) -> Tensor:
-    """Return what a formula gives: by NumPy where nobody follows."""
+    """Evaluate a formula of the orders: by NumPy where neither autograd nor a transform sees it, else by torch."""
     if isinstance(orders, Tensor) and _is_followed(orders):
         return formula(orders, TORCH).to(dtype)
     return torch.as_tensor(formula(_values(orders), NUMPY), device=device).to(dtype)
 
 
 def _derived(dtype: torch.dtype, formula: cells.Formula, orders: Tensor) -> Tensor:
-    """Return the derivative of what a formula gives, each row's in its own order."""
+    """Evaluate the derivative of a formula, each row's in its own order, as `_evaluated` does."""
     if _is_followed(orders):
         return slopes(lambda orders: [formula(orders, TORCH)], orders)[0].to(dtype)
     return torch.as_tensor(slope(formula, _values(orders))).to(dtype)
 
 
 def _is_followed(orders: Tensor) -> bool:
-    """Whether autograd, a transform or a device has to see how weights are made."""
+    """Whether the weights must be computed by torch: for autograd, for a transform, or on a device."""
     recorded = orders.requires_grad and torch.is_grad_enabled()
     return recorded or is_traced(orders, ()) or orders.device.type != "cpu"
 

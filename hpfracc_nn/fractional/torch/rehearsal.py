@@ -59,7 +59,7 @@ def rehearse(plan: Plan) -> None:
 
 
 def _on_each_device(plan: Plan) -> list[Plan]:
-    """Return the plan, or where it names devices one for each of them: a part for one of them alone is not sure."""
+    """Return the plan, or one plan per device where it names several, because no part is sure to run on each."""
     return [replace(plan, devices=(device,)) for device in plan.devices] or [plan]
 
 
