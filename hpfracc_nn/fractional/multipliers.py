@@ -61,7 +61,7 @@ def _filtered(
     dtype: Any,
     framework: str,
 ) -> Array:
-    """Return the multiplier applied to x along `axes`; alpha is a tensor of orders, or None for the definition's own."""
+    """Return the multiplier applied to x along `axes`; alpha is a tensor of orders, None the definition's own."""
     operator, xp = backend(framework).operator, NAMESPACES[framework]
     last = tuple(range(-len(axes), 0))
     is_last = all(axis == x.ndim + place for axis, place in zip(axes, last, strict=True))

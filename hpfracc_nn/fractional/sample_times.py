@@ -110,7 +110,7 @@ def _read(owner: str, t: Any) -> np.ndarray:
 
 
 def _time_last(owner: str, name: str, values: Array, shape: tuple[int, ...], axis: int) -> Array:
-    """Return values given per sample, [n] or broadcasting to the samples' shape, with time as the last axis, [..., n]."""
+    """Return values given per sample, [n] or broadcasting to the samples' shape, with time last, [..., n]."""
     given = tuple(values.shape)
     full = tuple(given[0] if i == axis else 1 for i in range(len(shape))) if len(given) == 1 else given
     padded = (1,) * (len(shape) - len(full)) + full
