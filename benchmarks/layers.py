@@ -29,7 +29,7 @@ from timing import Call, interleaved, machine, set_allocator, torch_threads
 from torch import Tensor, nn
 
 from hpfracc_nn import BackendManager, FractionalAttention, FractionalDifference, FractionalGRU, FractionalLSTM
-from hpfracc_nn.layers.torch.recurrent.memory import lag_weights
+from hpfracc_nn.layers.torch.recurrence import lag_weights
 from hpfracc_nn.selection import Settings
 
 ALPHA, MEMORY = 0.5, 100

@@ -12,9 +12,8 @@ from torch import Tensor, nn
 
 from hpfracc_nn import Alpha, BackendManager, FractionalAttention, ProbabilisticAlpha
 from hpfracc_nn.layers.attention import OP
-from hpfracc_nn.layers.torch.attended import _picked, attended, workload
-from hpfracc_nn.layers.torch.attention_formula import Attention, Given
-from hpfracc_nn.layers.torch.kernels import attention_blocks
+from hpfracc_nn.layers.torch import attention_ops
+from hpfracc_nn.layers.torch.attention_ops import Attention, Given, _picked, attended, workload
 from hpfracc_nn.selection import Settings, kernels
 
 KERNELS = kernels(OP, "torch")
@@ -165,7 +164,7 @@ def test_a_kernel_is_the_formula_and_its_adjoint_is_autograds(
     slopes = torch.autograd.grad([y for y in expected if y is not None], asked, grads)
     wanted = [t is not None for t in given[:5]]
     for block in (1, 30, 500, 1 << 18):  # less than a row, some rows, some items, all
-        monkeypatch.setattr(attention_blocks, "BLOCK", block)
+        monkeypatch.setattr(attention_ops, "BLOCK", block)
         with torch.no_grad():
             found = kernel.run(attention, given)
         for y, other in zip(found, expected, strict=True):
@@ -204,7 +203,7 @@ def test_the_choice_follows_the_size_and_blocks_bound_the_memory() -> None:
 def test_within_a_limit_of_memory_items_of_the_batch_are_computed_in_turn(
     kernel: Any, case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_blocks, "BLOCK", 1)
+    monkeypatch.setattr(attention_ops, "BLOCK", 1)
     attention = Attention(2.0, 1.5, needs_weights=True, gain=1.25)
     found: list[list[Tensor]] = []
     limit: int | None = None

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from hpfracc_nn import FractionalAttention
 from hpfracc_nn.layers.attention import OP
-from hpfracc_nn.layers.torch.attention_formula import Attention, Given
-from hpfracc_nn.layers.torch.kernels import attention_blocks
+from hpfracc_nn.layers.torch import attention_ops
+from hpfracc_nn.layers.torch.attention_ops import Attention, Given
 from hpfracc_nn.selection import kernels
 
 KERNELS = kernels(OP, "torch")
@@ -37,7 +37,7 @@ def left_padded() -> Tensor:
 def test_a_query_that_sees_nothing_gets_zeros_and_no_slope(
     kernel: Any, alpha: float, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_blocks, "BLOCK", block)
+    monkeypatch.setattr(attention_ops, "BLOCK", block)
     q, k, v = (drawn(2, 2, 6, 3, seed=seed) for seed in range(3))
     order = None if alpha == 2 else torch.tensor(alpha, dtype=F64)
     given = Given(q, k, v, left_padded(), order)

@@ -11,7 +11,7 @@ import torch
 
 from hpfracc_nn import mittag_leffler
 from hpfracc_nn.layers.torch import FractionalGraphConv
-from hpfracc_nn.layers.torch.diffusion import GraphAttention
+from hpfracc_nn.layers.torch.solve import GraphAttention
 from hpfracc_nn.solvers.schemes import Rectangle
 from tests.layer_cases import Draw
 from tests.layer_cases.graph import Messages, inputs

@@ -16,10 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pack_sequence, pad_packed_sequence
 
-from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM, ProbabilisticAlpha
-from hpfracc_nn.layers.torch.recurrent import run
-from hpfracc_nn.layers.torch.recurrent.cells import CELLS
-from hpfracc_nn.layers.torch.recurrent.memory import lag_weights
+from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM, ProbabilisticAlpha, recurrence
+from hpfracc_nn.layers.torch.recurrence import CELLS, lag_weights
 from hpfracc_nn.selection import BackendManager, Settings, default_manager
 from hpfracc_nn.selection.registry import kernels
 
@@ -201,7 +199,7 @@ def test_every_kernel_computes_what_the_exact_weights_do(kind, alpha, op, name, 
 
     found = results()
     assert {plan.kernel.name for plan in layer.site.plans()} == {name}
-    monkeypatch.setattr(run, "is_plain", lambda x: False)  # by the formula, in plain torch
+    monkeypatch.setattr(recurrence, "is_plain", lambda x: False)  # by the formula, in plain torch
     for one, other in zip(found, results(), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-9 * float(other.detach().abs().max()))
 

@@ -10,9 +10,7 @@ from torch import Tensor
 from torch.autograd import forward_ad, gradgradcheck
 
 from hpfracc_nn.layers.torch import FractionalGRU, FractionalLSTM
-from hpfracc_nn.layers.torch.recurrent.cells import Given
-from hpfracc_nn.layers.torch.recurrent.opaque import FORWARD
-from hpfracc_nn.layers.torch.recurrent.run import Recurrence
+from hpfracc_nn.layers.torch.recurrence import FORWARD, Given, Recurrence
 
 pytestmark = pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")  # forward mode
 each_kind = pytest.mark.parametrize("kind", [FractionalLSTM, FractionalGRU], ids=["lstm", "gru"])

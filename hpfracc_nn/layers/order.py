@@ -1,16 +1,18 @@
-"""How every layer reads its order and its definition, in every framework."""
+"""How layers read orders, bounds and definitions, in every framework."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import DEFINITIONS, Definition, DistributedOrder
+from hpfracc_nn.fractional.definitions.definition import read_fixed
 
 Shape = tuple[int, ...]
 Bounds = tuple[float, float]
@@ -147,3 +149,168 @@ def _kind(owner: str, definition: Any) -> type[Definition]:
             f"{', '.join(map(repr, sorted(DEFINITIONS)))}."
         )
     return DEFINITIONS[errors.one_of(owner, "definition", definition, DEFINITIONS)]
+
+
+def check_block_orders(owner: str, alpha: Any, values: np.ndarray, bounds: tuple[float, float] | None) -> None:
+    """Raise unless orders are in (0, 1], where the state at the start is all that a solve begins with.
+
+    Args:
+        owner: Who asks, for messages.
+        alpha: The orders as they were given.
+        values: Their numbers.
+        bounds: Where they stay; None is (0, 1).
+    """
+    if not ((values > 0) & (values <= 1)).all():
+        raise ValueError(
+            f"{owner}(alpha={alpha}): needs 0 < alpha <= 1, where the state at the start says all; above 1 use "
+            "NeuralFDE, which takes its derivative too."
+        )
+    check_block_bounds(owner, (0.0, 1.0) if bounds is None else bounds)
+
+
+def check_block_bounds(owner: str, bounds: tuple[float, float]) -> None:
+    """Raise unless the bounds are an interval within (0, 1)."""
+    low, high = errors.pair(owner, "bounds", bounds)
+    if not 0 <= low < high <= 1:
+        raise ValueError(f"{owner}(bounds={(low, high)}): needs 0 <= low < high <= 1; pass for example (0, 1).")
+
+
+def fixed_orders(owner: str, alpha: Any) -> np.ndarray:
+    """Return the orders that a layer is given as numbers, float64.
+
+    Raises:
+        TypeError: It is given a framework's array, which it would not learn.
+    """
+    fixed = read_fixed(owner, alpha)
+    if fixed is None:
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; pass learn_alpha=True "
+            "to train it, an Alpha that several layers share, or use the function for an alpha that you compute."
+        )
+    return np.asarray(fixed, dtype=np.float64)
+
+
+Part = tuple[np.ndarray, Bounds]
+
+
+def middle(owner: str, bounds: Any) -> float:
+    """Return the middle of the bounds, or raise unless they are two numbers."""
+    low, high = errors.pair(owner, "bounds", bounds)
+    return (low + high) / 2
+
+
+def first_orders(
+    owner: str, argument: str, given: Any, channels: int, orders: int, bounds: Bounds, learn_alpha: bool
+) -> np.ndarray:
+    """Return the first value of each order of a bank, [channels * orders], or raise.
+
+    Args:
+        owner: The layer, for messages.
+        argument: What it calls the values.
+        given: One, `orders`, or channels * orders of them; None spreads them evenly.
+        channels: Channels of the input.
+        orders: Orders per channel.
+        bounds: Where they are spread.
+        learn_alpha: Whether they are learned: then none begins at a whole number.
+    """
+    low, high = bounds
+    count = channels * orders
+    if given is None:
+        spread = low + (high - low) * (np.arange(orders) + 1) / (orders + 1)
+        whole = np.isclose(spread, np.round(spread), rtol=0, atol=1e-9)
+        # A learned order starts between whole numbers, and far enough from them to move.
+        given = np.where(whole, np.round(spread) + 0.05 * learn_alpha, spread).tolist()
+    numbers = errors.as_numbers(given)
+    if numbers is None:
+        raise TypeError(
+            f"{owner}({argument} of type {type(given).__name__}): needs real numbers; pass one, or one for every order."
+        )
+    values = numbers.ravel()
+    if values.size not in (1, orders, count):
+        raise ValueError(
+            f"{owner}({argument} of {values.size} values): needs 1, orders={orders} or "
+            f"channels * orders={count} values; pass one for every order."
+        )
+    if not np.isfinite(values).all():
+        raise ValueError(f"{owner}({argument}={given}): needs finite orders; pass values within ({low:g}, {high:g}).")
+    return np.tile(values, count // values.size)
+
+
+def stretches(values: np.ndarray, low: float, high: float) -> list[Part]:
+    """Return (which orders, where they stay) for each stretch of the bounds between whole numbers that has any."""
+    edges = [low, *range(math.floor(low) + 1, math.ceil(high)), high]
+    parts = []
+    for first, last in pairwise(edges):
+        last_part = last == high
+        inside = (values >= first if first != low else values > -math.inf) & ((values < last) | last_part)
+        index = np.flatnonzero(inside)
+        if index.size:
+            parts.append((index, (float(first), float(last))))
+    return parts
+
+
+Pair = tuple[float, float]
+
+
+def roughness_orders(
+    owner: str, alpha: Any, bounds: Any, channels: int, orders: int, learn_alpha: bool
+) -> tuple[list[float] | None, Pair]:
+    """Return the orders of a bank and where they stay as `FractionalDifference` takes them, or raise.
+
+    Args:
+        owner: Who asks, for messages.
+        alpha: What was given: None, or numbers.
+        bounds: What was given; None is (-1, 1).
+        channels: Of the input.
+        orders: Per channel.
+        learn_alpha: Whether they are to be learned.
+    """
+    low, high = _roughness_bounds(owner, (-1.0, 1.0) if bounds is None else bounds)
+    if alpha is None:
+        return None, (low, high)
+    values = _numbers(owner, alpha)
+    count = channels * orders
+    if values.size not in (1, orders, count):
+        raise ValueError(
+            f"{owner}(alpha of {values.size} values): needs 1, orders={orders} or channels * orders={count} values; "
+            "pass one for every order."
+        )
+    if not ((values >= low) & (values <= high)).all():
+        raise ValueError(
+            f"{owner}(alpha={alpha}): needs {low:g} <= alpha <= {high:g}; pass other orders, or bounds around them."
+        )
+    if learn_alpha and ((values == np.round(values)) | (values == low) | (values == high)).any():
+        raise ValueError(
+            f"{owner}(alpha={alpha}, learn_alpha=True): needs first orders inside ({low:g}, {high:g}) and beside whole "
+            "numbers, which a learned order does not cross; start for example 0.05 above, or pass an Alpha, whose "
+            "orders cross."
+        )
+    return values.tolist(), (low, high)
+
+
+def _roughness_bounds(owner: str, bounds: Any) -> Pair:
+    low, high = errors.pair(owner, "bounds", bounds, "(-1, 1)")
+    if not low < high:
+        raise ValueError(f"{owner}(bounds={bounds!r}): needs low < high; pass a pair such as (-1, 1).")
+    return low, high
+
+
+def _numbers(owner: str, alpha: Any) -> np.ndarray:
+    values = errors.as_numbers(alpha)
+    if values is None:
+        raise TypeError(
+            f"{owner}(alpha of type {type(alpha).__name__}): needs a float or a list of floats; "
+            "pass learn_alpha=True to train them."
+        )
+    return values.ravel()
+
+
+_USUAL = 0.3  # alpha, where nothing is said
+
+
+def start_in(bounds: tuple[float, float] | None) -> float:
+    """Return a first order: the usual one, or the middle of bounds that leave it out."""
+    if bounds is None:
+        return _USUAL
+    low, high = errors.pair("ARFIMA", "bounds", bounds, "(-0.5, 0.5)")
+    return _USUAL if low < _USUAL < high else (low + high) / 2

@@ -1,4 +1,4 @@
-"""The shapes that layers with weights take, in every framework."""
+"""Checks of shapes, channels and edges, in every framework."""
 
 from __future__ import annotations
 
@@ -79,3 +79,90 @@ def convolution_sizes(
         errors.counts(owner, "dilation", dilation, axes),
         errors.count(owner, "groups", groups),
     )
+
+
+def channel_axis(ndim: int, axis: int) -> int:
+    """Return the channel axis: 1 when time, which is `axis`, is last (0 without a batch), else the last."""
+    return min(1, ndim - 2) if axis == ndim - 1 else ndim - 1
+
+
+def counted_channels(owner: str, given: tuple[int, ...], channels: int | None) -> int | None:
+    """Return how many channels there are for an alpha of shape `given`, None where it is one order; or raise.
+
+    One that is not scalar says so itself.
+    """
+    if len(given) > 1:
+        raise ValueError(f"{owner}(alpha of shape {given}): needs one order per channel; pass a flat list of floats.")
+    counted = (given[0] if given else None) if channels is None else channels
+    if given and given[0] != counted:
+        raise ValueError(
+            f"{owner}(alpha of {given[0]} values, channels={channels}): needs one order per "
+            f"channel; pass channels={given[0]}."
+        )
+    return counted
+
+
+def check_channels(owner: str, channels: int, shape: Sequence[int], ndim: int, where: int) -> None:
+    """Raise unless the shape of x, which has `ndim` axes, or of its time slice has the channels on axis `where`."""
+    if ndim < 2:
+        raise ValueError(
+            f"{owner}(channels={channels}): needs a channel axis beside time; "
+            f"x has shape {tuple(shape)}, add one with x[None]."
+        )
+    if shape[where] != channels:
+        raise ValueError(
+            f"{owner}(channels={channels}): needs {channels} channels on axis {where}; "
+            f"x has shape {tuple(shape)}, pass channels={shape[where]}."
+        )
+
+
+def beside_channels(alpha: tuple, count: int) -> tuple:
+    """Return one order per channel with `count` axes of length one after the channels'."""
+    for _ in range(count):
+        alpha = tuple([(value,) if isinstance(value, float) else beside_channels(value, 1) for value in alpha])
+    return alpha
+
+
+def check_node_features(owner: str, shape: Sequence[int], channels: int) -> None:
+    """Raise unless features are [nodes, channels]."""
+    if len(shape) != 2 or shape[1] != channels:
+        raise ValueError(
+            f"{owner}(x of shape {tuple(shape)}): needs [nodes, {channels}]; join the graphs of a batch "
+            f"into one, or pass in_channels={shape[-1] if shape else 1}."
+        )
+
+
+def check_pairs(owner: str, shape: Sequence[int]) -> None:
+    """Raise unless edges are [2, edges]."""
+    if len(shape) != 2 or shape[0] != 2:
+        raise ValueError(
+            f"{owner}(edge_index of shape {tuple(shape)}): needs [2, edges], sources and targets; transpose "
+            "pairs with edge_index.T."
+        )
+
+
+def check_one_for_each(owner: str, shape: Sequence[int], edges: int) -> None:
+    """Raise unless there is one weight for each edge."""
+    if tuple(shape) != (edges,):
+        raise ValueError(
+            f"{owner}(edge_weight of shape {tuple(shape)}): needs one number for each of the {edges} "
+            f"edges, [{edges}]; pass edge_weight.reshape(-1) where it has an axis more."
+        )
+
+
+def check_nodes(owner: str, least: int, most: int, nodes: int) -> None:
+    """Raise unless the least and the largest node that edges name are there."""
+    if least < 0 or most >= nodes:
+        raise ValueError(
+            f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names "
+            f"{least if least < 0 else most}; number the nodes from 0, or pass the features of all of them."
+        )
+
+
+def check_channel_orders(owner: str, shape: Sequence[int], channels: int) -> None:
+    """Raise unless there is one order, or one for each of the channels that diffuse."""
+    if tuple(shape) not in ((), (channels,)):
+        raise ValueError(
+            f"{owner}(alpha of shape {tuple(shape)}): needs one order, or one for each of the "
+            f"{channels} channels that diffuse; pass a float, or {channels} of them."
+        )

@@ -17,10 +17,10 @@ from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.fractional.torch.eager import check_dense, computed_in
 from hpfracc_nn.fractional.torch.parameters import Alpha, ProbabilisticAlpha, check_place, with_axes
 from hpfracc_nn.fractional.torch.streaming import StreamState
-from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.estimates import LeastSquares
+from hpfracc_nn.layers.order import start_in
+from hpfracc_nn.layers.torch.difference import StateTuple
 from hpfracc_nn.layers.torch.fractional import FractionalLayer
-from hpfracc_nn.layers.torch.state_tuple import StateTuple
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
 from hpfracc_nn.series.labels import Labels, numbers

@@ -4,33 +4,150 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.utils import _pytree
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.streaming import slice_shape
 from hpfracc_nn.fractional.torch.eager import check_dense
 from hpfracc_nn.fractional.torch.parameters import Alpha, check_place
 from hpfracc_nn.layers.attention import OP, checked_bounds, checked_orders
-from hpfracc_nn.layers.torch import kernels  # noqa: F401  registered on import
-from hpfracc_nn.layers.torch.attended import attended
-from hpfracc_nn.layers.torch.attention_formula import Attention, Given
-from hpfracc_nn.layers.torch.attention_inputs import (
-    is_self_nested,
-    merged_bias,
-    nested,
-    padded,
-    with_batch,
-)
-from hpfracc_nn.layers.torch.attention_projections import Projections
-from hpfracc_nn.layers.torch.attention_state import AttentionState
-from hpfracc_nn.layers.torch.transfer import place_of, with_weights_of
+from hpfracc_nn.layers.torch.attention_ops import Attention, Given, attended
+from hpfracc_nn.layers.torch.fractional import place_of, with_weights_of
 from hpfracc_nn.selection import BackendManager, given_manager
 
 _OWNER = "FractionalAttention"
+
+
+class Projections(nn.Module):
+    """What `nn.MultiheadAttention` has besides the weights of the average: its parameters, and what they do.
+
+    Args:
+        owner: Who asks, for messages.
+        embed_dim: As in `nn.MultiheadAttention`, as are the next.
+        num_heads: See there.
+        bias: See there.
+        add_bias_kv: See there.
+        add_zero_attn: See there.
+        kdim: See there.
+        vdim: See there.
+        factory: Device and dtype of the parameters.
+    """
+
+    # nn.TransformerEncoderLayer hands the weights of attention of one size to a routine that computes torch's own;
+    # this name, which it reads, keeps it from doing so.
+    _qkv_same_embed_dim = False
+
+    in_proj_weight: nn.Parameter | None
+    q_proj_weight: nn.Parameter | None
+    k_proj_weight: nn.Parameter | None
+    v_proj_weight: nn.Parameter | None
+    in_proj_bias: nn.Parameter | None
+    bias_k: nn.Parameter | None
+    bias_v: nn.Parameter | None
+
+    def __init__(
+        self,
+        owner: str,
+        embed_dim: int,
+        num_heads: int,
+        bias: bool,
+        add_bias_kv: bool,
+        add_zero_attn: bool,
+        kdim: int | None,
+        vdim: int | None,
+        factory: dict[str, Any],
+    ):
+        super().__init__()
+        self.embed_dim = errors.count(owner, "embed_dim", embed_dim)
+        self.num_heads = errors.count(owner, "num_heads", num_heads)
+        if self.embed_dim % self.num_heads:
+            raise ValueError(
+                f"{owner}(embed_dim={embed_dim}, num_heads={num_heads}): needs heads of equal size; "
+                "pass an embed_dim that num_heads divides."
+            )
+        self.head_dim = self.embed_dim // self.num_heads
+        for name, claimed in (("bias", bias), ("add_bias_kv", add_bias_kv), ("add_zero_attn", add_zero_attn)):
+            errors.claim(owner, name, claimed)
+        self.add_zero_attn = add_zero_attn
+        self.kdim = self.embed_dim if kdim is None else errors.count(owner, "kdim", kdim)
+        self.vdim = self.embed_dim if vdim is None else errors.count(owner, "vdim", vdim)
+        self._make_weights(bias, add_bias_kv, factory)
+
+    def _make_weights(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
+        """Make torch's parameters in its order, so that a seed gives the same weights."""
+        size = self.embed_dim
+        is_one = self.kdim == self.vdim == size
+        shapes = {
+            "in_proj_weight": (3 * size, size) if is_one else None,
+            "q_proj_weight": None if is_one else (size, size),
+            "k_proj_weight": None if is_one else (size, self.kdim),
+            "v_proj_weight": None if is_one else (size, self.vdim),
+            "in_proj_bias": (3 * size,) if bias else None,
+            "bias_k": (1, 1, size) if add_bias_kv else None,
+            "bias_v": (1, 1, size) if add_bias_kv else None,
+        }
+        for name, shape in shapes.items():
+            made = None if shape is None else nn.Parameter(torch.empty(shape, **factory))
+            self.register_parameter(name, made)
+        self.out_proj = nn.Linear(size, size, bias=bias, **factory)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weights anew, as `nn.MultiheadAttention` does; the order stays."""
+        for weight in (self.in_proj_weight, self.q_proj_weight, self.k_proj_weight, self.v_proj_weight):
+            if weight is not None:
+                nn.init.xavier_uniform_(weight)
+        for bias in (self.in_proj_bias, self.out_proj.bias):
+            if bias is not None:
+                nn.init.zeros_(bias)
+        for added in (self.bias_k, self.bias_v):
+            if added is not None:
+                nn.init.xavier_normal_(added)
+
+    @property
+    def widths(self) -> tuple[int, int, int]:
+        """Features of queries, keys and values."""
+        return self.embed_dim, self.kdim, self.vdim
+
+    @property
+    def added(self) -> int:
+        """How many keys are added to those of each sequence."""
+        return int(self.bias_k is not None) + int(self.add_zero_attn)
+
+    def projected(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values of each head, [batch, heads, time, head_dim]."""
+        weights: Sequence[Tensor | None] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        if self.in_proj_weight is not None:
+            weights = self.in_proj_weight.chunk(3)
+        biases: Sequence[Tensor | None] = (None,) * 3 if self.in_proj_bias is None else self.in_proj_bias.chunk(3)
+        found = []
+        for x, weight, bias in zip((query, key, value), weights, biases, strict=True):
+            assert weight is not None, "weights are one or three"
+            y = functional.linear(x, weight, bias)
+            found.append(y.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2))
+        return found[0], found[1], found[2]
+
+    def extended(self, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Return keys and values with the learned ones and those of zeros."""
+        if not self.added:
+            return k, v
+        return self._extended(k, self.bias_k), self._extended(v, self.bias_v)
+
+    def _extended(self, x: Tensor, learned: Tensor | None) -> Tensor:
+        """Return keys or values with the learned one and the one of zeros."""
+        batch, heads, _, size = x.shape
+        parts = [x]
+        if learned is not None:
+            parts.append(learned.view(1, heads, 1, size).expand(batch, -1, -1, -1).to(x.dtype))
+        if self.add_zero_attn:
+            parts.append(x.new_zeros(batch, heads, 1, size))
+        return torch.cat(parts, 2)
 
 
 class FractionalAttention(Projections):
@@ -333,3 +450,168 @@ class FractionalAttention(Projections):
         device = self.out_proj.weight.device
         found = torch.tensor(self._fixed, dtype=torch.float64, device=device)
         return found if found.ndim == 0 else found[:, None, None]
+
+
+def is_self_nested(query: Any, key: Any, value: Any) -> bool:
+    """Return whether one nested tensor is all three."""
+    return query is key is value and isinstance(query, Tensor) and query.is_nested
+
+
+def padded(x: Tensor) -> tuple[Tensor, Tensor, list[int]]:
+    """Return a nested tensor as [batch, time, features] with zeros, where these are, and the lengths of its rows."""
+    lengths = [row.shape[0] for row in x.unbind()]
+    full = torch.nested.to_padded_tensor(x, 0.0)
+    last = torch.tensor(lengths, device=full.device)[:, None]
+    return full, torch.arange(full.shape[1], device=full.device) >= last, lengths
+
+
+def nested(x: Tensor, lengths: Sequence[int]) -> Tensor:
+    """Return the first samples of each row, as many as `lengths` says, as a nested tensor."""
+    return torch.nested.as_nested_tensor([row[:length] for row, length in zip(x, lengths, strict=True)])
+
+
+def with_batch(
+    owner: str, given: Sequence[Any], batch_first: bool, widths: Sequence[int]
+) -> tuple[tuple[Tensor, Tensor, Tensor], bool]:
+    """Return query, key and value as [batch, time, features], and whether they came without a batch; or raise."""
+    for name, x in zip(("query", "key", "value"), given, strict=True):
+        check_dense(owner, name, x)
+    query, key, value = given
+    if query.ndim not in (2, 3) or not query.ndim == key.ndim == value.ndim:
+        raise ValueError(
+            f"{owner}(query, key, value of {query.ndim}, {key.ndim} and {value.ndim} axes): needs batch, time and "
+            "features, or time and features, of all three; add a batch with x[None]."
+        )
+    for name, x, width in zip(("query", "key", "value"), given, widths, strict=True):
+        if x.shape[-1] != width:
+            raise ValueError(
+                f"{owner}({name} of shape {tuple(x.shape)}): needs {width} features on the last axis; "
+                f"the layer was made for them."
+            )
+    is_single = query.ndim == 2
+    if is_single:
+        query, key, value = (x.unsqueeze(0) for x in given)
+    elif not batch_first:
+        query, key, value = (x.transpose(0, 1) for x in given)
+    if not (query.shape[0] == key.shape[0] == value.shape[0] and key.shape[1] == value.shape[1]):
+        raise ValueError(
+            f"{owner}(key of shape {tuple(given[1].shape)}, value of shape {tuple(given[2].shape)}): needs a value for "
+            f"each key, and the batch of the query, {tuple(given[0].shape)}; see batch_first."
+        )
+    return (query, key, value), is_single
+
+
+def merged_bias(
+    owner: str, q: Tensor, keys: int, key_padding_mask: Tensor | None, attn_mask: Tensor | None
+) -> Tensor | None:
+    """Return what both masks add to the logarithms of the weights, broadcastable to [batch, heads, queries, keys]."""
+    batch, heads, queries, _ = q.shape
+    bias = None
+    if attn_mask is not None:
+        shapes = ((queries, keys), (batch * heads, queries, keys))
+        bias = _additive(owner, "attn_mask", attn_mask, shapes, q.dtype)
+        bias = bias.expand(1, 1, -1, -1) if attn_mask.ndim == 2 else bias.view(batch, heads, queries, keys)
+    if key_padding_mask is not None:
+        either = ((batch, keys), (keys,))
+        padding = _additive(owner, "key_padding_mask", key_padding_mask, either, q.dtype).reshape(-1, 1, 1, keys)
+        bias = padding if bias is None else bias + padding
+    return bias
+
+
+def _additive(owner: str, name: str, mask: Tensor, shapes: Sequence[tuple[int, ...]], dtype: torch.dtype) -> Tensor:
+    """Return a mask as numbers: where it is True, minus infinity."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(
+            f"{owner}({name} of type {type(mask).__name__}): needs a torch tensor; pass torch.as_tensor({name})."
+        )
+    if tuple(mask.shape) not in shapes:
+        raise ValueError(
+            f"{owner}({name} of shape {tuple(mask.shape)}): needs {' or '.join(map(str, shapes))}; "
+            "the last axis is that of the keys."
+        )
+    if mask.dtype == torch.bool:
+        return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -torch.inf)
+    if not mask.is_floating_point():
+        raise TypeError(f"{owner}({name} of dtype {mask.dtype}): needs bool or floating; pass {name}.bool().")
+    return mask.to(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionState:
+    """The keys and values of all samples so far, and the order. It is never written to, and is a pytree of tensors.
+
+    Attributes:
+        key: Of each head, [batch, heads, steps, head_dim].
+        value: Of each head, of the same shape.
+        alpha: The order that it was made with, float64, [] or [heads, 1, 1]: a random one is drawn once for a stream.
+            None for alpha = 2.
+        horizon: The most steps it serves; None is no bound.
+    """
+
+    key: Tensor
+    value: Tensor
+    alpha: Tensor | None = None
+    horizon: int | None = None
+
+    @property
+    def step(self) -> int:
+        """How many samples it has seen."""
+        return self.key.shape[2]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one time slice."""
+        batch, heads, _, size = self.key.shape
+        return batch, heads * size
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is."""
+        return self.key.device
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of keys and values: it grows with every step."""
+        return sum(each.numel() * each.element_size() for each in (self.key, self.value))
+
+    def to(self, device: torch.device | str | int) -> AttentionState:
+        """Return the state on another device."""
+        alpha = None if self.alpha is None else self.alpha.to(device)
+        return replace(self, key=self.key.to(device), value=self.value.to(device), alpha=alpha)
+
+    def detach(self) -> AttentionState:
+        """Return the state without its history of gradients."""
+        alpha = None if self.alpha is None else self.alpha.detach()
+        return replace(self, key=self.key.detach(), value=self.value.detach(), alpha=alpha)
+
+    def renew(self, weights: AttentionState) -> AttentionState:
+        """Return this past, detached, with the order and the horizon of another state.
+
+        Keys and values stay as the projections made them when the samples came.
+        """
+        return replace(self.detach(), alpha=weights.alpha, horizon=weights.horizon)
+
+    def grown(self, owner: str, key: Tensor, value: Tensor) -> AttentionState:
+        """Return the state after one more key and value.
+
+        Raises:
+            ValueError: There are as many steps as the horizon allows.
+        """
+        if self.horizon is not None and self.step >= self.horizon:
+            raise ValueError(
+                f"{owner}: the state has reached its horizon of {self.horizon} steps; "
+                "call initial_state with a longer horizon."
+            )
+        if not self.step:
+            return replace(self, key=key, value=value)  # of the samples' dtype from now on
+        return replace(self, key=torch.cat((self.key, key), 2), value=torch.cat((self.value, value), 2))
+
+
+_pytree.register_pytree_node(
+    AttentionState,
+    lambda state: ([state.key, state.value, state.alpha], state.horizon),
+    lambda parts, horizon: AttentionState(*[*parts, horizon]),
+    serialized_type_name="hpfracc_nn.layers.torch.attention_state.AttentionState",
+    to_dumpable_context=lambda horizon: horizon,
+    from_dumpable_context=lambda horizon: horizon,
+)

@@ -13,11 +13,11 @@ from hpfracc_nn import errors
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.layers.arfima_start import start_in
 from hpfracc_nn.layers.flax.functional.arfima_formula import continued, filtered, likelihood
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
+from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
 from hpfracc_nn.series.results import ArfimaResults

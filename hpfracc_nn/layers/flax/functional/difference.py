@@ -16,11 +16,11 @@ from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
-from hpfracc_nn.layers.bank import Part, first_orders, middle, stretches
-from hpfracc_nn.layers.channels import beside_channels, channel_axis, check_channels
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.fractional import beside_others
 from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
+from hpfracc_nn.layers.order import Part, first_orders, middle, stretches
+from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels
 from hpfracc_nn.selection import BackendManager
 
 

@@ -12,9 +12,9 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
-from hpfracc_nn.layers.block_orders import check_block_bounds, check_block_orders, fixed_orders
 from hpfracc_nn.layers.flax.functional.core import Params, hashable, settle
 from hpfracc_nn.layers.flax.functional.order import Alpha
+from hpfracc_nn.layers.order import check_block_bounds, check_block_orders, fixed_orders
 from hpfracc_nn.solvers.jax import fdeint
 from hpfracc_nn.solvers.method import Method
 

@@ -10,10 +10,10 @@ from jax import numpy as jnp
 
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
-from hpfracc_nn.layers.block_orders import fixed_orders
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.equation import AtHalf, Field, Solving
 from hpfracc_nn.layers.flax.functional.order import Alpha
+from hpfracc_nn.layers.order import fixed_orders
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.solvers.history import History
 from hpfracc_nn.solvers.jax import fsdeint

@@ -14,7 +14,7 @@ from jax import numpy as jnp
 from hpfracc_nn import errors
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.checked import checked
-from hpfracc_nn.layers import edges
+from hpfracc_nn.layers import shapes
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
     Initializer,
@@ -124,7 +124,7 @@ class FractionalGraphConv(CaputoEquation):
         self._begin()
         for name in ("in_features", "out_features", "heads"):
             settle(self, **{name: errors.count(owner, name, getattr(self, name))})
-        edges.check_channel_orders(owner, self.orders_shape, self.out_features)
+        shapes.check_channel_orders(owner, self.orders_shape, self.out_features)
         if isinstance(self.func, str):
             errors.one_of(owner, "func", self.func, _FUNCTIONS)
         elif not callable(self.func):
@@ -207,7 +207,7 @@ class FractionalGraphConv(CaputoEquation):
         """Return the graph of a call's arguments, if x and they fit together; else raise."""
         owner = type(self).__name__
         computed_in(owner, x)
-        edges.check_features(owner, x.shape, self.in_features)
+        shapes.check_node_features(owner, x.shape, self.in_features)
         return checked_graph(owner, x.shape[0], edge_index, edge_weight, adjacency)
 
     def state_like(self, x: Array) -> Array:
@@ -280,10 +280,10 @@ def _listed(owner: str, nodes: int, edge_index: Any, edge_weight: Any) -> Edges:
             f"{owner}(edge_index of {what}): needs an array of integers [2, edges], sources and targets; pass "
             "adjacency=... where it is a matrix."
         )
-    edges.check_pairs(owner, edge_index.shape)
+    shapes.check_pairs(owner, edge_index.shape)
     if edge_weight is not None:
         _check_floating(owner, "edge_weight", edge_weight)
-        edges.check_one_for_each(owner, edge_weight.shape, edge_index.shape[1])
+        shapes.check_one_for_each(owner, edge_weight.shape, edge_index.shape[1])
     source, target = _checked_nodes(owner, edge_index, nodes)
     return Edges(source, target, edge_weight)
 
@@ -303,5 +303,5 @@ def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
         return checked(edge_index, ((edge_index >= 0) & (edge_index < nodes)).all(), message)
     if edge_index.size:
         named = np.asarray(edge_index)  # of numbers that a traced function closes over JAX's own minimum is traced
-        edges.check_nodes(owner, int(named.min()), int(named.max()), nodes)
+        shapes.check_nodes(owner, int(named.min()), int(named.max()), nodes)
     return jnp.asarray(edge_index)

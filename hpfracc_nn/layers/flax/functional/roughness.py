@@ -15,7 +15,7 @@ from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
 from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
 from hpfracc_nn.layers.flax.functional.difference import FractionalDifference
 from hpfracc_nn.layers.flax.functional.order import Alpha
-from hpfracc_nn.layers.roughness_orders import checked_orders
+from hpfracc_nn.layers.order import roughness_orders
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "RoughnessFeatures"
@@ -113,7 +113,7 @@ class RoughnessFeatures(_Made):
         start: Any = self.alpha
         within = self.bounds
         if not isinstance(start, Alpha):
-            start, within = checked_orders(_OWNER, start, within, channels, orders, self.learn_alpha)
+            start, within = roughness_orders(_OWNER, start, within, channels, orders, self.learn_alpha)
         bank = FractionalDifference(
             channels,
             orders,

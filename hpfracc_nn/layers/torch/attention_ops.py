@@ -1,0 +1,415 @@
+"""The operation `attention`: values averaged with weights that fall with the distance of query and key.
+
+A kernel is called with an `Attention`, what stays the same for all queries, and with `Given`, the tensors. It returns
+the averages and, where they are wanted, the weights; its adjoint gets their gradients and returns those of the tensors.
+Nothing of the size queries times keys is kept for the backward pass but which weights were dropped: the adjoint
+computes the weights again. Plain calls run the plan's kernel, and its adjoint in the backward pass; traced calls and
+second gradients are the formula in plain aten.
+
+The kernel "dense" computes the weights of all queries at once: few calls, and memory for queries times keys. "blocks"
+takes a block of queries at a time, whose weights stay in the cache, and leaves out keys that no query of a block may
+see, which halves a causal pass; its backward pass computes each block's weights once more and adds up the gradients of
+keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_traced
+from hpfracc_nn.fractional.torch.weights import apart
+from hpfracc_nn.layers.attention import NEGLIGIBLE, OP
+from hpfracc_nn.selection import Cost, Kernel, Plan, Site, Work, Workload, carried_out, register
+
+_HALF = (torch.float16, torch.bfloat16)
+
+
+def attended(attention: Attention, given: Given, site: Site) -> tuple[Tensor, Tensor | None]:
+    """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32."""
+    dtype = given.q.dtype
+    if dtype in _HALF:
+        wide = Given._make([*(None if t is None else t.float() for t in given[:4]), *given[4:]])
+        y, weights = attended(attention, wide, site)
+        return y.to(dtype), None if weights is None else weights.to(dtype)
+    if given.q.is_meta:  # torch has no autocast there
+        return attention.formula(given)
+    with torch.autocast(given.q.device.type, enabled=False):
+        tensors = tuple(tensor for tensor in given[1:5] if tensor is not None)
+        is_empty = 0 in given.q.shape or 0 in given.k.shape
+        if torch.compiler.is_compiling() or is_empty or is_traced(given.q, tensors):
+            return attention.formula(given)
+        plan = _picked(attention, given, site)
+        if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in (given.q, *tensors)):
+            return _Attended.apply(attention, site, plan, *given)
+        return carried_out(_FORWARD, site, plan, attention, given)
+
+
+def _picked(attention: Attention, given: Given, site: Site) -> Plan:
+    needs = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in given[:5])
+    q, keys = given.q, given.k.shape[2]
+    if q.shape[2] == 1:
+        keys = 1 << (keys - 1).bit_length()  # a stream asks at each step: a plan for each length would be too many
+    key = (q.shape, keys, q.dtype, q.device, needs, attention, torch.get_num_threads())
+    return site.pick(key, lambda: workload(tuple(q.shape), keys, str(q.dtype), str(q.device), needs, attention))
+
+
+def workload(shape: tuple[int, ...], keys: int, dtype: str, device: str, needs: bool, attention: Attention) -> Workload:
+    """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
+    batch, heads, queries, features = shape
+    return Workload(
+        OP,
+        "torch",
+        device=device,
+        dtype=dtype.removeprefix("torch."),
+        rows=batch * heads,
+        n=queries,
+        width=features,
+        channels=heads,
+        exponentials=keys,
+        needs_gradient=needs,
+        learns_weights=attention.needs_weights,
+        threads=torch.get_num_threads(),
+    )
+
+
+def _run(plan: Plan, attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
+    plan.kernel.calls["run"] += 1
+    if plan.chunk is None:
+        return plan.kernel.run(attention, given)
+    places = items(given, plan.chunk)
+    return averaged(places, given, attention.needs_weights, lambda part, first: plan.kernel.run(attention, part))
+
+
+def _adjoint(
+    plan: Plan, attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    plan.kernel.calls["adjoint"] += 1
+    if plan.chunk is None:
+        return plan.kernel.adjoint(attention, given, grads, wanted)
+    places = items(given, plan.chunk)
+    return pulled(
+        places, given, grads, wanted, lambda part, some, first: plan.kernel.adjoint(attention, part, some, wanted)
+    )
+
+
+def _fault(result: tuple[Tensor, Tensor | None], attention: Attention, given: Given) -> str | None:
+    y, expected = result[0], (*given.q.shape[:3], given.v.shape[-1])
+    return None if tuple(y.shape) == expected else f"shape {tuple(y.shape)} in place of {expected}"
+
+
+_FORWARD = Work(_run, _fault)
+_BACKWARD = Work(_adjoint, direction="backward")
+
+
+class _Attended(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, attention: Attention, site: Site, plan: Plan, *given: Any) -> tuple[Tensor, Tensor | None]:
+        ctx.attention, ctx.site, ctx.plan = attention, site, plan
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*given)
+        return carried_out(_FORWARD, site, plan, attention, Given(*given))
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        given, wanted = Given(*ctx.saved_tensors), ctx.needs_input_grad[3:8]
+        ctx.site.again(ctx.plan)
+        there = [g for g in grads if g is not None]
+        if not there:
+            return (None,) * 9
+        with torch.autocast(given.q.device.type, enabled=False):
+            if torch.is_grad_enabled() or any(is_batched(g) or has_tangent(g) for g in there):
+                found = _traced_gradients(ctx.attention, given, grads)
+            else:
+                found = carried_out(_BACKWARD, ctx.site, ctx.plan, ctx.attention, given, grads, wanted)
+        return (None, None, None, *found, None)
+
+
+def _traced_gradients(attention: Attention, given: Given, grads: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return the gradients, themselves differentiable where gradients are on."""
+    creates = torch.is_grad_enabled()
+    with torch.enable_grad():
+        leaves = [apart(tensor) for tensor in given[:5]]
+        results = attention.formula(Given._make([*leaves, given.kept]))
+        return gradients(results, grads, leaves, create_graph=creates)
+
+
+class Given(NamedTuple):
+    """The tensors of a call.
+
+    `bias` is added to the logarithms of the weights and broadcasts to [batch, heads, queries, keys]. Minus infinity
+    hides a key, and so does what lies `NEGLIGIBLE` below the greatest that the query sees. `alpha` is a number of
+    orders that broadcasts to [heads, 1, 1], None for alpha = 2. `kept` says which weights are not dropped.
+    """
+
+    q: Tensor  # [batch, heads, queries, features]
+    k: Tensor  # [batch, heads, keys, features]
+    v: Tensor  # [batch, heads, keys, values]
+    bias: Tensor | None = None
+    alpha: Tensor | None = None
+    kept: Tensor | None = None
+
+    def part(self, items: slice, queries: slice, keys: slice) -> Given:
+        """Return the views that some queries of some of the batch need."""
+        place = (items, slice(None), queries, keys)
+        bias = None if self.bias is None else self.bias[along(self.bias, place)]
+        kept = None if self.kept is None else self.kept[place]
+        return Given(self.q[items, :, queries], self.k[items, :, keys], self.v[items, :, keys], bias, self.alpha, kept)
+
+
+@dataclass(frozen=True, slots=True)
+class Attention:
+    """What is computed, and of what.
+
+    Args:
+        dimension: The space's, to which alpha is added in the exponent.
+        bandwidth: The square of the distance beyond which weights fall.
+        is_causal: Whether query i sees keys up to i only.
+        needs_weights: Whether the weights are returned.
+        gain: Of the weights that are not dropped.
+    """
+
+    dimension: float
+    bandwidth: float
+    is_causal: bool = False
+    needs_weights: bool = False
+    gain: float = 1.0
+
+    def formula(self, given: Given, first: int = 0) -> tuple[Tensor, Tensor | None]:
+        """Return averages and weights in plain aten; `first` is the number of the first query.
+
+        The weights of a query that sees no key are zeros, and it has no slope.
+        """
+        q = given.q * (1 / self.bandwidth)
+        products = q @ given.k.mT
+        if not given.k.shape[2]:
+            return products @ given.v, products if self.needs_weights else None  # sums of nothing
+        hidden = self._hidden(given, products, first)
+        logarithms = self._logarithms(given, q, products, hidden)
+        if given.bias is None or hidden is None:  # the first key is always seen
+            weights = torch.softmax(logarithms, -1)
+        else:
+            is_blind = hidden.all(-1, keepdim=True)
+            # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its slope.
+            weights = torch.softmax(logarithms.masked_fill(is_blind, 0.0), -1).masked_fill(is_blind, 0.0)
+        if given.kept is not None:
+            weights = weights * given.kept * self.gain
+        return weights @ given.v, weights if self.needs_weights else None
+
+    def _logarithms(self, given: Given, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return those of the weights, up to a number for each query.
+
+        Queries `q` and their products with the keys come divided by the bandwidth.
+        """
+        if given.alpha is None:
+            found = 2 * products
+        else:
+            exponent = (self.dimension + given.alpha).to(products.dtype)
+            found = -exponent * torch.log1p(self._distances(given, q, products, hidden))
+        if given.bias is not None:
+            found = found + given.bias
+        return found if hidden is None else found.masked_fill(hidden, -torch.inf)
+
+    def _distances(self, given: Given, q: Tensor, products: Tensor, hidden: Tensor | None) -> Tensor:
+        """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
+        squares = given.k.square().sum(-1).unsqueeze(-2) * (1 / self.bandwidth)  # [batch, heads, 1, keys]
+        radius = (squares if hidden is None else squares.masked_fill(hidden, 0.0)).amax(-1, keepdim=True)
+        own = (q * given.q).sum(-1, keepdim=True)
+        squared = torch.add(own + radius, products, alpha=-2)
+        # The square root has no slope at 0; what is below is rounding.
+        return squared.clamp_min(torch.finfo(squared.dtype).eps).sqrt()
+
+    def _hidden(self, given: Given, products: Tensor, first: int) -> Tensor | None:
+        """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
+        later = None
+        if self.is_causal:
+            queries, keys = products.shape[-2:]
+            later = torch.ones(queries, keys, dtype=torch.bool, device=products.device).triu(first + 1)
+        if given.bias is None:
+            return later
+        bias = given.bias.detach()
+        bias = bias if later is None else bias.masked_fill(later, -torch.inf)
+        return (bias == -torch.inf) | (bias < bias.amax(-1, keepdim=True) - NEGLIGIBLE)
+
+    def pulled(
+        self, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool], first: int = 0
+    ) -> list[Tensor | None]:
+        """Return the gradients in q, k, v, bias and alpha that are wanted: the formula once more, and backwards."""
+        with torch.enable_grad():
+            leaves = [
+                None if tensor is None else tensor.detach().requires_grad_(wants)
+                for tensor, wants in zip(given[:5], wanted, strict=True)
+            ]
+            results = self.formula(Given._make([*leaves, given.kept]), first)
+        return gradients(results, grads, leaves)
+
+
+def gradients(
+    results: Sequence[Tensor | None], grads: Sequence[Tensor | None], leaves: Sequence[Tensor | None], **how: bool
+) -> list[Tensor | None]:
+    """Return the gradients in those leaves that ask for one, None for the others."""
+    pairs = [(y, g) for y, g in zip(results, grads, strict=True) if y is not None and g is not None]
+    asked = [leaf for leaf in leaves if leaf is not None and leaf.requires_grad]
+    ys, gs = [y for y, _ in pairs], [g for _, g in pairs]
+    found = iter(torch.autograd.grad(ys, asked, gs, allow_unused=True, **how))
+    return [next(found) if leaf is not None and leaf.requires_grad else None for leaf in leaves]
+
+
+def along(tensor: Tensor, place: tuple[slice, ...]) -> tuple[slice, ...]:
+    """Return the slices of a tensor that broadcasts: all of an axis of size 1."""
+    return tuple(slice(None) if size == 1 else part for size, part in zip(tensor.shape, place, strict=True))
+
+
+Place = tuple[slice, slice, slice]  # items of the batch, queries, keys
+Averages = tuple[Tensor, Tensor | None]
+Gradients = list[Tensor | None]
+
+
+def items(given: Given, rows: int | None) -> Iterator[Place]:
+    """Yield as many items of the batch at a time as have `rows` heads together, at least one; None: all."""
+    batch, heads, queries, _ = given.q.shape
+    count = batch if rows is None else max(1, rows // heads)
+    for begin in range(0, batch, count):
+        yield slice(begin, begin + count), slice(0, queries), slice(0, given.k.shape[2])
+
+
+def averaged(
+    places: Iterable[Place], given: Given, needs_weights: bool, run: Callable[[Given, int], Averages]
+) -> Averages:
+    """Return averages and weights of all queries; `run` gets a part and the number of its first query."""
+    shape = given.q.shape
+    y = given.v.new_empty(*shape[:3], given.v.shape[-1])
+    weights = given.v.new_zeros(*shape[:3], given.k.shape[2]) if needs_weights else None
+    for some, queries, keys in places:
+        y[some, :, queries], found = run(given.part(some, queries, keys), queries.start)
+        if weights is not None and found is not None:
+            weights[some, :, queries, keys] = found
+    return y, weights
+
+
+def pulled(
+    places: Iterable[Place],
+    given: Given,
+    grads: Sequence[Tensor | None],
+    wanted: Sequence[bool],
+    run: Callable[[Given, Sequence[Tensor | None], int], Gradients],
+) -> Gradients:
+    """Return the sums of the gradients that `run` finds from a part, its results' gradients and its first query."""
+    total = [
+        torch.zeros_like(tensor) if wants and tensor is not None else None
+        for tensor, wants in zip(given[:5], wanted, strict=True)
+    ]
+    gy, gweights = grads
+    for some, queries, keys in places:
+        mine = (
+            None if gy is None else gy[some, :, queries],
+            None if gweights is None else gweights[some, :, queries, keys],
+        )
+        found = run(given.part(some, queries, keys), mine, queries.start)
+        for whole, part, place in zip(total, found, _where(given, some, queries, keys), strict=True):
+            if whole is not None and part is not None:
+                whole[place] += part
+    return total
+
+
+def _where(given: Given, some: slice, queries: slice, keys: slice) -> Iterator[tuple[slice, ...]]:
+    """Yield where in q, k, v, bias and alpha the gradients of a part belong."""
+    every = slice(None)
+    yield some, every, queries
+    yield some, every, keys
+    yield some, every, keys
+    yield () if given.bias is None else along(given.bias, (some, every, queries, keys))
+    yield ()
+
+
+_CALLS = 12  # dispatches of one forward pass
+_PASSES = 9  # element-wise passes over the weights, each read and written
+_KEPT = 8 << 20  # bytes: on a CPU the system takes larger arrays back, and hands each out anew, page by page
+_PAGE = 8 * 4096  # bytes that are handed out in the time of a dispatch
+_HELD = 4  # arrays of the weights' size that exist at once, forward
+_BACK = 3  # a backward pass: the formula again, and its transposes
+
+
+def _run_dense(attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
+    return attention.formula(given)
+
+
+def _adjoint_dense(
+    attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    return attention.pulled(given, grads, wanted)
+
+
+def _pairs(workload: Workload) -> int:
+    """Return queries times keys of all heads."""
+    return workload.rows * workload.n * workload.exponentials
+
+
+def _cost_dense(workload: Workload) -> Cost:
+    times = 1 + _BACK * workload.needs_gradient
+    found = float(_pairs(workload))
+    weights = found * workload.itemsize
+    pages = weights / _PAGE if weights > _KEPT and workload.device == "cpu" else 0.0
+    return Cost(
+        flops={"matmul": 4.0 * found * workload.width * times, "elementwise": _PASSES * found * times},
+        bytes=2.0 * _PASSES * weights * times + 4.0 * workload.bytes * times,
+        launches=int((_CALLS + _PASSES * pages) * times),
+        workspace=weights * (_HELD + 2 * _HELD * workload.needs_gradient),
+    )
+
+
+def _saved(workload: Workload) -> float:
+    """Queries, keys and values."""
+    return float(workload.bytes + 2 * workload.rows * workload.exponentials * workload.width * workload.itemsize)
+
+
+register(Kernel(OP, "torch", "torch", "dense", _run_dense, _adjoint_dense, cost=_cost_dense, saves=_saved))
+
+
+BLOCK = 1 << 18  # weights: 1 MiB in float32; the best of 2**15 to 2**20 on a core with 2 MiB of second-level cache
+
+
+def _run_blocks(attention: Attention, given: Given) -> tuple[Tensor, Tensor | None]:
+    return averaged(blocks(attention, given), given, attention.needs_weights, attention.formula)
+
+
+def _adjoint_blocks(
+    attention: Attention, given: Given, grads: Sequence[Tensor | None], wanted: Sequence[bool]
+) -> list[Tensor | None]:
+    def pull(part: Given, some: Sequence[Tensor | None], first: int) -> list[Tensor | None]:
+        return attention.pulled(part, some, wanted, first)
+
+    return pulled(blocks(attention, given), given, grads, wanted, pull)
+
+
+def blocks(attention: Attention, given: Given) -> Iterator[Place]:
+    """Yield the blocks: several items of the batch where they are short, else some queries of one."""
+    batch, heads, queries, _ = given.q.shape
+    keys = given.k.shape[2]
+    items = max(1, BLOCK // max(1, heads * queries * keys))
+    rows = queries if items > 1 else max(1, min(queries, BLOCK // max(1, heads * keys)))
+    for item in range(0, batch, items):
+        for row in range(0, queries, rows):
+            last = min(row + rows, queries)
+            seen = min(last, keys) if attention.is_causal else keys
+            yield slice(item, item + items), slice(row, last), slice(0, seen)
+
+
+def _cost_blocks(workload: Workload) -> Cost:
+    whole, gradient = _cost_dense(workload), workload.needs_gradient
+    blocks = max(1.0, _pairs(workload) / BLOCK)
+    # Of several blocks the weights stay in the cache; keys and values are read again by every block of their head.
+    again = blocks * 2.0 * workload.exponentials * workload.width * workload.itemsize
+    return Cost(
+        flops=whole.flops,
+        bytes=whole.bytes if blocks == 1 else whole.bytes / 3 + again,
+        launches=int((_CALLS * (1 + _BACK * gradient) + 8 * (1 + gradient)) * blocks),
+        workspace=min(whole.workspace, 12.0 * BLOCK * workload.itemsize),
+    )
+
+
+register(Kernel(OP, "torch", "torch", "blocks", _run_blocks, _adjoint_blocks, cost=_cost_blocks, saves=_saved))

@@ -1,0 +1,886 @@
+"""A recurrence over a series: by the loops of its cell, with their gradients, or in plain torch for what traces it.
+
+A plain call runs the cell's loop inside one custom autograd function, which keeps the gates, the memories and what was
+remembered; the loop back is the transpose, with the memory run backwards in time. A call that functorch or forward mode
+looks at, a backward pass that is differentiated again and batched gradients take the same formula in plain torch, which
+adds up the past by all of its exact weights.
+
+The input's part of the gates is computed for all steps before. In both loops a step is a few operations that write into
+rows of buffers; what does not depend on the step before is computed for a block of steps at once. The past is added up
+by a solver's history (`solvers/torch/past.py`): the same operation, the same kernels, forward and backward.
+
+Inside torch.compile and torch.export a recurrence is one custom operation, whatever the number of steps: a compiler
+that followed the loop would unroll it, which takes minutes at some hundred steps. It sees the shapes and the operation
+of the backward pass instead; both ask the manager when they run. They take tensors, numbers and names only, so that an
+exported graph holds no address. Where an exported graph runs, the operation is the plain call; where a transform or
+forward mode looks at a graph, it is the plain formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from hpfracc_nn.fractional.cache import cached_property
+from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.schemes.exponentials import Nodes
+from hpfracc_nn.fractional.torch.namespace import TORCH
+from hpfracc_nn.fractional.torch.tracing import has_tangent, is_batched, is_plain, is_watched, plainly, uncompiled
+from hpfracc_nn.fractional.torch.weights import apart, slopes
+from hpfracc_nn.layers.recurrence import memory_nodes
+from hpfracc_nn.selection import Plan, Site, Workload, default_manager, is_process_wide
+from hpfracc_nn.selection.workload import Direction
+from hpfracc_nn.solvers.history import Automatic, Window
+from hpfracc_nn.solvers.torch import kernels  # noqa: F401  registered on import
+from hpfracc_nn.solvers.torch.operand import Toeplitz
+from hpfracc_nn.solvers.torch.own_sums import TrackedSums
+from hpfracc_nn.solvers.torch.packing import Packing
+from hpfracc_nn.solvers.torch.past import Past
+
+_BLOCK = 32  # steps of the plain formula that share one product with what is older
+
+
+@dataclass(frozen=True, eq=False)
+class Recurrence:
+    """A cell with a memory."""
+
+    cell: Cell
+    memory: Memory
+
+    def __call__(self, given: Given) -> tuple[Tensor, Tensor]:
+        """Return the outputs [n, batch, outputs] and what is remembered of steps 1 to n, [n, batch, units]."""
+        present = [each for each in given if each is not None]
+        if torch.is_inference_mode_enabled():
+            # The kernels keep working memory, and autograd refuses tensors that inference mode made.
+            with torch.inference_mode(False), torch.no_grad():
+                return self(given)
+        if not all(map(is_plain, present)) or given.projected.is_meta or not given.projected.numel():
+            return self.formula(given)
+        if torch.is_grad_enabled() and any(each.requires_grad for each in present):
+            return _Recorded.apply(self, *given)
+        sums = self.sums(given, needs_gradient=False)
+        made = self.cell.run(given, sums, keeps=False)
+        return made.out.contiguous(), _remembered(sums, made)
+
+    def sums(self, given: Given, *, needs_gradient: bool, direction: Direction = "forward") -> Sums:
+        """Return what adds up the past; asks the manager."""
+        n = given.projected.shape[0]
+        return self.memory.sums(given.alpha, given.value, n, needs_gradient=needs_gradient, direction=direction)
+
+    def formula(self, given: Given) -> tuple[Tensor, Tensor]:
+        """Return the same in plain torch."""
+        n, window = given.projected.shape[0], self.memory.window
+        weights = lag_weights(given.alpha, n + 1, window).to(given.value.dtype)
+        by_lag = weights.reshape(-1, n + 1).t()[:, None, None]  # [n + 1, one set, 1, orders], like [batch, units]
+        h, values, out = given.h, [given.value], []
+        for first in range(0, n + 1, _BLOCK):
+            end = min(first + _BLOCK, n + 1)
+            older = 0 if window is None else max(0, first - window)
+            sums = TrackedSums(_far(weights, values[older:first], given.value, end - first), by_lag)
+            m = sums.first
+            for k in range(first, end):
+                if k:
+                    h, value = self.cell.step(given, given.projected[k - 1], h, m)
+                    out.append(h)
+                    values.append(value)
+                if k + 1 < end:
+                    m = sums.following(k - first, values[k])
+        return torch.stack(out), torch.stack(values[1:])
+
+
+def _remembered(sums: Sums, made: Made) -> Tensor:
+    """Return what is remembered of steps 1 to n, which autograd must not take for a view of another output."""
+    return sums.packing.viewed(made.values)[1:, 0].detach()
+
+
+def _far(weights: Tensor, values: list[Tensor], like: Tensor, rows: int) -> Tensor:
+    """Return what the next `rows` steps have of these values, which end at the step before: [rows, batch, units]."""
+    if not values:
+        return like.new_zeros(rows, *like.shape)
+    past, count = torch.stack(values), len(values)
+    steps = torch.arange(count, count + rows, device=like.device)
+    lags = steps[:, None] - torch.arange(count, device=like.device)
+    if weights.ndim == 1:
+        return torch.tensordot(weights[lags], past, 1)
+    return torch.einsum("urj,jbu->rbu", weights[:, lags], past)
+
+
+class _Recorded(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, recurrence: Recurrence, *tensors: Tensor | None) -> tuple[Tensor, Tensor]:
+        given = Given(*tensors)  # type: ignore[arg-type]
+        sums = recurrence.sums(given, needs_gradient=True)
+        made = recurrence.cell.run(given, sums, keeps=True)
+        ctx.recurrence, ctx.sums = recurrence, sums
+        ctx.save_for_backward(*given, made.out, made.values, *made.kept)
+        ctx.set_materialize_grads(False)
+        out = made.out.clone(memory_format=torch.contiguous_format)  # the caller may change the outputs in place
+        return out, _remembered(sums, made)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> tuple[Tensor | None, ...]:
+        count = len(Given._fields)
+        saved = ctx.saved_tensors  # once: a checkpoint recomputes them when they are asked for
+        given, kept = Given(*saved[:count]), saved[count:]
+        out, values = grads
+        needs = ctx.needs_input_grad[1:]
+        if out is None and values is None:
+            return (None,) * (1 + count)
+        present = [each for each in grads if each is not None]
+        if torch.is_grad_enabled() or any(is_batched(each) or has_tangent(each) for each in present):
+            return None, *_by_formula(ctx.recurrence, given, grads, needs)
+        sums: Sums = ctx.sums
+        sums.memory.site.again(sums.plan)
+        made, learns = Made(kept[0], kept[1], kept[2:]), needs[Given._fields.index("alpha")]
+        with torch.autocast(given.value.device.type, enabled=False):
+            return None, *gradients_by_loop(ctx.recurrence, given, made, sums, out, values, learns=learns)
+
+
+def gradients_by_loop(
+    recurrence: Recurrence,
+    given: Given,
+    made: Made,
+    sums: Sums,
+    out: Tensor | None,
+    values: Tensor | None,
+    *,
+    learns: bool,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of what was given, in its order.
+
+    Args:
+        recurrence: The cell and its memory.
+        given: What it was computed from.
+        made: By the loop, which kept what is needed.
+        sums: With the plan of the pass.
+        out: Cotangents of the outputs, or None.
+        values: Of what is remembered of steps 1 to n, or None.
+        learns: Whether alpha's gradient is wanted.
+    """
+    pulled = recurrence.cell.pull(given, made, sums, torch.zeros_like(made.out) if out is None else out, values)
+    alpha = None
+    if learns:
+        alpha = sums.order_gradient(made.values, pulled.memories).reshape(given.alpha.shape)
+    return pulled.projected, pulled.h, pulled.value, alpha, pulled.weight, pulled.bias, pulled.projection
+
+
+def _by_formula(
+    recurrence: Recurrence, given: Given, grads: tuple[Tensor | None, ...], needs: tuple[bool, ...]
+) -> list[Tensor | None]:
+    """Return the same, themselves differentiable where gradients are on."""
+    creates = torch.is_grad_enabled()
+    with torch.enable_grad():
+        given = Given(*map(apart, given))  # type: ignore[arg-type]
+        wanted = [each for each, need in zip(given, needs, strict=True) if need and each is not None]
+        pairs = [(y, g) for y, g in zip(recurrence.formula(given), grads, strict=True) if g is not None]
+        outputs, cotangents = zip(*pairs, strict=True)
+        found = iter(torch.autograd.grad(outputs, wanted, cotangents, create_graph=creates, allow_unused=True))
+    return [next(found) if need and each is not None else None for each, need in zip(given, needs, strict=True)]
+
+
+class Given(NamedTuple):
+    """What a recurrence over n steps is computed from, all but alpha of one dtype.
+
+    Attributes:
+        projected: The input's part of the gates, [n, batch, gates * units].
+        h: The output at the start, [batch, outputs].
+        value: What is remembered of the start, [batch, units].
+        alpha: [] or [units], float64.
+        weight: `weight_hh`, [gates * units, outputs].
+        bias: `bias_hh` where it is not in `projected`, or None.
+        projection: `weight_hr`, [outputs, units], or None.
+    """
+
+    projected: Tensor
+    h: Tensor
+    value: Tensor
+    alpha: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    projection: Tensor | None
+
+
+class Made(NamedTuple):
+    """What a recurrence has made.
+
+    Attributes:
+        out: The outputs, [n, batch, outputs].
+        values: What is remembered of all steps from the start on, as a past has them.
+        kept: What the loop back needs besides.
+    """
+
+    out: Tensor
+    values: Tensor
+    kept: tuple[Tensor, ...]
+
+
+class Pulled(NamedTuple):
+    """Cotangents of what was given, and of the memories, in the order of a backward past."""
+
+    projected: Tensor
+    h: Tensor
+    value: Tensor
+    weight: Tensor
+    bias: Tensor | None
+    projection: Tensor | None
+    memories: Tensor
+
+
+class Cell(Protocol):
+    """A kind of cell.
+
+    Attributes:
+        name: By which graphs know it.
+        gates: How many gates a unit has.
+        keeps: The sizes of what is kept for the loop back, in numbers per unit and step.
+    """
+
+    name: ClassVar[str]
+    gates: ClassVar[int]
+    keeps: ClassVar[tuple[int, ...]]
+
+    def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the output and what is remembered, in plain torch.
+
+        Args:
+            given: The weights.
+            x: The input's part of the gates.
+            h: The output before.
+            m: The memory.
+        """
+        ...
+
+    def run(self, given: Given, sums: Sums, *, keeps: bool) -> Made:
+        """Take all steps, without a graph; `keeps` is whether the loop back follows."""
+        ...
+
+    def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
+        """Return the cotangents for those of the outputs and, after the start, of what is remembered."""
+        ...
+
+
+class LSTMCell:
+    """c = f * m + i * g and h = o * tanh(c), with gates i, f, g, o as in `torch.nn.LSTM`."""
+
+    name: ClassVar[str] = "lstm"
+    gates: ClassVar[int] = 4
+    keeps: ClassVar[tuple[int, ...]] = (4, 1)
+
+    def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Cell`."""
+        i, f, g, o = (x + F.linear(h, given.weight)).chunk(4, dim=-1)
+        c = torch.sigmoid(f) * m + torch.sigmoid(i) * torch.tanh(g)
+        h = torch.sigmoid(o) * torch.tanh(c)
+        return (h if given.projection is None else F.linear(h, given.projection)), c
+
+    def run(self, given: Given, sums: Sums, *, keeps: bool) -> Made:
+        """See `Cell`."""
+        x, n = given.projected, given.projected.shape[0]
+        units = x.shape[-1] // 4
+        past = sums.past("forward")
+        past.views[0] = given.value
+        cells, out = past.views[1:].unbind(), torch.empty_like(x[..., : given.h.shape[-1]]).contiguous()
+        gates = _rows(x, n if keeps else 1, 4 * units)
+        memories = _rows(x, n if keeps else 0, units)
+        both, others = gates[..., : 2 * units].unbind(), gates.chunk(4, dim=-1)
+        i, f, g, o = (each.unbind() for each in others)
+        all_gates, held, results = gates.unbind(), memories.unbind(), out.unbind()
+        shown = x.new_empty(x.shape[1], units)
+        weight, h = given.weight.t().contiguous(), given.h
+        for k in _steps(past, n):
+            j = k if keeps else 0
+            torch.addmm(x[k], h, weight, out=all_gates[j])
+            both[j].sigmoid_()
+            g[j].tanh_()
+            o[j].sigmoid_()
+            m = past.memory(k + 1)
+            c = torch.mul(f[j], m, out=cells[k]).addcmul_(i[j], g[j])
+            if keeps:
+                held[k].copy_(m)
+            torch.tanh(c, out=shown)
+            h = results[k]
+            if given.projection is None:
+                torch.mul(o[j], shown, out=h)
+            else:
+                torch.mm(shown.mul_(o[j]), given.projection.t(), out=h)
+        sums.tell(past)
+        return Made(out, past.values, (gates, memories) if keeps else ())
+
+    def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
+        """See `Cell`."""
+        gates, memories = made.kept
+        n, batch, width = gates.shape
+        units, projection = width // 4, given.projection
+        past, cells = sums.past("backward"), sums.packing.viewed(made.values)[1:, 0]
+        slots = past.views.unbind()
+        pulled = torch.empty_like(gates)
+        inner, outer, rows = pulled.view(n, batch, 4, units)[:, :, :3].unbind(), pulled[..., 3 * units :].unbind(), None
+        outputs = torch.empty_like(out, memory_format=torch.contiguous_format)
+        for first, last in _back(past, n):
+            i, f, g, o = gates[first:last].chunk(4, dim=-1)
+            shown = torch.tanh(cells[first:last])
+            through = torch.addcmul(o, o, shown.square(), value=-1)
+            of_o = shown * o * (1 - o)
+            parts = (g * i * (1 - i), memories[first:last] * f * (1 - f), i * (1 - g * g))
+            of_c = torch.stack(parts, dim=2)
+            for k in reversed(range(first, last)):
+                j = k - first
+                gh = outputs[k]
+                if rows is None:
+                    gh.copy_(out[k])
+                else:
+                    torch.addmm(out[k], rows, given.weight, out=gh)
+                if projection is not None:
+                    gh = gh @ projection
+                gc = torch.addcmul(past.memory(n - 1 - k), gh, through[j])
+                if values is not None:
+                    gc = gc + values[k]
+                torch.mul(of_c[j], gc[:, None], out=inner[k])
+                torch.mul(of_o[j], gh, out=outer[k])
+                torch.mul(gc, f[j], out=slots[n - 1 - k])
+                rows = pulled[k]
+        assert rows is not None, "there is a step"
+        value = past.memory(n)
+        sums.tell(past)
+        of_projection = None
+        if projection is not None:
+            raw = gates[..., 3 * units :] * torch.tanh(cells)
+            of_projection = outputs.flatten(0, 1).t() @ raw.flatten(0, 1)
+        of_weight = _of_weight(pulled, given.h, made.out)
+        return Pulled(pulled, rows @ given.weight, value, of_weight, None, of_projection, past.values)
+
+
+class GRUCell:
+    """h = (1 - z) * n + z * m, with gates r, z, n as in `torch.nn.GRU`."""
+
+    name: ClassVar[str] = "gru"
+    gates: ClassVar[int] = 3
+    keeps: ClassVar[tuple[int, ...]] = (3, 1, 1)
+
+    def step(self, given: Given, x: Tensor, h: Tensor, m: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Cell`."""
+        of_r, of_z, of_n = x.chunk(3, dim=-1)
+        r, z, q = F.linear(h, given.weight, given.bias).chunk(3, dim=-1)
+        r, z = torch.sigmoid(of_r + r), torch.sigmoid(of_z + z)
+        n = torch.tanh(of_n + r * q)
+        h = n + z * (m - n)
+        return h, h
+
+    def run(self, given: Given, sums: Sums, *, keeps: bool) -> Made:
+        """See `Cell`."""
+        x, steps = given.projected, given.projected.shape[0]
+        units = x.shape[-1] // 3
+        past = sums.past("forward")
+        past.views[0] = given.value
+        results = past.views[1:].unbind()
+        gates = _rows(x, steps if keeps else 1, 3 * units)  # r, z, and what r multiplies
+        news, memories = (_rows(x, steps if keeps else 1, units) for _ in range(2))
+        both, (_, z, q) = gates[..., : 2 * units].unbind(), (each.unbind() for each in gates.chunk(3, dim=-1))
+        r = gates[..., :units].unbind()
+        x_both, x_new = x[..., : 2 * units].unbind(), x[..., 2 * units :].unbind()
+        all_gates, new, held = gates.unbind(), news.unbind(), memories.unbind()
+        weight, h = given.weight.t().contiguous(), given.h
+        for k in _steps(past, steps):
+            j = k if keeps else 0
+            if given.bias is None:
+                torch.mm(h, weight, out=all_gates[j])
+            else:
+                torch.addmm(given.bias, h, weight, out=all_gates[j])
+            both[j].add_(x_both[k]).sigmoid_()
+            n = torch.addcmul(x_new[k], r[j], q[j], out=new[j]).tanh_()
+            m = held[j].copy_(past.memory(k + 1))
+            h = torch.lerp(n, m, z[j], out=results[k])
+        sums.tell(past)
+        return Made(past.views[1:], past.values, (gates, news, memories) if keeps else ())
+
+    def pull(self, given: Given, made: Made, sums: Sums, out: Tensor, values: Tensor | None) -> Pulled:
+        """See `Cell`."""
+        gates, news, memories = made.kept
+        steps, batch, width = gates.shape
+        units = width // 3
+        past = sums.past("backward")
+        slots = past.views.unbind()
+        # The first three are what passes through weight_hh: r, z, what r multiplies. With n last, x has r, z, n.
+        pulled = gates.new_empty(steps, batch, 4, units)
+        hidden = pulled.view(steps, batch, -1)[..., :width]
+        each, through, rows = pulled.unbind(), hidden.unbind(), None
+        for first, last in _back(past, steps):
+            r, z, q = gates[first:last].chunk(3, dim=-1)
+            n = news[first:last]
+            of_n = (1 - z) * (1 - n * n)
+            of_r = of_n * q * r * (1 - r)
+            of_z = (memories[first:last] - n) * z * (1 - z)
+            parts = torch.stack((of_r, of_z, of_n * r, of_n), dim=2)
+            for k in reversed(range(first, last)):
+                j = k - first
+                g = past.memory(steps - 1 - k) + out[k]
+                if rows is not None:
+                    g = torch.addmm(g, rows, given.weight)
+                if values is not None:
+                    g = g + values[k]
+                torch.mul(parts[j], g[:, None], out=each[k])
+                torch.mul(g, z[j], out=slots[steps - 1 - k])
+                rows = through[k]
+        assert rows is not None, "there is a step"
+        value = past.memory(steps)
+        sums.tell(past)
+        of_x = torch.cat([pulled[:, :, :2].flatten(2), pulled[:, :, 3]], dim=-1)
+        of_bias = None if given.bias is None else hidden.sum((0, 1))
+        of_weight = _of_weight(hidden, given.h, made.out)
+        return Pulled(of_x, rows @ given.weight, value, of_weight, of_bias, None, past.values)
+
+
+CELLS: dict[str, Cell] = {cell.name: cell for cell in (LSTMCell(), GRUCell())}
+
+
+def _rows(like: Tensor, count: int, width: int) -> Tensor:
+    return like.new_empty(count, like.shape[1], width)
+
+
+def _steps(past: Past, n: int) -> Iterator[int]:
+    """Yield the rows 0 to n - 1 of steps 1 to n, and begin the past's blocks on the way."""
+    for first in range(0, n + 1, past.block):
+        end = past.begin(first)
+        yield from range(max(first, 1) - 1, end - 1)
+
+
+def _back(past: Past, n: int) -> Iterator[tuple[int, int]]:
+    """Yield (first, last), blocks of rows from the last one down, whose steps are blocks of a backward past."""
+    for first in range(0, n + 1, past.block):
+        end = past.begin(first)
+        if first < n:
+            yield max(n - end, 0), n - first
+
+
+def _of_weight(pulled: Tensor, h: Tensor, out: Tensor) -> Tensor:
+    """Return the gradient of `weight_hh`, which multiplies the output of the step before."""
+    found = pulled[0].t() @ h
+    if pulled.shape[0] > 1:
+        found = found.addmm_(pulled[1:].flatten(0, 1).t(), out[:-1].flatten(0, 1))
+    return found
+
+
+_NAMES = {torch.float32: "float32", torch.float64: "float64"}
+
+
+def operation(window: int | None) -> str:
+    """Return the operation that adds up the past: all of it, or a window."""
+    return Automatic.op if window is None else Window.op
+
+
+def lag_weights(alpha: Tensor, count: int, window: int | None = None) -> Tensor:
+    """Return a_0 = 0, a_1, a_2, ..., for alpha [*c] float64: [*c, count]; 0 from lag `window` + 1 on.
+
+    By the recurrence w_k = w_(k-1) (k - 1 - alpha) / k, in operations that compilers and transforms follow.
+    """
+    lag = torch.arange(1, count, dtype=torch.float64, device=alpha.device)
+    weights = -torch.cumprod((lag - 1 - alpha[..., None]) / lag, dim=-1)
+    if window is not None:
+        weights = weights * (lag <= window)
+    return F.pad(weights, (1, 0))
+
+
+@dataclass(frozen=True, eq=False)
+class Memory:
+    """How a layer remembers.
+
+    Attributes:
+        site: That picks who adds up the past.
+        window: The largest lag that counts, or None.
+        definition: The difference whose weights they are; where alpha is learned, of any order within its bounds.
+    """
+
+    site: Site
+    window: int | None
+    definition: GrunwaldLetnikov
+
+    def sums(
+        self, alpha: Tensor, values: Tensor, n: int, *, needs_gradient: bool, direction: Direction = "forward"
+    ) -> Sums:
+        """Ask the manager for a plan, and return what adds up the past of one series.
+
+        Args:
+            alpha: [] or [units], float64.
+            values: A tensor like those to be remembered, [batch, units].
+            n: Steps.
+            needs_gradient: Whether there will be a backward pass.
+            direction: Of the pass that asks; a backward pass that was told of no forward pass asks itself.
+        """
+        return Sums(self, alpha.detach(), values, n, needs_gradient, direction)
+
+    def nodes(self, alpha: Tensor, n: int, dtype: str) -> Nodes | None:
+        """Return the exponentials that stand for the weights on n steps, or None."""
+        definition = self.definition
+        if definition.bounds is not None:  # certified once between them, not for each alpha
+            definition = replace(definition, alpha=alpha)
+        return memory_nodes(definition, n, dtype, self.window)
+
+
+class Sums:
+    """The weights of one series, the plan, and the pasts that are made with them; steps go from 0, the start, to n."""
+
+    def __init__(
+        self, memory: Memory, alpha: Tensor, values: Tensor, n: int, needs_gradient: bool, direction: Direction
+    ):
+        self.memory, self.n, self._like = memory, n, values
+        self._alpha = alpha.reshape(-1)
+        units = self._alpha.numel()
+        self.packing = Packing((values.shape,), False, (1, units) if units > 1 else (1, 1))
+        self._nodes = memory.nodes(alpha, n, _NAMES[values.dtype])
+        self.plan = self._pick(needs_gradient, direction)
+
+    def past(self, direction: Direction) -> Past:
+        """Return an empty past; in the backward one step k is step n - k of the series, which is the transpose."""
+        return self._past(self._operand, direction)
+
+    def tell(self, past: Past) -> None:
+        """Give the manager the time that the kernel took, where it wants to know."""
+        if past.plan is self.plan and self.plan.due(past.direction):
+            self.memory.site.manager.record(self.plan, past.seconds, past.direction)
+
+    def order_gradient(self, values: Tensor, cotangents: Tensor) -> Tensor:
+        """Return the gradient in alpha, [orders] in float64: the weights' derivatives add up the same past.
+
+        Args:
+            values: What was remembered, as a past has them.
+            cotangents: Of the memories of all steps, in the order of a backward past.
+        """
+        past = self._past(self._slopes(), "backward")
+        past.values.copy_(values)
+        pulled = cotangents.flip(1)
+        found = torch.zeros(self.packing.orders, dtype=torch.float64, device=values.device)
+        for first in range(0, self.n + 1, past.block):
+            end = past.begin(first)
+            moved = self.packing.matrix(past.memories(first, end)[0])
+            found += (moved * pulled[:, first:end, 0]).sum((1, 2), dtype=torch.float64)
+        return found
+
+    def _past(self, operand: Toeplitz, direction: Direction) -> Past:
+        return Past(operand, self.memory.site, self.plan, direction, self.packing, self._like)
+
+    @cached_property
+    def _operand(self) -> Toeplitz:
+        return self._toeplitz(lag_weights(self._alpha, self._count, self.memory.window))
+
+    def _slopes(self) -> Toeplitz:
+        """The same with the derivatives of the weights in alpha, which the exponentials have too: they are linear."""
+        window = self.memory.window
+        (found,) = slopes(lambda alpha: [lag_weights(alpha, self._count, window)], self._alpha)
+        return self._toeplitz(found)
+
+    @property
+    def _count(self) -> int:
+        return self.n + 1 if self._nodes is None else max(self.n, int(self._nodes.lags[-1])) + 1
+
+    def _toeplitz(self, weights: Tensor) -> Toeplitz:
+        def placed(each: Tensor) -> Tensor:
+            return each.to(self._like)[:, None, None]
+
+        nodes = self._nodes
+        columns = placed(weights[:, : self.n + 1])
+        if nodes is None:
+            return Toeplitz(columns, reach=self.memory.window)
+        fitted = nodes.fit(TORCH.take(weights, nodes.lags, axis=-1), TORCH)
+        return Toeplitz(columns, nodes, placed(fitted))
+
+    def _pick(self, needs_gradient: bool, direction: Direction) -> Plan:
+        site, like, packing = self.memory.site, self._like, self.packing
+        states, threads = 0 if self._nodes is None else self._nodes.states, torch.get_num_threads()
+
+        def describe() -> Workload:
+            return Workload(
+                op=site.op,
+                framework="torch",
+                device=str(like.device),
+                dtype=_NAMES[like.dtype],
+                rows=packing.orders,
+                n=self.n,
+                width=packing.width,
+                channels=packing.orders,
+                exponentials=states,
+                needs_gradient=needs_gradient,
+                threads=threads,
+            )
+
+        key = (packing.orders, packing.width, self.n, like.dtype, like.device, states, needs_gradient, threads)
+        return (site.pick if direction == "forward" else site.pick_backward)(key, describe)
+
+
+_GIVEN = (
+    "Tensor projected, Tensor h, Tensor value, Tensor alpha, Tensor weight, Tensor? bias, Tensor? projection, "
+    "str cell, int window, float[] orders, float[] bounds"
+)
+_LIBRARY = torch.library.Library("hpfracc_nn", "FRAGMENT")
+_TAGS = (torch.Tag.pt2_compliant_tag, torch.Tag.needs_fixed_stride_order)
+# traced: whether a compiler's graph calls
+_LIBRARY.define(f"recurrence({_GIVEN}, bool traced=False) -> (Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(f"recurrence_kept({_GIVEN}) -> (Tensor, Tensor, Tensor, Tensor, Tensor)", tags=_TAGS)
+_LIBRARY.define(
+    f"recurrence_backward({_GIVEN}, Tensor[] made, Tensor out, Tensor values, bool learns) -> Tensor[]", tags=_TAGS
+)
+FORWARD = torch.ops.hpfracc_nn.recurrence.default
+KEPT = torch.ops.hpfracc_nn.recurrence_kept.default
+BACKWARD = torch.ops.hpfracc_nn.recurrence_backward.default
+
+_INPUTS = len(Given._fields)
+_ALPHA = Given._fields.index("alpha")
+_KEPT = 3  # tensors at most
+_ROWS = torch.contiguous_format
+_WHOLE = 0  # in place of a window: all of the past
+
+Found = tuple[Tensor, ...]
+
+
+class Names(NamedTuple):
+    """What an operation knows of a recurrence beside its tensors."""
+
+    cell: str
+    window: int
+    orders: Sequence[float]
+    bounds: Sequence[float]
+
+
+def compiled(recurrence: Recurrence, given: Given) -> tuple[Tensor, Tensor]:
+    """Return what the recurrence does, in a way that a compiler can follow.
+
+    Raises:
+        ValueError: In torch.export, where the manager is the caller's own.
+    """
+    memory = recurrence.memory
+    if not is_process_wide(memory.site.manager):
+        if torch.compiler.is_exporting():
+            raise ValueError(
+                "a recurrent layer: torch.export needs the process-wide BackendManager; leave manager=None and "
+                "configure() that manager."
+            )
+        return _outside(recurrence, given)
+    bounds = [] if memory.definition.bounds is None else list(memory.definition.bounds)
+    orders = [] if bounds else list(memory.definition.orders)
+    window = _WHOLE if memory.window is None else memory.window
+    return FORWARD(*given, recurrence.cell.name, window, orders, bounds)  # type: ignore[no-any-return]
+
+
+def _outside(recurrence: Recurrence, given: Given) -> tuple[Tensor, Tensor]:
+    return recurrence(given)
+
+
+uncompiled(_outside, "a graph cannot name a BackendManager of the caller's own; it runs outside")
+
+
+# Forward
+
+
+def _run(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Return the outputs and what is remembered of each step."""
+    out, values, *_ = _made(arguments, keeps=False)
+    return out, values
+
+
+def _run_kept(*arguments: Any) -> Found:
+    """Return the same, and what the backward pass needs besides."""
+    return _made(arguments, keeps=True)
+
+
+def _made(arguments: Sequence[Any], *, keeps: bool) -> Found:
+    given, names, _ = _read(arguments)
+    if not given.projected.numel():
+        return _fake_kept(*arguments)
+    recurrence = _recurrence(names)
+    with plainly():
+        sums = recurrence.sums(given, needs_gradient=keeps)
+        made = recurrence.cell.run(given, sums, keeps=keeps)
+        values = sums.packing.viewed(made.values)[1:, 0]
+        nothing = [given.projected.new_empty(0) for _ in range(_KEPT - len(made.kept))]
+        return _own(made.out), _own(values), *made.kept, *nothing
+
+
+def _fake(*arguments: Any) -> tuple[Tensor, Tensor]:
+    out, values, *_ = _fake_kept(*arguments)
+    return out, values
+
+
+def _fake_kept(*arguments: Any) -> Found:
+    """Return tensors of the same shapes."""
+    given, names, _ = _read(arguments)
+    x, cell = given.projected, CELLS[names.cell]
+    n, batch, width = x.shape
+    units = width // cell.gates
+    widths = [given.h.shape[-1], units, *(units * each for each in cell.keeps)]
+    nothing = [x.new_empty(0) for _ in range(_KEPT - len(cell.keeps))]
+    return *(x.new_empty(n, batch, each) for each in widths), *nothing
+
+
+def _autograd(*arguments: Any) -> tuple[Tensor, Tensor]:
+    """Choose who differentiates: for a compiler the pair of operations, for all others what they always do."""
+    given, names, traced = _read(arguments)
+    tensors = [each for each in given if each is not None]
+    moves, watched = has_tangent(*tensors), is_watched(given.projected)
+    tracks = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+    if torch._C._are_functorch_transforms_active() or (moves and not traced):
+        return _recurrence(names).formula(given)
+    if moves:
+        raise RuntimeError(
+            "a recurrent layer (x with a tangent): a compiled graph loses the tangents of its inputs; "
+            "take forward mode inside the compiled function, or call it without torch.compile."
+        )
+    if tracks and not watched:
+        return _recurrence(names)(given)
+    if tracks:
+        return _Opaque.apply(names, *given)  # type: ignore[no-any-return]
+    with torch._C._AutoDispatchBelowAutograd():
+        return FORWARD(*given, *names, watched or traced)  # type: ignore[no-any-return]
+
+
+class _Opaque(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, names: Names, *given: Tensor | None) -> tuple[Tensor, Tensor]:
+        found: Found = KEPT(*given, *names)
+        ctx.names = names
+        ctx.save_for_backward(*given, *found)
+        return found[0], found[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        saved, learns = ctx.saved_tensors, ctx.needs_input_grad[1 + _ALPHA]
+        given, made = saved[:_INPUTS], saved[_INPUTS:]
+        found = iter(BACKWARD(*given, *ctx.names, list(made), grads[0], grads[1], learns))
+        return None, *(None if each is None else next(found) for each in given)
+
+
+# Backward
+
+
+def _run_backward(*arguments: Any) -> list[Tensor]:
+    """Return the gradients of all tensors that were given and are there, alpha's 0 where none is wanted."""
+    given, names, made, out, values, learns = _read_backward(arguments)
+    if not given.projected.numel():
+        return [torch.zeros_like(each, memory_format=_ROWS) for each in given if each is not None]
+    recurrence = _recurrence(names)
+    with plainly():
+        sums = recurrence.sums(given, needs_gradient=True, direction="backward")
+        remembered = sums.packing.matrix(torch.cat([given.value[None], made[1]]))[:, :, None]
+        kept = Made(made[0], remembered, tuple(made[2 : 2 + len(recurrence.cell.keeps)]))
+        found = gradients_by_loop(recurrence, given, kept, sums, out, values, learns=learns)
+    return [
+        torch.zeros_like(each, memory_format=_ROWS) if one is None else _own(one)
+        for one, each in zip(found, given, strict=True)
+        if each is not None
+    ]
+
+
+def _fake_backward(*arguments: Any) -> list[Tensor]:
+    given, *_ = _read_backward(arguments)
+    return [torch.empty_like(each, memory_format=_ROWS) for each in given if each is not None]
+
+
+def _autograd_backward(*arguments: Any) -> list[Tensor]:
+    """Take the plain formula where the gradients are themselves differentiated."""
+    given, names, _, out, values, _ = _read_backward(arguments)
+    tensors = [each for each in (*given, out, values) if each is not None]
+    if (
+        torch._C._are_functorch_transforms_active()
+        or has_tangent(*tensors)
+        or (torch.is_grad_enabled() and any(each.requires_grad for each in tensors))
+    ):
+        return _formula_backward(_recurrence(names), given, out, values)
+    with torch._C._AutoDispatchBelowAutograd():
+        return BACKWARD(*arguments)  # type: ignore[no-any-return]
+
+
+def _formula_backward(recurrence: Recurrence, given: Given, out: Tensor, values: Tensor) -> list[Tensor]:
+    """Return the gradients, themselves differentiable."""
+    is_there = [each is not None for each in given]
+
+    def formula(*present: Tensor) -> tuple[Tensor, Tensor]:
+        each = iter(present)
+        return recurrence.formula(Given(*(next(each) if there else None for there in is_there)))  # type: ignore[arg-type]
+
+    pull = torch.func.vjp(formula, *(each for each in given if each is not None))[1]
+    return list(pull((out, values)))
+
+
+# Batches of calls, one after another
+
+
+def _vmap(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    return _one_by_one(FORWARD, info.batch_size, in_dims, arguments)
+
+
+def _vmap_backward(info: Any, in_dims: tuple[Any, ...], *arguments: Any) -> tuple[Any, Any]:
+    return _one_by_one(BACKWARD, info.batch_size, in_dims, arguments)
+
+
+def _one_by_one(operation: Any, count: int, in_dims: Sequence[Any], arguments: Sequence[Any]) -> tuple[Any, Any]:
+    def taken(value: Any, dim: Any, k: int) -> Any:
+        if isinstance(dim, list | tuple):
+            return [taken(each, its, k) for each, its in zip(value, dim, strict=True)]
+        return value if dim is None else value.select(dim, k)
+
+    found = [
+        operation(*(taken(value, dim, k) for value, dim in zip(arguments, in_dims, strict=False))) for k in range(count)
+    ]
+    stacked = [torch.stack(each) for each in zip(*found, strict=True)]
+    kind = type(found[0])
+    return kind(stacked), kind([0] * len(stacked))
+
+
+# What all of them share
+
+
+def _read(arguments: Sequence[Any]) -> tuple[Given, Names, bool]:
+    """Return what stands behind the arguments; the dispatcher leaves out what has its default value."""
+    last = _INPUTS + len(Names._fields)
+    (traced,) = (*arguments[last:], False)[:1]
+    return Given(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), traced
+
+
+def _read_backward(arguments: Sequence[Any]) -> tuple[Given, Names, list[Tensor], Tensor, Tensor, bool]:
+    last = _INPUTS + len(Names._fields)
+    made, out, values, learns = arguments[last:]
+    return Given(*arguments[:_INPUTS]), _names(arguments[_INPUTS:last]), made, out, values, learns
+
+
+def _names(given: Sequence[Any]) -> Names:
+    """A program of AOTInductor hands over None where a list is empty."""
+    known: list[Any] = [() if each is None else each for each in given]
+    return Names(*known)
+
+
+def _recurrence(names: Names) -> Recurrence:
+    """Return the recurrence of an operation's names."""
+    within = None if names.window == _WHOLE else names.window
+    site = default_manager().shared_site(operation(within), "torch", "compiled")
+    return Recurrence(CELLS[names.cell], Memory(site, within, _definition(tuple(names.orders), tuple(names.bounds))))
+
+
+@lru_cache(maxsize=64)
+def _definition(orders: tuple[float, ...], bounds: tuple[float, ...]) -> GrunwaldLetnikov:
+    if bounds:
+        return GrunwaldLetnikov(bounds[1], bounds=(bounds[0], bounds[1]))
+    return GrunwaldLetnikov(orders[0] if len(orders) == 1 else orders)
+
+
+def _own(x: Tensor) -> Tensor:
+    """Return a copy in row order: the results of an operation must be as its fake has them, and share nothing."""
+    return x.clone(memory_format=_ROWS)
+
+
+for _name, _key, _kernel in (
+    ("recurrence", "CompositeExplicitAutograd", _run),
+    ("recurrence_kept", "CompositeExplicitAutograd", _run_kept),
+    ("recurrence_backward", "CompositeExplicitAutograd", _run_backward),
+    ("recurrence", "Autograd", _autograd),
+    ("recurrence_backward", "Autograd", _autograd_backward),
+):
+    _LIBRARY.impl(_name, uncompiled(_kernel), _key)
+torch.library.register_fake(FORWARD, _fake, lib=_LIBRARY)
+torch.library.register_fake(KEPT, _fake_kept, lib=_LIBRARY)
+torch.library.register_fake(BACKWARD, _fake_backward, lib=_LIBRARY)
+torch.library.register_vmap(FORWARD, _vmap, lib=_LIBRARY)
+torch.library.register_vmap(BACKWARD, _vmap_backward, lib=_LIBRARY)
