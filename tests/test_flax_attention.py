@@ -15,9 +15,12 @@ from jax import numpy as jnp  # noqa: E402
 from hpfracc_nn.layers.attention import OP  # noqa: E402
 from hpfracc_nn.layers.flax import functional, linen  # noqa: E402
 from hpfracc_nn.layers.flax import nnx as modules  # noqa: E402
-from hpfracc_nn.layers.flax.attention.attended import workload  # noqa: E402
-from hpfracc_nn.layers.flax.attention.formula import Attention, Given  # noqa: E402
-from hpfracc_nn.layers.flax.kernels import attention_blocks  # noqa: E402
+from hpfracc_nn.layers.flax.functional import attention_ops  # noqa: E402
+from hpfracc_nn.layers.flax.functional.attention_ops import (  # noqa: E402
+    Attention,
+    Given,
+    workload,
+)
 from hpfracc_nn.selection import BackendManager, Settings  # noqa: E402
 from hpfracc_nn.selection.registry import kernels  # noqa: E402
 
@@ -61,7 +64,7 @@ def test_at_two_it_is_flaxs_layer_with_the_same_parameters(masked: bool) -> None
 @pytest.mark.parametrize("bias_shape", [None, (3, 2, 11, 13), (1, 1, 1, 13), (1, 2, 11, 13), (3, 1, 1, 13)], ids=str)
 @pytest.mark.parametrize("causal", [False, True])
 def test_every_kernel_is_the_formula_with_its_gradients(bias_shape: Any, causal: bool, monkeypatch: Any) -> None:
-    monkeypatch.setattr(attention_blocks, "BLOCK", 70)  # two queries of an item
+    monkeypatch.setattr(attention_ops, "BLOCK", 70)  # two queries of an item
     with jax.enable_x64(True):
         arrays = series(3, 2, 11, 4), series(3, 2, 13, 4, seed=1), series(3, 2, 13, 5, seed=2)
         bias = None if bias_shape is None else series(*bias_shape, seed=3)
@@ -111,7 +114,7 @@ def test_what_is_hidden_has_no_influence_however_minus_infinity_is_written(numbe
 
 @pytest.mark.slow
 def test_dropout_keeps_the_mean_and_is_the_same_whatever_the_kernel(monkeypatch: Any) -> None:
-    monkeypatch.setattr(attention_blocks, "BLOCK", 70)
+    monkeypatch.setattr(attention_ops, "BLOCK", 70)
     x = series(3, 9, FEATURES).astype(jnp.float32)
     found = {}
     for algorithm in ("dense", "blocks"):

@@ -17,8 +17,8 @@ from hpfracc_nn.fractional.jax.arrays import widest
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax import linen as of_linen
 from hpfracc_nn.layers.flax import nnx as of_nnx
-from hpfracc_nn.layers.flax.functional import diffusion
-from hpfracc_nn.layers.flax.functional.diffusion import Adjacency, Edges
+from hpfracc_nn.layers.flax.functional import solve
+from hpfracc_nn.layers.flax.functional.solve import Adjacency, Edges
 
 # Node 5 is isolated, and at node 4 no edge arrives but its own.
 PAIRS = np.array([[0, 1, 1, 2, 2, 3, 3, 0, 4], [1, 0, 2, 1, 3, 2, 0, 3, 4]])
@@ -57,7 +57,7 @@ def test_a_list_and_a_matrix_are_the_same_flow_of_means():
         x = jnp.asarray(rng.standard_normal((NODES, 3)))
         expected = softmax_rows(np.zeros((NODES, NODES)), np.asarray(dense.weight))
         for graph in (listed, dense):
-            np.testing.assert_allclose(matrix_of(diffusion.mean_flow(graph, x)), expected, rtol=0, atol=1e-15)
+            np.testing.assert_allclose(matrix_of(solve.mean_flow(graph, x)), expected, rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("heads", [1, 2])
@@ -72,7 +72,7 @@ def test_attention_is_the_mean_of_the_heads_softmax_over_arriving_edges(heads):
         scores = np.einsum("ihd,jhd->hij", query, key) / 2
         expected = np.mean([softmax_rows(each, np.asarray(dense.weight)) for each in scores], 0)
         for graph in (listed, dense):
-            found = matrix_of(diffusion.attention_flow(query, key, graph))
+            found = matrix_of(solve.attention_flow(query, key, graph))
             np.testing.assert_allclose(found, expected, rtol=0, atol=1e-14)
 
 
@@ -83,10 +83,10 @@ def test_an_edge_of_weight_zero_counts_for_nothing_however_large_its_score(score
 
     def weights(weight):
         graph = Edges(jnp.array([0, 1, 2]), jnp.array([2, 2, 2]), weight)
-        return diffusion.attention_flow(x, x, graph).weights
+        return solve.attention_flow(x, x, graph).weights
 
     weight = jnp.array([1.0, 0.0, 0.5])
-    other = diffusion.attention_flow(x, x, Edges(jnp.array([0, 2]), jnp.array([2, 2]), weight[::2])).weights
+    other = solve.attention_flow(x, x, Edges(jnp.array([0, 2]), jnp.array([2, 2]), weight[::2])).weights
     np.testing.assert_allclose(weights(weight)[::2], other, rtol=1e-6)
     assert float(weights(weight)[1]) == 0
     assert bool(jnp.isfinite(jax.jacrev(weights)(weight)).all())

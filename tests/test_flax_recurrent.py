@@ -16,7 +16,7 @@ from hpfracc_nn.fractional.namespace import NUMPY  # noqa: E402
 from hpfracc_nn.fractional.schemes.differences import binomial  # noqa: E402
 from hpfracc_nn.layers.flax import functional, linen  # noqa: E402
 from hpfracc_nn.layers.flax import nnx as modules  # noqa: E402
-from hpfracc_nn.layers.flax.functional.recurrent.cells import CELLS  # noqa: E402
+from hpfracc_nn.layers.flax.functional.recurrence import CELLS  # noqa: E402
 
 KINDS: dict[str, Any] = {"lstm": functional.FractionalLSTM, "gru": functional.FractionalGRU}
 each_kind = pytest.mark.parametrize("kind", KINDS)

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
+from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
 from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy, widest
+from hpfracc_nn.fractional.jax.checked import checked
 from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
-from hpfracc_nn.layers.flax.functional.arfima_formula import continued, filtered, likelihood
-from hpfracc_nn.layers.flax.functional.core import Params, check_fields, settle
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, settle
 from hpfracc_nn.layers.flax.functional.fractional import FractionalLayer
-from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.layers.order import start_in
 from hpfracc_nn.selection import BackendManager
 from hpfracc_nn.series.arfima import fitted
@@ -244,3 +247,286 @@ class ARFIMA(_Made):
 
     def _operator(self, params: Params, key: Array | None) -> GrunwaldLetnikov:
         return self.definition if self.order is None else replace(self.definition, alpha=self._present(params, key))
+
+
+def arfima_errors(
+    series: Array,
+    alpha: float | Array,
+    ar: Sequence[float] | Array = (),
+    mean: float | Array = 0.0,
+    *,
+    ma: Sequence[float] | Array = (),
+    bounds: tuple[float, float] | None = None,
+    dim: int = -1,
+    manager: BackendManager | None = None,
+) -> Array:
+    """Return the one-step errors of ARFIMA(p, alpha, q), see `ARFIMA`; same shape and dtype as the series.
+
+    Args:
+        series: [..., n, ...], floating.
+        alpha: The order, a number or an array of no axes, which may be traced.
+        ar: The lags' coefficients, [p].
+        mean: The level; a number, or an array that broadcasts to the series, with a time axis of length 1.
+        ma: Those of the errors before, [q].
+        bounds: Where a traced alpha lies, beyond which it is NaN; None is (0, 1).
+        dim: The time axis.
+        manager: Who chooses the kernels; None is the process-wide BackendManager.
+
+    Raises:
+        ValueError: alpha is out of its bounds, there is no such axis, or an array has another shape.
+        TypeError: The series is not real and floating.
+
+    Source: Granger & Joyeux, J. Time Series Analysis 1 (1980) 15; Hosking, Biometrika 68 (1981) 165.
+
+    Examples:
+        >>> arfima_errors(jnp.array([1.0, 0.0, 0.0, 0.0]), 0.5)  # Grünwald's weights
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
+    """
+    return filtered(series, _difference("arfima_errors", alpha, bounds), ar, ma, mean, dim, manager)
+
+
+def arfima_nll(
+    series: Array,
+    alpha: float | Array,
+    ar: Sequence[float] | Array = (),
+    mean: float | Array | None = None,
+    *,
+    ma: Sequence[float] | Array = (),
+    deviation: float | Array | None = None,
+    bounds: tuple[float, float] | None = None,
+    manager: BackendManager | None = None,
+) -> Array:
+    """Return the negative logarithm of the likelihood of ARFIMA(p, alpha, q) with normal errors: [...].
+
+    It is that of the errors e with zeros before the first sample: of S, the sum of their n squares,
+
+        n / 2 log(2 pi deviation**2) + S / (2 deviation**2),
+
+    and with the best deviation, S = n deviation**2, where none is given. Where no mean is given it is integrated out
+    under a flat prior (Harville's restricted likelihood): S is that of the best mean, n - 1 stands for n, and
+    log(c'c) / 2 is added, with c the errors of a series of ones. Then its least alpha and ar are those that
+    PyTorch's `ARFIMA.fit` finds, without the bias that an estimated mean brings. It is differentiable in all arguments,
+    to any order.
+
+    Args:
+        series: [..., n], floating, time last.
+        alpha: As in `arfima_errors`.
+        ar: As there.
+        mean: As there; None integrates it out.
+        ma: As there.
+        deviation: Of the errors, positive; None is the best.
+        bounds: As there.
+        manager: As there.
+
+    Raises:
+        ValueError: alpha is out of its bounds, an array has another shape, a deviation that is known is not positive,
+            or the series has too few samples.
+        TypeError: The series is not real and floating.
+
+    Source: Kilinc & Massmann, J. Econometrics 255 (2026) 106232; Harville, JASA 72 (1977) 320.
+
+    Examples:
+        >>> arfima_nll(jnp.zeros(4), 0.3, mean=0.0, deviation=1.0).round(4)  # 4 / 2 log(2 pi)
+        Array(3.6758, dtype=float32)
+        >>> series = jax.random.normal(jax.random.key(0), (500,))
+        >>> slope = jax.grad(lambda alpha: arfima_nll(series, alpha, [0.2]))(0.3)
+    """
+    definition = _difference("arfima_nll", alpha, bounds)
+    level = 0.0 if mean is None else mean
+
+    def errors_of(x: Array) -> Array:
+        return filtered(x, definition, ar, ma, level, -1, manager)
+
+    return likelihood(errors_of, level, series, mean is None, deviation)
+
+
+def arfima_forecast(
+    series: Array,
+    steps: int,
+    alpha: float | Array,
+    ar: Sequence[float] | Array = (),
+    mean: float | Array = 0.0,
+    *,
+    ma: Sequence[float] | Array = (),
+    bounds: tuple[float, float] | None = None,
+    manager: BackendManager | None = None,
+) -> Array:
+    """Return what is expected of the next `steps` samples after series [..., n], time last: [..., steps].
+
+    Args:
+        series: The past.
+        steps: How many.
+        alpha: As in `arfima_errors`.
+        ar: As there.
+        mean: As there.
+        ma: As there.
+        bounds: As there.
+        manager: As there.
+
+    Raises:
+        ValueError: alpha is out of its bounds, an array has another shape, or `steps` is not positive.
+        TypeError: The series is not real and floating.
+
+    Source: Hosking, Biometrika 68 (1981) 165.
+
+    Examples:
+        >>> arfima_forecast(jnp.array([1.0, 3.0, 2.0]), 2, 1.0)  # of a random walk: where it is
+        Array([2., 2.], dtype=float32)
+    """
+    return continued(series, _difference("arfima_forecast", alpha, bounds), ar, ma, mean, steps, manager)
+
+
+def filtered(
+    x: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, dim: int, manager: BackendManager | None
+) -> Array:
+    """Return the one-step errors of x along `dim`."""
+    x = of_numpy(x)
+    computed_in(_OWNER, x)
+    axis = errors.axis(_OWNER, dim, x.ndim)
+    u = jnp.moveaxis(_differenced(x, definition, mean, axis, manager), axis, -1)
+    found = _divided(_moving(u, -_lags(ar, u.dtype, "ar")), _lags(ma, u.dtype, "ma"))
+    return jnp.moveaxis(found, -1, axis).astype(x.dtype)
+
+
+def likelihood(errors_of: Callable[[Array], Array], mean: Any, series: Array, level: bool, deviation: Any) -> Array:
+    """Return the negative logarithm of the likelihood of series [..., n].
+
+    Args:
+        errors_of: What makes their errors of them, linear in their distance to `mean`.
+        mean: The level in it.
+        series: One or more.
+        level: Whether the level is integrated out.
+        deviation: Of the errors, or None.
+    """
+    series = of_numpy(series)
+    e = errors_of(series)
+    n, adjusted = series.shape[-1], jnp.zeros((), e.dtype)
+    if n < 2:
+        raise ValueError(f"arfima_nll(series of shape {series.shape}): needs two samples or more on the last axis.")
+    if level:
+        of_ones = errors_of(jnp.ones(n, series.dtype) + jnp.asarray(mean).astype(series.dtype))
+        size = of_ones @ of_ones
+        e = e - (e @ of_ones / size)[..., None] * _of_rank(of_ones, e.ndim)
+        n, adjusted = n - 1, jnp.log(size) / 2
+    total = (e * e).sum(-1)
+    variance = total / n if deviation is None else jnp.square(_positive(deviation, e.dtype))
+    return n / 2 * jnp.log(2 * math.pi * variance) + total / (2 * variance) + adjusted
+
+
+def continued(
+    series: Array, definition: GrunwaldLetnikov, ar: Any, ma: Any, mean: Any, steps: int, manager: BackendManager | None
+) -> Array:
+    """Return the forecasts: the differences go on as the lags say, without errors, and are summed up again."""
+    series, steps = of_numpy(series), errors.count(f"{_OWNER}.forecast", "steps", steps)
+    u = _differenced(series, definition, mean, series.ndim - 1, manager)
+    weights, before, level = _lags(ar, u.dtype, "ar"), _lags(ma, u.dtype, "ma"), _level(mean, u)
+    p, q = weights.shape[0], before.shape[0]
+    ahead = jnp.zeros((*u.shape[:-1], steps), u.dtype)
+    if p or q:
+        e = _divided(_moving(u, -weights), before) if q else u
+        ahead = _ahead(_last(u, p), _last(e, q), weights, before, steps)
+    found = _summed(jnp.concatenate([u, ahead], -1), definition, manager)
+    return (found[..., u.shape[-1] :] + level).astype(series.dtype)
+
+
+def _last(u: Array, count: int) -> Array:
+    """Return the last values, zeros before the first."""
+    return jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (count, 0)])[..., u.shape[-1] :]
+
+
+def _moving(u: Array, weights: Array, stride: int = 1) -> Array:
+    """Return `u[t] + weights[0] u[t - stride] + ...` along the last axis, zeros before the first."""
+    found, n = u, u.shape[-1]
+    for lag, weight in enumerate(weights, 1):
+        if lag * stride < n:
+            found = found + weight * jnp.pad(u, [*[(0, 0)] * (u.ndim - 1), (lag * stride, 0)])[..., :n]
+    return found
+
+
+def _divided(u: Array, weights: Array) -> Array:
+    """Return `u / ma(z)`, by Graeffe: `1 / a(z) = a(-z) / b(z**2)`, b as long, until z**stride is past the end."""
+    stride, q = 1, weights.shape[0]
+    signs = jnp.asarray((-1.0) ** np.arange(1, q + 1), weights.dtype)
+    while q and stride < u.shape[-1]:
+        mirrored = signs * weights
+        u = _moving(u, mirrored, stride)
+        one = jnp.ones(1, weights.dtype)
+        product = jnp.convolve(jnp.concatenate([one, weights]), jnp.concatenate([one, mirrored]), precision="highest")
+        weights, stride = product[2::2], 2 * stride
+    return u
+
+
+def _difference(owner: str, alpha: Any, bounds: tuple[float, float] | None) -> GrunwaldLetnikov:
+    """Return the operator of one order, or raise."""
+    if np.ndim(alpha):
+        raise ValueError(f"{owner}(alpha of shape {np.shape(alpha)}): needs one order; map over several with jax.vmap.")
+    return GrunwaldLetnikov(alpha, bounds=bounds)
+
+
+def _differenced(x: Array, definition: GrunwaldLetnikov, mean: Any, axis: int, manager: BackendManager | None) -> Array:
+    """Return (1 - z)**alpha (x - mean), in the dtype that x is computed in."""
+    wide = x.astype(computed_in(_OWNER, x))
+    _check_level(np.shape(mean), x.shape, axis)
+    return dispatch.apply(_OWNER, wide - _level(mean, wide), definition, 1.0, axis, manager)
+
+
+def _level(mean: Any, like: Array) -> Array:
+    return _of_rank(jnp.asarray(mean).astype(like.dtype), like.ndim)
+
+
+def _of_rank(array: Array, ndim: int) -> Array:
+    """Return an array of that many axes, the first of length 1."""
+    return jnp.expand_dims(array, tuple(range(ndim - array.ndim)))
+
+
+def _check_level(found: tuple[int, ...], wanted: tuple[int, ...], axis: int) -> None:
+    """Raise unless a level broadcasts to series without a change in time: one for each series is easily taken so."""
+    once = (*wanted[:axis], 1, *wanted[axis + 1 :])
+    missing = len(once) - len(found)
+    if missing < 0 or any(a not in (1, b) for a, b in zip(found, once[missing:], strict=True)):
+        raise ValueError(
+            f"{_OWNER}(mean of shape {found}, series of shape {wanted}): needs one level, or one for each series "
+            f"that broadcasts to {once}; pass for example series.mean({axis}, keepdims=True)."
+        )
+
+
+def _lags(given: Any, dtype: Any, name: str) -> Array:
+    found = jnp.asarray(given, dtype)
+    if found.ndim != 1:
+        raise ValueError(
+            f"{_OWNER}({name} of shape {found.shape}): needs one axis, a number for each lag; pass a flat list."
+        )
+    return found
+
+
+def _positive(deviation: Any, dtype: Any) -> Array:
+    """Return deviations as an array, or raise where they are known and not positive."""
+    if not isinstance(deviation, jax.core.Tracer) and not (np.asarray(deviation) > 0).all():
+        raise ValueError(f"arfima_nll(deviation={deviation}): needs deviation > 0; pass None for the best.")
+    found = jnp.asarray(deviation, dtype)
+    message = "arfima_nll(deviation={deviation}): needs deviation > 0."
+    return checked(found, (found > 0).all(), message, deviation=found)
+
+
+@partial(jax.jit, static_argnames="steps")
+def _ahead(last: Array, before: Array, ar: Array, ma: Array, steps: int) -> Array:
+    """Return what the lags make of the last p differences and q errors, [..., steps]; compiled once for each shape."""
+
+    def onwards(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], Array]:
+        last, before = state
+        following = last[..., ::-1] @ ar + before[..., ::-1] @ ma
+        last = jnp.concatenate([last, following[..., None]], -1)[..., 1:]
+        return (last, jnp.pad(before, [*[(0, 0)] * (before.ndim - 1), (0, 1)])[..., 1:]), following
+
+    return jnp.moveaxis(jax.lax.scan(onwards, (last, before), None, length=steps)[1], 0, -1)
+
+
+def _summed(u: Array, definition: GrunwaldLetnikov, manager: BackendManager | None) -> Array:
+    """Undo a difference: whole sums down to an order of at most 1, and the rest."""
+    alpha: Any = definition.alpha
+    low, high = definition.interval
+    whole = max(0, math.ceil(high) - 1)
+    for _ in range(whole):
+        u = jnp.cumsum(u, -1)
+    within = None if definition.is_fixed else (whole - high, whole - low)
+    return dispatch.apply(_OWNER, u, replace(definition, alpha=whole - alpha, bounds=within), 1.0, -1, manager)

@@ -6,23 +6,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
+from jax import lax
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.arrays import computed_in, of_numpy
+from hpfracc_nn.fractional.jax.arrays import Array, computed_in, of_numpy
 from hpfracc_nn.fractional.jax.sharding import unplaced
 from hpfracc_nn.layers.attention import checked_bounds, checked_orders
-from hpfracc_nn.layers.flax.attention.attended import attended
-from hpfracc_nn.layers.flax.attention.formula import Attention, Given
-from hpfracc_nn.layers.flax.attention.inputs import Sequences, merged_bias, opened
-from hpfracc_nn.layers.flax.attention.state import AttentionState
+from hpfracc_nn.layers.flax.functional.attention_ops import Attention, Given, attended
 from hpfracc_nn.layers.flax.functional.core import (
     BIAS_INIT,
-    Array,
+    Alpha,
     Initializer,
+    Ordered,
     Params,
     check_fields,
     hashable,
@@ -31,12 +30,9 @@ from hpfracc_nn.layers.flax.functional.core import (
     serializable,
     settle,
 )
-from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
 from hpfracc_nn.selection import BackendManager
 
 _OWNER = "FractionalAttention"
-
-serializable(AttentionState, "key", "value", "count")
 
 
 @dataclass(frozen=True)
@@ -354,3 +350,129 @@ class FractionalAttention(Ordered):
         if self.add_zero_attn:
             parts.append(jnp.zeros((batch, heads, 1, size), x.dtype))
         return unplaced(partial(jnp.concatenate, axis=2), parts)  # type: ignore[no-any-return]
+
+
+class Sequences(NamedTuple):
+    """Query, key and value.
+
+    Attributes:
+        arrays: Each [batch, time, features].
+        batch: The caller's axes of the batch.
+        axis: The caller's axis of time.
+    """
+
+    arrays: tuple[Array, Array, Array]
+    batch: tuple[int, ...]
+    axis: int
+
+    def closed(self, y: Array) -> Array:
+        """Return [batch, time, features] with the caller's axes."""
+        return jnp.moveaxis(y.reshape(*self.batch, *y.shape[1:]), -2, self.axis)
+
+
+def opened(owner: str, given: Sequence[Any], dim: int, widths: Sequence[Any]) -> Sequences:
+    """Return the caller's query, key and value, or raise; None stands for the one before."""
+    query, key, value = given
+    key = query if key is None else key
+    whole = (query, key, key if value is None else value)
+    names = ("inputs_q", "inputs_k", "inputs_v")
+    for name, x, width in zip(names, whole, widths, strict=True):
+        computed_in(owner, x)
+        if x.ndim < 2 or x.ndim != query.ndim or x.shape[-1] != width:
+            raise ValueError(
+                f"{owner}({name} of shape {x.shape}): needs time and {width} features, which are the last axis, and as "
+                f"many axes as inputs_q of shape {query.shape}; the layer was made for them."
+            )
+    axis = errors.axis(owner, dim, query.ndim, array="inputs_q")
+    if axis == query.ndim - 1:
+        raise ValueError(f"{owner}(dim={dim}): needs a time axis before the features; pass for example dim=-2.")
+    moved = [jnp.moveaxis(x, axis, -2) for x in whole]
+    batch = moved[0].shape[:-2]
+    if any(x.shape[:-2] != batch for x in moved) or moved[1].shape[-2] != moved[2].shape[-2]:
+        raise ValueError(
+            f"{owner}(inputs_k of shape {whole[1].shape}, inputs_v of shape {whole[2].shape}): needs a value for each "
+            f"key, and the batch of the query, {query.shape}."
+        )
+    q, k, v = (x.reshape(math.prod(batch), *x.shape[-2:]) for x in moved)
+    return Sequences((q, k, v), batch, axis)
+
+
+def merged_bias(owner: str, mask: Any, bias: Any, shape: tuple[int, ...], dtype: Any) -> Array | None:
+    """Return what mask and bias add to the logarithms of the weights, or None.
+
+    Args:
+        owner: Who asks, for messages.
+        mask: Boolean, False where a key is hidden; or None.
+        bias: Floating, or None.
+        shape: [*batch, heads, queries, keys], to which both broadcast.
+        dtype: Of the result, whose axes are [batch, heads, queries, keys] or 1.
+    """
+    for name, given, is_right in (("mask", mask, "bool"), ("bias", bias, "floating")):
+        if given is not None:
+            kind = jnp.bool_ if is_right == "bool" else jnp.floating
+            if not hasattr(given, "dtype") or not jnp.issubdtype(given.dtype, kind):
+                found = getattr(given, "dtype", type(given).__name__)
+                raise TypeError(f"{owner}({name} of {found}): needs {is_right}; pass {name}.astype({kind.__name__}).")
+            if not _fits(given.shape, shape):
+                raise ValueError(
+                    f"{owner}({name} of shape {given.shape}): needs a shape that broadcasts to {shape}; "
+                    "its last axes are those of heads, queries and keys."
+                )
+    if mask is None and bias is None:
+        return None
+    found = jnp.zeros((), dtype) if bias is None else bias.astype(dtype)
+    if mask is not None:
+        found = jnp.where(mask, found, -jnp.inf)
+    found = found.reshape((1,) * (len(shape) - found.ndim) + found.shape)
+    batch = shape[:-3]
+    if any(size > 1 for size in found.shape[:-3]):
+        found = jnp.broadcast_to(found, (*batch, *found.shape[-3:]))
+    return found.reshape(math.prod(found.shape[:-3]), *found.shape[-3:])
+
+
+def _fits(given: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    if len(given) > len(shape):
+        return False
+    return all(size in (1, whole) for size, whole in zip(reversed(given), reversed(shape), strict=False))
+
+
+@dataclass(frozen=True)
+class AttentionState:
+    """The keys and values of all samples so far, and room for others; a pytree, which `lax.scan` carries.
+
+    Attributes:
+        key: Of each head, [*batch, heads, horizon, head_dim]; zeros where there is none yet.
+        value: The same of values.
+        count: How many samples it has seen, an array [] of int32.
+    """
+
+    key: Array
+    value: Array
+    count: Array
+
+    @property
+    def horizon(self) -> int:
+        """The most samples that it has room for."""
+        return self.key.shape[-2]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its arrays, the same at every step."""
+        return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
+
+    def grown(self, key: Array, value: Array) -> AttentionState:
+        """Return the state after one more key and value, [*batch, heads, 1, head_dim].
+
+        One that is full turns into NaN: how many samples it has seen is known to the compiled program alone.
+        """
+        is_full = self.count >= self.horizon
+
+        def put(all_of: Array, new: Array) -> Array:
+            found = lax.dynamic_update_slice_in_dim(all_of, new.astype(all_of.dtype), self.count, axis=-2)
+            return jnp.where(is_full, jnp.nan, found)
+
+        return AttentionState(put(self.key, key), put(self.value, value), self.count + 1)
+
+
+jax.tree_util.register_dataclass(AttentionState, data_fields=["key", "value", "count"], meta_fields=[])
+serializable(AttentionState, "key", "value", "count")

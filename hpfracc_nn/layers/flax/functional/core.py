@@ -45,8 +45,9 @@ Conventions:
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import jax
 import numpy as np
@@ -54,11 +55,20 @@ from flax import serialization
 from jax import numpy as jnp
 
 from hpfracc_nn import errors
-from hpfracc_nn.fractional.jax.arrays import Array
+from hpfracc_nn.fractional.alpha import Bounds, check_inside, check_taken, finite_bounds, first_values, order_shape
+from hpfracc_nn.fractional.definitions import Definition
+from hpfracc_nn.fractional.distributions import (
+    DISTRIBUTIONS,
+    Distribution,
+    Pair,
+    broadcast,
+    first_spread,
+    first_unconstrained,
+    prior_of,
+)
+from hpfracc_nn.fractional.jax.arrays import JAX, Array, widest
+from hpfracc_nn.layers.order import Shape, begun
 from hpfracc_nn.selection import given_manager
-
-if TYPE_CHECKING:
-    from hpfracc_nn.layers.flax.functional.order import Alpha
 
 Params = dict[str, Any]  # nested dicts of arrays
 Initializer = Callable[..., Array]
@@ -189,3 +199,320 @@ def _check_alike(owner: str, state: Any, parts: dict[str, Any]) -> None:
 def weights(params: Params) -> Params:
     """Return the parameters of Flax's ordinary layer: all but the order."""
     return {name: value for name, value in params.items() if name != "order"}
+
+
+@dataclass(frozen=True)
+class Alpha:
+    """Orders that stay between two bounds: alpha = low + (high - low) sigmoid(raw).
+
+    A layer with `learn_alpha=True` makes one and calls it `order`. One that is passed as a layer's alpha says how that
+    layer's order begins and where it stays.
+
+    Attributes:
+        start: The first value or values, strictly inside the bounds.
+        bounds: (low, high).
+        shape: Shape of alpha, to which `start` is broadcast; None is its own.
+        owner: Who asks, for messages.
+
+    Raises:
+        ValueError: `start` is not strictly inside the bounds, or they are no finite interval.
+
+    Examples:
+        >>> order = fjx.functional.Alpha(0.4, (0, 1))
+        >>> float(order(order.init()).round(4))
+        0.4
+    """
+
+    start: float | Sequence[float]
+    bounds: Bounds
+    shape: Any = None
+    _: KW_ONLY
+    owner: str = field(default="Alpha", repr=False, compare=False)
+
+    is_random: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        bounds = finite_bounds(self.owner, self.bounds)
+        values = first_values(self.owner, self.start)
+        shape = order_shape(self.owner, self.shape, values)
+        settle(self, start=hashable(values.tolist()), bounds=bounds, shape=shape)
+        self._check(values)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"raw": [*shape]}, made of `start`; nothing is drawn."""
+        low, high = self._ends()
+        share = np.broadcast_to((np.asarray(self.start) - low) / (high - low), self.shape)
+        return {"raw": jnp.asarray(np.log(share) - np.log1p(-share), dtype=param_dtype)}
+
+    def __call__(self, params: Params, *, key: Array | None = None) -> Array:
+        """Return alpha in real units, [*shape]: float64 where 64 bit types are enabled, else float32."""
+        return self._scaled(jax.nn.sigmoid(params["raw"].astype(widest())))
+
+    def mean(self, params: Params) -> Array:
+        """Return alpha in real units; of a random one (`ProbabilisticAlpha`) its mean, which is never drawn."""
+        return self(params)
+
+    def taken_by(self, owner: str, bounds: Any, shape: Shape) -> Bounds:
+        """Return its bounds for a layer that was given it as its order, or raise.
+
+        Args:
+            owner: The layer.
+            bounds: What the layer was given as bounds besides, which must be None.
+            shape: The shape that the layer needs.
+        """
+        check_taken(owner, type(self).__name__, self.bounds, self.shape, bounds, shape)
+        return self.bounds
+
+    def _check(self, values: np.ndarray) -> None:
+        """Raise unless first values lie strictly inside the bounds."""
+        check_inside(self.owner, self.start, values, self.bounds)
+
+    def _ends(self) -> tuple[Any, Any]:
+        """The bounds, of all orders or of each."""
+        return self.bounds
+
+    def _scaled(self, u: Array) -> Array:
+        low, high = self._ends()
+        return low + (high - low) * u
+
+
+Operator = Any  # a definition's name, its class or a definition; a core holds the definition that it stands for
+
+
+class Ordered:
+    """What cores with one order share; `__post_init__` gives them both attributes, from `started`.
+
+    Attributes:
+        definition: The operator; where the order is learned, at its upper bound.
+        order: The learned order, or None.
+    """
+
+    definition: Operator
+    order: Alpha | None
+
+    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
+        """Return the order in real units: an array where it is learned, the mean where it is random."""
+        return self.definition.alpha if self.order is None else self.order.mean(params["order"])
+
+    def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
+        """The order's part of the parameters."""
+        return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
+
+    def _present(self, params: Params, key: Array | None) -> Array:
+        """Alpha of a learned order as it is now: a draw where it is random and there is a key."""
+        assert self.order is not None, "only a learned order is asked for its present value"
+        return self.order(params["order"], key=key)
+
+
+def started(
+    owner: str,
+    given: Definition,
+    alpha: Any,
+    *,
+    bounds: Any,
+    learn_alpha: bool,
+    shape: Callable[[Shape], Shape],
+) -> tuple[Definition, Alpha | None]:
+    """Return a layer's definition and its order, which is None where it is fixed; see `hpfracc_nn.layers.order.begun`.
+
+    Args:
+        owner: As there.
+        given: As there.
+        alpha: As there.
+        bounds: As there.
+        learn_alpha: As there.
+        shape: As there.
+
+    Raises:
+        TypeError: alpha is an array of JAX.
+        ValueError: alpha or bounds are out of range.
+    """
+
+    def make(first: Any, within: Bounds, wanted: Shape) -> Alpha:
+        return Alpha(first, within, wanted, owner=owner)
+
+    return begun(owner, given, alpha, Alpha, make, bounds=bounds, learn_alpha=learn_alpha, shape=shape)
+
+
+@dataclass(frozen=True)
+class ProbabilisticAlpha(Alpha):
+    """Orders with a learned law between two bounds: alpha = low + (high - low) u, 0 < u < 1.
+
+    With a key, u is drawn, one number for each order and not for each signal, with a gradient in the law's two
+    parameters, `{"raw": [*shape], "spread": [*shape]}`. Without one alpha is the mean. A stream (`initial_state`) has
+    the mean.
+
+    - "normal": u = sigmoid(mu + sigma z), z standard normal;
+    - "beta": u has a beta law; the gradient is that of `jax.random.gamma`;
+    - "uniform": u is anywhere between two learned ends alike.
+
+    Attributes:
+        start: The first mean or means, inside the bounds.
+        bounds: (low, high).
+        shape: Shape of alpha, to which `start` and `std` are broadcast; None is theirs.
+        distribution: "normal", "beta" or "uniform".
+        std: The first standard deviation or deviations of alpha; None is a quarter of the way to the nearer bound.
+        prior: (mean, standard deviation) of the law, of the same kind and between the same bounds, that `kl` compares
+            with; None is those of a uniform law between the bounds.
+        owner: Who asks, for messages.
+
+    Raises:
+        ValueError: `start` or `prior` is not strictly inside the bounds, or a standard deviation is not positive or
+            larger than the law can have between them.
+
+    Source: Kingma & Welling, arXiv 1312.6114; Figurnov, Mohamed & Mnih, arXiv 1805.08498, for the beta law.
+
+    Examples:
+        >>> order = fjx.functional.ProbabilisticAlpha(0.6, std=0.05)
+        >>> core = fjx.functional.FractionalLayer(order, "caputo")
+        >>> params = core.init()
+        >>> y = core(params, jnp.ones((4, 100, 1)), key=jax.random.key(0))
+        >>> loss = (y**2).mean() + 1e-3 * order.kl(params["order"])
+    """
+
+    bounds: tuple[float, float] = (0.0, 1.0)
+    shape: Any = None
+    _: KW_ONLY
+    distribution: str = "normal"
+    std: float | Sequence[float] | None = None
+    prior: tuple[float, float] | None = None
+
+    is_random: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.owner == "Alpha":
+            settle(self, owner="ProbabilisticAlpha")
+        start, std = first_values(self.owner, self.start), first_spread(self.owner, self.std)
+        shape = broadcast(self.owner, start, std) if self.shape is None else self.shape
+        settle(self, shape=shape, std=None if std is None else hashable(std.tolist()))
+        super().__post_init__()
+        errors.one_of(self.owner, "distribution", self.distribution, DISTRIBUTIONS)
+        self._first()  # raises where the law has no such member
+        settle(self, prior=prior_of(self.owner, self.distribution, self.prior, self.bounds)[0])
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return `{"raw": [*shape], "spread": [*shape]}`, of the first moments; nothing is drawn."""
+        found = (jnp.asarray(np.broadcast_to(each, self.shape), param_dtype) for each in self._first())
+        return dict(zip(("raw", "spread"), found, strict=True))
+
+    def __call__(self, params: Params, *, key: Array | None = None) -> Array:
+        """Return alpha in real units, [*shape]: a draw where there is a key, else the mean."""
+        return self.mean(params) if key is None else self.sample(params, key)
+
+    def sample(self, params: Params, key: Array, sample_shape: Sequence[int] = ()) -> Array:
+        """Return draws of alpha, [*sample_shape, *shape], differentiable in the law's parameters."""
+        with jax.numpy_rank_promotion("allow"):  # formulas of NumPy's too, here and below
+            noise = _Noise.of(key, tuple(sample_shape))
+            return self._scaled(self._distribution.sample(self._constrained(params), noise, JAX))
+
+    def mean(self, params: Params) -> Array:
+        """Return the mean of alpha: in closed form, but for the normal law by quadrature, to 1e-12 in float64."""
+        with jax.numpy_rank_promotion("allow"):
+            return self._scaled(self._distribution.moments(*self._constrained(params), JAX)[0])
+
+    def std_of(self, params: Params) -> Array:
+        """Return the standard deviation of alpha; computed as the mean is."""
+        low, high = self.bounds
+        with jax.numpy_rank_promotion("allow"):
+            return (high - low) * self._distribution.moments(*self._constrained(params), JAX)[1]
+
+    def kl(self, params: Params) -> Array:
+        """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders.
+
+        In closed form: no divergence changes when both numbers go through the same increasing map, so that it is that
+        of two normal, two beta or two uniform laws. A uniform law that reaches beyond its prior, by more than its
+        parameters are rounded, has an infinite one.
+        """
+        parameters = self._constrained(params)
+        _, prior = prior_of(self.owner, self.distribution, self.prior, self.bounds)
+        one, other = (jnp.asarray(value, parameters[0].dtype) for value in prior)
+        with jax.numpy_rank_promotion("allow"):
+            rounding = float(jnp.finfo(params["raw"].dtype).eps)
+            return self._distribution.divergence(parameters, (one, other), rounding, JAX).sum()
+
+    @property
+    def _distribution(self) -> Distribution:
+        return DISTRIBUTIONS[self.distribution]
+
+    def _first(self) -> Pair:
+        return first_unconstrained(self.owner, self.distribution, self.start, self.std, self.bounds)
+
+    def _constrained(self, params: Params) -> Pair:
+        return self._distribution.constrained(params["raw"].astype(widest()), params["spread"].astype(widest()), JAX)
+
+
+class _Noise(NamedTuple):
+    """JAX's randomness, see `distributions.Noise`: each call takes the next of four keys."""
+
+    keys: list[Array]
+    shape: tuple[int, ...]  # how many draws of each number
+    least: float
+
+    @classmethod
+    def of(cls, key: Array, shape: tuple[int, ...]) -> _Noise:
+        return cls(list(jax.random.split(key, 4)), shape, 1e-100 if widest() == jnp.float64 else 1e-15)
+
+    def normal(self, like: Array) -> Array:
+        return jax.random.normal(self.keys.pop(), (*self.shape, *like.shape), like.dtype)
+
+    def uniform(self, like: Array) -> Array:
+        return 1 - jax.random.uniform(self.keys.pop(), (*self.shape, *like.shape), like.dtype)
+
+    def gamma(self, parameter: Array) -> Array:
+        return jax.random.gamma(self.keys.pop(), parameter, (*self.shape, *parameter.shape), parameter.dtype)
+
+
+_OF_AN_ORDER = ({"raw"}, {"raw", "spread"})
+
+
+def param_labels(params: Any) -> Any:
+    """Return "orders" or "weights" for every parameter, a tree that `optax.partition` (`multi_transform`) takes.
+
+    An order moves slowly beside the weights of a network, in the free number that is mapped into its bounds; ten times
+    the weights' learning rate is a start. Weight decay would draw it to the middle of its bounds: orders want none.
+
+    Args:
+        params: Parameters of a network: linen's variables["params"], nested dicts, or an `nnx.State`. An order's are
+            those that stand alone as `raw`, or as `raw` and `spread`, as `Alpha` and `ProbabilisticAlpha` have them,
+            whatever the part is called that holds them.
+
+    Returns:
+        The same tree with a word for every leaf.
+
+    Raises:
+        ValueError: There is no learned order.
+
+    Examples:
+        >>> model = FractionalLinear(3, 5, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> param_labels(nnx.to_pure_dict(nnx.state(model)))
+        {'bias': 'weights', 'kernel': 'weights', 'order': {'raw': 'orders'}}
+        >>> tx = optax.partition(
+        ...     {"weights": optax.adamw(5e-3), "orders": optax.adam(3e-2)}, param_labels
+        ... )
+        >>> optimizer = nnx.Optimizer(model, tx, wrt=nnx.Param)
+    """
+    paths = [tuple(_name(key) for key in path if not _is_variables(key)) for path, _ in _leaves(params)]
+    beside: dict[tuple[str, ...], set[str]] = {}
+    for path in paths:
+        beside.setdefault(path[:-1], set()).add(path[-1])
+    labels = ["orders" if beside[path[:-1]] in _OF_AN_ORDER else "weights" for path in paths]
+    if "orders" not in labels:
+        raise ValueError(
+            "param_labels(params): needs a learned order; make a layer with learn_alpha=True, or use one optimizer for "
+            "all parameters."
+        )
+    return jax.tree.unflatten(jax.tree.structure(params), labels)
+
+
+def _leaves(params: Params) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_flatten_with_path(params)[0]
+
+
+def _is_variables(key: Any) -> bool:
+    """Whether a step leads from a variable of an `nnx.State` into its value: dicts have keys and no attributes."""
+    return isinstance(key, jax.tree_util.GetAttrKey) and key.name == "value"
+
+
+def _name(key: Any) -> str:
+    """One step of a path, as the attribute, key or index that it is."""
+    return str(getattr(key, "key", getattr(key, "name", getattr(key, "idx", key))))

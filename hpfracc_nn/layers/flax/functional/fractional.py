@@ -14,8 +14,18 @@ from hpfracc_nn.fractional.definitions import Definition
 from hpfracc_nn.fractional.jax import streaming
 from hpfracc_nn.fractional.jax.arrays import of_numpy
 from hpfracc_nn.fractional.jax.streaming import HORIZON, Source, StreamState
-from hpfracc_nn.layers.flax.functional.core import Array, Params, check_fields, hashable, serializable, settle
-from hpfracc_nn.layers.flax.functional.order import Alpha, Operator, Ordered, started
+from hpfracc_nn.layers.flax.functional.core import (
+    Alpha,
+    Array,
+    Operator,
+    Ordered,
+    Params,
+    check_fields,
+    hashable,
+    serializable,
+    settle,
+    started,
+)
 from hpfracc_nn.layers.order import definition_of
 from hpfracc_nn.layers.shapes import beside_channels, channel_axis, check_channels, counted_channels
 from hpfracc_nn.selection import BackendManager

@@ -13,8 +13,7 @@ from hpfracc_nn.fractional import dispatch
 from hpfracc_nn.fractional.definitions import FourierMultiplier
 from hpfracc_nn.fractional.jax.arrays import Array, of_numpy
 from hpfracc_nn.fractional.layout import check_told
-from hpfracc_nn.layers.flax.functional.core import Params, check_fields, hashable, settle
-from hpfracc_nn.layers.flax.functional.order import Alpha, Ordered
+from hpfracc_nn.layers.flax.functional.core import Alpha, Ordered, Params, check_fields, hashable, settle
 from hpfracc_nn.layers.multipliers import (
     OWNER,
     axes_of,

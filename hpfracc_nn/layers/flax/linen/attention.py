@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpfracc_nn.layers.flax import functional
-from hpfracc_nn.layers.flax.attention.state import AttentionState
+from hpfracc_nn.layers.flax.functional.attention import AttentionState
 from hpfracc_nn.layers.flax.functional.core import Array
 from hpfracc_nn.layers.flax.linen.dropout import Dropping
 

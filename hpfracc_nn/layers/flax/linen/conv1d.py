@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from hpfracc_nn.fractional.jax.streaming import HORIZON
 from hpfracc_nn.layers.flax import functional
-from hpfracc_nn.layers.flax.functional.conv1d import ConvolutionState
 from hpfracc_nn.layers.flax.functional.core import Array
+from hpfracc_nn.layers.flax.functional.linear import ConvolutionState
 from hpfracc_nn.layers.flax.linen.base import Layer
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hpfracc_nn.fractional.streaming import HORIZON
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
-from hpfracc_nn.layers.flax.functional.recurrent.state import RecurrentState
+from hpfracc_nn.layers.flax.functional.recurrent import RecurrentState
 from hpfracc_nn.layers.flax.linen.dropout import Dropping
 
 

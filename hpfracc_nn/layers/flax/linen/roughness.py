@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hpfracc_nn.fractional.jax.streaming import HORIZON
 from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array
-from hpfracc_nn.layers.flax.functional.roughness import RoughnessState
+from hpfracc_nn.layers.flax.functional.difference import RoughnessState
 from hpfracc_nn.layers.flax.linen.base import Layer
 
 

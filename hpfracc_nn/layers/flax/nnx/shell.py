@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import jax
 from flax import nnx
 from jax import numpy as jnp
 
+from hpfracc_nn.layers.flax import functional
 from hpfracc_nn.layers.flax.functional.core import Array, Params, check_dtype
 
 
@@ -89,3 +93,242 @@ def _signature(core: type) -> inspect.Signature:
     own = inspect.signature(Shell.__init__).parameters
     added = [own[name].replace(kind=inspect.Parameter.KEYWORD_ONLY) for name in ("param_dtype", "rngs")]
     return inspect.Signature([*inspect.signature(core).parameters.values(), *added])
+
+
+class Alpha(Shell, core=functional.Alpha):
+    """Orders that stay between two bounds, a module: see `functional.Alpha`.
+
+    Arguments and errors are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    A layer that is given one as `alpha` has it as its `order`, so that several layers may share it.
+
+    Examples:
+        >>> order = Alpha(0.4, (0, 1))
+        >>> layers = nnx.List([FractionalLayer(order), FractionalLayer(order)])
+        >>> layers[0].order is layers[1].order, order().round(4)
+        (True, Array(0.4, dtype=float32))
+    """
+
+    def __call__(self) -> Array:
+        """Return alpha in real units; of a random one a draw, see `ProbabilisticAlpha`."""
+        return self.core(self.params(), key=self.next_key())
+
+    @property
+    def mean(self) -> Array:
+        """Alpha in real units; of a random one its mean, which is never drawn."""
+        return self.core.mean(self.params())
+
+    def next_key(self) -> Array | None:
+        """Return the key of the next draw, or None where nothing is drawn."""
+        return None
+
+
+class ProbabilisticAlpha(Alpha, core=functional.ProbabilisticAlpha):
+    """Orders with a learned law between two bounds, a module: see `functional.ProbabilisticAlpha`.
+
+    Arguments and errors are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Every call draws, with the stream `alpha` of `rngs`, until `eval()` sets `deterministic`; `train()` takes it back.
+
+    Examples:
+        >>> layer = FractionalLayer(ProbabilisticAlpha(0.6, std=0.05, rngs=nnx.Rngs(0)))
+        >>> loss = (layer(jnp.ones((4, 100, 1))) ** 2).mean() + 1e-3 * layer.order.kl()
+        >>> layer.order.std.round(3)
+        Array(0.05, dtype=float32)
+    """
+
+    def __init__(
+        self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
+    ):
+        super().__init__(*arguments, param_dtype=param_dtype, rngs=rngs, **hyperparameters)
+        self.deterministic = False
+        self.rngs = nnx.data(None) if rngs is None else rngs["alpha"].fork()
+
+    def sample(self, key: Array, sample_shape: Sequence[int] = ()) -> Array:
+        """Return draws of alpha, [*sample_shape, *shape], differentiable in the law's parameters."""
+        return self.core.sample(self.params(), key, sample_shape)
+
+    @property
+    def std(self) -> Array:
+        """The standard deviation of alpha."""
+        return self.core.std_of(self.params())
+
+    def kl(self) -> Array:
+        """Return the Kullback-Leibler divergence of the law from the prior in nats, summed over the orders."""
+        return self.core.kl(self.params())
+
+    def next_key(self) -> Array | None:
+        """Return the key of the next draw, or None in evaluation."""
+        if self.deterministic:
+            return None
+        if self.rngs is None:
+            raise ValueError(
+                "ProbabilisticAlpha(rngs=None): needs randomness to draw from; make it with rngs=nnx.Rngs(0), or call "
+                "eval() for its mean."
+            )
+        return self.rngs()
+
+
+def module_of(core: functional.Alpha, param_dtype: Any, rngs: nnx.Rngs | None) -> Alpha:
+    """Return the module of an order."""
+    kind = ProbabilisticAlpha if core.is_random else Alpha
+    return kind(core, param_dtype=param_dtype, rngs=rngs)
+
+
+class Layer(Shell):
+    """The shell of a core with an order, which is the module `order` where it is learned.
+
+    An `Alpha` among the constructor's arguments is the order itself, and may be that of several layers.
+    """
+
+    order: Alpha
+
+    def __init__(
+        self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
+    ):
+        order = next((each for each in (*arguments, *hyperparameters.values()) if isinstance(each, Alpha)), None)
+        plain = [_described(each) for each in arguments]
+        named = {name: _described(each) for name, each in hyperparameters.items()}
+        self._begin(self._core_of(*plain, **named), param_dtype, rngs, {} if order is None else {"order": order})
+
+    @property
+    def alpha(self) -> Any:
+        """The order in real units: an array where it is learned, the mean where it is random."""
+        return self.core.alpha_of(self.params())
+
+    def _run(self, *inputs: Any, **options: Any) -> Any:
+        """The core's value with the present parameters, and a draw of a random order."""
+        return self.core(self.params(), *inputs, **self._drawing(), **options)
+
+    def _drawing(self) -> dict[str, Array]:
+        """What a core takes besides where its order is random and drawn."""
+        key = None if self.core.order is None else self.order.next_key()
+        return {} if key is None else {"key": key}
+
+    def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
+        if name == "order":
+            return module_of(self.core.order, self.param_dtype, rngs)
+        return super()._part(name, value, rngs)
+
+
+def _described(argument: Any) -> Any:
+    """A module of an order as what it is made from, all else as it is."""
+    return argument.core if isinstance(argument, Alpha) else argument
+
+
+Randomness = nnx.Rngs | nnx.RngStream | Array
+
+
+class Dropping(Layer):
+    """A layer that drops something in training: until `eval()`, which sets `deterministic`.
+
+    Its randomness is a fork of the stream `dropout` of the constructor's `rngs`, or what the call is given.
+    """
+
+    def __init__(
+        self, *arguments: Any, param_dtype: Any = jnp.float32, rngs: nnx.Rngs | None = None, **hyperparameters: Any
+    ):
+        super().__init__(*arguments, param_dtype=param_dtype, rngs=rngs, **hyperparameters)
+        self.deterministic = False
+        drops = self.core.dropout_rate > 0 and rngs is not None
+        self.dropout_stream = rngs["dropout"].fork() if drops else nnx.data(None)  # type: ignore[index]
+
+    def _dropping(self, deterministic: bool | None, rngs: Randomness | None) -> dict[str, Array]:
+        """What a core takes besides where it drops."""
+        is_off = self.deterministic if deterministic is None else deterministic
+        if is_off or not self.core.dropout_rate:
+            return {}
+        given = self.dropout_stream if rngs is None else rngs
+        if given is None:
+            raise ValueError(
+                f"{type(self).__name__}(dropout_rate={self.core.dropout_rate:g}): needs randomness in training; pass "
+                "rngs=nnx.Rngs(0) to the constructor or the call, or call eval()."
+            )
+        stream = given["dropout"] if isinstance(given, nnx.Rngs) else given
+        return {"dropout_key": stream() if isinstance(stream, nnx.RngStream) else stream}
+
+
+@dataclass(frozen=True)
+class Pure:
+    """A module's call, a function of its arguments and, last, of its state.
+
+    Attributes:
+        graph: The module without its state.
+    """
+
+    graph: nnx.GraphDef
+
+    def __call__(self, *given: Any) -> Any:
+        """Return the value of the module whose state comes last."""
+        *arguments, state = given
+        return nnx.merge(self.graph, state, copy=True)(*arguments)
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A function that has no state.
+
+    Attributes:
+        f: What is called.
+    """
+
+    f: Callable[..., Any]
+
+    def __call__(self, *given: Any) -> Any:
+        """Return f of all but the last."""
+        return self.f(*given[:-1])
+
+
+def described(f: Any) -> Pure | Plain | Any:
+    """Return what a core is told of a module or a function."""
+    if isinstance(f, nnx.Module):
+        return Pure(nnx.graphdef(f))
+    return Plain(f) if callable(f) else f
+
+
+def taken_apart(owner: str, name: str, f: Any, *arguments: Any) -> tuple[Pure | Plain, Any]:
+    """Return a module or a function as a pure function, and its state.
+
+    Args:
+        owner: Who asks, for messages.
+        name: Of the module there.
+        f: The module, or a function without a state.
+        arguments: Of a call, or what has their shapes and dtypes.
+
+    Raises:
+        ValueError: It writes to itself when it is called.
+    """
+    if not isinstance(f, nnx.Module):
+        return Plain(f), ()
+    written = _written(f, arguments)
+    lost = [path for path, kind in written.items() if not issubclass(kind, nnx.RngState)]
+    if lost:
+        raise ValueError(
+            f"{owner}({name}): needs a module that does not change when it is called, and this one writes to "
+            f"{', '.join(lost)}; each step sees it as it was at the start; switch that off, for example by "
+            f"{name}.set_attributes(use_running_average=True)."
+        )
+    if written:
+        with nnx.fork_rngs(f, graph=True, graph_updates=True):
+            graph, state = nnx.split(f)
+            return Pure(graph), jax.tree.map(lambda leaf: leaf, state)  # forking ends with the block
+    graph, state = nnx.split(f)
+    return Pure(graph), state
+
+
+def _written(f: nnx.Module, arguments: tuple[Any, ...]) -> dict[str, type]:
+    """Return the variables that a call would write to, and their kinds; nothing is computed."""
+    graph, state = nnx.split(f)
+    found: dict[str, type] = {}
+
+    def call(state: Any, arguments: tuple[Any, ...]) -> None:
+        module = nnx.merge(graph, state, copy=True)
+        before = dict(nnx.to_flat_state(nnx.state(module)))
+        values = {path: variable.get_value() for path, variable in before.items()}
+        module(*arguments)
+        for path, variable in nnx.to_flat_state(nnx.state(module)):
+            if path not in values or variable.get_value() is not values[path]:
+                found[".".join(map(str, path))] = type(variable)
+
+    jax.eval_shape(call, state, arguments)
+    return found

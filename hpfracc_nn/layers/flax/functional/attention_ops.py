@@ -1,0 +1,324 @@
+"""The operation `attention` on JAX's arrays: its plan is made when a call is traced, from shapes and dtypes.
+
+The kernel "dense" computes the weights of all queries at once, with memory for queries times keys in both passes.
+"blocks" takes a block of queries at a time: a scan whose weights are computed again in the backward pass, inside a scan
+over items of the batch, or over groups of items where these are short.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import jax
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.jax.arrays import Array, assumed, at_least_single, fits
+from hpfracc_nn.fractional.jax.probe import JaxProbe, device_name
+from hpfracc_nn.fractional.jax.sharding import unplaced
+from hpfracc_nn.layers.attention import NEGLIGIBLE, OP
+from hpfracc_nn.selection import (
+    BackendManager,
+    Cost,
+    Kernel,
+    Plan,
+    Work,
+    Workload,
+    carried_out,
+    given_manager,
+    register,
+)
+
+
+def attended(attention: Attention, given: Given, manager: BackendManager | None) -> Averages:
+    """Return averages [batch, heads, queries, values] and weights; half precision is computed in float32.
+
+    A kernel's `run(attention, given, items)` is a pure function that JAX differentiates; it gets the numbers of the
+    items of the batch too.
+    """
+    dtype = given.q.dtype
+    wide = at_least_single(dtype)
+    if wide != dtype:
+        cast = given._replace(**{name: getattr(given, name).astype(wide) for name in ("q", "k", "v")})
+        cast = cast._replace(bias=None if given.bias is None else given.bias.astype(wide))
+        y, weights = attended(attention, cast, manager)
+        return y.astype(dtype), None if weights is None else weights.astype(dtype)
+    if 0 in given.q.shape or 0 in given.k.shape:
+        return attention.formula(given, jnp.arange(given.q.shape[2]), jnp.arange(given.q.shape[0]))
+    site = given_manager("FractionalAttention", manager).shared_site(OP, "jax", "FractionalAttention")
+    facts = (given.q.shape, given.k.shape[2], str(dtype), attention.needs_weights)
+    plan = site.pick_traced(facts, lambda: workload(*facts))
+    found: Averages = carried_out(_TRACED, site, plan, attention, given)
+    return found
+
+
+def workload(shape: tuple[int, ...], keys: int, dtype: str, needs_weights: bool) -> Workload:
+    """Return what a call asks for: `rows` heads of `n` queries with `width` features, `exponentials` keys."""
+    batch, heads, queries, features = shape
+    return Workload(
+        OP,
+        "jax",
+        device=device_name(),
+        dtype=dtype,
+        rows=assumed(batch) * heads,
+        n=queries,
+        width=features,
+        channels=heads,
+        exponentials=keys,
+        needs_gradient=True,  # of whatever is traced one may be wanted
+        learns_weights=needs_weights,
+        threads=JaxProbe().threads(),
+    )
+
+
+def _run(plan: Plan, attention: Attention, given: Given) -> Averages:
+    plan.kernel.calls["run"] += 1
+    found: Averages = _computed(attention, plan.kernel, plan.chunk, given)
+    return found
+
+
+@partial(jax.jit, static_argnames=("attention", "kernel", "rows"))
+def _computed(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
+    """The kernel's result, of so many heads at a time where memory is short."""
+    return unplaced(partial(_by, attention, kernel, rows), given)  # type: ignore[no-any-return]
+
+
+def _by(attention: Attention, kernel: Kernel, rows: int | None, given: Given) -> Averages:
+    items = jnp.arange(given.q.shape[0])
+    if rows is None or fits(rows // given.q.shape[1], given.q.shape[0]):
+        return kernel.run(attention, given, items)  # type: ignore[no-any-return]
+    return by_items(given, items, rows // given.q.shape[1], lambda one, item: kernel.run(attention, one, item))
+
+
+_TRACED = Work(_run, is_timed=False)  # what is traced tells no time, and what is computed is waited for by nobody
+
+
+class Given(NamedTuple):
+    """The arrays of a call.
+
+    Attributes:
+        q: Queries, [batch, heads, queries, features].
+        k: Keys, [batch, heads, keys, features].
+        v: Values, [batch, heads, keys, values].
+        bias: What is added to the logarithms of the weights, each axis that of [batch, heads, queries, keys] or 1, or
+            None. Minus infinity hides a key, and so does what lies `NEGLIGIBLE` below the greatest that the query sees.
+        alpha: Orders, [1] or [heads], None for alpha = 2.
+        key: For dropout, or None.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    bias: Array | None = None
+    alpha: Array | None = None
+    key: Array | None = None
+
+
+@dataclass(frozen=True)
+class Attention:
+    """What is computed, and of what.
+
+    Attributes:
+        dimension: The space's, to which alpha is added in the exponent.
+        bandwidth: The square of the distance beyond which weights fall.
+        is_causal: Whether query i sees keys up to i only.
+        needs_weights: Whether the weights are returned.
+        share: Of the weights that dropout keeps.
+    """
+
+    dimension: float
+    bandwidth: float
+    is_causal: bool = False
+    needs_weights: bool = False
+    share: float = 1.0
+
+    def formula(self, given: Given, queries: Array, items: Array) -> tuple[Array, Array | None]:
+        """Return averages [batch, heads, queries, values] and weights.
+
+        The weights of a query that sees no key are zeros, and it has no slope.
+
+        Args:
+            given: Some of the items of a batch, and some of their queries.
+            queries: The numbers of those queries, [queries].
+            items: The numbers of those items, [batch].
+        """
+        q = given.q * (1 / self.bandwidth)
+        products = jnp.einsum("bhqd,bhkd->bhqk", q, given.k)
+        if not given.k.shape[2]:
+            return jnp.einsum("bhqk,bhkd->bhqd", products, given.v), products if self.needs_weights else None
+        hidden = self._hidden(given, queries)
+        logarithms = self._logarithms(given, q, products, hidden)
+        if hidden is None:
+            weights = jax.nn.softmax(logarithms, axis=-1)
+        else:
+            is_blind = hidden.all(-1, keepdims=True)
+            # Zeros first, because the softmax of a row of minus infinities is NaN, and so is its slope.
+            logarithms = jnp.where(is_blind, 0, jnp.where(hidden, -jnp.inf, logarithms))
+            weights = jnp.where(is_blind, 0, jax.nn.softmax(logarithms, axis=-1))
+        if given.key is not None:
+            kept = self._kept(given.key, queries, items, weights.shape)
+            weights = jnp.where(kept, weights / self.share if self.share else weights, 0)
+        return jnp.einsum("bhqk,bhkd->bhqd", weights, given.v), weights if self.needs_weights else None
+
+    def _logarithms(self, given: Given, q: Array, products: Array, hidden: Array | None) -> Array:
+        """Return those of the weights, up to a number for each query, from what was divided by the bandwidth."""
+        if given.alpha is None:
+            found = 2 * products
+        else:
+            exponent = (self.dimension + given.alpha)[None, :, None, None].astype(products.dtype)
+            found = -exponent * jnp.log1p(self._distances(given, q, products, hidden))
+        return found if given.bias is None else found + given.bias
+
+    def _distances(self, given: Given, q: Array, products: Array, hidden: Array | None) -> Array:
+        """Return the distances from queries to lifted keys, in square roots of the bandwidth."""
+        squares = jnp.square(given.k).sum(-1)[..., None, :] * (1 / self.bandwidth)  # [batch, heads, 1, keys]
+        radius = (squares if hidden is None else jnp.where(hidden, 0, squares)).max(-1, keepdims=True)
+        own = (q * given.q).sum(-1, keepdims=True)
+        squared = own + radius - 2 * products
+        # The square root has no slope at 0; what is below is rounding.
+        return jnp.sqrt(jnp.maximum(squared, jnp.finfo(squared.dtype).eps))
+
+    def _hidden(self, given: Given, queries: Array) -> Array | None:
+        """Return which keys a query does not see, of a shape that broadcasts; None where it sees all."""
+        later = None
+        if self.is_causal:
+            later = jnp.arange(given.k.shape[2])[None] > queries[:, None]
+        if given.bias is None:
+            return None if later is None else later[None, None]
+        bias = jax.lax.stop_gradient(given.bias)
+        bias = bias if later is None else jnp.where(later[None, None], -jnp.inf, bias)
+        return (bias == -jnp.inf) | (bias < bias.max(-1, keepdims=True) - NEGLIGIBLE)
+
+    def _kept(self, key: Array, queries: Array, items: Array, shape: tuple[int, ...]) -> Array:
+        """Return which weights are not dropped: drawn for each query of each item, whatever the blocks."""
+
+        def of(item: Array, query: Array) -> Array:
+            own = jax.random.fold_in(jax.random.fold_in(key, item), query)
+            return jax.random.bernoulli(own, self.share, (shape[1], shape[3]))
+
+        each = jax.vmap(jax.vmap(of, (None, 0)), (0, None))(items, queries)  # [batch, queries, heads, keys]
+        return jnp.swapaxes(each, 1, 2)
+
+
+Averages = tuple[Array, Array | None]
+
+
+def by_items(given: Given, items: Array, together: int, run: Callable[[Given, Array], Averages]) -> Averages:
+    """Return the averages of all items, so many of which are computed at a time.
+
+    Args:
+        given: The arrays of all.
+        items: Their numbers, [batch].
+        together: How many at a time.
+        run: A function of the arrays of one item, whose batch is 1, and of its number, [1].
+    """
+    bias = given.bias
+    is_own = bias is not None and bias.shape[0] > 1  # of each item, not of all
+
+    def of_item(one: tuple[Array, Array, Array, Array, Array | None]) -> Averages:
+        item, q, k, v, own = one
+        mask = own[None] if is_own and own is not None else bias
+        y, weights = run(given._replace(q=q[None], k=k[None], v=v[None], bias=mask), item[None])
+        return y[0], None if weights is None else weights[0]
+
+    each = items, given.q, given.k, given.v, bias if is_own else None
+    found: Averages = jax.lax.map(of_item, each, batch_size=min(items.size, max(1, together)))
+    return found
+
+
+_PASSES = 6  # over the weights, each read and written, in what XLA fuses
+_BACK = 2  # a backward pass, in forward passes
+_HELD = 4  # arrays of the weights' size that exist at once
+
+
+def _run_dense(attention: Attention, given: Given, items: Array) -> Averages:
+    return attention.formula(given, jnp.arange(given.q.shape[2]), items)
+
+
+def _pairs(workload: Workload) -> float:
+    """Return queries times keys of all heads."""
+    return float(workload.rows * workload.n * workload.exponentials)
+
+
+def _cost_dense(workload: Workload) -> Cost:
+    times, found = 1 + _BACK * workload.needs_gradient, _pairs(workload)
+    weights = found * workload.itemsize
+    return Cost(
+        flops={"matmul": 4.0 * found * workload.width * times, "elementwise": _PASSES * found * times},
+        bytes=2.0 * _PASSES * weights * times + 4.0 * workload.bytes * times,
+        launches=times,
+        workspace=weights * _HELD * (1 + workload.needs_gradient),
+    )
+
+
+register(Kernel(OP, "jax", "xla", "dense", _run_dense, cost=_cost_dense))
+
+
+BLOCK = 1 << 18  # weights: 1 MiB in float32
+_CALLS = 8  # of XLA's in a step of the scan
+
+
+def _run_blocks(attention: Attention, given: Given, items: Array) -> Averages:
+    _, heads, queries, _ = given.q.shape
+    rows = _rows_of(heads, queries, given.k.shape[2])
+    together = BLOCK // (heads * rows * given.k.shape[2])
+    return by_items(given, items, together, lambda one, item: _in_blocks(attention, one, item, rows))
+
+
+def _rows_of(heads: int, queries: int, keys: int) -> int:
+    """Return how many queries of an item a block has."""
+    return max(1, min(queries, BLOCK // (heads * keys)))
+
+
+def _in_blocks(attention: Attention, one: Given, item: Array, rows: int) -> Averages:
+    """The averages of one item."""
+    queries = one.q.shape[2]
+    count = -(-queries // rows)
+    is_cut = one.bias is not None and one.bias.shape[2] > 1
+
+    def block(part: tuple[Array, Array, Array | None]) -> Averages:
+        numbers, q, bias = part
+        return attention.formula(one._replace(q=q, bias=bias if is_cut else one.bias), numbers, item)
+
+    numbers = jnp.arange(count * rows).reshape(count, rows)
+    bias = _cut(one.bias, count, rows) if is_cut and one.bias is not None else None
+    found = jax.lax.map(jax.checkpoint(block, prevent_cse=False), (numbers, _cut(one.q, count, rows), bias))
+    joined: Averages = jax.tree.map(lambda each: _joined(each)[:, :, :queries], found)
+    return joined
+
+
+def _cut(x: Array, count: int, rows: int) -> Array:
+    """Return [1, heads, queries, ...] as [count, 1, heads, rows, ...], with zeros behind the last query."""
+    x = jnp.pad(x, ((0, 0), (0, 0), (0, count * rows - x.shape[2]), (0, 0)))
+    return jnp.moveaxis(x.reshape(1, x.shape[1], count, rows, x.shape[3]), 2, 0)
+
+
+def _joined(x: Array) -> Array:
+    """Return [count, 1, heads, rows, ...] as [1, heads, queries, ...]."""
+    count, _, heads, rows, width = x.shape
+    return jnp.moveaxis(x, 0, 2).reshape(1, heads, count * rows, width)
+
+
+def _cost_blocks(workload: Workload) -> Cost:
+    whole, gradient = _cost_dense(workload), workload.needs_gradient
+    heads, rows = workload.channels, _rows_of(workload.channels, workload.n, workload.exponentials)
+    items = max(1, workload.rows // heads)
+    block = float(heads * rows * workload.exponentials)
+    together = max(1, min(items, BLOCK // int(block)))
+    blocks = math.ceil(items / together) * math.ceil(workload.n / rows)
+    more = (2.0 + _BACK) / (1.0 + _BACK) if gradient else 1.0  # the forward pass once more
+    times = 1 + _BACK * gradient
+    # Of several blocks the weights stay in the cache; keys and values are read again by every block of their item.
+    again = 2.0 * blocks * together * heads * workload.exponentials * workload.width * workload.itemsize
+    return Cost(
+        flops={unit: flops * more for unit, flops in whole.flops.items()},
+        bytes=whole.bytes * more if blocks == 1 else times * (4.0 * workload.bytes + again),
+        launches=_CALLS * blocks * times,
+        workspace=4.0 * block * together * workload.itemsize * (1 + gradient),
+    )
+
+
+register(Kernel(OP, "jax", "xla", "blocks", _run_blocks, cost=_cost_blocks))

@@ -1,0 +1,668 @@
+"""LSTM and GRU for Flax whose cells remember by a power law: parameters, directions, series in parts, one step."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import jax
+import numpy as np
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.definitions import GrunwaldLetnikov
+from hpfracc_nn.fractional.jax.arrays import Array, at_least_single, of_numpy
+from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.sharding import unplaced
+from hpfracc_nn.fractional.streaming import HORIZON
+from hpfracc_nn.layers.flax.functional.core import (
+    BIAS_INIT,
+    Alpha,
+    Initializer,
+    Ordered,
+    Params,
+    check_fields,
+    hashable,
+    kernel_init,
+    keys,
+    serializable,
+    settle,
+    started,
+)
+from hpfracc_nn.layers.flax.functional.recurrence import (
+    CELLS,
+    Before,
+    Cell,
+    Lags,
+    Past,
+    Weights,
+    after,
+    block_of,
+    lags_of,
+    one_step,
+    recurrence,
+)
+from hpfracc_nn.layers.recurrence import averaging
+
+
+def orthogonal_init(key: Array, shape: tuple[int, ...], dtype: Any = jnp.float32) -> Array:
+    """Return a first kernel of the outputs as Flax draws it, in half precision by a decomposition in single."""
+    wide = at_least_single(dtype)
+    return jax.nn.initializers.orthogonal()(key, shape, wide).astype(dtype)
+
+
+class Recurrent(Ordered):
+    """The layers' own part; see `FractionalLSTM` and `FractionalGRU`, which have the fields."""
+
+    kind: ClassVar[str]
+    in_features: int
+    hidden_features: int
+    num_layers: int
+    use_bias: bool
+    dropout_rate: float
+    bidirectional: bool
+    alpha: Any
+    learn_alpha: bool
+    bounds: tuple[float, float] | None
+    memory: int | None
+    dim: int
+    dtype: Any
+    kernel_init: Initializer
+    recurrent_kernel_init: Initializer
+    bias_init: Initializer
+    proj_size: int = 0
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        check_fields(owner, self)
+        for name in ("in_features", "hidden_features", "num_layers"):
+            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
+        rate = errors.part(owner, "dropout_rate", self.dropout_rate)
+        proj_size = errors.count(owner, "proj_size", self.proj_size, least=0)
+        if proj_size >= self.hidden_features:
+            raise ValueError(
+                f"{owner}(proj_size={proj_size}, hidden_features={self.hidden_features}): needs fewer outputs than "
+                "units; pass 0 for none."
+            )
+        settle(self, alpha=hashable(self.alpha), bounds=hashable(self.bounds), dropout_rate=rate, proj_size=proj_size)
+        settle(self, memory=None if self.memory is None else errors.count(owner, "memory", self.memory))
+        given = GrunwaldLetnikov(0.5)
+        how = {"bounds": self.bounds, "learn_alpha": self.learn_alpha, "shape": self._order_shape}
+        definition, order = started(owner, given, self.alpha, **how)  # type: ignore[arg-type]
+        settle(self, definition=averaging(owner, definition), order=order, learn_alpha=order is not None)
+
+    @property
+    def cell(self) -> Cell:
+        """One step of it."""
+        return CELLS[self.kind]
+
+    @property
+    def out_features(self) -> int:
+        """Outputs of one cell."""
+        return self.proj_size or self.hidden_features
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the cells' parameters: layer by layer, and in each the direction from the end second."""
+        directions = ("", "_reverse") if self.bidirectional else ("",)
+        return tuple(f"layer_{layer}{direction}" for layer in range(self.num_layers) for direction in directions)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return first parameters, drawn as Flax's cells draw theirs, and those of a learned order.
+
+        Args:
+            key: Of the draws.
+            param_dtype: Of all of them.
+        """
+        *each, last = keys(type(self).__name__, key, len(self.names) + 1)
+        width = self.in_features
+        made = {}
+        for number, (name, own) in enumerate(zip(self.names, each, strict=True)):
+            if number >= self._directions:
+                width = self.out_features * self._directions
+            made[name] = self._cell_params(own, width, param_dtype)
+        return {**made, **self._order_params(last, param_dtype)}
+
+    def initial_state(
+        self, params: Params, shape: Sequence[int], *, initial_carry: Any = None, horizon: int = HORIZON
+    ) -> RecurrentState:
+        """Return the state before the first sample, for `step` or as a call's `initial_carry`.
+
+        Args:
+            params: From `init`; their dtype is read.
+            shape: Of x without its time axis, (*batch, in_features).
+            initial_carry: As in a call; None is 0.
+            horizon: The longest series that it will serve, where the whole past counts: beyond it the weights of the
+                oldest lags lose their accuracy. A step costs in proportion to its logarithm.
+        """
+        owner = f"{type(self).__name__}.initial_state"
+        shape = tuple(errors.count(owner, "shape", size, least=0) for size in shape)
+        if not shape or shape[-1] != self.in_features:
+            raise ValueError(
+                f"{owner}(shape={shape}): needs (*batch, {self.in_features}), the shape of x without its time axis."
+            )
+        horizon, dtype = errors.count(owner, "horizon", horizon), self._computed(params, None)
+        start = self._start(owner, shape[:-1], initial_carry, dtype)
+        return start if isinstance(start, RecurrentState) else start.state(self._lags(horizon, dtype), horizon)
+
+    def step(
+        self, params: Params, x: Array, state: RecurrentState, *, key: Array | None = None
+    ) -> tuple[Array, RecurrentState]:
+        """Return the outputs of the next step and the state after it.
+
+        Fed one sample after another, the outputs are those of the whole series, to 1e-10 in float64. Time and memory
+        of a step do not grow with the number of steps.
+
+        Args:
+            params: From `init`.
+            x: One time slice, [*batch, in_features].
+            state: From `initial_state`, from a call that returned it, or from the step before.
+            key: For a random order, the same at every step of a stream; None is its mean.
+        """
+        owner = f"{type(self).__name__}.step"
+        if self.bidirectional:
+            raise ValueError(
+                f"{owner}: needs bidirectional=False one sample at a time, because the other direction begins at the "
+                "last sample; use the whole series."
+            )
+        x = of_numpy(x)
+        check_features(owner, x, self.in_features)
+        if not isinstance(state, RecurrentState):
+            raise TypeError(
+                f"{owner}(state of type {type(state).__name__}): needs a state; pass what initial_state returned."
+            )
+        dtype = self._computed(params, x)
+        start = self._start(owner, x.shape[:-1], state, dtype)
+        lags = self._lags(state.horizon, dtype)
+        taps = lags.taps(self.definition, self._order_now(params, key), 1, dtype)
+        out, ends = x.reshape(math.prod(x.shape[:-1]), self.in_features), []
+        for number, name in enumerate(self.names):
+            weights, projected = self._weights(params[name], out, dtype)
+            ends.append(one_step(self.cell, weights, projected, start.cell(number, lags), lags, taps))
+            out = ends[-1].h
+        out = out.astype(self._returned(params, x)).reshape(*x.shape[:-1], self.out_features)
+        return out, stacked(ends, x.shape[:-1], state.horizon)
+
+    def __call__(
+        self,
+        params: Params,
+        x: Array,
+        *,
+        initial_carry: Any = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool = False,
+        key: Array | None = None,
+        dropout_key: Array | None = None,
+    ) -> Any:
+        """Return the outputs of the last layer at all steps; with `return_carry` the pair of the state and these.
+
+        Args:
+            params: From `init`.
+            x: [..., n, ..., in_features], time on `dim`.
+            initial_carry: A `RecurrentState`, from which the series goes on exactly; or the start of an ordinary cell.
+            seq_lengths: Steps of each series, [*batch]; None: all. What x holds behind them, which may be NaN, is not
+                read: outputs there go on with zeros. Traced ones out of range are clamped to 0 and n, or under
+                `jax.experimental.checkify` an error.
+            return_carry: Whether the state after the last step of each series is returned too.
+            key: For a random order; None is its mean.
+            dropout_key: For dropout between layers; None is no dropout.
+        """
+        owner, x = type(self).__name__, of_numpy(x)
+        series = opened(owner, x, self.dim, self.in_features, seq_lengths)
+        dtype = self._computed(params, x)
+        start = self._start(owner, series.batch, initial_carry, dtype)
+        if return_carry and not isinstance(start, RecurrentState):
+            start = start.state(self._lags(HORIZON, dtype), HORIZON)
+        n = series.x.shape[0]
+        lags = self._lags(start.horizon if isinstance(start, RecurrentState) else n, dtype)
+        taps = lags.taps(self.definition, self._order_now(params, key), block_of(n), dtype)
+        out, ends = series.x, []
+        for layer in range(self.num_layers):
+            out = self._dropped(out, dropout_key, layer)
+            found = []
+            for direction in range(self._directions):
+                number = layer * self._directions + direction
+                given = series.reversed(out) if direction else out
+                weights, projected = self._weights(params[self.names[number]], given, dtype)
+                before = start.cell(number, lags)
+                made = recurrence(self.cell, weights, projected, before, lags, taps)
+                found.append(series.reversed(made.out) if direction else made.out)
+                if return_carry:
+                    ends.append(after(made, before, lags, series.steps))
+            out = unplaced(partial(jnp.concatenate, axis=-1), found)
+        result = series.closed(out.astype(self._returned(params, x)))
+        if not isinstance(start, RecurrentState) or not return_carry:
+            return result
+        return stacked(ends, series.batch, start.horizon), result
+
+    @property
+    def _directions(self) -> int:
+        return 2 if self.bidirectional else 1
+
+    def _order_shape(self, given: tuple[int, ...]) -> tuple[int, ...]:
+        if given not in ((), (self.hidden_features,)):
+            raise ValueError(
+                f"{type(self).__name__}(alpha of shape {given}): needs one order, or a flat list with one for each of "
+                f"the hidden_features={self.hidden_features} units."
+            )
+        return given
+
+    def _order_now(self, params: Params, key: Array | None) -> Array | None:
+        """The learned order, or None."""
+        return None if self.order is None else self._present(params, key)
+
+    def _lags(self, n: int, dtype: Any) -> Lags:
+        return lags_of(self.definition, n, dtype, self.memory, is_learned=self.order is not None)
+
+    def _computed(self, params: Params, x: Array | None) -> Any:
+        """The dtype of the computation: half precision is computed in float32."""
+        return at_least_single(self._returned(params, x))
+
+    def _returned(self, params: Params, x: Array | None) -> Any:
+        """The dtype of the result."""
+        if self.dtype is not None:
+            return jnp.dtype(self.dtype)
+        kernel = params[self.names[0]]["dense_h"]["kernel"].dtype
+        return kernel if x is None else jnp.promote_types(kernel, x.dtype)
+
+    def _start(self, owner: str, batch: tuple[int, ...], given: Any, dtype: Any) -> RecurrentState | Start:
+        """What a caller gave as the start, in the dtype of the computation."""
+        cells = (*batch, len(self.names))
+        shapes = (*cells, self.out_features), (*cells, self.hidden_features)
+        if not isinstance(given, RecurrentState):
+            return read_start(owner, given, shapes, "h" if self.kind == "gru" else "(c, h)", dtype)
+        lags = self._lags(given.horizon, dtype)
+        rows = ((*cells, count, self.hidden_features) for count in (lags.exact, lags.rates.size))
+        check_state(owner, given, (*shapes, *rows))
+        return jax.tree.map(lambda each: each.astype(dtype), given)
+
+    def _weights(self, cell: Params, x: Array, dtype: Any) -> tuple[Weights, Array]:
+        """What a cell multiplies its outputs with, and the input's part of its gates."""
+        cast = jax.tree.map(lambda each: each.astype(dtype), cell)
+        hidden, bias = cast["dense_h"], cast["dense_h"].get("bias")
+        projected = x.astype(dtype) @ cast["dense_i"]["kernel"]
+        own, axes = cast["dense_i"].get("bias"), tuple(range(projected.ndim - 1))
+        if own is not None:
+            projected = projected + jnp.expand_dims(own, axes)
+        elif bias is not None:  # an LSTM has one bias, that of its outputs' part
+            projected, bias = projected + jnp.expand_dims(bias, axes), None
+        projection = cast["projection"]["kernel"] if "projection" in cast else None
+        return Weights(hidden["kernel"], bias, projection), projected
+
+    def _cell_params(self, key: Array, width: int, dtype: Any) -> Params:
+        """First parameters of a cell with so many inputs."""
+        gates, units = self.cell.gates, self.hidden_features
+        of_input, of_output, of_projection, of_bias = jax.random.split(key, 4)
+        dense_i = {"kernel": self.kernel_init(of_input, (width, gates * units), dtype)}
+        dense_h = {"kernel": self.recurrent_kernel_init(of_output, (self.out_features, gates * units), dtype)}
+        if self.use_bias:
+            first, second = jax.random.split(of_bias)
+            if self.kind == "gru":
+                dense_i["bias"] = self.bias_init(first, (3 * units,), dtype)
+                dense_h["bias"] = self.bias_init(second, (units,), dtype)
+            else:
+                dense_h["bias"] = self.bias_init(first, (4 * units,), dtype)
+        made: Params = {"dense_i": dense_i, "dense_h": dense_h}
+        if self.proj_size:
+            made["projection"] = {"kernel": self.kernel_init(of_projection, (units, self.proj_size), dtype)}
+        return made
+
+    def _dropped(self, x: Array, key: Array | None, layer: int) -> Array:
+        """The inputs of a layer: the outputs of the one before, some of them zeros."""
+        if layer == 0 or key is None or not self.dropout_rate:
+            return x
+        share = 1 - self.dropout_rate
+        kept = jax.random.bernoulli(jax.random.fold_in(key, layer), share, x.shape)
+        return jnp.where(kept, x / share if share else x, 0)
+
+
+@dataclass(frozen=True)
+class FractionalLSTM(Recurrent):
+    """Flax's LSTM whose forget gate looks at a power-law average of all past cell states, not at the last one.
+
+        c_t = f_t * m_t + i_t * tanh(...),
+        m_t = sum over k >= 1 of a_k c_(t-k),    a_k = -w_k(alpha),
+
+    where w_k are Grünwald's weights, `(1 - z)**alpha = sum of w_k z**k`; gates, candidate and output
+    `h_t = o_t * tanh(c_t)` are those of `flax.nnx.OptimizedLSTMCell`. For 0 < alpha <= 1 no a_k is negative and they
+    add up to 1: m is an average, in which lag k counts about `alpha k**(-1-alpha) / Gamma(1 - alpha)`. At alpha = 1 it
+    is c_(t-1), and the layer is Flax's. c_0 is the one state before the series; what would be before it is 0.
+
+    With `memory=None` the whole past counts, in time O(n) and O(1) memory per unit of a state: by exponentials whose
+    error is below 1e-7 of a weight in float32 and 1e-11 in float64. With `memory=K` the sum ends at lag K, where it is
+    exact. There is one algorithm, a scan over blocks of steps, and nothing to choose for the BackendManager.
+
+    Parameters, for each layer and direction under "layer_0", "layer_0_reverse", "layer_1", ..., with
+    gates in the order i, f, g, o:
+
+        dense_i  kernel [inputs, 4 * hidden_features]
+        dense_h  kernel [outputs, 4 * hidden_features], bias [4 * hidden_features]
+        projection  kernel [hidden_features, proj_size], where there is one
+
+    and a learned order as {"order": {"raw": ...}}. dense_i and dense_h are those of `flax.nnx.OptimizedLSTMCell`.
+
+    Attributes:
+        in_features: Inputs.
+        hidden_features: Units.
+        num_layers: Layers, each on the outputs of the one before.
+        use_bias: Whether gates have a bias.
+        dropout_rate: Of the outputs of all layers but the last, where there is randomness for it.
+        bidirectional: Whether a second set of units reads the series from its end.
+        proj_size: Outputs per direction, where they are a projection of the units; 0 is none.
+        alpha: The order, one for all units of all layers and directions, or a list with one for each unit; or an
+            `Alpha` of shape [] or [hidden_features], which then is the layer's order.
+        learn_alpha: Whether alpha is a parameter; an `Alpha` always is one.
+        bounds: Where a learned alpha stays, within (0, 1), which is the default.
+        memory: The largest lag that counts, or None for all.
+        dim: The time axis.
+        dtype: What is computed in, None for that of inputs and parameters; half precision is computed in float32 and
+            cast at the end. Weights of alpha are computed in float64 whatever it is.
+        kernel_init: Of the inputs' kernels.
+        recurrent_kernel_init: Of the outputs' kernels.
+        bias_init: Of the biases.
+
+    Raises:
+        ValueError: An argument is out of range, alpha outside 0 < alpha <= 1 among them.
+        TypeError: An argument has the wrong type.
+
+    Source: Zhao et al., Do RNN and LSTM have long memory?, ICML 2020, arXiv 2006.03860.
+
+    Examples:
+        >>> core = fjx.functional.FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True)
+        >>> params = core.init(jax.random.key(0))
+        >>> core(params, jnp.ones((8, 100, 3))).shape
+        (8, 100, 16)
+    """
+
+    in_features: int
+    hidden_features: int
+    num_layers: int = 1
+    use_bias: bool = True
+    dropout_rate: float = 0.0
+    bidirectional: bool = False
+    proj_size: int = 0
+    _: KW_ONLY
+    alpha: float | Sequence[float] | Alpha = 0.5
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    memory: int | None = None
+    dim: int = -2
+    dtype: Any = None
+    kernel_init: Initializer = kernel_init
+    recurrent_kernel_init: Initializer = orthogonal_init
+    bias_init: Initializer = BIAS_INIT
+
+    kind: ClassVar[str] = "lstm"
+
+
+@dataclass(frozen=True)
+class FractionalGRU(Recurrent):
+    """Flax's GRU whose update gate mixes in a power-law average of all past outputs, not the last one.
+
+        h_t = (1 - z_t) * n_t + z_t * m_t,
+        m_t = sum over k >= 1 of a_k h_(t-k),    a_k = -w_k(alpha),
+
+    with the weights of `FractionalLSTM`; the gates and n_t, which see h_(t-1), are those of `flax.linen.GRUCell`. At
+    alpha = 1 it is Flax's layer. The paper has no such cell: it is the same change to a cell that has no state beside
+    its output.
+
+    Parameters, for each layer and direction under "layer_0", "layer_0_reverse", "layer_1", ..., with
+    gates in the order r, z, n:
+
+        dense_i  kernel [inputs, 3 * hidden_features], bias [3 * hidden_features]
+        dense_h  kernel [hidden_features, 3 * hidden_features], bias [hidden_features], of n
+
+    and a learned order as {"order": {"raw": ...}}. `flax.nnx.GRUCell` is the same without the bias of dense_h.
+
+    Attributes:
+        in_features: As in `FractionalLSTM`, as are all others.
+        hidden_features: See there.
+        num_layers: See there.
+        use_bias: See there.
+        dropout_rate: See there.
+        bidirectional: See there.
+        alpha: See there.
+        learn_alpha: See there.
+        bounds: See there.
+        memory: See there.
+        dim: See there.
+        dtype: See there.
+        kernel_init: See there.
+        recurrent_kernel_init: See there.
+        bias_init: See there.
+
+    Raises:
+        ValueError: An argument is out of range, alpha outside 0 < alpha <= 1 among them.
+        TypeError: An argument has the wrong type.
+
+    Source: Zhao et al., Do RNN and LSTM have long memory?, ICML 2020, arXiv 2006.03860.
+
+    Examples:
+        >>> core = fjx.functional.FractionalGRU(3, 16, alpha=0.6)
+        >>> core(core.init(jax.random.key(0)), jnp.ones((8, 100, 3))).shape
+        (8, 100, 16)
+    """
+
+    in_features: int
+    hidden_features: int
+    num_layers: int = 1
+    use_bias: bool = True
+    dropout_rate: float = 0.0
+    bidirectional: bool = False
+    _: KW_ONLY
+    alpha: float | Sequence[float] | Alpha = 0.5
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    memory: int | None = None
+    dim: int = -2
+    dtype: Any = None
+    kernel_init: Initializer = kernel_init
+    recurrent_kernel_init: Initializer = orthogonal_init
+    bias_init: Initializer = BIAS_INIT
+
+    kind: ClassVar[str] = "gru"
+
+
+class Series(NamedTuple):
+    """A batch of series.
+
+    Attributes:
+        x: [n, batch, features].
+        batch: The caller's axes of the batch.
+        axis: The caller's axis of time.
+        lengths: Steps of each series, [batch], or None where all have n.
+    """
+
+    x: Array
+    batch: tuple[int, ...]
+    axis: int
+    lengths: Array | None
+
+    @property
+    def steps(self) -> Array:
+        """How many steps each series has, [batch]."""
+        n, count = self.x.shape[:2]
+        return jnp.full(count, n) if self.lengths is None else self.lengths
+
+    def reversed(self, x: Array) -> Array:
+        """Return each series from its own end; what is behind that stays."""
+        if self.lengths is None:
+            return jnp.flip(x, 0)
+        step = jnp.arange(x.shape[0])[:, None]
+        index = jnp.where(step < self.lengths[None], self.lengths[None] - 1 - step, step)
+        return jnp.take_along_axis(x, index[..., None], axis=0)
+
+    def closed(self, out: Array) -> Array:
+        """Return outputs [n, batch, features] with the caller's axes."""
+        return jnp.moveaxis(out.reshape(out.shape[0], *self.batch, out.shape[-1]), 0, self.axis)
+
+
+def opened(owner: str, x: Any, dim: int, features: int, lengths: Any) -> Series:
+    """Return the caller's inputs, or raise where they are none."""
+    check_features(owner, x, features)
+    axis = errors.axis(owner, dim, x.ndim)
+    if axis == x.ndim - 1:
+        raise ValueError(
+            f"{owner}(dim={dim}, x of shape {x.shape}): needs a time axis before that of the features, the last; "
+            "pass for example dim=-2."
+        )
+    first = jnp.moveaxis(x, axis, 0)
+    n, batch = first.shape[0], first.shape[1:-1]
+    if n == 0:
+        raise ValueError(f"{owner}(x of shape {x.shape}): needs at least one step; pass a longer series.")
+    if lengths is not None:
+        given, lengths = lengths, jnp.asarray(lengths)
+        if lengths.shape != batch or not jnp.issubdtype(lengths.dtype, jnp.integer):
+            raise ValueError(
+                f"{owner}(seq_lengths of shape {lengths.shape}, {lengths.dtype}): needs whole numbers, one for each "
+                f"series, of shape {batch}; pass how many steps each has."
+            )
+        lengths = jnp.clip(_checked_lengths(owner, given, n).reshape(-1).astype(int), 0, n)
+    first = first.reshape(n, math.prod(batch), features)
+    if lengths is not None:
+        # What pads a series may be anything: NaN times a gradient of 0 would be NaN.
+        first = jnp.where((jnp.arange(n)[:, None] < lengths[None])[..., None], first, 0)
+    return Series(first, batch, axis, lengths)
+
+
+def check_features(owner: str, x: Any, features: int) -> None:
+    """Raise unless x is a floating array with so many features on its last axis."""
+    if not isinstance(x, jax.Array) or not jnp.issubdtype(x.dtype, jnp.floating):
+        given = f"dtype {x.dtype}" if hasattr(x, "dtype") else f"type {type(x).__name__}"
+        raise TypeError(f"{owner}(x of {given}): needs a real floating array of JAX; pass jnp.asarray(x, jnp.float32).")
+    if x.ndim == 0 or x.shape[-1] != features:
+        raise ValueError(
+            f"{owner}(in_features={features}): needs {features} inputs on the last axis; x has shape {x.shape}, "
+            f"pass in_features={x.shape[-1] if x.ndim else 1}."
+        )
+
+
+def _checked_lengths(owner: str, lengths: Any, n: int) -> Array:
+    """Return lengths, or raise unless 0 <= length <= n; what is traced is looked at under `checkify` only."""
+    rule = f"needs 0 <= length <= {n}, the steps of x"
+    if isinstance(lengths, jax.core.Tracer):
+        return checked(lengths, ((lengths >= 0) & (lengths <= n)).all(), f"{owner}(seq_lengths): {rule}.")
+    known = np.asarray(lengths)
+    if ((known < 0) | (known > n)).any():
+        raise ValueError(f"{owner}(seq_lengths={known.tolist()}): {rule}; pass how many steps each series has.")
+    return jnp.asarray(lengths)
+
+
+@dataclass(frozen=True)
+class RecurrentState:
+    """What a recurrent layer remembers between two steps, or two parts of a series: all of its past.
+
+    It is made by `initial_state`, returned by a call with `return_carry=True`, and is a pytree of arrays with the batch
+    first, which `lax.scan` carries. It takes as much memory after a million steps as at the first, and does not depend
+    on alpha: what goes on from it with other parameters weighs the whole past by the new order.
+
+    Attributes:
+        h: The last output of each cell, [*batch, cells, outputs]; cells are layers times directions.
+        value: What each cell remembered last, [*batch, cells, units]: c of an LSTM, h of a GRU.
+        near: The last values, newest first, [*batch, cells, K, units].
+        far: Sums over the older ones, [*batch, cells, Q, units].
+        horizon: The longest series that the exponentials are fitted for.
+    """
+
+    h: Array
+    value: Array
+    near: Array
+    far: Array
+    horizon: int
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of its arrays, the same at every step."""
+        return sum(each.size * each.dtype.itemsize for each in jax.tree.leaves(self))
+
+    def cell(self, number: int, lags: Lags) -> Before:
+        """Return the part of one cell, with one axis of the batch."""
+        h, value = (_joined(each[..., number, :], 1) for each in (self.h, self.value))
+        near, far = (_joined(each[..., number, :, :], 2) for each in (self.near, self.far))
+        return Before(h, value, Past(near, far))
+
+
+jax.tree_util.register_dataclass(RecurrentState, data_fields=["h", "value", "near", "far"], meta_fields=["horizon"])
+serializable(RecurrentState, "h", "value", "near", "far", "horizon")
+
+
+class Start(NamedTuple):
+    """A start as ordinary cells have one: of all that is remembered one value is not 0.
+
+    Attributes:
+        h: [*batch, cells, outputs].
+        value: [*batch, cells, units].
+    """
+
+    h: Array
+    value: Array
+
+    def cell(self, number: int, lags: Lags) -> Before:
+        """Return the part of one cell, with one axis of the batch."""
+        h, value = (_joined(each[..., number, :], 1) for each in self)
+        return Before(h, value, lags.begun(value))
+
+    def state(self, lags: Lags, horizon: int) -> RecurrentState:
+        """Return the state that it is."""
+        batch = self.value.shape[:-1]
+        near, far = (each.reshape(*batch, *each.shape[1:]) for each in lags.begun(_joined(self.value, 1)))
+        return RecurrentState(self.h, self.value, near, far, horizon)
+
+
+def stacked(befores: Sequence[Before], batch: tuple[int, ...], horizon: int) -> RecurrentState:
+    """Return the state of cells whose parts have one axis of the batch."""
+    flat = [(h, value, *past) for h, value, past in befores]
+    parts = (unplaced(partial(jnp.stack, axis=1), each) for each in zip(*flat, strict=True))
+    h, value, near, far = (each.reshape(*batch, *each.shape[1:]) for each in parts)
+    return RecurrentState(h, value, near, far, horizon)
+
+
+def read_start(owner: str, given: Any, shapes: Sequence[tuple[int, ...]], names: str, dtype: Any) -> Start:
+    """Return the start that a caller gave, or raise.
+
+    Args:
+        owner: Who asks, for messages.
+        given: None for zeros, h and c of an LSTM in Flax's order, (c, h), or h of a GRU; each as `shapes` has it, or
+            without the axis of the cells where there is one cell.
+        shapes: Of h and of what is remembered, [*batch, cells, ...].
+        names: "(c, h)" or "h".
+        dtype: What it is computed in.
+    """
+    if given is None:
+        return Start(*(jnp.zeros(shape, dtype) for shape in shapes))
+    parts = (given, given) if names == "h" else given
+    if not isinstance(parts, tuple | list) or len(parts) != 2 or not all(hasattr(each, "shape") for each in parts):
+        raise TypeError(
+            f"{owner}(initial_carry of type {type(given).__name__}): needs a state, or {names}; "
+            "pass what initial_state returned, or None for zeros."
+        )
+    found = []
+    for each, shape in zip(reversed(parts), shapes, strict=True):
+        whole = each[..., None, :] if shape[-2] == 1 and each.ndim == len(shape) - 1 else each
+        if whole.shape != shape:
+            raise ValueError(
+                f"{owner}(initial_carry of shape {each.shape}): needs {shape}, the batch first, then one row for each "
+                "layer and direction; pass None for zeros."
+            )
+        found.append(whole.astype(dtype))
+    return Start(*found)
+
+
+def check_state(owner: str, state: RecurrentState, shapes: Sequence[tuple[int, ...]]) -> None:
+    """Raise unless the arrays of a state have these shapes."""
+    for name, wanted in zip(("h", "value", "near", "far"), shapes, strict=True):
+        found = getattr(state, name).shape
+        if found != wanted:
+            raise ValueError(
+                f"{owner}(state with {name} of shape {found}): needs {wanted}; pass what the layer's own initial_state "
+                "returned for such a batch."
+            )
+
+
+def _joined(x: Array, kept: int) -> Array:
+    """Return x with one axis in the place of all but the last `kept`."""
+    rest = x.ndim - kept
+    return x.reshape(math.prod(x.shape[:rest]), *x.shape[rest:])

@@ -1,0 +1,852 @@
+"""Layers that solve an equation from the state at 0 to that at t1: ordinary, stochastic, or on a graph (FROND).
+
+A graph is either a list of edges, whose messages are added up by `jax.ops.segment_sum`, or its matrix W, W[i, j] the
+weight of the edge from j to i, which is one GEMM. Both are pytrees, and both flows are linear in the features.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+from flax.linen.dtypes import promote_dtype
+from jax import numpy as jnp
+
+from hpfracc_nn import errors
+from hpfracc_nn.fractional.jax.arrays import Array, at_least_single, computed_in, of_numpy
+from hpfracc_nn.fractional.jax.checked import checked
+from hpfracc_nn.fractional.jax.sharding import unplaced
+from hpfracc_nn.layers import shapes
+from hpfracc_nn.layers.flax.functional.core import (
+    BIAS_INIT,
+    Alpha,
+    Initializer,
+    Params,
+    check_fields,
+    hashable,
+    kernel_init,
+    keys,
+    settle,
+)
+from hpfracc_nn.layers.order import check_block_bounds, check_block_orders, fixed_orders
+from hpfracc_nn.selection import BackendManager
+from hpfracc_nn.solvers.history import History
+from hpfracc_nn.solvers.jax import fdeint, fsdeint
+from hpfracc_nn.solvers.method import Method
+from hpfracc_nn.solvers.noise import Brownian, Noise
+from hpfracc_nn.solvers.rules import NOISE_TYPES
+from hpfracc_nn.solvers.schemes import Rectangle, Scheme
+from hpfracc_nn.solvers.schemes.stochastic import StochasticScheme
+from hpfracc_nn.solvers.schemes.volterra import VolterraWeights
+from hpfracc_nn.solvers.sde import SDE
+from hpfracc_nn.solvers.stochastic import StochasticMethod
+from hpfracc_nn.solvers.stochastic_orders import check_stochastic_orders, stochastic_bounds
+
+Field = Callable[[Array, Array, Any], Array]  # f(t, z, variables), z's shape
+
+
+class Solving:
+    """A core around an equation that has an order.
+
+    Attributes:
+        order: The learned order; None where it is fixed.
+    """
+
+    alpha: Any
+    order: Alpha | None
+
+    @property
+    def orders_shape(self) -> tuple[int, ...]:
+        """The shape of the order."""
+        return np.shape(self.alpha) if self.order is None else self.order.shape  # type: ignore[return-value]
+
+    def alpha_of(self, params: Params) -> float | tuple[float, ...] | Array:
+        """Return the order in real units: an array where it is learned, the mean where it is random."""
+        return self.alpha if self.order is None else self.order.mean(params["order"])  # type: ignore[no-any-return]
+
+    def _order_params(self, key: Array | None, param_dtype: Any) -> Params:
+        """The order's part of the parameters."""
+        return {} if self.order is None else {"order": self.order.init(key, param_dtype)}
+
+    def _orders(self, params: Params, key: Array | None) -> float | np.ndarray | Array:
+        """The order of one solve: alpha, or what a random one draws."""
+        if self.order is not None:
+            return self.order(params["order"], key=key)
+        return np.asarray(self.alpha) if isinstance(self.alpha, tuple) else self.alpha  # type: ignore[no-any-return]
+
+
+class CaputoEquation(Solving):
+    """One of Caputo's, of an order in (0, 1], whose right-hand side is still to be said."""
+
+    t1: float
+    n_steps: int
+    learn_alpha: bool
+    bounds: Any
+    scheme: Any
+    history: Any
+    adjoint: bool
+    manager: Any
+
+    def _begin(self) -> None:
+        """Check and settle what all of them are given."""
+        owner = type(self).__name__
+        Method.of(owner, self.scheme, self.history, "uniform")
+        order, alpha = self.alpha, hashable(self.alpha)
+        if isinstance(order, Alpha):
+            check_block_bounds(owner, order.taken_by(owner, self.bounds, order.shape))  # type: ignore[arg-type]
+        else:
+            values = fixed_orders(owner, alpha)
+            check_block_orders(owner, alpha, values, self.bounds)
+            within = (0.0, 1.0) if self.bounds is None else self.bounds
+            order = Alpha(hashable(values.tolist()), within, values.shape, owner=owner) if self.learn_alpha else None
+        settle(
+            self,
+            alpha=alpha,
+            bounds=hashable(self.bounds),
+            t1=errors.real(owner, "t1", self.t1, 0.0, above=True),
+            n_steps=errors.count(owner, "n_steps", self.n_steps),
+            learn_alpha=order is not None,
+            order=order,
+        )
+
+    def _last(self, f: Field, variables: Any, z0: Array, params: Params, key: Array | None) -> Array:
+        """Return the state at t1 of a solve from z0, of whose dtype it is; half precision is added up in float32."""
+        z0 = of_numpy(z0)
+        dtype = computed_in(type(self).__name__, z0)
+        if 0 in z0.shape:
+            return z0
+        if dtype != z0.dtype.name:
+            f = AtHalf(f, z0.dtype)
+        states = fdeint(
+            f,
+            z0.astype(dtype),
+            (0.0, self.t1),
+            self._orders(params, key),
+            scheme=self.scheme,
+            history=self.history,
+            n_steps=self.n_steps,
+            adjoint=self.adjoint,
+            args=variables,
+            manager=self.manager,
+        )
+        return states[-1].astype(z0.dtype)
+
+
+@dataclass(frozen=True)
+class AtHalf:
+    """f of a state that is added up in float32.
+
+    Attributes:
+        f: The right-hand side.
+        dtype: What it is given.
+    """
+
+    f: Field
+    dtype: Any
+
+    def __call__(self, t: Array, z: Array, variables: Any) -> Any:
+        """Return f(t, z) in z's dtype."""
+        found = self.f(jnp.asarray(t).astype(self.dtype), z.astype(self.dtype), variables)
+        return found.astype(z.dtype) if isinstance(found, jax.Array) else found
+
+
+@dataclass(frozen=True)
+class FDEBlock(CaputoEquation):
+    """x to z(t1), where D^alpha z = f(t, z) and z(0) = x: a residual network whose steps remember.
+
+    With the rectangle scheme, h = t1 / n_steps and `b_k = ((k + 1)**alpha - k**alpha) / Gamma(1 + alpha)`,
+
+        z_n = x + h**alpha sum over j < n of b_(n - 1 - j) f(j h, z_j).
+
+    At alpha = 1 every b_k is 1, and it is n_steps times z + h f(t, z): a residual network with shared weights.
+    Beside a network that is free to change, a learned order is a hyper-parameter and no measurement.
+
+    Attributes:
+        f: The right-hand side. Of this core a pure function f(t, z, variables) of z's shape; of the modules for nnx and
+            for linen a module called as f(t, z), whose parameters are learned.
+        alpha: The order, or orders along the last of x's axes, in (0, 1]; the first value where it is learned; or an
+            `Alpha`, which then is the order.
+        t1: Where the solution is read.
+        n_steps: Equal steps up to there.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays, within (0, 1); None is (0, 1).
+        scheme: As in `fdeint`; "predictor_corrector" costs twice as much and is more accurate for smooth f.
+        history: As in `fdeint`.
+        adjoint: As in `fdeint`.
+        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+
+    Shape:
+        Input and output: any, the same; floating. Half precision reaches f as it is, and is added up in float32.
+
+    Raises:
+        ValueError: An argument is out of range, or f returns another shape.
+        TypeError: An argument has the wrong type.
+
+    Source: Diethelm, Ford & Freed, Nonlinear Dynamics 29 (2002) 3, equation (13); Coelho, Costa & Ferras,
+        arXiv:2403.02737 (2024).
+
+    Examples:
+        >>> core = fjx.functional.FDEBlock(lambda t, z, w: jnp.tanh(z @ w), 0.7, n_steps=8)
+        >>> core(core.init(), jnp.ones((4, 16)), jnp.eye(16)).shape
+        (4, 16)
+    """
+
+    f: Field
+    alpha: float | Sequence[float] | Alpha = 0.5
+    _: KW_ONLY
+    t1: float = 1.0
+    n_steps: int = 8
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    scheme: str | Scheme = "rectangle"
+    history: str | History = "auto"
+    adjoint: bool = True
+    manager: BackendManager | None = None
+
+    def __post_init__(self) -> None:
+        check_fields(type(self).__name__, self)
+        self._begin()
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"order": {"raw": ...}} where alpha is learned, else {}; those of f are the caller's."""
+        return self._order_params(key, param_dtype)
+
+    def __call__(self, params: Params, x: Array, variables: Any = (), *, key: Array | None = None) -> Array:
+        """Return z(t1); same shape and dtype as x.
+
+        Args:
+            params: From `init`.
+            x: The state at 0.
+            variables: What f is given besides, a pytree of arrays, which gradients may be taken in.
+            key: For an order that is random.
+        """
+        return self._last(self.f, variables, x, params, key)
+
+
+@dataclass(frozen=True)
+class FSDEBlock(Solving):
+    """x to z(t1), where dZ = drift dt + diffusion dW and z(0) = x, or below alpha = 1 the equation with memory.
+
+    That is the stochastic Volterra equation
+
+        z(t) = x + integral of m(t - s) [drift ds + diffusion dW] from 0 to t,
+        m(t) = t**(alpha - 1) / Gamma(alpha).
+
+    With diffusion 0 it is the `FDEBlock` of the same drift. Each key has other paths, in training and in evaluation
+    alike, because z(t1) is a random variable of the model and not a regulariser: average several calls, or what a
+    network makes of them, for a prediction. Backwards the same paths are replayed, by the exact adjoint.
+
+    Attributes:
+        drift: Of this core a pure function drift(t, z, variables) of z's shape; of the modules for nnx and for linen a
+            module called as drift(t, z), whose parameters are learned.
+        diffusion: Likewise, of the noise type's shape.
+        noise_type: "additive", "diagonal", "scalar" or "general"; see `StochasticEquation`.
+        alpha: The order, or orders along the last of x's axes, in (1/2, 1]; the first value where it is learned, then
+            below 1; or an `Alpha`, which then is the order.
+        t1: Where the solution is read.
+        n_steps: Equal steps up to there.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays, within (1/2, 1); None is (1/2, 1).
+        noise: What drives the equation; see `fsdeint`.
+        scheme: As in `fsdeint`.
+        weights: As in `fsdeint`.
+        interpretation: As in `fsdeint`.
+        history: As in `fsdeint`.
+        adjoint: As in `fsdeint`; forward mode needs False.
+        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+
+    Shape:
+        Input and output: [..., state], the same; floating. Half precision reaches drift and diffusion as it is, and is
+        added up in float32.
+
+    Raises:
+        ValueError: An argument is out of range, or things do not go together.
+        TypeError: An argument has the wrong type.
+
+    Source: Bennedsen, Lunde & Pakkanen, Finance Stoch. 21 (2017) 931.
+
+    Examples:
+        >>> drift, diffusion = (
+        ...     lambda t, z, w: jnp.tanh(z @ w),
+        ...     lambda t, z, w: 0.1 * jnp.ones_like(z),
+        ... )
+        >>> core = fjx.functional.FSDEBlock(drift, diffusion, alpha=0.8)
+        >>> core(
+        ...     core.init(), jnp.ones((4, 16)), (jnp.eye(16), ()), noise_key=jax.random.key(0)
+        ... ).shape
+        (4, 16)
+    """
+
+    drift: Field
+    diffusion: Field
+    noise_type: str = "diagonal"
+    _: KW_ONLY
+    alpha: float | Sequence[float] | Alpha = 1.0
+    t1: float = 1.0
+    n_steps: int = 8
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    noise: Noise = Brownian()  # noqa: RUF009  a frozen value
+    scheme: str | StochasticScheme = "euler"
+    weights: str | VolterraWeights = "hybrid"
+    interpretation: str = "ito"
+    history: str | History = "auto"
+    adjoint: bool = True
+    manager: BackendManager | None = None
+
+    def __post_init__(self) -> None:
+        owner = "FSDEBlock"
+        check_fields(owner, self)
+        errors.one_of(owner, "noise_type", self.noise_type, NOISE_TYPES)
+        settle(
+            self,
+            alpha=hashable(self.alpha),
+            bounds=hashable(self.bounds),
+            t1=errors.real(owner, "t1", self.t1, 0.0, above=True),
+            n_steps=errors.count(owner, "n_steps", self.n_steps),
+        )
+        order = self._order(owner)
+        settle(self, order=order, learn_alpha=order is not None)
+        method = StochasticMethod.of(owner, self.noise, self.scheme, self.weights, self.interpretation, self.history)
+        method.rule(self.noise_type, 0.75 if order is not None else float(fixed_orders(owner, self.alpha).min()))
+
+    def _order(self, owner: str) -> Alpha | None:
+        """The learned order, or None."""
+        if isinstance(self.alpha, Alpha):
+            stochastic_bounds(owner, self.alpha.taken_by(owner, self.bounds, self.alpha.shape))  # type: ignore[arg-type]
+            return self.alpha
+        values = fixed_orders(owner, self.alpha)
+        check_stochastic_orders(owner, self.alpha, values)
+        if not self.learn_alpha:
+            return None
+        return Alpha(hashable(values.tolist()), stochastic_bounds(owner, self.bounds), values.shape, owner=owner)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"order": {"raw": ...}} where alpha is learned, else {}; others are the caller's."""
+        return self._order_params(key, param_dtype)
+
+    def __call__(
+        self,
+        params: Params,
+        x: Array,
+        variables: tuple[Any, Any] = ((), ()),
+        *,
+        noise_key: Array,
+        key: Array | None = None,
+    ) -> Array:
+        """Return z(t1), one path for each state of x; same shape and dtype as x.
+
+        Args:
+            params: From `init`.
+            x: The states at 0.
+            variables: What drift and what diffusion are given besides, pytrees of arrays, which gradients may be taken
+                in.
+            noise_key: Where the noise is drawn.
+            key: For an order that is random.
+        """
+        x = of_numpy(x)
+        dtype = computed_in("FSDEBlock", x)
+        if 0 in x.shape:
+            return x
+        fields = (self.drift, self.diffusion)
+        if dtype != x.dtype.name:
+            fields = (AtHalf(self.drift, x.dtype), AtHalf(self.diffusion, x.dtype))
+        states = fsdeint(
+            SDE(_Part(fields[0], 0), _Part(fields[1], 1), self.noise_type),
+            x.astype(dtype),
+            (0.0, self.t1),
+            args=variables,
+            alpha=self._orders(params, key),
+            noise=self.noise,
+            scheme=self.scheme,
+            weights=self.weights,
+            interpretation=self.interpretation,
+            history=self.history,
+            adjoint=self.adjoint,
+            key=noise_key,
+            dt=self.t1 / self.n_steps,
+            manager=self.manager,
+        )
+        return states[-1].astype(x.dtype)  # type: ignore[no-any-return]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A coefficient of a pair that share their variables.
+
+    Attributes:
+        f: It.
+        place: Of its own variables.
+    """
+
+    f: Field
+    place: int
+
+    def __call__(self, t: Array, z: Array, variables: tuple[Any, Any]) -> Array:
+        return self.f(t, z, variables[self.place])
+
+
+_FUNCTIONS = ("attention", "diffusion")
+
+Messages = Callable[..., Array]  # func(x, *graph, variables), x's shape
+
+
+@dataclass(frozen=True)
+class FractionalGraphConv(CaputoEquation):
+    """Node features after time t1 of a diffusion over the graph that remembers: D^alpha X = F(X), X(0) = x W + b.
+
+    The derivative is Caputo's in time, which stands for depth. F is (A - D) X, with A the attention between the nodes
+    at the start ("attention", F-GRAND-l of the paper) or the mean over neighbours ("diffusion"), and D its row sums: 1,
+    or 0 at a node at which no edge arrives, which stays as it is. With h = t1 / n_steps and
+    `b_k = ((k + 1)**alpha - k**alpha) / Gamma(1 + alpha)`,
+
+        X_n = X_0 + h**alpha sum over j < n of b_(n - 1 - j) F(X_j).
+
+    At alpha = 1 this is GRAND's Euler step X + h F(X). A diffusion forgets what it began with like exp(-t); below
+    alpha = 1 like t**-alpha. Steps beyond `longest_step`, 1 at alpha = 1, 0.72 at 0.8 and 0.34 at 0.5, may grow
+    instead.
+
+    The graph is a list of directed edges, from edge_index[0] to edge_index[1], or its matrix W, W[i, j] the weight of
+    the edge from j to i; dense graphs of up to some thousand nodes are faster as matrices. Several graphs are one with
+    a block-diagonal edge_index; `jax.vmap` maps over graphs of one size. Under `jax.jit` shapes are static: pad a list
+    with edges of weight 0, which are as edges that are not there. No self loops are added.
+
+    Attributes:
+        in_features: Of the input.
+        out_features: Of the features that diffuse, and of the output.
+        func: "attention", "diffusion", or F(X) itself. Of this core a pure function func(x, edge_index, variables), or
+            func(x, edge_index, edge_weight, variables) where weights are given, or func(x, adjacency, variables); of
+            the modules for nnx and for linen a module called likewise without variables.
+        heads: Of the attention.
+        alpha: The order, or one for each of the output's channels, in (0, 1]; the first value where it is learned; or
+            an `Alpha`, which then is the order.
+        t1: Up to where it diffuses.
+        n_steps: Equal steps up to there: the depth.
+        learn_alpha: Whether alpha is a parameter.
+        bounds: Where a learned alpha stays, within (0, 1); None is (0, 1).
+        use_bias: Whether the encoder `lin` has one.
+        scheme: As in `fdeint`.
+        history: As in `fdeint`.
+        adjoint: As in `fdeint`.
+        dtype: What is computed in; None promotes the input and the parameters.
+        kernel_init: Of all kernels.
+        bias_init: Of all biases.
+        manager: Who chooses the kernel of the history; None is the process-wide BackendManager.
+
+    Shape:
+        x [nodes, in_features], edge_index [2, edges], edge_weight [edges] or adjacency [nodes, nodes] ->
+        [nodes, out_features]. Messages of half precision are added up in float32.
+
+    Raises:
+        ValueError: A shape or a number is out of range, or edge_index names a node that there is not. Traced numbers
+            are looked at under `jax.experimental.checkify` only.
+        TypeError: An argument has the wrong type.
+
+    Source: Kang et al., FROND, ICLR 2024 (arXiv:2404.17099); the attention is that of Chamberlain et al., GRAND, ICML
+        2021 (arXiv:2106.10934).
+
+    Examples:
+        >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
+        >>> core = fjx.functional.FractionalGraphConv(5, 8, alpha=0.6, t1=16.0, n_steps=32)
+        >>> params = core.init(jax.random.key(0))
+        >>> core(params, jnp.ones((10, 5)), jnp.concatenate([ring, ring[::-1]], 1)).shape
+        (10, 8)
+    """
+
+    in_features: int
+    out_features: int
+    _: KW_ONLY
+    func: str | Messages = "attention"
+    heads: int = 1
+    alpha: float | Sequence[float] | Alpha = 0.5
+    t1: float = 8.0
+    n_steps: int = 32
+    learn_alpha: bool = False
+    bounds: tuple[float, float] | None = None
+    use_bias: bool = True
+    scheme: str | Scheme = "rectangle"
+    history: str | History = "auto"
+    adjoint: bool = True
+    dtype: Any = None
+    kernel_init: Initializer = kernel_init
+    bias_init: Initializer = BIAS_INIT
+    manager: BackendManager | None = None
+
+    def __post_init__(self) -> None:
+        owner = type(self).__name__
+        check_fields(owner, self)
+        self._begin()
+        for name in ("in_features", "out_features", "heads"):
+            settle(self, **{name: errors.count(owner, name, getattr(self, name))})
+        shapes.check_channel_orders(owner, self.orders_shape, self.out_features)
+        if isinstance(self.func, str):
+            errors.one_of(owner, "func", self.func, _FUNCTIONS)
+        elif not callable(self.func):
+            raise TypeError(
+                f"{owner}(func of type {type(self.func).__name__}): needs 'attention', 'diffusion' or what is called "
+                "as func(x, edge_index); pass a module."
+            )
+
+    @property
+    def head_features(self) -> int:
+        """Of each query and key."""
+        return -(-self.out_features // self.heads)
+
+    def init(self, key: Array | None = None, param_dtype: Any = jnp.float32) -> Params:
+        """Return {"lin": ...}, {"attention": {"query": ..., "key": ...}} where there is one, and a learned order."""
+        names = ["lin", *(["query", "key"] if self.func == "attention" else [])]
+        made = dict(zip(names, keys(type(self).__name__, key, len(names)), strict=True))
+        width = self.heads * self.head_features
+        params = {"lin": self._linear(made["lin"], self.in_features, self.out_features, self.use_bias, param_dtype)}
+        if self.func == "attention":
+            params["attention"] = {
+                name: self._linear(made[name], self.out_features, width, True, param_dtype) for name in names[1:]
+            }
+        return {**params, **self._order_params(key, param_dtype)}
+
+    def _linear(self, key: Array, inputs: int, outputs: int, use_bias: bool, param_dtype: Any) -> Params:
+        found = {"kernel": self.kernel_init(key, (inputs, outputs), param_dtype)}
+        return {**found, "bias": self.bias_init(key, (outputs,), param_dtype)} if use_bias else found
+
+    def longest_step(self, params: Params) -> float | None:
+        """Return the longest step with which attention and diffusion are stable on every graph, at the present orders.
+
+        It is that of the rectangle rule, and None with other schemes, whose limits are not known here. The spectrum of
+        A - D lies in the disk of radius 1 around -1, which scaled by this step**alpha lies in the scheme's region of
+        stability and touches its edge at -2. There are eigenvalues where a graph is bipartite.
+
+        Raises:
+            TypeError: The orders are traced.
+        """
+        owner = type(self).__name__
+        scheme = Method.of(owner, self.scheme, self.history, "uniform").scheme
+        if not isinstance(scheme, Rectangle):
+            return None
+        orders = self.alpha_of(params)
+        if isinstance(orders, jax.core.Tracer):
+            raise TypeError(f"{owner}.longest_step: needs orders that are known; ask for it outside of jax.jit.")
+        alpha = float(np.min(np.asarray(orders)))
+        return (scheme.stability(alpha) / 2) ** (1 / alpha)
+
+    def __call__(
+        self,
+        params: Params,
+        x: Array,
+        edge_index: Array | None = None,
+        edge_weight: Array | None = None,
+        *,
+        adjacency: Array | None = None,
+        variables: Any = (),
+        key: Array | None = None,
+    ) -> Array:
+        """Return the features of the nodes at t1.
+
+        Args:
+            params: From `init`.
+            x: Features, [nodes, in_features].
+            edge_index: Sources and targets, [2, edges], integers.
+            edge_weight: Of the edges, [edges]; the built-in functions want none below 0.
+            adjacency: The graph as a matrix in place of a list, [nodes, nodes].
+            variables: What a func of one's own is given besides.
+            key: For an order that is random.
+        """
+        x = of_numpy(x)
+        graph = self.graph_of(x, edge_index, edge_weight, adjacency)
+        start = self._applied(params["lin"], x)
+        if isinstance(self.func, str):
+            return self._last(flowing, self._flow(params, graph, start), start, params, key)
+        return self._last(_Messages(self.func), (graph.arrays, variables), start, params, key)
+
+    def graph_of(self, x: Array, edge_index: Any, edge_weight: Any, adjacency: Any) -> Graph:
+        """Return the graph of a call's arguments, if x and they fit together; else raise."""
+        owner = type(self).__name__
+        computed_in(owner, x)
+        shapes.check_node_features(owner, x.shape, self.in_features)
+        return checked_graph(owner, x.shape[0], edge_index, edge_weight, adjacency)
+
+    def state_like(self, x: Array) -> Array:
+        """Return zeros in the shape of the features that diffuse, in x's dtype or that of the layer."""
+        return jnp.zeros((x.shape[0], self.out_features), self.dtype or x.dtype)
+
+    def _flow(self, params: Params, graph: Graph, start: Array) -> Flow:
+        """The flow of a built-in function, in the dtype of states."""
+        if self.func == "diffusion":
+            return mean_flow(graph, start)
+        shape = (start.shape[0], self.heads, self.head_features)
+        query, key = (self._applied(params["attention"][name], start).reshape(shape) for name in ("query", "key"))
+        return attention_flow(query, key, graph)
+
+    def _applied(self, linear: Params, x: Array) -> Array:
+        x, kernel, bias = promote_dtype(x, linear["kernel"], linear.get("bias"), dtype=self.dtype)
+        found = x @ kernel
+        return found if bias is None else found + bias[None]
+
+
+def flowing(t: Array, x: Array, flow: Flow) -> Array:
+    """Return a built-in right-hand side."""
+    return flow(x.astype(flow.weights.dtype)).astype(x.dtype)
+
+
+@dataclass(frozen=True)
+class _Messages:
+    """A right-hand side of the user's on a graph.
+
+    Attributes:
+        func: Called as func(x, *graph, variables).
+    """
+
+    func: Messages
+
+    def __call__(self, t: Array, x: Array, given: tuple[tuple[Array, ...], Any]) -> Array:
+        graph, variables = given
+        return self.func(x, *graph, variables)
+
+
+def checked_graph(owner: str, nodes: int, edge_index: Any, edge_weight: Any, adjacency: Any) -> Graph:
+    """Return the graph that a layer was given, as a list of edges or as a matrix.
+
+    Raises:
+        ValueError: A shape does not fit, an edge names a node that there is not, or there is no graph, or two.
+        TypeError: One of them has the wrong type.
+    """
+    if (edge_index is None) == (adjacency is None):
+        raise ValueError(
+            f"{owner}: needs a graph, either edge_index [2, edges] or adjacency [nodes, nodes]; pass one of them."
+        )
+    edge_weight, adjacency = of_numpy(edge_weight), of_numpy(adjacency)
+    if adjacency is None:
+        return _listed(owner, nodes, edge_index, edge_weight)
+    if edge_weight is not None:
+        raise ValueError(f"{owner}(edge_weight, adjacency): needs no weights beside a matrix, which holds them.")
+    _check_floating(owner, "adjacency", adjacency)
+    if adjacency.shape != (nodes, nodes):
+        raise ValueError(
+            f"{owner}(adjacency of shape {adjacency.shape}): needs [{nodes}, {nodes}], W[i, j] of the edge from j to "
+            "i; map over several graphs by jax.vmap."
+        )
+    return Adjacency(adjacency)
+
+
+def _listed(owner: str, nodes: int, edge_index: Any, edge_weight: Any) -> Edges:
+    if not isinstance(edge_index, jax.Array | np.ndarray) or not jnp.issubdtype(edge_index.dtype, jnp.integer):
+        what = f"dtype {edge_index.dtype}" if hasattr(edge_index, "dtype") else f"type {type(edge_index).__name__}"
+        raise TypeError(
+            f"{owner}(edge_index of {what}): needs an array of integers [2, edges], sources and targets; pass "
+            "adjacency=... where it is a matrix."
+        )
+    shapes.check_pairs(owner, edge_index.shape)
+    if edge_weight is not None:
+        _check_floating(owner, "edge_weight", edge_weight)
+        shapes.check_one_for_each(owner, edge_weight.shape, edge_index.shape[1])
+    source, target = _checked_nodes(owner, edge_index, nodes)
+    return Edges(source, target, edge_weight)
+
+
+def _check_floating(owner: str, name: str, given: Any) -> None:
+    if not isinstance(given, jax.Array) or not jnp.issubdtype(given.dtype, jnp.floating):
+        what = f"dtype {given.dtype}" if hasattr(given, "dtype") else f"type {type(given).__name__}"
+        raise TypeError(
+            f"{owner}({name} of {what}): needs a floating JAX array; pass jax.numpy.asarray({name}, float)."
+        )
+
+
+def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
+    """Return edges, or raise where one names a node that there is not; of traced ones under checkify."""
+    if isinstance(edge_index, jax.core.Tracer):
+        message = f"{owner}(edge_index): needs nodes from 0 to {nodes - 1}, those of x; an edge names others."
+        return checked(edge_index, ((edge_index >= 0) & (edge_index < nodes)).all(), message)
+    if edge_index.size:
+        named = np.asarray(edge_index)  # of numbers that a traced function closes over JAX's own minimum is traced
+        shapes.check_nodes(owner, int(named.min()), int(named.max()), nodes)
+    return jnp.asarray(edge_index)
+
+
+Array = jax.Array
+
+
+class Edges(NamedTuple):
+    """A graph as a list.
+
+    Attributes:
+        source: Where each edge begins, [edges].
+        target: Where it ends, [edges].
+        weight: Not negative, [edges]; None is 1. An edge of weight 0 is as one that is not there, and pads a list.
+    """
+
+    source: Array
+    target: Array
+    weight: Array | None = None
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """What a user's right-hand side is given: pairs [2, edges], and the weights if there are any."""
+        pairs = jnp.stack([self.source, self.target])
+        return (pairs,) if self.weight is None else (pairs, self.weight)
+
+    def factors(self, dtype: Any) -> Array:
+        """The weights, [edges, 1]."""
+        if self.weight is None:
+            return jnp.ones((self.source.shape[0], 1), dtype)
+        return self.weight.astype(dtype)[:, None]
+
+    def products(self, query: Array, key: Array) -> Array:
+        """Return <query at the target, key at the source> of [nodes, heads, d]: [edges, heads]."""
+        return (query[self.target] * key[self.source]).sum(-1)
+
+    def total(self, values: Array, nodes: int) -> Array:
+        """Return what arrives at each node, [nodes, heads]."""
+        return arrived(values, self.target, nodes)
+
+    def peak(self, values: Array, nodes: int) -> Array:
+        """Return the largest that arrives at each node, [nodes, heads]; minus infinity where nothing does."""
+        return unplaced(partial(jax.ops.segment_max, num_segments=nodes), values, self.target)  # type: ignore[no-any-return]
+
+    def at_targets(self, values: Array) -> Array:
+        """Return those of each edge's target."""
+        return values[self.target]
+
+    def flow(self, weights: Array, share: Array) -> Flow:
+        """Return the flow of edges that have these weights, [edges]."""
+        return EdgeFlow(weights, share, self.source, self.target)
+
+
+class Adjacency(NamedTuple):
+    """A graph as a matrix.
+
+    Attributes:
+        weight: W[i, j] >= 0 of the edge from j to i, [nodes, nodes]; 0 where there is none.
+    """
+
+    weight: Array
+
+    @property
+    def arrays(self) -> tuple[Array, ...]:
+        """What a user's right-hand side is given: the matrix."""
+        return (self.weight,)
+
+    def factors(self, dtype: Any) -> Array:
+        """The weights, [nodes, nodes, 1]."""
+        return self.weight.astype(dtype)[..., None]
+
+    def products(self, query: Array, key: Array) -> Array:
+        """Return <query at i, key at j> of [nodes, heads, d]: [nodes, nodes, heads]."""
+        return jnp.einsum("ihd,jhd->ijh", query, key)
+
+    def total(self, values: Array, nodes: int) -> Array:
+        """Return what arrives at each node, [nodes, heads]."""
+        return values.sum(1)
+
+    def peak(self, values: Array, nodes: int) -> Array:
+        """Return the largest that arrives at each node, [nodes, heads]."""
+        return values.max(1, initial=-jnp.inf)
+
+    def at_targets(self, values: Array) -> Array:
+        """Return those of each edge's target."""
+        return values[:, None]
+
+    def flow(self, weights: Array, share: Array) -> Flow:
+        """Return the flow of edges that have these weights, [nodes, nodes]."""
+        return MatrixFlow(weights, share)
+
+
+class EdgeFlow(NamedTuple):
+    """x to (A - D) x, edge by edge.
+
+    Attributes:
+        weights: A's entries, [edges].
+        share: Their sum at each node, D's entries: 1, or 0 where no edge arrives, [nodes, 1].
+        source: Where each edge begins, [edges].
+        target: Where it ends, [edges].
+    """
+
+    weights: Array
+    share: Array
+    source: Array
+    target: Array
+
+    def __call__(self, x: Array) -> Array:
+        """Return the right-hand side for features x [nodes, channels]."""
+        messages = self.weights[:, None] * x[self.source]
+        return arrived(messages, self.target, x.shape[0]) - self.share * x
+
+
+class MatrixFlow(NamedTuple):
+    """x to (A - D) x, as a product with a matrix.
+
+    Attributes:
+        weights: A, [nodes, nodes].
+        share: Its row sums, 1 or 0, [nodes, 1].
+    """
+
+    weights: Array
+    share: Array
+
+    def __call__(self, x: Array) -> Array:
+        """Return the right-hand side for features x [nodes, channels]."""
+        return jnp.matmul(self.weights, x, precision=jax.lax.Precision.HIGHEST) - self.share * x
+
+
+Graph = Edges | Adjacency
+Flow = EdgeFlow | MatrixFlow
+
+
+def arrived(values: Array, target: Array, nodes: int) -> Array:
+    """Return the sum of the edges' values at each node, [nodes, ...]."""
+    return unplaced(partial(jax.ops.segment_sum, num_segments=nodes), values, target)  # type: ignore[no-any-return]
+
+
+def mean_flow(graph: Graph, x: Array) -> Flow:
+    """Return the flow along edges as they are: A = D_in**-1 W, the random walk's matrix.
+
+    Args:
+        graph: Whose weights count.
+        x: Whose dtype is that of the flow, float32 at least, [nodes, channels].
+    """
+    dtype = at_least_single(x.dtype)
+    return normalised(graph, graph.factors(dtype), x.shape[0])
+
+
+def attention_flow(query: Array, key: Array, graph: Graph) -> Flow:
+    """Return the flow along the edges, weighted by scaled dot products of the nodes: GRAND's attention.
+
+        A[i, j] = mean over heads of w_ij exp(s_ij) / sum over edges from l to i of w_il exp(s_il),
+
+    s_ij = <q_i, k_j> / sqrt(d).
+
+    Args:
+        query: Of the nodes, [nodes, heads, d].
+        key: Of the nodes, [nodes, heads, d].
+        graph: Whose weights are w.
+
+    Source: Chamberlain et al., GRAND, ICML 2021 (arXiv:2106.10934).
+    """
+    nodes, _, d = query.shape
+    dtype = at_least_single(query.dtype)  # exponentials and sums are not those of half precision
+    scores = graph.products(query.astype(dtype), key.astype(dtype)) / math.sqrt(d)
+    factor = graph.factors(dtype)
+    sizes, is_some = jax.lax.stop_gradient(scores), jax.lax.stop_gradient(factor) > 0
+    # Beside a far larger score of weight 0 those that count would all be 0.
+    sizes = jnp.where(is_some, sizes + jnp.log(jnp.where(is_some, jax.lax.stop_gradient(factor), 1)), -jnp.inf)
+    peak = jnp.maximum(graph.peak(sizes, nodes), jnp.finfo(dtype).min)
+    # Those of weight 0 may lie far above the peak; they have a gradient in their weight.
+    exponents = jnp.minimum(scores - graph.at_targets(peak), math.log(jnp.finfo(dtype).max) / 2)
+    return normalised(graph, factor * jnp.exp(exponents), nodes)
+
+
+def normalised(graph: Graph, weights: Array, nodes: int) -> Flow:
+    """Return the flow of which what arrives at a node has weights that add up to 1, or to 0 where nothing arrives.
+
+    Args:
+        graph: The edges.
+        weights: Not negative, one for each of them and each head, of which the mean is taken.
+        nodes: How many there are.
+    """
+    total = graph.total(weights, nodes)
+    share = (total > 0).astype(weights.dtype)
+    found = weights / graph.at_targets(total + (1 - share))
+    return graph.flow(found.mean(-1), share.mean(-1, keepdims=True))

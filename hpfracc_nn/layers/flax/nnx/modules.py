@@ -1,0 +1,487 @@
+"""The layers as nnx modules, each a shell around its core."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from flax import nnx
+from jax import numpy as jnp
+
+from hpfracc_nn.fractional.jax.arrays import of_numpy
+from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
+from hpfracc_nn.layers.flax import functional
+from hpfracc_nn.layers.flax.functional.arfima import ArfimaState
+from hpfracc_nn.layers.flax.functional.attention import AttentionState
+from hpfracc_nn.layers.flax.functional.core import Array
+from hpfracc_nn.layers.flax.functional.difference import RoughnessState
+from hpfracc_nn.layers.flax.functional.linear import ConvolutionState
+from hpfracc_nn.layers.flax.functional.recurrent import RecurrentState
+from hpfracc_nn.layers.flax.nnx.shell import Dropping, Layer, Randomness, described, taken_apart
+from hpfracc_nn.series.results import ArfimaResults
+
+
+class FractionalLayer(Layer, core=functional.FractionalLayer):
+    """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> t = jnp.linspace(0, 1, 101)[:, None]
+        >>> # 2 / Gamma(2.5) = 1.5045
+        >>> FractionalLayer(0.5, "caputo", dt=0.01)(t**2)[-1].round(2)
+        Array([1.5], dtype=float32)
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return the operator applied to x, [..., n, ...]; same shape and dtype."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: StreamState) -> tuple[Array, StreamState]:
+        """Return the next sample of the result and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)
+
+
+class FractionalLinear(Layer, core=functional.FractionalLinear):
+    """A linear layer on the fractional derivative of each feature: see `functional.FractionalLinear`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalLinear(3, 5, alpha=0.4, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 100, 3))).shape, layer.alpha
+        ((8, 100, 5), Array(0.4, dtype=float32))
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return the layer's value at x, [..., n, in_features]."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: StreamState) -> tuple[Array, StreamState]:
+        """Return the next sample of the result and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)
+
+
+class FractionalConv1d(Layer, core=functional.FractionalConv1d):
+    """A convolution of the fractional derivative of each feature along time: see `functional.FractionalConv1d`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalConv1d(
+        ...     3, 5, 7, padding="CAUSAL", alpha=0.4, learn_alpha=True, rngs=nnx.Rngs(0)
+        ... )
+        >>> layer(jnp.ones((8, 100, 3))).shape
+        (8, 100, 5)
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return the convolution of the derivative of x, [..., n, in_features]."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> ConvolutionState:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: ConvolutionState) -> tuple[Array, ConvolutionState]:
+        """Return the next sample of the result and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)
+
+
+class FractionalConv2d(Layer, core=functional.FractionalConv2d):
+    """A convolution of images' fractional derivatives: see `functional.FractionalConv2d`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalConv2d(3, 5, 3, dims=(-3, -2), alpha=(0.4, 0.8), rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 28, 28, 3))).shape
+        (8, 28, 28, 5)
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return the convolution of the derivatives of x, [..., height, width, in_features]."""
+        return self._run(x)
+
+
+class FractionalDifference(Layer, core=functional.FractionalDifference):
+    """(1 - z)**alpha with zero history, `orders` of them for every channel: see `functional.FractionalDifference`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> # Grünwald's weights
+        >>> FractionalDifference(1, start=0.5)(jnp.eye(4, 1))[:, 0].round(4)
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return every channel's fractional differences of x, [..., n, channels]."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> tuple[StreamState, ...]:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: tuple[StreamState, ...]) -> tuple[Array, tuple[StreamState, ...]]:
+        """Return the next sample of the result and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)
+
+
+class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
+    """The logarithms of the mean squares of fractional differences: see `functional.RoughnessFeatures`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> # at the highest frequency, where orders weigh by 2**(2 alpha)
+        >>> x = jnp.array([1.0, -1.0] * 500)[:, None]
+        >>> RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)(x).round(2)
+        Array([-0.69,  0.  ,  0.69], dtype=float32)
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return the features of every channel of x, [..., n, channels]: [..., channels * orders]."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> RoughnessState:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: RoughnessState) -> tuple[Array, RoughnessState]:
+        """Return the features of all samples so far, and the state after this one; x is one time slice."""
+        return self.core.step(self.params(), x, state)
+
+
+class _Recurrent(Dropping):
+    """What both layers share."""
+
+    def __call__(
+        self,
+        x: Array,
+        *,
+        initial_carry: Any = None,
+        seq_lengths: Array | None = None,
+        return_carry: bool = False,
+        deterministic: bool | None = None,
+        rngs: Randomness | None = None,
+    ) -> Any:
+        """Return the outputs of the last layer at all steps; with `return_carry` the pair of the state and these.
+
+        Args:
+            x: [..., n, ..., in_features], time on `dim`.
+            initial_carry: A state, from which the series goes on exactly, or the start of an ordinary cell: see the
+                core.
+            seq_lengths: Steps of each series, [*batch]; None: all.
+            return_carry: Whether the state after the last step of each series is returned too.
+            deterministic: Whether nothing is dropped between layers. None: what `train()` and `eval()` say.
+            rngs: Randomness for dropout in place of the module's own: a key, a stream, or streams.
+        """
+        how = {"initial_carry": initial_carry, "seq_lengths": seq_lengths, "return_carry": return_carry}
+        return self._run(x, **how, **self._dropping(deterministic, rngs))
+
+    def initial_state(
+        self, shape: Sequence[int], *, initial_carry: Any = None, horizon: int = HORIZON
+    ) -> RecurrentState:
+        """Return the state before the first sample, for `step` or a call; `shape` is (*batch, in_features)."""
+        found: RecurrentState = self.core.initial_state(
+            self.params(), shape, initial_carry=initial_carry, horizon=horizon
+        )
+        return found
+
+    def step(self, x: Array, state: RecurrentState) -> tuple[Array, RecurrentState]:
+        """Return the outputs of the next step and the state after it; x is one time slice, [*batch, in_features]."""
+        found: tuple[Array, RecurrentState] = self.core.step(self.params(), x, state)
+        return found
+
+
+class FractionalLSTM(_Recurrent, core=functional.FractionalLSTM):
+    """Flax's LSTM whose cells remember by a power law: see `functional.FractionalLSTM`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalLSTM(3, 16, alpha=0.6, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 100, 3))).shape
+        (8, 100, 16)
+    """
+
+
+class FractionalGRU(_Recurrent, core=functional.FractionalGRU):
+    """Flax's GRU whose cells remember by a power law: see `functional.FractionalGRU`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalGRU(3, 16, alpha=0.6, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 100, 3))).shape
+        (8, 100, 16)
+    """
+
+
+class FractionalAttention(Dropping, core=functional.FractionalAttention):
+    """Multi-head attention with power-law weights: see `functional.FractionalAttention`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> layer = FractionalAttention(32, 4, alpha=1.2, learn_alpha=True, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((8, 50, 32)), is_causal=True).shape
+        (8, 50, 32)
+    """
+
+    def __call__(
+        self,
+        inputs_q: Array,
+        inputs_k: Array | None = None,
+        inputs_v: Array | None = None,
+        *,
+        mask: Array | None = None,
+        bias: Array | None = None,
+        is_causal: bool = False,
+        need_weights: bool = False,
+        deterministic: bool | None = None,
+        rngs: Randomness | None = None,
+    ) -> Any:
+        """Return the result, or with `need_weights` the pair of it and the weights of each head.
+
+        Args:
+            inputs_q: [*batch, queries, in_features], time on `dim`.
+            inputs_k: [*batch, keys, kdim]; None: the queries.
+            inputs_v: [*batch, keys, vdim]; None: the keys.
+            mask: Boolean, broadcast to [*batch, num_heads, queries, keys]: False hides a key, as in Flax.
+            bias: Floating, of such a shape: it is added to the logarithms of the weights.
+            is_causal: Query i sees keys up to i, besides what the mask says.
+            need_weights: Whether the weights are returned, [*batch, num_heads, queries, keys].
+            deterministic: Whether no weight is dropped. None: what `train()` and `eval()` say.
+            rngs: Randomness for dropout in place of the module's own: a key, a stream, or streams.
+        """
+        how = {"mask": mask, "bias": bias, "is_causal": is_causal, "need_weights": need_weights}
+        return self._run(inputs_q, inputs_k, inputs_v, **how, **self._dropping(deterministic, rngs))
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int) -> AttentionState:
+        """Return the state before the first sample, for `step`; `shape` is [*batch, in_features]."""
+        found: AttentionState = self.core.initial_state(self.params(), shape, horizon=horizon)
+        return found
+
+    def step(self, x: Array, state: AttentionState) -> tuple[Array, AttentionState]:
+        """Return the next sample of causal self-attention, and the state after it; x is [*batch, in_features]."""
+        found: tuple[Array, AttentionState] = self.core.step(self.params(), x, state)
+        return found
+
+
+class FDEBlock(Layer, core=functional.FDEBlock):
+    """x to z(t1), where D^alpha z = f(t, z) and z(0) = x: see `functional.FDEBlock`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    f is an `nnx.Module` called as f(t, z), whose parameters are the block's under `f`, or a function without any. It
+    may draw random numbers (dropout): new ones at each call of the block, the same in all its steps. It may not write
+    to itself otherwise.
+
+    Examples:
+        >>> class Field(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.net = nnx.Linear(16, 16, rngs=rngs)
+        ...
+        ...     def __call__(self, t, z):
+        ...         return jnp.tanh(self.net(z))
+        >>> block = FDEBlock(Field(nnx.Rngs(0)), 0.7, n_steps=8, learn_alpha=True)
+        >>> block(jnp.ones((4, 16))).shape
+        (4, 16)
+    """
+
+    f: Callable[[Array, Array], Array] | None = None  # held by the module, and no field of its core
+
+    def __init__(self, f: Callable[[Array, Array], Array], *arguments: Any, **hyperparameters: Any):
+        super().__init__(described(f), *arguments, **hyperparameters)
+        self.f = f
+
+    def __call__(self, x: Array) -> Array:
+        """Return z(t1); same shape and dtype as x."""
+        x = of_numpy(x)
+        f, state = taken_apart("FDEBlock", "f", self.f, jnp.zeros((), x.dtype), x)
+        return replace(self.core, f=f)(self.params(), x, state, **self._drawing())
+
+
+Coefficient = Callable[[Array, Array], Array]
+
+
+class FSDEBlock(Layer, core=functional.FSDEBlock):
+    """x to z(t1) of a stochastic equation, with memory below alpha = 1: see `functional.FSDEBlock`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    drift and diffusion are nnx modules called as drift(t, z), whose parameters are the block's under these names, or
+    functions without any. Each call draws other paths, from the stream `noise` of the block's `rngs`, or from the key
+    that it is given.
+
+    Examples:
+        >>> class Field(nnx.Module):
+        ...     def __init__(self, rngs):
+        ...         self.net = nnx.Linear(16, 16, rngs=rngs)
+        ...
+        ...     def __call__(self, t, z):
+        ...         return jnp.tanh(self.net(z))
+        >>> rngs = nnx.Rngs(0)
+        >>> block = FSDEBlock(Field(rngs), Field(rngs), alpha=0.8, rngs=rngs)
+        >>> block(jnp.ones((4, 16))).shape
+        (4, 16)
+    """
+
+    drift: Coefficient | None = None  # held by the module, and no field of its core
+    diffusion: Coefficient | None = None
+
+    def __init__(
+        self,
+        drift: Coefficient,
+        diffusion: Coefficient,
+        *arguments: Any,
+        rngs: nnx.Rngs | None = None,
+        **hyperparameters: Any,
+    ):
+        super().__init__(described(drift), described(diffusion), *arguments, rngs=rngs, **hyperparameters)
+        self.drift, self.diffusion = drift, diffusion
+        self.keys = nnx.data(None) if rngs is None else rngs.noise.fork()
+
+    def __call__(self, x: Array, *, key: Array | None = None) -> Array:
+        """Return z(t1), one path for each state of x; same shape and dtype.
+
+        Args:
+            x: The states at 0.
+            key: Where the noise is drawn; None takes the next key of the block's stream.
+        """
+        if key is None:
+            if self.keys is None:
+                raise TypeError(
+                    "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
+                )
+            key = self.keys()
+        x = of_numpy(x)
+        t = jnp.zeros((), x.dtype)
+        drift, of_drift = taken_apart("FSDEBlock", "drift", self.drift, t, x)
+        diffusion, of_diffusion = taken_apart("FSDEBlock", "diffusion", self.diffusion, t, x)
+        return replace(self.core, drift=drift, diffusion=diffusion)(
+            self.params(),
+            x,
+            (of_drift, of_diffusion),
+            noise_key=key,
+            **self._drawing(),
+        )
+
+
+class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
+    """A diffusion over a graph that remembers: see `functional.FractionalGraphConv`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    A module that is given as `func` is called as func(x, edge_index), func(x, edge_index, edge_weight) where weights
+    are given, or func(x, adjacency), and its parameters are the layer's under `func`.
+
+    Examples:
+        >>> ring = jnp.stack([jnp.arange(10), (jnp.arange(10) + 1) % 10])
+        >>> layer = FractionalGraphConv(5, 8, alpha=0.6, rngs=nnx.Rngs(0))
+        >>> layer(jnp.ones((10, 5)), jnp.concatenate([ring, ring[::-1]], 1)).shape
+        (10, 8)
+    """
+
+    func: Any = None  # held by the module where it is one
+
+    def __init__(self, in_features: int, out_features: int, *, func: Any = "attention", **hyperparameters: Any):
+        super().__init__(in_features, out_features, func=described(func), **hyperparameters)
+        self.func = func
+
+    def __call__(
+        self,
+        x: Array,
+        edge_index: Array | None = None,
+        edge_weight: Array | None = None,
+        *,
+        adjacency: Array | None = None,
+    ) -> Array:
+        """Return the features of the nodes at t1; see `functional.FractionalGraphConv`."""
+        x = of_numpy(x)
+        given = {"edge_index": edge_index, "edge_weight": edge_weight, "adjacency": adjacency, **self._drawing()}
+        core: functional.FractionalGraphConv = self.core
+        if isinstance(self.func, str):
+            return core(self.params(), x, **given)
+        graph = core.graph_of(x, edge_index, edge_weight, adjacency)
+        func, state = taken_apart("FractionalGraphConv", "func", self.func, core.state_like(x), *graph.arrays)
+        return replace(core, func=func)(self.params(), x, variables=state, **given)
+
+    def longest_step(self) -> Any:
+        """Return the longest step that is stable on every graph: see `functional.FractionalGraphConv`."""
+        return self.core.longest_step(self.params())
+
+
+class ARFIMA(Layer, core=functional.ARFIMA):
+    """What a long memory and a few lags cannot foresee of a series: see `functional.ARFIMA`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> ARFIMA(ar=0, alpha=0.5)(jnp.eye(4, 1))[:, 0]  # Grünwald's weights
+        Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
+    """
+
+    ar: Any = None  # the coefficients of the lags, a parameter; None where there are none
+    ma: Any = None  # those of the errors before
+    results: ArfimaResults | None = None  # what `fit` found
+
+    def __call__(self, x: Array) -> Array:
+        """Return the one-step errors of x, [..., n, ...]; same shape and dtype."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> ArfimaState:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: ArfimaState) -> tuple[Array, ArfimaState]:
+        """Return the error of the next sample, and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)
+
+    def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
+        """Estimate the parameters from a series, and return the module itself, with `results`: see `functional.ARFIMA`.
+
+        Unlike PyTorch's, `results` are not told of parameters that change afterwards.
+        """
+        params, self.results = self.core.fit(series, exog, likelihood=likelihood, param_dtype=self.param_dtype)
+        for name in ("mean", "ar", "ma"):
+            if name in params:
+                getattr(self, name).set_value(params[name])
+        if "order" in params:
+            self.order.raw.set_value(params["order"]["raw"])
+        return self
+
+    def nll(self, series: Array, *, level: bool = True, deviation: Array | float | None = None) -> Array:
+        """Return the negative logarithm of the likelihood of series [..., n], time last: see `functional.ARFIMA`."""
+        return self.core.nll(self.params(), series, level=level, deviation=deviation)
+
+    def forecast(self, series: Array, steps: int) -> Array:
+        """Return what is expected of the next `steps` samples after series [..., n], time last."""
+        return self.core.forecast(self.params(), series, steps)
+
+
+class SpectralFractional(Layer, core=functional.SpectralFractional):
+    """A fractional derivative of a periodic field along `dim`: see `functional.SpectralFractional`.
+
+    Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
+
+    Examples:
+        >>> x = jnp.sin(2 * jnp.pi * jnp.arange(8) / 8)[:, None]
+        >>> SpectralFractional(2.0, dt=1 / 8)(x)[2].round(2)  # (2 pi)**2
+        Array([39.48], dtype=float32)
+    """
+
+    def __call__(self, x: Array) -> Array:
+        """Return the operator applied to the field x; same shape and dtype."""
+        return self._run(x)
