@@ -10,19 +10,32 @@ from flax import nnx
 from jax import numpy as jnp
 
 from hpfracc_nn.fractional.jax.arrays import of_numpy
-from hpfracc_nn.fractional.jax.streaming import HORIZON, StreamState
+from hpfracc_nn.fractional.jax.streaming import HORIZON
 from hpfracc_nn.layers.flax import functional
-from hpfracc_nn.layers.flax.functional.arfima import ArfimaState
 from hpfracc_nn.layers.flax.functional.attention import AttentionState
 from hpfracc_nn.layers.flax.functional.core import Array
-from hpfracc_nn.layers.flax.functional.difference import RoughnessState
-from hpfracc_nn.layers.flax.functional.linear import ConvolutionState
 from hpfracc_nn.layers.flax.functional.recurrent import RecurrentState
-from hpfracc_nn.layers.flax.nnx.shell import Dropping, Layer, Randomness, described, taken_apart
+from hpfracc_nn.layers.flax.nnx.shell import Dropping, Layer, Randomness, described
 from hpfracc_nn.series.results import ArfimaResults
 
 
-class FractionalLayer(Layer, core=functional.FractionalLayer):
+class Filter(Layer):
+    """A layer that makes one series of another, and does so one sample at a time where its core can."""
+
+    def __call__(self, x: Array) -> Array:
+        """Return the layer's value at x: see the core's call for the shapes."""
+        return self._run(x)
+
+    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> Any:
+        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
+        return self.core.initial_state(self.params(), shape, horizon=horizon)
+
+    def step(self, x: Array, state: Any) -> tuple[Array, Any]:
+        """Return the next sample of the result and the state after it; x is one time slice."""
+        return self.core.step(self.params(), x, state)  # type: ignore[no-any-return]
+
+
+class FractionalLayer(Filter, core=functional.FractionalLayer):
     """A fractional derivative or integral along `dim`: see `functional.FractionalLayer`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -34,20 +47,8 @@ class FractionalLayer(Layer, core=functional.FractionalLayer):
         Array([1.5], dtype=float32)
     """
 
-    def __call__(self, x: Array) -> Array:
-        """Return the operator applied to x, [..., n, ...]; same shape and dtype."""
-        return self._run(x)
 
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
-
-    def step(self, x: Array, state: StreamState) -> tuple[Array, StreamState]:
-        """Return the next sample of the result and the state after it; x is one time slice."""
-        return self.core.step(self.params(), x, state)
-
-
-class FractionalLinear(Layer, core=functional.FractionalLinear):
+class FractionalLinear(Filter, core=functional.FractionalLinear):
     """A linear layer on the fractional derivative of each feature: see `functional.FractionalLinear`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -58,20 +59,8 @@ class FractionalLinear(Layer, core=functional.FractionalLinear):
         ((8, 100, 5), Array(0.4, dtype=float32))
     """
 
-    def __call__(self, x: Array) -> Array:
-        """Return the layer's value at x, [..., n, in_features]."""
-        return self._run(x)
 
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> StreamState:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
-
-    def step(self, x: Array, state: StreamState) -> tuple[Array, StreamState]:
-        """Return the next sample of the result and the state after it; x is one time slice."""
-        return self.core.step(self.params(), x, state)
-
-
-class FractionalConv1d(Layer, core=functional.FractionalConv1d):
+class FractionalConv1d(Filter, core=functional.FractionalConv1d):
     """A convolution of the fractional derivative of each feature along time: see `functional.FractionalConv1d`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -83,18 +72,6 @@ class FractionalConv1d(Layer, core=functional.FractionalConv1d):
         >>> layer(jnp.ones((8, 100, 3))).shape
         (8, 100, 5)
     """
-
-    def __call__(self, x: Array) -> Array:
-        """Return the convolution of the derivative of x, [..., n, in_features]."""
-        return self._run(x)
-
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> ConvolutionState:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
-
-    def step(self, x: Array, state: ConvolutionState) -> tuple[Array, ConvolutionState]:
-        """Return the next sample of the result and the state after it; x is one time slice."""
-        return self.core.step(self.params(), x, state)
 
 
 class FractionalConv2d(Layer, core=functional.FractionalConv2d):
@@ -113,7 +90,7 @@ class FractionalConv2d(Layer, core=functional.FractionalConv2d):
         return self._run(x)
 
 
-class FractionalDifference(Layer, core=functional.FractionalDifference):
+class FractionalDifference(Filter, core=functional.FractionalDifference):
     """(1 - z)**alpha with zero history, `orders` of them for every channel: see `functional.FractionalDifference`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -124,20 +101,8 @@ class FractionalDifference(Layer, core=functional.FractionalDifference):
         Array([ 1.    , -0.5   , -0.125 , -0.0625], dtype=float32)
     """
 
-    def __call__(self, x: Array) -> Array:
-        """Return every channel's fractional differences of x, [..., n, channels]."""
-        return self._run(x)
 
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> tuple[StreamState, ...]:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
-
-    def step(self, x: Array, state: tuple[StreamState, ...]) -> tuple[Array, tuple[StreamState, ...]]:
-        """Return the next sample of the result and the state after it; x is one time slice."""
-        return self.core.step(self.params(), x, state)
-
-
-class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
+class RoughnessFeatures(Filter, core=functional.RoughnessFeatures):
     """The logarithms of the mean squares of fractional differences: see `functional.RoughnessFeatures`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -148,18 +113,6 @@ class RoughnessFeatures(Layer, core=functional.RoughnessFeatures):
         >>> RoughnessFeatures(1, alpha=(-0.5, 0.0, 0.5), learn_alpha=False)(x).round(2)
         Array([-0.69,  0.  ,  0.69], dtype=float32)
     """
-
-    def __call__(self, x: Array) -> Array:
-        """Return the features of every channel of x, [..., n, channels]: [..., channels * orders]."""
-        return self._run(x)
-
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> RoughnessState:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
-
-    def step(self, x: Array, state: RoughnessState) -> tuple[Array, RoughnessState]:
-        """Return the features of all samples so far, and the state after this one; x is one time slice."""
-        return self.core.step(self.params(), x, state)
 
 
 class _Recurrent(Dropping):
@@ -183,7 +136,8 @@ class _Recurrent(Dropping):
                 core.
             seq_lengths: Steps of each series, [*batch]; None: all.
             return_carry: Whether the state after the last step of each series is returned too.
-            deterministic: Whether nothing is dropped between layers. None: what `train()` and `eval()` say.
+            deterministic: Whether nothing is dropped between layers. None: what `train()` and `eval()` say; in linen,
+                whether there is no stream "dropout".
             rngs: Randomness for dropout in place of the module's own: a key, a stream, or streams.
         """
         how = {"initial_carry": initial_carry, "seq_lengths": seq_lengths, "return_carry": return_carry}
@@ -262,7 +216,8 @@ class FractionalAttention(Dropping, core=functional.FractionalAttention):
             bias: Floating, of such a shape: it is added to the logarithms of the weights.
             is_causal: Query i sees keys up to i, besides what the mask says.
             need_weights: Whether the weights are returned, [*batch, num_heads, queries, keys].
-            deterministic: Whether no weight is dropped. None: what `train()` and `eval()` say.
+            deterministic: Whether no weight is dropped. None: what `train()` and `eval()` say; in linen, whether
+                there is no stream "dropout".
             rngs: Randomness for dropout in place of the module's own: a key, a stream, or streams.
         """
         how = {"mask": mask, "bias": bias, "is_causal": is_causal, "need_weights": need_weights}
@@ -309,7 +264,7 @@ class FDEBlock(Layer, core=functional.FDEBlock):
     def __call__(self, x: Array) -> Array:
         """Return z(t1); same shape and dtype as x."""
         x = of_numpy(x)
-        f, state = taken_apart("FDEBlock", "f", self.f, jnp.zeros((), x.dtype), x)
+        f, state = self._taken_apart("f", jnp.zeros((), x.dtype), x)
         return replace(self.core, f=f)(self.params(), x, state, **self._drawing())
 
 
@@ -360,16 +315,11 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             x: The states at 0.
             key: Where the noise is drawn; None takes the next key of the block's stream.
         """
-        if key is None:
-            if self.keys is None:
-                raise TypeError(
-                    "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
-                )
-            key = self.keys()
+        key = self._noise_key() if key is None else key
         x = of_numpy(x)
         t = jnp.zeros((), x.dtype)
-        drift, of_drift = taken_apart("FSDEBlock", "drift", self.drift, t, x)
-        diffusion, of_diffusion = taken_apart("FSDEBlock", "diffusion", self.diffusion, t, x)
+        drift, of_drift = self._taken_apart("drift", t, x)
+        diffusion, of_diffusion = self._taken_apart("diffusion", t, x)
         return replace(self.core, drift=drift, diffusion=diffusion)(
             self.params(),
             x,
@@ -377,6 +327,14 @@ class FSDEBlock(Layer, core=functional.FSDEBlock):
             noise_key=key,
             **self._drawing(),
         )
+
+    def _noise_key(self) -> Array:
+        """Return the next key of the stream `noise`."""
+        if self.keys is None:
+            raise TypeError(
+                "FSDEBlock(key=None): needs randomness; pass rngs=nnx.Rngs(0) to the constructor, or a key."
+            )
+        return self.keys()  # type: ignore[no-any-return]
 
 
 class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
@@ -415,7 +373,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
         if isinstance(self.func, str):
             return core(self.params(), x, **given)
         graph = core.graph_of(x, edge_index, edge_weight, adjacency)
-        func, state = taken_apart("FractionalGraphConv", "func", self.func, core.state_like(x), *graph.arrays)
+        func, state = self._taken_apart("func", core.state_like(x), *graph.arrays)
         return replace(core, func=func)(self.params(), x, variables=state, **given)
 
     def longest_step(self) -> Any:
@@ -423,7 +381,7 @@ class FractionalGraphConv(Layer, core=functional.FractionalGraphConv):
         return self.core.longest_step(self.params())
 
 
-class ARFIMA(Layer, core=functional.ARFIMA):
+class ARFIMA(Filter, core=functional.ARFIMA):
     """What a long memory and a few lags cannot foresee of a series: see `functional.ARFIMA`.
 
     Arguments, shapes, errors and source are the core's; `param_dtype` and `rngs` come besides, by name.
@@ -436,18 +394,6 @@ class ARFIMA(Layer, core=functional.ARFIMA):
     ar: Any = None  # the coefficients of the lags, a parameter; None where there are none
     ma: Any = None  # those of the errors before
     results: ArfimaResults | None = None  # what `fit` found
-
-    def __call__(self, x: Array) -> Array:
-        """Return the one-step errors of x, [..., n, ...]; same shape and dtype."""
-        return self._run(x)
-
-    def initial_state(self, shape: Sequence[int], *, horizon: int = HORIZON) -> ArfimaState:
-        """Return the state before the first sample, for `step`; `shape` is that of one time slice."""
-        return self.core.initial_state(self.params(), shape, horizon=horizon)
-
-    def step(self, x: Array, state: ArfimaState) -> tuple[Array, ArfimaState]:
-        """Return the error of the next sample, and the state after it; x is one time slice."""
-        return self.core.step(self.params(), x, state)
 
     def fit(self, series: Any, exog: Any = None, *, likelihood: str = "conditional") -> ARFIMA:
         """Estimate the parameters from a series, and return the module itself, with `results`: see `functional.ARFIMA`.

@@ -205,6 +205,10 @@ class Layer(Shell):
         key = None if self.core.order is None else self.order.next_key()
         return {} if key is None else {"key": key}
 
+    def _taken_apart(self, name: str, *arguments: Any) -> tuple[Pure | Plain, Any]:
+        """Return a right-hand side that the module holds as a pure function, and its state: see `taken_apart`."""
+        return taken_apart(type(self).__name__, name, getattr(self, name), *arguments)
+
     def _part(self, name: str, value: Any, rngs: nnx.Rngs | None) -> Any:
         if name == "order":
             return module_of(self.core.order, self.param_dtype, rngs)
