@@ -666,9 +666,6 @@ def _checked_nodes(owner: str, edge_index: Any, nodes: int) -> Array:
     return jnp.asarray(edge_index)
 
 
-Array = jax.Array
-
-
 class Edges(NamedTuple):
     """A graph as a list.
 
