@@ -158,11 +158,11 @@ def _same(each: Any) -> Any:
 
 
 class Call:
-    """One call: `spec` holds the framework, the seed, the leaves and the tree."""
+    """One call: `spec` holds the framework, the seed, the leaves (multiplied by `factor`) and the tree."""
 
-    def __init__(self, spec: Mapping[str, Any]):
+    def __init__(self, spec: Mapping[str, Any], factor: float = 1.0):
         self.spec, self.framework, self.seed = spec, spec["framework"], spec["seed"]
-        self.leaves = {name: leaf(self.seed, name, *of) for name, of in spec.get("leaves", {}).items()}
+        self.leaves = {name: factor * leaf(self.seed, name, *of) for name, of in spec.get("leaves", {}).items()}
         self._compiled: Callable[..., Any] | None = None
 
     def run(self, *, one_sign: bool = False) -> Parts:

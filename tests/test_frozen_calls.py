@@ -50,7 +50,14 @@ def test_a_public_call_returns_what_it_did(call):
     largest = max((each["scale"] for key, each in call["results"].items() if key.startswith("gradient")), default=0.0)
     for key, wanted in call["results"].items():
         scale = max(wanted["scale"], LEAST * largest) if key.startswith("gradient") else wanted["scale"]
-        assert difference(summary(found[key]), wanted | {"scale": scale}) <= tolerance(call), f"{key} of {text}"
+        off = difference(summary(found[key]), wanted | {"scale": scale})
+        assert off <= tolerance(call) or off <= 10 * last_bits(call, key, scale), f"{key} of {text}"
+
+
+def last_bits(call: dict[str, Any], key: str, scale: float) -> float:
+    """Return how far a result moves with the last bits of the arrays given: rounding that some solves amplify."""
+    own = summary(Call(call).run()[key]) | {"scale": scale}
+    return max(difference(summary(Call(call, 1 + bits * 2.0**-52).run()[key]), own) for bits in (-2, -1, 1, 2))
 
 
 def tolerance(call: dict[str, Any]) -> float:
